@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from clawctl.backoff import LONGEST_RETRY_AFTER_S, backoff_s, retry_after_s
 from clawctl.engines.vllm.child import free_port
-from clawctl.http_client import LONGEST_RETRY_AFTER_S, Broken, Client, HttpResponse, Unreachable, proxy_for, retry_after_s
+from clawctl.http_client import Broken, Client, HttpResponse, TimedOut, Unreachable, fetch, proxy_for
 from tests.wire import OK, Serve, against, read_request, saying
 
 LONG = b"x" * 70_000
@@ -391,6 +392,7 @@ def test_a_proxy_that_the_environment_names_is_asked_for_the_whole_url(monkeypat
         monkeypatch.setenv("http_proxy", url.removesuffix("/v1").replace("http://", "http://us%40er:secret@"))
         monkeypatch.setenv("no_proxy", "judge.inside")
         assert proxy_for("http://judge.inside/v1") is None
+        assert [proxy_for(f"http://{host}:1/v1") for host in ("127.0.0.1", "[::1]", "localhost")] == [None] * 3
         return (await posted("http://judge.example/v1/chat/completions")).body
 
     assert against(serve, ask) == b"ok"
@@ -472,3 +474,41 @@ def test_retry_after_may_be_a_date() -> None:
     found = retry_after_s(email.utils.formatdate(time.time() + 30, usegmt=True))
     assert found is not None
     assert 27 < found <= 30
+
+
+def test_each_failure_in_a_row_doubles_the_wait_up_to_the_longest() -> None:
+    assert [backoff_s(tries, 0.5, 3.0) for tries in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert all(1.0 <= backoff_s(3, 0.5, 3.0, jitter=True) <= 2.0 for _ in range(100))
+
+
+# ---- one call of a thread ------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_can_send_one_request_of_any_method() -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+        await writer.drain()
+
+    async def ask(url: str) -> HttpResponse:
+        return await asyncio.to_thread(fetch, "GET", f"{url}/models?all=1", key="key", headers={"x-name": "value"})
+
+    answer = against(serve, ask)
+    assert (answer.status, answer.body, answer.url.partition("/v1")[2]) == (200, b"ok", "/models?all=1")
+    assert heads[0].startswith(b"GET /v1/models?all=1 HTTP/1.1\r\n")
+    assert {b"authorization: Bearer key", b"x-name: value", b"content-length: 0"} <= set(heads[0].splitlines())
+
+
+def test_a_server_without_an_answer_in_time_differs_from_one_that_is_not_there() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def ask(url: str) -> None:
+        with pytest.raises(TimedOut, match=r"no answer in 0\.2 s"):
+            await asyncio.to_thread(fetch, "GET", url, timeout_s=0.2)
+
+    against(serve, ask)
+    with pytest.raises(Unreachable):
+        fetch("GET", f"http://127.0.0.1:{free_port()}/health")

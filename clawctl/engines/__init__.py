@@ -8,9 +8,9 @@ serves imports no torch, so an engine runs its model in another process.
 
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
@@ -65,14 +65,6 @@ class Sampled:
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
     adapted: str | None = None  # changes to the messages that the template required
-
-
-class ScoredToken(NamedTuple):
-    """A given token at its place, at temperature 1."""
-
-    logprob: float  # given all tokens before it
-    likeliest: int | None = None  # the likeliest token at this place; None: the engine does not tell
-    highest: float | None = None  # its logprob
 
 
 class Reply(Protocol):
@@ -139,12 +131,21 @@ class Engine(Protocol):
         release with them go onto `stack`. Raises Refusal."""
         ...
 
-    async def score(self, ids: Sequence[int], first: int, version: int | None, key: str) -> list[ScoredToken]:
-        """Scores of `ids[first:]`, `first` at least 1, by the live policy or a pinned `version`, for an API key. Raises Refusal."""
-        ...
-
     async def count(self, ask: Ask) -> int:
         """Tokens of the prompt. Raises Refusal."""
+        ...
+
+    async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
+        """The version that scored, and the logprob of each of `ids[first:]` given all ids before it, at temperature 1. It is that
+        of the live policy, or a pinned `version`. Raises Refusal, also if the engine cannot score."""
+        ...
+
+    def hold(self, version: int) -> AbstractAsyncContextManager[None]:
+        """Keep a version loaded besides the live one. Raises Refusal if it cannot be loaded."""
+        ...
+
+    def at_once(self, version: int, key: str) -> bool:
+        """Whether a request of `key` that is pinned to `version` begins without waiting for a place or for weights."""
         ...
 
     # ---- control ---------------------------------------------------------------------------------------------------------
@@ -152,6 +153,27 @@ class Engine(Protocol):
     def load(self, version: int) -> Swap:
         """Serve a published version from now on, once its canary passes. Running requests go on. On failure the old version stays
         live, and it raises CanaryFailure, ClawError, OSError, ValueError or RuntimeError."""
+        ...
+
+    async def unload(self, version: int) -> bool:
+        """Take a pinned version out of memory. Whether it is out: not if requests use it, or if it is live."""
+        ...
+
+    async def pause(self) -> None:
+        """Returns when no token is being sampled. Until `resume`, running requests are kept and new ones wait. Raises Refusal if it
+        cannot; so do the next three."""
+        ...
+
+    async def resume(self) -> None:
+        """End a pause. It has no effect without one."""
+        ...
+
+    async def sleep(self) -> None:
+        """Pause, and give back the memory that the engine can do without, until `wake`."""
+        ...
+
+    async def wake(self) -> None:
+        """End a sleep. It has no effect without one."""
         ...
 
     # ---- life ------------------------------------------------------------------------------------------------------------

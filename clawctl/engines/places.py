@@ -35,6 +35,10 @@ class Places:
         self._numbers = 0
         self._news = asyncio.Event()  # a new one each time
 
+    def at_once(self, version: int, key: str) -> bool:
+        """Whether a request of `key` for `version` gets a place without a wait."""
+        return self._may(version, OWN if key == OWN else "", None)
+
     @asynccontextmanager
     async def one(self, version: int, key: str) -> AsyncIterator[None]:
         """A place for a request of `key` for `version`, until it ends. Raises Refusal if none becomes free."""

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import orjson
 from rich.table import Table
 from rich.text import Text
 
+from clawctl.http_client import Broken, TimedOut, fetch
 from clawctl.inspect.policies import read_live
 from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_rows
 from clawctl.inspect.tables import problem_lines, since, sized
@@ -173,13 +174,13 @@ def ask_server(run: RunDir) -> dict[str, Any]:
     if not answer["url"]:
         return answer
     try:
-        response = httpx.get(re.sub(r"/v1/?$", "", answer["url"]) + "/health", timeout=1.0)
-        answer["running"] = response.status_code == 200
-        health = response.json()
-    except httpx.ReadTimeout:
+        response = fetch("GET", re.sub(r"/v1/?$", "", answer["url"]) + "/health", timeout_s=1.5, connect_s=1.0)
+        answer["running"] = response.status == 200
+        health = orjson.loads(response.body)
+    except TimedOut:
         answer["running"] = True
         return answer
-    except (httpx.HTTPError, ValueError):
+    except (Broken, orjson.JSONDecodeError):
         return answer
     if isinstance(health, dict):
         answer["health"] = health

@@ -11,9 +11,10 @@ from typing import Any
 
 import orjson
 
+from clawctl.backoff import backoff_s, retry_after_s
 from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, Client, HttpResponse, Unreachable, backoff_s, proxy_for, retry_after_s
+from clawctl.http_client import Broken, Client, HttpResponse, Unreachable, proxy_for
 from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
@@ -141,7 +142,7 @@ class JudgeClient:
             place.broke()
             broken, shunned = broken + 1, place
             if broken < TRIES:
-                await asyncio.sleep(backoff_s(broken, 0.25, LONGEST_WAIT_S))
+                await asyncio.sleep(backoff_s(broken, 0.25, LONGEST_WAIT_S, jitter=True))
         self._count_failure(problem)
         return None
 
@@ -268,7 +269,7 @@ class Place:
         if self.rests_until > now and retry_after_s is None:
             return  # a call that was under way when it began to rest
         self.rests += 1
-        wait = backoff_s(self.rests, FIRST_REST_S, LONGEST_REST_S) if retry_after_s is None else retry_after_s
+        wait = backoff_s(self.rests, FIRST_REST_S, LONGEST_REST_S, jitter=True) if retry_after_s is None else retry_after_s
         self.rests_until = max(self.rests_until, now + wait)
         self.endpoint = None
 

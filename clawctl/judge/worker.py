@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from clawctl.config import Recipe
@@ -16,6 +17,7 @@ from clawctl.judge.panel import Panel, together
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, claimed, published, quarantine
+from clawctl.run.disk import when_there_is_room
 from clawctl.run.endpoint import check_asked_versions
 from clawctl.run.reward import signs
 from clawctl.run.rows import Verdict
@@ -36,14 +38,14 @@ def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
     """
     check_asked_versions(run, recipe)
     stop = stop_on_signals()
-    asyncio.run(_Worker(run, recipe, once).work(stop))
+    asyncio.run(_Worker(run, recipe, once, stop).work())
 
 
 class _Worker:
     """Judges several shards at a time, the oldest first, so that `judge.concurrency` calls are always under way."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, once: bool) -> None:
-        self._run, self._recipe, self._once = run, recipe, once
+    def __init__(self, run: RunDir, recipe: Recipe, once: bool, stop: threading.Event) -> None:
+        self._run, self._recipe, self._once, self._stop = run, recipe, once, stop
         self._ahead = 4 * recipe.judge.concurrency  # turns in work from which no further shard is taken up
         # Turns that are read and asked about at a time: enough that the next ones always wait at the endpoint's door. To make a
         # whole shard ready at once would keep the answers waiting that come meanwhile.
@@ -56,7 +58,8 @@ class _Worker:
         self._doubted: dict[str, int] = {}  # stem -> how many of its verdicts wait until their scale is known
         self._uncounted: dict[str, list[Verdict]] = {}  # stem -> verdicts that were in doubt when they were given
 
-    async def work(self, stop: threading.Event) -> None:
+    async def work(self) -> None:
+        stop = self._stop
         self._panel = Panel(self._run, self._recipe, patience_s=self._recipe.judge.timeout_s if self._once else None)
         self._changed = asyncio.Event()
         if not self._once:
@@ -189,20 +192,12 @@ class _Worker:
         return verdict
 
     async def _publish(self, stem: str, verdicts: list[Verdict]) -> None:
-        """Write the verdicts, if need be as soon as the disk takes them: they were dear."""
+        """Write the verdicts as soon as the disk has room. Their calls stay in the journal until then."""
         target = self._verdicts(stem)
         for left in target.parent.glob(f".{target.name}.*.tmp"):
             left.unlink(missing_ok=True)  # a worker that died left it: the claim is ours now
-        refused = False
-        while True:
-            try:
-                await asyncio.to_thread(write_verdicts, target, verdicts)
-                break
-            except OSError as error:
-                if not refused:
-                    log.error("cannot write verdicts, retrying every second: %s", error)
-                refused = True
-                await asyncio.sleep(1.0)
+        work = partial(write_verdicts, target, verdicts)
+        await asyncio.to_thread(when_there_is_room, work, f"verdicts/{target.name}", self._stop)
         self._tally.shards += 1
 
 

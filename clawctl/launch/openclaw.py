@@ -11,10 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx
-
 from clawctl.config import Recipe, openclaw_config
 from clawctl.errors import ClawError
+from clawctl.http_client import Broken, fetch
 from clawctl.printing import print_json
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.endpoint import own_endpoint
@@ -185,9 +184,9 @@ def merged(before: Any, added: Any) -> Any:
 
 def _context_of(url: str, key: str, notes: list[str]) -> int:
     try:
-        answer = httpx.get(f"{url}/models", headers={"Authorization": f"Bearer {key}"}, timeout=5.0)
-        return int(answer.json()["data"][0]["max_model_len"])
-    except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError):
+        response = fetch("GET", f"{url}/models", key=key, timeout_s=5.0)
+        return int(json.loads(response.body)["data"][0]["max_model_len"])
+    except (Broken, ValueError, KeyError, IndexError, TypeError):
         notes.append(f"the server at {url} did not answer; clawctl assumes a context of {_UNKNOWN_CONTEXT} tokens")
         return _UNKNOWN_CONTEXT
 

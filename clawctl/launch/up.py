@@ -22,6 +22,7 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
+from clawctl.backoff import backoff_s
 from clawctl.config import Recipe, environment_with
 from clawctl.errors import ClawError
 from clawctl.printing import plain
@@ -97,7 +98,7 @@ class Child:
     async def keep(self) -> None:
         """Run the stage and restart it whenever it dies, until it is finished or `stopping`. Raises ClawError if it refuses its
         recipe."""
-        wait_s = self.recipe.up.backoff_s
+        failures = 0  # in a row
         while True:
             began = time.monotonic()
             code = await self._run_once()
@@ -108,12 +109,12 @@ class Child:
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
                 self.log.say("up", "train has made all steps")
                 return
-            if time.monotonic() - began >= _STEADY_S:
-                wait_s = self.recipe.up.backoff_s
+            failures = 1 if time.monotonic() - began >= _STEADY_S else failures + 1
+            first_s = self.recipe.up.backoff_s
+            wait_s = backoff_s(failures, first_s, max(first_s, _LONGEST_WAIT_S))
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             self.log.say("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def _run_once(self) -> int:
         self.last_lines.clear()

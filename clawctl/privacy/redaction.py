@@ -37,7 +37,7 @@ from clawctl.privacy.rules import (
 )
 from clawctl.privacy.rules.pieces import BESIDE_A_NAME
 from clawctl.privacy.static_text import PUNCTUATION, SYSTEM, TOOLS, Recurring, StaticText
-from clawctl.privacy.views import ESCAPES, View, folded, plain_view, unescaped_view
+from clawctl.privacy.views import ESCAPES, View, folded, plain_view, printable_view, unescaped_view
 from clawctl.run.rows import Exchange, Message, Turn
 
 REDACTED = "redacted"  # the reason why such a turn is not trained
@@ -389,6 +389,9 @@ class Redactor:
         view = plain_view(text)
         for span in self._seen_in(view.text, depth):
             yield _back(view, span, 0)
+        if (mail := printable_view(view)) is not None:
+            for span in self._seen_in(mail.text, depth):
+                yield _back(mail, span, 0)
         for start, end in _escaped(view.text):
             if unescaped := unescaped_view(View(view.text[start:end], [], [])):
                 for span in self._seen_in(unescaped.text, depth):

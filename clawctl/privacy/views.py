@@ -82,6 +82,22 @@ def unescaped_view(view: View) -> View | None:
     return None if found is view else found
 
 
+def printable_view(view: View) -> View | None:
+    """`view` with the escapes of quoted-printable mail undone (`Passwort=3A …`); None where there are none."""
+    if "=" not in view.text or not any(mark in view.text for mark in _MARKS_OF_MAIL):
+        return None
+    found = replaced(view, _PRINTABLE, _meant_by_mail)
+    return None if found is view else found
+
+
+_MARKS_OF_MAIL = ("uoted-printable", "=3D", "=3A", "=C2=", "=C3=")
+_PRINTABLE = re.compile(r"(?:=[0-9A-F]{2})+|=\r?\n")
+
+
+def _meant_by_mail(match: re.Match[str]) -> str:
+    return "" if match[0][1] in "\r\n" else bytes.fromhex(match[0].replace("=", "")).decode("utf-8", "replace")
+
+
 def _uncoloured(view: View) -> View:
     """`view` without what colours a terminal's text and moves its cursor: a key is often printed right behind it."""
     return replaced(view, _TERMINAL, lambda _: "")

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -24,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
+from clawctl.run.capabilities import episode_secret
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import KeyRing
 from clawctl.run.model_files import model_file
@@ -31,7 +33,9 @@ from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.bodies import BodyReader
 from clawctl.serve.capture import Capture
+from clawctl.serve.control import CONTROLS, control, score, score_ids
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, ShownToken, chat, completions, messages, responses
+from clawctl.serve.episodes import Replay, Retries, capability_in, hints_of, is_capability, never, opened, sampling_rule
 from clawctl.serve.hints import agent_of, client_of, read_hints
 from clawctl.serve.hosts import Cors, Hosts
 from clawctl.serve.limits import Concurrency
@@ -56,7 +60,7 @@ _WRITERS: dict[str, Writer] = {
 }  # fmt: skip
 _RESPONSES = "/v1/responses/"
 _CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
-Handler = Callable[[Request, Visit], Awaitable[Response | Stream]]
+Handler = Callable[[Request, Visit], Awaitable[Response | Stream | Replay]]
 
 
 class Route(NamedTuple):
@@ -83,6 +87,7 @@ class Gateway:
         self._metrics = Metrics()
         self._rating = Rating(run if capture.on else None, recipe, self._metrics.ratings)
         self._stored = StoredResponses()
+        self._episode_secret, self._retries = episode_secret(run), Retries()
         self._recent = Recent() if recipe.serve.splice else None
         self._samples_as_asked = changes_nothing(recipe.serve.sampling)
         self._running: set[Answer] = set()
@@ -95,6 +100,8 @@ class Gateway:
             "/v1/messages/count_tokens": Route("POST", "count_tokens", True, self._count_tokens),
             "/v1/feedback": Route("POST", "feedback", True, self._rate),
             "/v1/outcome": Route("POST", "outcome", True, self._rate),
+            "/v1/score": Route("POST", "score", True, self._score),
+            **{f"/engine/{what}": Route("POST", "engine", True, self._control) for what in CONTROLS},
             "/v1/models": Route("GET", "models", True, self._about.models),
             "/health": Route("GET", "health", False, self._about.health),
             "/health/live": Route("GET", "health", False, self._about.alive),
@@ -108,10 +115,11 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not supported")  # uvicorn takes it for an application without a lifespan
+        capability, scope = capability_in(scope)
         request = Request(scope, receive)
         visit = _visit(request)
         try:
-            response = await self._answer(request, visit)
+            response = await self._answer(request, visit, capability)
             response.raw_headers.extend(_marks(visit))
             asks_leave = request.method == "OPTIONS" and response.status_code == 204
             response.raw_headers.extend(self._cors.marks(request.headers.get("origin"), bool(visit.key) or asks_leave))
@@ -120,20 +128,26 @@ class Gateway:
         finally:
             self._count(visit)
 
-    async def _answer(self, request: Request, visit: Visit) -> Response | Stream:
+    async def _answer(self, request: Request, visit: Visit, capability: str | None) -> Response | Stream | Replay:
         try:
-            return await self._route(request, visit)
+            return await self._route(request, visit, capability)
         except Refusal as refusal:
             return self._refuse(visit, refusal)
         except Exception:  # noqa: BLE001 - the edge of the process: the client gets an error, the log has the rest
             _log.exception("request %s failed", visit.request_id)
             return self._refuse(visit, Refusal(500, "internal error; the log of clawctl has the details"))
 
-    async def _route(self, request: Request, visit: Visit) -> Response | Stream:
+    async def _route(self, request: Request, visit: Visit, capability: str | None) -> Response | Stream | Replay:
         """Check what needs no body, and handle the request. Raises Refusal."""
         path, options = meant(request.scope["path"]), request.method == "OPTIONS"
         given = _given_key(request)
-        visit.key = self._keys.owner(given) or "" if given else ""
+        if capability is None and is_capability(given):
+            capability = given
+        if capability is not None and not options:
+            visit.episode = opened(self._episode_secret, capability, self._api_of(path, request.method))
+            visit.key = visit.episode.key
+        else:
+            visit.key = self._keys.owner(given) or "" if given else ""
         if not visit.key and not (options and self._cors.asks(request.headers)):
             origins = [] if options else request.headers.getlist("origin")  # `cors` answers for those
             self._hosts.check(request.headers.getlist("host"), origins)
@@ -157,6 +171,11 @@ class Gateway:
         if route is None and path.startswith("/v1/models/"):
             route = Route("GET", "models", True, self._about.model)
         return route, "GET, HEAD" if route is None or route.method == "GET" else route.method
+
+    def _api_of(self, path: str, method: str) -> str:
+        """The name of a route; "none" if there is none."""
+        route, _ = self._find(path, method)
+        return "stored" if route is not None and path.startswith(_RESPONSES) else "none" if route is None else route.api
 
     def _options(self, request: Request, allowed: str) -> Response:
         """The allowed methods of a route, also for a page's browser. Raises Refusal."""
@@ -182,13 +201,17 @@ class Gateway:
 
     # ---- one request ------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, request: Request, visit: Visit) -> Response | Stream:
+    async def _ask(self, request: Request, visit: Visit) -> Response | Stream | Replay:
         with ExitStack() as held:
             ask, writer = await self._read(request, visit, held), _WRITERS[visit.api]
             if visit.api == "responses":
                 ask = self._stored.continued(visit.key, ask)
                 writer = partial(responses.Responses, keep=partial(self._stored.keep, visit.key))
-            return await self._begin(request, visit, ask, writer)
+            if visit.episode is None:
+                return await self._begin(request, visit, ask, writer)
+            place = visit.episode.session_id, visit.api, visit.digest
+            alone = Request(request.scope, never)  # it is answered even if its client hangs up
+            return await self._retries.answer(place, visit, lambda own: self._begin(alone, own, ask, writer), request.scope)
 
     async def _read(self, request: Request, visit: Visit, held: ExitStack) -> Ask:
         """The ask, checked. `held` ends when it is answered or refused. Raises Refusal."""
@@ -196,6 +219,8 @@ class Gateway:
         most = most_body(self._limits.body_mb, live.max_context, live.capabilities.images)
         raw = await self._bodies.read(request, key, most, self._limits.body_values, held)
         length = len(raw) if len(raw) > LONG_BODY else 0  # of bodies that are read in a thread
+        if visit.episode is not None:
+            visit.digest = blake2b(raw, digest_size=16).digest()
         if length:
             await self._vetting.check(key, visit.api, raw, live.max_context)
         body = await self._lines.run(key, length, partial(parse, raw))
@@ -214,7 +239,11 @@ class Gateway:
             ask = recent.known(visit.key, ask)
         headers = dict(reversed(request.headers.items()))  # the first of each name, to be looked up many times
         hints = read_hints(headers, ask.claims) | self._rating.hint(headers)
-        for_training = headers.get("x-capture", "on").strip().lower() in _CAPTURED and not is_pinned(ask)
+        if visit.episode is not None:
+            hints = hints_of(visit.episode, hints)
+            ask = replace(ask, model=self._recipe.model_name) if is_pinned(ask) else ask
+        asks_not_to = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
+        for_training = visit.episode is not None or not (asks_not_to or is_pinned(ask))
         if for_training:
             ask = self._as_the_recipe_samples(ask, headers, visit)
         capture = self._capture if self._capture.on and for_training else None
@@ -235,7 +264,8 @@ class Gateway:
                     ]
                     return Response(writer(replace(ask, n=1), handle).whole(choices), media_type="application/json")
             try:
-                replies = [reply for each in asks for reply in (await self._versions.begin(each, stack))[0]]
+                session = hints.get("session_id")
+                replies = [reply for each in asks for reply in await self._versions.begin(each, stack, session, for_training)]
             except Refusal as refusal:
                 unanswered = Answer(asks[0], writer(ask, handle), [], handle, visit.arrived, hints, visit.key, capture)
                 await unanswered.keep_refused(refusal)
@@ -255,15 +285,11 @@ class Gateway:
         prompt, first = ask.prompts[0], ask.score_from or 1
         if isinstance(prompt, str):
             raise Refusal(400, "'logprobs' with 'echo' needs a prompt of token ids", "prompt")
-        scores = await self._versions.score(ask, prompt)
+        logprobs = await score_ids(self._versions, ask.model, prompt, first, ask.key) if first < len(prompt) else []
 
         def shown() -> list[ShownToken]:
-            text = self._capture.text_of
-            tokens = [ShownToken(text([token]), None, []) for token in prompt[:first]]
-            for token, (logprob, likeliest, highest) in zip(prompt[first:], scores, strict=True):
-                top = [] if likeliest is None else [{"token": text([likeliest]), "logprob": highest}]
-                tokens.append(ShownToken(text([token]), logprob, top))
-            return tokens
+            known = [*[None] * min(first, len(prompt)), *logprobs]
+            return [ShownToken(self._capture.text_of([token]), value, []) for token, value in zip(prompt, known, strict=True)]
 
         return await self._lines.run(ask.key, len(prompt), shown)
 
@@ -274,10 +300,13 @@ class Gateway:
     def _as_the_recipe_samples(self, ask: Ask, headers: dict[str, str], visit: Visit) -> Ask:
         """The ask after `serve.sampling`. Requests that are not for training (`X-Capture: off`, a pinned version) stay
         unchanged."""
-        if self._samples_as_asked:
+        if self._samples_as_asked and visit.episode is None:
             return ask
         client = client_of(headers, ask.sent_messages)
-        rule = rule_for(self._recipe.serve.sampling, visit.key, client, agent_of(headers))
+        if visit.episode is not None:
+            rule = sampling_rule(self._recipe.serve)
+        else:
+            rule = rule_for(self._recipe.serve.sampling, visit.key, client, agent_of(headers))
         used, changes = enforce(ask.sampling, rule, self._recipe.serve.temperature)
         if not changes:
             return ask
@@ -314,6 +343,18 @@ class Gateway:
         with self._concurrency.one_more(visit.key):
             keep = self._rating.keep if visit.api == "feedback" else self._rating.keep_outcome
             return json_response(await keep(parse(raw), visit.key))
+
+    async def _score(self, request: Request, visit: Visit) -> Response:
+        live = self._versions.live
+        most = most_body(self._limits.body_mb, live.max_context, images=False)
+        raw = await self._bodies.read(request, visit.key, most, self._limits.body_values)
+        with self._concurrency.one_more(visit.key):
+            return json_response(await score(self._versions, raw, visit.key))
+
+    async def _control(self, request: Request, visit: Visit) -> Response:
+        raw = await self._bodies.read(request, visit.key, _LONGEST_RATING)
+        what = meant(request.scope["path"]).removeprefix("/engine/")
+        return json_response(await control(self._versions, what, raw, visit.key))
 
     def drain(self) -> None:
         """From now on the server reports that it is not ready, but still answers."""

@@ -4,10 +4,9 @@ import socket
 import sys
 from pathlib import Path
 
-import httpx
-
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.http_client import Broken, fetch
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import cannot_listen, own_api_key, warn_of_asked_versions
 from clawctl.run.policies import ensure_base_policy, list_versions
@@ -86,10 +85,10 @@ def check_hub(name: str) -> None:
     if constants.HF_HUB_OFFLINE:
         raise ClawError(f"{absent}, and HF_HUB_OFFLINE prevents a download", _NAME_A_MODEL, 2)
     try:
-        found = httpx.head(hf_hub_url(name, "config.json"), headers=build_hf_headers(), follow_redirects=True, timeout=_HUB_S)
-    except httpx.HTTPError as error:
-        problem = f"{absent}, and {constants.ENDPOINT} cannot be reached: {error or type(error).__name__}"
+        response = fetch("GET", hf_hub_url(name, "config.json"), headers=build_hf_headers(), timeout_s=_HUB_S)
+    except Broken as error:
+        problem = f"{absent}, and {constants.ENDPOINT} cannot be reached: {error}"
         raise ClawError(problem, f"check the network (HTTPS_PROXY, HF_ENDPOINT), or {_NAME_A_MODEL}") from error
-    if found.status_code in (401, 403, 404):
+    if response.status in (401, 403, 404):
         cure = "correct the name; for a gated model, accept its licence there and run `hf auth login`"
-        raise ClawError(f"{absent}, and {constants.ENDPOINT} has no model of that name ({found.status_code})", cure, 2)
+        raise ClawError(f"{absent}, and {constants.ENDPOINT} has no model of that name ({response.status})", cure, 2)

@@ -13,7 +13,7 @@ from clawctl.serve.replies import Envelope
 
 _SLASHES = re.compile(r"/{2,}")
 _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
-_API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback|outcome)(/|$)")
+_API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback|outcome|score)(/|$)")
 _SAME = {"/healthz": "/health", "/livez": "/health/live", "/ping": "/health/live", "/readyz": "/health/ready"}
 _SPOKEN = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, and GET /v1/models; docs: /openapi.json"
 _ABSENT = (  # beginning of the path, and the explanation

@@ -5,19 +5,23 @@ import logging
 import re
 import textwrap
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 from filelock import Timeout
 
-from clawctl.engines import Engine, NotYet, Reply, ScoredToken, Swap, Unanswered
+from clawctl.engines import Engine, NotYet, Reply, Swap, Unanswered
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.policies import LiveMoved, list_versions, live_version, move_live, read_moves
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.sharing import Sharing
 
+T = TypeVar("T")
 _log = logging.getLogger("clawctl.serve")
+_LOOK_S = 0.05
 _PINNED = re.compile(r"@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
 _KEPT_SWAPS = 200
@@ -46,22 +50,21 @@ class Versions:
         self._wanted: int | None = None  # the version that was tried last
         self._unanswered = 0  # so many of its tries had no answer
         self._served = 0  # the version that went live last
+        self._sharing = Sharing(run, live)
 
-    async def begin(self, ask: Ask, stack: AsyncExitStack) -> tuple[list[Reply], bool]:
-        """Running replies, and whether the request pinned its version. `NAME@3` is version 3 and no other, even while 3 is live: a
-        swap must not reach it. Raises Refusal, also for a version that is not published."""
-        version = await self._pinned(ask)
-        return await self.live.begin(ask, version, stack), version is not None
+    async def begin(self, ask: Ask, stack: AsyncExitStack, session: str | None = None, shared: bool = False) -> list[Reply]:
+        """Running replies. `NAME@3` is version 3 and no other, even while 3 is live: a swap must not reach it. A candidate may
+        answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
+        version = await self.pinned(ask.model)
+        if version is None and shared and self._pin_live is None:
+            candidate = self._sharing.version_for(ask, session)
+            if candidate is not None and (replies := await self._begin_shared(ask, candidate, stack)) is not None:
+                return replies
+        return await self.live.begin(ask, version, stack)
 
-    async def score(self, ask: Ask, ids: Sequence[int]) -> list[ScoredToken]:
-        """Scores of `ids`, a prompt of the ask, from `ask.score_from` on. Raises Refusal."""
-        if not callable(getattr(self.live, "score", None)):  # an engine of the user's own
-            raise Refusal(400, "this engine does not score prompts: remove 'echo' or 'logprobs'", "logprobs")
-        return await self.live.score(ids, ask.score_from or 1, await self._pinned(ask), ask.key)
-
-    async def _pinned(self, ask: Ask) -> int | None:
-        """The version that a request names. Raises Refusal for one that is not published."""
-        found = _PINNED.search(ask.model)
+    async def pinned(self, model: str) -> int | None:
+        """The version that `NAME@3` names; None for `NAME`, the live policy. Raises Refusal if it is not published."""
+        found = _PINNED.search(model)
         if found is None:
             return None
         known = len(found[1]) <= _LONGEST_NUMBER and int(found[1]) in await asyncio.to_thread(list_versions, self._run)
@@ -69,6 +72,26 @@ class Versions:
             named = found[1][:_LONGEST_NUMBER]
             raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
         return int(found[1])
+
+    async def between_swaps(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`, done while no version goes live."""
+        while not self._looking.acquire(blocking=False):
+            await asyncio.sleep(_LOOK_S)
+        try:
+            return await work()
+        finally:
+            self._looking.release()
+
+    async def _begin_shared(self, ask: Ask, candidate: int, stack: AsyncExitStack) -> list[Reply] | None:
+        """Replies of a candidate. None if it refuses: then the live version answers, or refuses as well."""
+        async with AsyncExitStack() as inner:
+            try:
+                replies = await self.live.begin(ask, candidate, inner)
+            except Refusal as refusal:
+                _log.warning("candidate %d did not take a request, so the live version answers it: %s", candidate, refusal)
+                return None
+            stack.push_async_exit(inner.pop_all())
+        return replies
 
     # ---- following LIVE --------------------------------------------------------------------------------------------------
 
@@ -78,6 +101,7 @@ class Versions:
     def leave(self) -> None:
         """Follow LIVE no longer; the event loop is about to end."""
         self._stop.set()
+        self._sharing.end()
 
     def stop(self) -> None:
         """When the event loop has ended."""
@@ -89,6 +113,7 @@ class Versions:
     def _follow(self) -> None:
         for _ in changes([self._run.policies], self._stop):
             self.follow_once()
+            self._sharing.look()
 
     def follow_once(self, begun: bool = False) -> None:
         """Check LIVE, and swap if it moved. On any problem the old version stays live, and the problem is recorded. `begun`: the

@@ -35,8 +35,6 @@ def run_training(run: RunDir, recipe: Recipe, trainer: Trainer, stop: threading.
     """Train until `stop`, `train.max_steps` or, with `once`, until no batch is full."""
     with ExitStack() as leaving:
         teacher = open_remote_teacher(recipe.train)
-        if teacher is not None:
-            leaving.callback(teacher.close)
         session = resume(run, recipe, trainer, teacher)
         trackers = open_trackers(run, recipe.train, read_lineage(run).newest)
         for tracker in trackers:

@@ -4,14 +4,14 @@ It is called before the step with exact ids: the prompt with the hint, and the t
 loses its hint and records the reason; no number is ever invented.
 """
 
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
 from dataclasses import replace
 
-import httpx
 import orjson
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
+from clawctl.http_client import Broken, Client, fetch, proxy_for
 from clawctl.train.sample import Batch, Sample
 
 CALLS = 8  # at a time
@@ -23,45 +23,52 @@ class NoTeacherLogprobs(Exception):
 
 
 class RemoteTeacher:
-    """A client of the server; `close` it. Its tokens must be those of the policy."""
+    """A client of the server. Its tokens must be those of the policy."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
         """Raises ClawError if the server does not answer or does not serve `model`."""
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(base_url=url.rstrip("/") + "/", headers=headers, timeout=httpx.Timeout(TIMEOUT_S, connect=10.0))
+        self._url, self._key = url.rstrip("/"), api_key
         self.model = model or self._served()
-
-    def close(self) -> None:
-        self._client.close()
 
     def ask(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
         """For each turn: the logprobs of its tokens, the reason why they are missing, or None if it has no hint."""
-        with ThreadPoolExecutor(CALLS) as pool:
-            return list(pool.map(self._answer, batch.samples))
+        return asyncio.run(self._answers(batch))
 
-    def _answer(self, sample: Sample) -> tuple[float, ...] | str | None:
+    async def _answers(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
+        client, places = Client(self._url, self._key, proxy=proxy_for(self._url)), asyncio.Semaphore(CALLS)
+
+        async def answer(sample: Sample) -> tuple[float, ...] | str | None:
+            async with places:
+                return await self._answer(client, sample)
+
+        try:
+            return await asyncio.gather(*map(answer, batch.samples))
+        finally:
+            client.close()
+
+    async def _answer(self, client: Client, sample: Sample) -> tuple[float, ...] | str | None:
         if sample.teacher_prompt_ids is None:
             return None
         if sample.allowed is not None:
             return "the teacher's server scores over the whole vocabulary, but this answer has structured output"
         try:
-            return self._logprobs(sample.teacher_prompt_ids, sample.completion_ids, sample.temperature)
+            return await self._logprobs(client, sample.teacher_prompt_ids, sample.completion_ids, sample.temperature)
         except NoTeacherLogprobs as reason:
             return str(reason)
 
-    def _logprobs(self, prompt: list[int], completion: list[int], temperature: float) -> tuple[float, ...]:
+    async def _logprobs(self, client: Client, prompt: list[int], completion: list[int], temperature: float) -> tuple[float, ...]:
         if temperature != 1:
             raise NoTeacherLogprobs("the teacher's server scores at temperature 1 only")
         asked = {"model": self.model, "prompt": prompt + completion, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
         try:
-            response = self._client.post("completions", json=asked)
-        except httpx.HTTPError as error:
+            response = await client.post("/completions", orjson.dumps(asked), TIMEOUT_S)
+        except Broken as error:
             raise NoTeacherLogprobs("the teacher's server does not answer") from error
-        if response.status_code != 200:
-            raise NoTeacherLogprobs(f"the teacher's server answers {response.status_code}")
+        if response.status != 200:
+            raise NoTeacherLogprobs(f"the teacher's server answers {response.status}")
         try:
-            told = orjson.loads(response.content)["choices"][0]["prompt_logprobs"][len(prompt) :]
-            values = tuple(float(at[str(token)]["logprob"]) for at, token in zip(told, completion, strict=True))
+            scored = orjson.loads(response.body)["choices"][0]["prompt_logprobs"][len(prompt) :]
+            values = tuple(float(at[str(token)]["logprob"]) for at, token in zip(scored, completion, strict=True))
         except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
             raise NoTeacherLogprobs("the teacher's server did not return a logprob for each token") from error
         if any(not -1e30 < value <= 1e-3 for value in values):
@@ -70,11 +77,12 @@ class RemoteTeacher:
 
     def _served(self) -> str:
         try:
-            response = self._client.get("models")
-            response.raise_for_status()
-            return str(orjson.loads(response.content)["data"][0]["id"])
-        except (httpx.HTTPError, orjson.JSONDecodeError, LookupError, TypeError) as error:
-            problem = f"train.teacher {self._client.base_url} does not list its models: {error}"
+            response = fetch("GET", f"{self._url}/models", key=self._key, timeout_s=TIMEOUT_S)
+            if response.status != 200:
+                raise Broken(f"it answers {response.status}")
+            return str(orjson.loads(response.body)["data"][0]["id"])
+        except (Broken, orjson.JSONDecodeError, LookupError, TypeError) as error:
+            problem = f"train.teacher {self._url} does not list its models: {error}"
             raise ClawError(problem, "start it, or set train.teacher_model") from error
 
 

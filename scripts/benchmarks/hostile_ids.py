@@ -21,8 +21,8 @@ from urllib.parse import unquote
 import httpx
 import orjson
 
-from clawctl.config import EvalConfig, Recipe
-from clawctl.engines import ScoredToken, Swap
+from clawctl.config import Recipe
+from clawctl.engines import Swap
 from clawctl.engines.embedded.frames import Ready, Sampling, Token
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
@@ -65,7 +65,13 @@ class Scripted:
     def replace(self, version: int) -> Swap:
         raise NotImplementedError
 
-    def score(self, ids: Sequence[int], model: int | None = None, first: int = 1) -> list[ScoredToken]:
+    def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        raise NotImplementedError
+
+    def resume(self) -> None:
         raise NotImplementedError
 
     def failure(self, model: int | None = None) -> str | None:
@@ -176,7 +182,7 @@ def served(folder: Path) -> Any:
     from clawctl.serve.prompt import load_tokenizer
     from clawctl.serve.versions import Versions
 
-    recipe = Recipe(eval=EvalConfig(holdout=0))
+    recipe = Recipe()
     run = open_run(folder / "run")
     ensure_base_policy(run, recipe.model.path)
     tokenizer = load_tokenizer(recipe.model_path)

@@ -71,15 +71,14 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
         training = load_training(recipe(**changes), ALONE)
         for seed in range(options.seed, options.seed + (1 if options.quick else 3)):
             calm[seed] = calm.get(seed) or honest_turns(training.policy, seed)
+            bound(training, True)
             honest = max(honest, *shares(training, calm[seed])[0])
             for name, attack in ATTACKS.items():
                 last = hostile.get((seed, name)) or attack(training.policy, calm[seed][-1], seed)
                 hostile[seed, name] = last
                 step = [*calm[seed][:-1], last]
                 for bounded in (True, False) if method in ("binary", "combine") else (True,):
-                    training.config = training.config.model_copy(
-                        update={"turn_bound": TrainConfig().turn_bound if bounded else None}
-                    )
+                    bound(training, bounded)
                     found, opposed = shares(training, step)
                     if name not in UNSAMPLED:
                         largest[bounded] = max(largest[bounded], *found)
@@ -96,6 +95,10 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
         ("gradient_over_all_others_max", against[True], "ratio"),
         ("gradient_over_all_others_max_unbounded", against[False], "ratio"),
     ]
+
+
+def bound(training: Training, bounded: bool) -> None:
+    training.config = training.config.model_copy(update={"turn_bound": TrainConfig().turn_bound if bounded else None})
 
 
 def recipe(**train: Any) -> Recipe:

@@ -38,7 +38,6 @@ def test_a_swap_does_not_meet_the_end_of_a_connection_that_idled() -> None:
         control.pause()
         control.reload("somewhere", 1)
         control.resume()
-        control.close()
 
 
 def test_a_server_that_is_gone_is_said_to_be_unanswering() -> None:
@@ -46,7 +45,6 @@ def test_a_server_that_is_gone_is_said_to_be_unanswering() -> None:
         gone = Control(server.url, None)
     with pytest.raises(Unanswered, match="does not answer /resume"):
         gone.resume()
-    gone.close()
 
 
 class Moody(StubHandler):
@@ -76,10 +74,7 @@ def probed(busy: int) -> Found:
     server.busy, server.asked = busy, {}  # type: ignore[attr-defined]
     with running(server):
         control = Control(server.url, None)
-        try:
-            return probe(control, "vllm", None, (0.0, 0.0))
-        finally:
-            control.close()
+        return probe(control, "vllm", None, (0.0, 0.0))
 
 
 def test_what_a_server_had_no_time_for_is_asked_again() -> None:

@@ -99,10 +99,7 @@ def test_adapters_and_weights_go_live_once_their_canary_sang(started: tuple[Serv
 def found(kind: str, **started_with: bool) -> Any:
     with serving(Sglang(**started_with).app()) as url:
         control = SglangControl(url, None) if kind == "sglang" else Control(url, None)
-        try:
-            return probe(control, kind, None)
-        finally:
-            control.close()
+        return probe(control, kind, None)
 
 
 def test_what_a_server_cannot_give_is_found_out() -> None:

@@ -109,3 +109,12 @@ def test_an_upstream_that_counts_no_tokens_is_said_in_the_clients_words(before_n
     answer = httpx.post(before_null.url + "/messages/count_tokens", json=body, headers={"x-api-key": "key"}, timeout=60)
     assert (answer.status_code, answer.json()["type"]) == (501, "error")
     assert answer.json()["error"]["message"] == "this engine does not count tokens"
+
+
+def test_what_an_upstream_cannot_control_is_refused(through: Server) -> None:
+    answer = httpx.post(through.url + "/score", json={"model": "tiny", "ids": [1, 2]}, headers={"x-api-key": "key"}, timeout=60)
+    assert answer.status_code == 501
+    assert "does not score token ids" in answer.json()["error"]["message"]
+    for what in ("pause", "resume", "sleep", "wake"):
+        answer = httpx.post(f"{through.url.removesuffix('/v1')}/engine/{what}", headers={"x-api-key": "key"}, timeout=60)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (501, "cannot_pause")

@@ -8,8 +8,14 @@ import httpx
 import orjson
 import psutil
 import pytest
+from contract import (
+    keeps_requests_while_it_is_halted,
+    refuses_ids_that_cannot_be_scored,
+    scores_given_ids_by_the_version_that_is_named,
+    unloads_a_version_that_is_not_in_use,
+)
 from transformers import AutoTokenizer
-from vllm_served import NEEDS_VLLM, assert_exact, last
+from vllm_served import NEEDS_VLLM, adapted, assert_exact, last, publish
 
 from clawctl.config import DEMO_MODEL
 from clawctl.engines.vllm.child import SERVER
@@ -240,3 +246,21 @@ def test_the_engines_own_doors_are_shut(vllm: Server) -> None:
     with ThreadPoolExecutor(len(ports)) as pool:
         told = [status for status in pool.map(asked_without_key, ports) if status is not None]
     assert told == [401]
+
+
+def test_it_scores_given_ids_by_the_version_that_is_named(vllm: Server, base: Any) -> None:
+    model = adapted(21)
+    publish(vllm, 21, "adapter", model)
+    named = {"tiny@0": base, "tiny@21": model}
+    scores_given_ids_by_the_version_that_is_named(vllm, named, {"tiny@0": 0, "tiny@21": 21})
+    refuses_ids_that_cannot_be_scored(vllm, 4096)
+
+
+@pytest.mark.parametrize(("halt", "go_on"), [("pause", "resume"), ("sleep", "wake")])
+def test_it_keeps_requests_while_it_is_halted(vllm: Server, halt: str, go_on: str) -> None:
+    keeps_requests_while_it_is_halted(vllm, halt, go_on, {"ignore_eos": True})
+
+
+def test_it_unloads_a_version_that_is_not_in_use(vllm: Server) -> None:
+    publish(vllm, 22, "adapter", adapted(22))
+    unloads_a_version_that_is_not_in_use(vllm, 22)

@@ -1,6 +1,7 @@
 """One model that samples: transformers' continuous batching, in a thread of the process that holds the models."""
 
 import bisect
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from clawctl.config import Recipe
-from clawctl.engines import EngineFailure, ScoredToken, Swap
+from clawctl.engines import EngineFailure, Swap
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.grammars import Grammar
 from clawctl.engines.embedded.steering import Steered, Steering, steers
@@ -22,6 +23,7 @@ from clawctl.serve.canary import check_canary
 
 _GREEDY = 1e-6  # a temperature that leaves only the likeliest token
 _PAGE = 32  # tokens in a page of the cache: prefixes are shared in whole pages
+_LOOK_S = 0.1
 _MAX_RUNNING = 256  # requests in one engine step
 
 
@@ -44,6 +46,8 @@ class Decoder:
         self.max_context = min(int(config.max_position_embeddings), recipe.serve.kv_cache_tokens)
         eos = self.model.generation_config.eos_token_id
         self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
+        self._weights = threading.Lock()  # held while they change, or are used beside the thread that samples
+        self._resumed: threading.Event | None = None  # ends the pause, if there is one
         self._swap_times: list[float] = [float("-inf")]  # time.perf_counter() at which …
         self._swap_versions: list[int] = [version]  # … this version took over
         self.outputs = Outputs()
@@ -113,7 +117,7 @@ class Decoder:
         current, coming = self.model.state_dict(), staged.model.state_dict()
         if current.keys() != coming.keys() or any(current[name].shape != coming[name].shape for name in current):
             raise ValueError(f"the weights of policy {staged.version} do not match the model that is served")
-        with self.manager.pause():
+        with self._weights, self.manager.pause():
             began = time.perf_counter()
             for name, tensor in current.items():
                 tensor.copy_(coming[name])
@@ -131,9 +135,30 @@ class Decoder:
         load_ms = (time.monotonic() - began) * 1000
         return Swap(version, time.time(), load_ms, self.replace(staged))
 
-    def score(self, ids: Sequence[int], first: int = 1) -> list[ScoredToken]:
-        """Scores of `ids[first:]` by the current weights."""
-        return StagedWeights(self.version, self.model).scores(ids, first)
+    def score(self, ids: Sequence[int], first: int) -> tuple[int, list[float]]:
+        """The version of the weights, and the logprobs of `ids[first:]`, each given all ids before it."""
+        with self._weights:
+            return self.version, StagedWeights(self.version, self.model).score(ids, first)
+
+    def pause(self) -> None:
+        """Returns when no token is being sampled; requests are kept until `resume`."""
+        paused = threading.Event()
+
+        def hold(until: threading.Event) -> None:  # transformers wants the same thread to begin and end a pause
+            with self.manager.pause():
+                paused.set()
+                until.wait()
+
+        if self._resumed is None:
+            self._resumed = threading.Event()
+            threading.Thread(target=hold, args=(self._resumed,), name="pause", daemon=True).start()
+            while not paused.wait(_LOOK_S) and self.failure() is None:
+                pass
+
+    def resume(self) -> None:
+        if self._resumed is not None:
+            self._resumed.set()
+            self._resumed = None
 
     def failure(self) -> str | None:
         """Why it cannot continue, or None."""
@@ -142,6 +167,7 @@ class Decoder:
         return str(self.manager.background_thread_status.fatal_error or "the engine has stopped")
 
     def stop(self) -> None:
+        self.resume()  # a paused loop does not end
         self.manager.stop(block=True, timeout=30, hard_stop=True)
 
 

@@ -9,11 +9,13 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, ScoredToken, Swap
+from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
 from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.pins import Pins
 from clawctl.engines.embedded.process import ChildGeneration, ModelProcess, Models
+from clawctl.engines.halt import Halt
 from clawctl.run.directory import RunDir
+from clawctl.run.keys import OWN
 from clawctl.serve.dialects import Ask, Refusal, Shown
 from clawctl.serve.dialects.api import refuse_beyond
 from clawctl.serve.dialects.fields import steering
@@ -53,10 +55,10 @@ class Embedded:
         self._recipe, self._tokenizer, self._models = recipe, tokenizer, models
         self.version = 0
         self.max_context = models.about.max_context
-        self._compiling, self._scoring, self._room = Turns(), Turns(), _Room()
+        self._compiling, self._room = Turns(), _Room()
         self._lines = WorkQueues()
         self._switches = switches(tokenizer.chat_template)
-        self._up = False
+        self._up, self._halt = False, Halt()
         self._pins = Pins(self._load, recipe.serve.pinned_versions)
 
     def _load(self, version: int) -> "Pinned":
@@ -70,6 +72,7 @@ class Embedded:
             raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
         refuse_beyond(ask, "embedded")
         await self._models.attach()
+        await self._halt.wait()
         if version is not None:
             await stack.enter_async_context(self._pins.lease(version, ask.key))
         prompt = await self._rendered(ask)
@@ -92,6 +95,15 @@ class Embedded:
         except EngineFailure as failure:
             raise Refusal(500, str(failure)) from failure
         return replies
+
+    def at_once(self, version: int, key: str) -> bool:
+        return self._pins.at_once(version, key)
+
+    @asynccontextmanager
+    async def hold(self, version: int) -> AsyncIterator[None]:
+        await self._models.attach()
+        async with self._pins.lease(version):
+            yield
 
     async def _opened(self, ask: Ask, thinking: bool, stack: AsyncExitStack) -> list[int]:
         """The numbers of the answers' grammars; none where their form is free. Another process compiles them, because a schema can
@@ -122,30 +134,22 @@ class Embedded:
             stack.callback(self._models.discard, opened[-1])
         return opened
 
-    async def score(self, ids: Sequence[int], first: int, version: int | None, key: str) -> list[ScoredToken]:
-        about = self._models.about
-        if any(not 0 <= token < about.vocabulary for token in ids):
-            raise Refusal(400, f"a token id of the prompt is {about.vocabulary} or larger", "prompt")
-        if len(ids) > self.max_context:
-            raise Refusal(400, f"This model's maximum context length is {self.max_context} tokens.", "prompt")
-        if first >= len(ids):
-            return []
-        await self._models.attach()
-        async with AsyncExitStack() as stack:
-            if version is not None:
-                await stack.enter_async_context(self._pins.lease(version, key))
-            async with self._scoring.of(key):
-                while True:
-                    live = self.version
-                    try:
-                        scores = await asyncio.to_thread(self._models.score, ids, version, first)
-                    except EngineFailure as failure:
-                        raise Refusal(500, str(failure)) from failure
-                    if version is not None or self.version == live:  # else the weights changed meanwhile
-                        return scores
-
     async def count(self, ask: Ask) -> int:
         return len((await self._rendered(ask)).ids)
+
+    async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
+        if max(ids) >= self._models.about.vocabulary or len(ids) > self.max_context:
+            limits = f"{self.max_context} ids below {self._models.about.vocabulary}"
+            raise Refusal(400, f"this engine scores at most {limits}", "ids")
+        await self._models.attach()
+        await self._halt.wait()
+        async with AsyncExitStack() as stack:
+            if version is not None:
+                await stack.enter_async_context(self._pins.lease(version, OWN))
+            try:
+                return await asyncio.to_thread(self._models.score, ids, first, version)
+            except EngineFailure as failure:
+                raise Refusal(500, str(failure)) from failure
 
     async def _rendered(self, ask: Ask) -> Rendered:
         if ask.prompts:
@@ -180,6 +184,32 @@ class Embedded:
         self.version = version
         return swap
 
+    async def unload(self, version: int) -> bool:
+        return await self._pins.unload(version)
+
+    async def pause(self) -> None:
+        async with self._halt.beginning("the engine is paused"):
+            await self._ask(self._models.pause)
+
+    async def resume(self) -> None:
+        await self._ask(self._models.resume)
+        self._halt.end()
+
+    async def sleep(self) -> None:
+        """Only versions that are not in use leave the memory: the live weights and the cache belong to running requests."""
+        async with self._halt.beginning("the engine is asleep"):
+            await self._ask(self._models.pause)
+            await self._pins.unload_idle()
+
+    async def wake(self) -> None:
+        await self.resume()
+
+    async def _ask(self, call: Callable[[], None]) -> None:
+        try:
+            await asyncio.to_thread(call)
+        except EngineFailure as failure:
+            raise Refusal(500, str(failure)) from failure
+
     async def keep(self, up: Callable[[], None]) -> None:
         await self._models.attach()
         await asyncio.to_thread(up)
@@ -187,7 +217,7 @@ class Embedded:
         await self._models.ended()
 
     def waiting_for(self) -> str | None:
-        return None if self._up else "the engine is starting"
+        return self._halt.reason if self._up else "the engine is starting"
 
     def doubt(self) -> None:
         return None

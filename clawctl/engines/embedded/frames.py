@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from clawctl.engines import CannotFollow, EngineFailure, ScoredToken, Swap
+from clawctl.engines import CannotFollow, EngineFailure, Swap
 from clawctl.errors import ClawError
 from clawctl.serve.canary import CanaryFailure
 
@@ -104,13 +104,25 @@ class Replace(_Frame):
     version: int
 
 
+class PauseAll(_Frame):
+    """All models stop sampling. Answered by `Done` or `Failed`."""
+
+    number: int
+
+
+class ResumeAll(_Frame):
+    """Answered by `Done` or `Failed`."""
+
+    number: int
+
+
 class Score(_Frame):
     """Answered by `Scored` or `Failed`."""
 
     number: int
     model: int | None
     ids: list[int]
-    first: int = 1
+    first: int  # the logprobs of ids[first:] are wanted
 
 
 # ---- from the process --------------------------------------------------------------------------------------------------------
@@ -153,7 +165,8 @@ class Replaced(_Frame):
 
 class Scored(_Frame):
     number: int
-    tokens: list[ScoredToken]
+    version: int
+    logprobs: list[float]
 
 
 class Failed(_Frame):
@@ -171,7 +184,8 @@ class Died(_Frame):
     problem: str
 
 
-ToProcess = StartWorker | Generate | Cancel | Compile | Discard | Load | Unload | Replace | Score
+Call = Compile | Load | Unload | Replace | Score | PauseAll | ResumeAll  # each is answered
+ToProcess = StartWorker | Generate | Cancel | Discard | Call
 FromProcess = Ready | Step | Done | Replaced | Scored | Failed | Died
 to_process: msgspec.msgpack.Decoder[ToProcess] = msgspec.msgpack.Decoder(ToProcess)
 from_process: msgspec.msgpack.Decoder[FromProcess] = msgspec.msgpack.Decoder(FromProcess)

@@ -43,6 +43,11 @@ class Pins:
         self._pinned: OrderedDict[int, _Pin] = OrderedDict()  # least recently used first
         self._changing = asyncio.Lock()
 
+    def at_once(self, version: int, key: str) -> bool:
+        """Whether `lease` returns without a wait."""
+        pinned = self._pinned.get(version)
+        return pinned is not None and pinned.model.failure() is None and self._places.at_once(version, key)
+
     @asynccontextmanager
     async def lease(self, version: int, key: str = "") -> AsyncIterator[Loaded]:
         """A model of `version` and no other for as long as the lease lasts. Raises Refusal if it cannot be loaded."""
@@ -69,6 +74,19 @@ class Pins:
             self._pinned.move_to_end(version)
             self._pinned[version].users += 1
             return self._pinned[version]
+
+    async def unload(self, version: int) -> bool:
+        """Whether the version is out of memory now: not if it is in use."""
+        async with self._changing:
+            pinned = self._pinned.get(version)
+            if pinned is None or pinned.users:
+                return pinned is None
+            await asyncio.to_thread(self._pinned.pop(version).model.stop)
+            return True
+
+    async def unload_idle(self) -> None:
+        for version in list(self._pinned):
+            await self.unload(version)
 
     def _one_too_many(self) -> int | None:
         """The version to unload before another is loaded. Version 0 stays, because judges request it repeatedly. If all are in use,

@@ -12,8 +12,9 @@ from itertools import count
 from typing import Protocol
 
 from clawctl.config import Recipe
-from clawctl.engines import CannotFollow, EngineFailure, ScoredToken, Swap, Unanswered
+from clawctl.engines import CannotFollow, EngineFailure, Swap, Unanswered
 from clawctl.engines.embedded.frames import (
+    Call,
     Cancel,
     Compile,
     Died,
@@ -23,9 +24,11 @@ from clawctl.engines.embedded.frames import (
     FromProcess,
     Generate,
     Load,
+    PauseAll,
     Ready,
     Replace,
     Replaced,
+    ResumeAll,
     Sampling,
     Score,
     Scored,
@@ -71,7 +74,7 @@ class ChildGeneration(Protocol):
 
 class Models(Protocol):
     """The models of the embedded engine. `model` names one: a pinned version, or None for the live model. `generate` and `discard`
-    belong to the event loop; `compile`, `load`, `unload`, `replace` and `score` block and belong to threads."""
+    belong to the event loop; what else asks the process blocks, and belongs to threads."""
 
     about: Ready
 
@@ -110,8 +113,14 @@ class Models(Protocol):
         """Give the live model the weights of a version, once its canary passes. Raises as `load`; the old weights stay then."""
         ...
 
-    def score(self, ids: Sequence[int], model: int | None = None, first: int = 1) -> list[ScoredToken]:
-        """Scores of `ids[first:]`. Raises EngineFailure."""
+    def pause(self) -> None:
+        """Returns when no model samples; requests are kept until `resume`. Raises EngineFailure."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
+        """The version of the weights, and the logprobs of `ids[first:]`, each given all ids before it. Raises EngineFailure."""
         ...
 
     def stop(self) -> None:
@@ -202,15 +211,21 @@ class ModelProcess:
         assert isinstance(told, Replaced)
         return told.swap
 
-    def score(self, ids: Sequence[int], model: int | None = None, first: int = 1) -> list[ScoredToken]:
-        told = self._call(Score(next(self._numbers), model, list(ids), first))
-        assert isinstance(told, Scored)
-        return told.tokens
+    def pause(self) -> None:
+        self._call(PauseAll(next(self._numbers)))
 
-    def _call(self, message: Compile | Load | Unload | Replace | Score) -> FromProcess:
+    def resume(self) -> None:
+        self._call(ResumeAll(next(self._numbers)))
+
+    def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
+        scored = self._call(Score(next(self._numbers), model, list(ids), first))
+        assert isinstance(scored, Scored)
+        return scored.version, scored.logprobs
+
+    def _call(self, message: Call) -> FromProcess:
         return self._on_loop.wait(self._answer(message), _CALL_S)
 
-    async def _answer(self, message: Compile | Load | Unload | Replace | Score) -> FromProcess:
+    async def _answer(self, message: Call) -> FromProcess:
         if (problem := self.failure()) is not None:
             raise EngineFailure(problem)
         answer: asyncio.Future[FromProcess] = asyncio.get_running_loop().create_future()

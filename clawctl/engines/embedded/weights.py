@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from clawctl.config import Recipe
-from clawctl.engines import ScoredToken
 from clawctl.engines.weights import check_weights
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
@@ -19,7 +18,6 @@ from clawctl.run.policies import check_policy, read_policy
 from clawctl.serve.canary import EXACT, ROUNDED
 
 _LOADING = threading.Lock()  # transformers changes its own module while it loads: two loads at a time leave weights tied wrong
-_PLACES_AT_ONCE = 512  # a row of logprobs has an entry for each token of the vocabulary
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
 
 
@@ -66,20 +64,12 @@ class StagedWeights:
     def tolerance(self) -> float:
         return EXACT if self.model.dtype == torch.float32 else ROUNDED
 
-    def score(self, ids: Sequence[int]) -> list[float]:
-        return [scored.logprob for scored in self.scores(ids)]
-
     @torch.no_grad()
-    def scores(self, ids: Sequence[int], first: int = 1) -> list[ScoredToken]:
-        """Scores of `ids[first:]`, `first` at least 1. Logits are computed for these places alone."""
+    def score(self, ids: Sequence[int], first: int = 1) -> list[float]:
+        """Logprobs of `ids[first:]`, each given all ids before it."""
         tokens = torch.tensor([list(ids)], device=self.model.device)
-        kept = len(ids) - first + 1
-        logits_TV = self.model(input_ids=tokens, use_cache=False, logits_to_keep=kept).logits[0, -kept:-1]  # [t]: of first + t
-        scored: list[ScoredToken] = []
-        for place in range(0, len(logits_TV), _PLACES_AT_ONCE):
-            logprobs_TV = logits_TV[place : place + _PLACES_AT_ONCE].float().log_softmax(-1)
-            given = tokens[0, first + place :][: len(logprobs_TV), None]
-            highest, likeliest = logprobs_TV.max(-1)
-            told = logprobs_TV.gather(-1, given)[:, 0].tolist(), likeliest.tolist(), highest.tolist()
-            scored += map(ScoredToken, *told)
-        return scored
+        wanted = len(ids) - first
+        output = self.model(input_ids=tokens, use_cache=False, logits_to_keep=wanted + 1)
+        logits = output.logits[0, -wanted - 1 : -1].float()  # [t] belongs to token first + t
+        chosen = logits.log_softmax(-1).gather(-1, tokens[0, first:, None])
+        return [float(value) for value in chosen[:, 0]]

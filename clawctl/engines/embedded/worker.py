@@ -21,6 +21,7 @@ from clawctl.config import Recipe
 from clawctl.engines import CannotFollow, EngineFailure
 from clawctl.engines.embedded.decoder import Decoder, Running
 from clawctl.engines.embedded.frames import (
+    Call,
     Cancel,
     Compile,
     Died,
@@ -29,9 +30,11 @@ from clawctl.engines.embedded.frames import (
     FromProcess,
     Generate,
     Load,
+    PauseAll,
     Ready,
     Replace,
     Replaced,
+    ResumeAll,
     Score,
     Scored,
     StartWorker,
@@ -133,7 +136,7 @@ class Worker:
     def _answer(self, message: FromProcess) -> None:
         self._send(packed(message))
 
-    async def _call(self, asked: Compile | Load | Unload | Replace | Score) -> None:
+    async def _call(self, asked: Call) -> None:
         """Calls that take long run in a thread."""
         try:
             answer = await asyncio.to_thread(self._do, asked)
@@ -143,7 +146,7 @@ class Worker:
             answer = failed(asked.number, error)
         self._answer(answer)
 
-    def _do(self, asked: Compile | Load | Unload | Replace | Score) -> FromProcess:
+    def _do(self, asked: Call) -> FromProcess:
         match asked:
             case Compile():
                 self._opened[asked.number] = self._ready_grammars().open(asked.specification)
@@ -152,10 +155,16 @@ class Worker:
             case Unload():
                 if (model := self._models.pop(asked.version, None)) is not None:
                     model.stop()
+            case PauseAll():
+                for model in self._models.values():
+                    model.pause()
+            case ResumeAll():
+                for model in self._models.values():
+                    model.resume()
             case Replace():
                 return Replaced(asked.number, self._model(None).swap(asked.version))
             case Score():
-                return Scored(asked.number, self._model(asked.model).score(asked.ids, asked.first))
+                return Scored(asked.number, *self._model(asked.model).score(asked.ids, asked.first))
         return Done(asked.number)
 
     def _model(self, name: int | None) -> Decoder:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ import orjson
 
 from clawctl.config import Recipe, from_environment
 from clawctl.control_tokens import texts_of_engine
-from clawctl.engines import Capabilities, Reply, Sampled, ScoredToken, Swap, Unanswered
+from clawctl.engines import Capabilities, Reply, Sampled, Swap, Unanswered
+from clawctl.engines.halt import Halt
 from clawctl.engines.places import Places
 from clawctl.engines.refusals import refusal
 from clawctl.engines.upstream.chunks import ChatSaying, Saying, UpstreamReply
@@ -25,8 +26,9 @@ from clawctl.engines.upstream.tokens import IDS_WANTED
 from clawctl.engines.vllm.control import Control
 from clawctl.engines.vllm.multiplex import Multiplexed
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, Client
+from clawctl.http_client import Broken, Client, proxy_for
 from clawctl.run.directory import RunDir
+from clawctl.run.keys import OWN
 from clawctl.serve.dialects import Ask, Refusal
 from clawctl.serve.dialects.api import refuse_beyond
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
@@ -86,7 +88,7 @@ class Upstream:
     ) -> None:
         root = url.rstrip("/").removesuffix("/v1")
         self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
-        plain = Client(root, key)
+        plain = Client(root, key, proxy=proxy_for(root))
         self._client = Multiplexed(plain)
         self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
@@ -96,7 +98,7 @@ class Upstream:
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
         self._places = Places(recipe.serve.pinned_versions)
-        self._up = asyncio.Event()
+        self._up, self._halt = asyncio.Event(), Halt()
 
     @property
     def version(self) -> int:
@@ -132,20 +134,14 @@ class Upstream:
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # a task less on the way to the first token
         return list(replies)
 
-    async def score(self, ids: Sequence[int], first: int, version: int | None, key: str) -> list[ScoredToken]:
+    def at_once(self, version: int, key: str) -> bool:
+        return self._up.is_set() and self._targets.at_once(version) and self._places.at_once(version, key)
+
+    @asynccontextmanager
+    async def hold(self, version: int) -> AsyncIterator[None]:
         await self._ready()
-        if self._kind == "openai":
-            raise Refusal(400, "this upstream does not score prompts: remove 'echo' or 'logprobs'", "logprobs")
-        async with AsyncExitStack() as stack:
-            if version is not None:
-                await stack.enter_async_context(self._places.one(version, key))
-            target = await stack.enter_async_context(self._targets.lease(version))
-            try:
-                return [ScoredToken(told) for told in await asyncio.to_thread(self._control.score, target.name, ids, first)]
-            except Unanswered as error:
-                raise Refusal(503, f"{error.problem}; try again later") from error
-            except ClawError as error:
-                raise Refusal(400, f"this prompt cannot be scored: {error.problem}", "prompt") from error
+        async with self._places.one(version, ""), self._targets.lease(version):
+            yield
 
     def _refuse_beyond(self, ask: Ask) -> None:
         """Raises Refusal for features that only some servers have."""
@@ -181,6 +177,7 @@ class Upstream:
 
     async def _ready(self) -> None:
         if self._up.is_set():
+            await self._halt.wait()
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
@@ -302,6 +299,63 @@ class Upstream:
             raise refusal(status, told)
         return int(orjson.loads(told)["count"])
 
+    async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
+        if self._kind == "openai":
+            raise Refusal(501, "this upstream does not score token ids: vLLM and SGLang do")
+        await self._ready()
+        if self.max_context is not None and len(ids) > self.max_context:
+            raise Refusal(400, f"this engine scores at most {self.max_context} ids", "ids")
+        async with AsyncExitStack() as stack:
+            if version is not None:
+                await stack.enter_async_context(self._places.one(version, OWN))
+            target = await stack.enter_async_context(self._targets.lease(version))
+            scored_by = target.clock.version
+            try:
+                logprobs = await asyncio.to_thread(self._control.score, target.name, ids, first)
+            except Unanswered as error:
+                raise Refusal(503, f"{error.problem}; try again later") from error
+            except ClawError as error:
+                raise Refusal(502, error.problem, code="engine_refused") from error
+            if target.clock.version != scored_by or target.clock.doubt is not None:
+                raise Refusal(503, "the weights changed while the ids were scored; try again")
+        return scored_by, logprobs
+
+    # ---- control -------------------------------------------------------------------------------------------------------------
+
+    def load(self, version: int) -> Swap:
+        return self._targets.swap(version)
+
+    async def unload(self, version: int) -> bool:
+        return await self._targets.unload(version)
+
+    async def pause(self) -> None:
+        async with self._halt.beginning("the engine is paused"):
+            await self._control_by(self._control.pause)
+
+    async def resume(self) -> None:
+        await self._control_by(self._control.resume)
+        self._halt.end()
+
+    async def sleep(self) -> None:
+        async with self._halt.beginning("the engine is asleep"):
+            await self._control_by(self._control.sleep)
+
+    async def wake(self) -> None:
+        await self._control_by(self._control.wake)
+        self._halt.end()
+
+    async def _control_by(self, call: Callable[[], object]) -> None:
+        """Raises Refusal if the server has no such call, or refuses it."""
+        if not self._up.is_set() or not self.capabilities.weights:
+            cure = "start vLLM with VLLM_SERVER_DEV_MODE=1, or serve with --engine vllm"
+            raise Refusal(501, f"this engine cannot be paused: {cure}", code="cannot_pause")
+        try:
+            await asyncio.to_thread(call)
+        except Unanswered as error:
+            raise Refusal(503, f"{error.problem}; try again later") from error
+        except ClawError as error:
+            raise Refusal(502, error.problem, code="engine_refused") from error
+
     # ---- life ------------------------------------------------------------------------------------------------------------
 
     async def keep(self, up: Callable[[], None]) -> None:
@@ -324,6 +378,7 @@ class Upstream:
         else:
             return
         self._targets.reset(self._found.model, self._learn(self._found))
+        self._halt.end()  # a new process samples
         await asyncio.to_thread(up)
         self._up.set()
         while self._found.unasked:
@@ -348,11 +403,8 @@ class Upstream:
         self._said = said
         return can
 
-    def load(self, version: int) -> Swap:
-        return self._targets.swap(version)
-
     def waiting_for(self) -> str | None:
-        return self._targets.stuck if self._up.is_set() else f"{self._url} does not answer yet"
+        return self._halt.reason or self._targets.stuck if self._up.is_set() else f"{self._url} does not answer yet"
 
     def doubt(self) -> str | None:
         return self._targets.doubt
@@ -362,7 +414,6 @@ class Upstream:
 
     def stop(self) -> None:
         self._client.close()
-        self._control.close()
 
 
 def _without_limit(body: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from clawctl.backoff import backoff_s
 from clawctl.engines import Unanswered
 from clawctl.engines.vllm.control import Control
 from clawctl.errors import ClawError
@@ -19,7 +20,7 @@ def go_on(
 ) -> None:
     """Blocking. `stick` gets the reason why the engine does not resume, and None when it does. `end` ends an engine of clawctl
     after a few attempts, so that it is restarted. Raises Unanswered after that, or once `running` is False."""
-    wait_s, stuck = _FIRST_WAIT_S, False
+    stuck = False
     for tried in itertools.count(1):
         try:
             control.resume()
@@ -30,12 +31,12 @@ def go_on(
             if end is not None and tried == _TRIES:
                 end()
                 raise Unanswered(f"{problem}; it is restarted", "its own log has the details") from error
+            wait_s = backoff_s(tried, _FIRST_WAIT_S, _LONGEST_WAIT_S)
             _log.error("%s; retrying in %g s", problem, wait_s)
             if end is None:
                 stuck = True
                 stick(problem)
             time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
         else:
             if stuck:
                 _log.warning("the engine has resumed")

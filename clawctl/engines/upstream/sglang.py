@@ -58,10 +58,10 @@ class SglangControl(Control):
             body["lora_path"] = model
         answer = self._ask("POST", "/generate", body)
         try:
-            told = answer["meta_info"]["input_token_logprobs"]
-            if [entry[1] for entry in told] != list(ids):
+            entries = answer["meta_info"]["input_token_logprobs"]
+            if [entry[1] for entry in entries] != list(ids):
                 raise ValueError("they belong to other ids")
-            return [float(entry[0]) for entry in told[first:]]
+            return [float(entry[0]) for entry in entries[first:]]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use SGLang 0.5.23 or newer") from error
 
@@ -87,3 +87,11 @@ class SglangControl(Control):
 
     def resume(self) -> None:
         self._ask("POST", "/continue_generation", {})
+
+    # ---- memory ----------------------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        raise ClawError("an SGLang upstream is not put to sleep by clawctl", "pause it instead")
+
+    def wake(self) -> None:
+        """It never sleeps."""

@@ -83,6 +83,10 @@ class Targets:
         finally:
             self._adapters.release(target)
 
+    def at_once(self, version: int) -> bool:
+        """Whether `lease` returns without a wait."""
+        return self._open.is_set() and self.stuck is None and version in self._adapters.loaded
+
     async def _use(self, version: int) -> Target:
         if version == self._weights:
             self._base_target.users += 1
@@ -103,6 +107,11 @@ class Targets:
 
     def _kind(self, version: int) -> str:
         return "adapter" if version in self._adapters.loaded else read_policy(self._run, version).kind
+
+    async def unload(self, version: int) -> bool:
+        """Whether the version is out of the engine's memory now: not if it is in use or live."""
+        await self._adapters.forget(version)
+        return version not in self._adapters.loaded and version not in (self.live, self._weights)
 
     # ---- an adapter in a thread: see `Adapters` --------------------------------------------------------------------------
 

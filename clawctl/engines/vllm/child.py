@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from clawctl.backoff import backoff_s
 from clawctl.config import Recipe, environment_with
 from clawctl.engines.upstream.engine import Upstream, splicing_tokenizer
 from clawctl.engines.vllm.inside.clawctl_multiplex import FD
@@ -52,7 +53,7 @@ class Vllm(Upstream):
         self.restarts = 0
 
     async def keep(self, up: Callable[[], None]) -> None:
-        wait_s = _FIRST_WAIT_S
+        failures = 0  # in a row
         while True:
             began, start = time.monotonic(), self._log_file.stat().st_size if self._log_file.exists() else 0
             process = self._process = await self._start()
@@ -68,10 +69,10 @@ class Vllm(Upstream):
             if not was_up and not self.restarts:
                 raise cause  # it never ran: nothing gets better by trying again
             self.restarts += 1
-            wait_s = _FIRST_WAIT_S if time.monotonic() - began > _STEADY_S else wait_s
+            failures = 1 if time.monotonic() - began > _STEADY_S else failures + 1
+            wait_s = backoff_s(failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
             _log.error("vLLM ended (%s); it will be restarted in %g s", cause.problem, wait_s)
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     async def _start(self) -> asyncio.subprocess.Process:
         ours, its = socket.socketpair()

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import orjson
 
 from clawctl.engines import Unanswered
 from clawctl.errors import ClawError
+from clawctl.http_client import Broken, HttpResponse, fetch
 
 _PLACES = 64  # asked for at once
 _TIMEOUT_S = 600.0  # large weights take their time
-_CONNECT_S = 10.0
 _NOT_NOW = {408, 425, 429, 502, 503, 504}  # of a server, or of a proxy before it, that may answer the next time
 _NOT_THERE = {401, 403, 404, 405, 501}
 
@@ -21,14 +21,8 @@ class Control:
     """Raises ClawError if the server refuses, Unanswered if it is unreachable or busy."""
 
     def __init__(self, url: str, key: str | None, reload: str = "reload_weights") -> None:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._url, self._key = url, key
         self._reload = reload  # the worker's method that does it
-        # No connection is kept: vLLM closes one that idles after 5 s, and a call that comes just then would be lost.
-        limits, patience = httpx.Limits(max_keepalive_connections=0), httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_S)
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=patience, limits=limits)
-
-    def close(self) -> None:
-        self._http.close()
 
     # ---- the server ------------------------------------------------------------------------------------------------------
 
@@ -38,7 +32,7 @@ class Control:
 
     def has(self, path: str) -> bool:
         """Whether there is something at `path` that a POST without sense reaches."""
-        return self._send("POST", path, {}).status_code not in _NOT_THERE
+        return self._send("POST", path, {}).status not in _NOT_THERE
 
     def takes_adapters(self) -> bool:
         return self.has("/v1/load_lora_adapter")
@@ -65,7 +59,7 @@ class Control:
         Each one is requested as an answer of one token. `prompt_logprobs` would return all at once, but it crashes a server with
         LoRA on a CPU (vLLM 0.32).
         """
-        told: list[float] = []
+        logprobs: list[float] = []
         for start in range(first, len(ids), _PLACES):
             places = range(start, min(start + _PLACES, len(ids)))
             body = {"model": model, "prompt": [list(ids[:place]) for place in places], "max_tokens": 1, "temperature": 1.0}
@@ -76,10 +70,10 @@ class Control:
             try:
                 choices = sorted(answer["choices"], key=lambda choice: choice["index"])
                 pairs = zip(choices, places, strict=True)
-                told += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
+                logprobs += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use vLLM 0.32 or newer") from error
-        return told
+        return logprobs
 
     # ---- adapters --------------------------------------------------------------------------------------------------------
 
@@ -122,26 +116,37 @@ class Control:
     def resume(self) -> None:
         self._ask("POST", "/resume")
 
+    # ---- memory ----------------------------------------------------------------------------------------------------------
+
+    def sleep(self) -> None:
+        """Weights move to the CPU's memory and the cache is dropped, if vLLM was started with --enable-sleep-mode. Running requests
+        are kept."""
+        self._ask("POST", "/sleep?level=1&mode=keep")
+
+    def wake(self) -> None:
+        self._ask("POST", "/wake_up")
+
     # ---- how -------------------------------------------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         response = self._send(method, path, body)
-        if response.status_code != 200:
-            raise ClawError(f"the engine refuses {_bare(path)}: {_said(response)}", "the engine's own log has the details")
+        if response.status != 200:
+            raise ClawError(f"the engine refuses {_bare(path)}: {_error_of(response)}", "the engine's own log has the details")
         try:
-            told = response.json() if response.content else {}
-        except ValueError:
+            answer = orjson.loads(response.body) if response.body else {}
+        except orjson.JSONDecodeError:
             return {}
-        return told if isinstance(told, dict) else {}
+        return answer if isinstance(answer, dict) else {}
 
-    def _send(self, method: str, path: str, body: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, body: Any) -> HttpResponse:
+        """A connection for each call: vLLM closes one that idles for 5 s, and a call that comes just then would be lost."""
+        sent = b"" if body is None else orjson.dumps(body)
         try:
-            response = self._http.request(method, path, json=body)
-        except httpx.HTTPError as error:
-            problem = f"the engine does not answer {_bare(path)}: {str(error) or type(error).__name__}"
-            raise Unanswered(problem, "check that it is running") from error
-        if response.status_code in _NOT_NOW:
-            raise Unanswered(f"the engine cannot answer {_bare(path)} now: {_said(response)}", "check that it is running")
+            response = fetch(method, self._url + path, sent, self._key, timeout_s=_TIMEOUT_S)
+        except Broken as error:
+            raise Unanswered(f"the engine does not answer {_bare(path)}: {error}", "check that it is running") from error
+        if response.status in _NOT_NOW:
+            raise Unanswered(f"the engine cannot answer {_bare(path)} now: {_error_of(response)}", "check that it is running")
         return response
 
 
@@ -149,11 +154,11 @@ def _bare(path: str) -> str:
     return path.split("?")[0]
 
 
-def _said(response: httpx.Response) -> str:
+def _error_of(response: HttpResponse) -> str:
     try:
-        told = response.json()
-        error = told.get("error", told) if isinstance(told, dict) else told
+        answer = orjson.loads(response.body)
+        error = answer.get("error", answer) if isinstance(answer, dict) else answer
         message = error.get("message", error) if isinstance(error, dict) else error
-    except ValueError:
-        message = response.text
-    return f"{response.status_code} {str(message)[:300]}"
+    except orjson.JSONDecodeError:
+        message = response.body.decode(errors="replace")
+    return f"{response.status} {str(message)[:300]}"

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import orjson
 
-from clawctl.environments.asking import Refused
+from clawctl.environments.asking import Refused, count_call
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.rows import Message
 
@@ -70,29 +70,41 @@ async def answer(client: httpx.AsyncClient, endpoint: Endpoint, ids: Sequence[in
 
 
 async def score(client: httpx.AsyncClient, endpoint: Endpoint, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
-    """The log-probability of each id of `completion` after `prompt`. Raises Refused, with status 400 where the engine cannot."""
-    ids = [*prompt, *completion]
-    asked = {"prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 0, "logprob_start_len": len(prompt)}
-    choice, _ = await _posted(client, endpoint, "/completions", asked)
-    logprobs: list[float] = choice["logprobs"]["token_logprobs"][len(prompt) :]
-    if len(logprobs) != len(completion) or any(not isinstance(value, float | int) for value in logprobs):
-        raise Refused("not one log-probability for each token", 400)
+    """The log-probability of each id of `completion` after `prompt`. Raises Refused."""
+    told = await _told(client, endpoint, "/score", {"ids": [*prompt, *completion], "first": len(prompt)})
+    try:
+        logprobs: list[float] = told["logprobs"]
+        if len(logprobs) != len(completion) or any(not isinstance(value, float | int) for value in logprobs):
+            raise ValueError("not one log-probability for each token")
+    except (ValueError, LookupError, TypeError) as error:
+        raise Refused(f"not a score: {error!r}", 400) from error
     return logprobs
 
 
 async def _posted(client: httpx.AsyncClient, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> tuple[dict, dict]:
     """The first choice of an answer, and its usage. Raises Refused."""
+    told = await _told(client, endpoint, path, body)
+    try:
+        return told["choices"][0], told["usage"]
+    except (LookupError, TypeError) as error:
+        raise Refused(f"not a completion: {error!r}") from error
+
+
+async def _told(client: httpx.AsyncClient, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {endpoint.api_key}", "X-Capture": "off", **endpoint.headers}
     try:
         response = await client.post(endpoint.url + path, headers=headers, json={"model": endpoint.model, **body})
         if response.status_code != 200:
             raise Refused(f"status {response.status_code}: {response.text[:200]}", response.status_code)
         told = response.json()
-        return told["choices"][0], told["usage"]
     except httpx.HTTPError as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
-    except (ValueError, LookupError, TypeError) as error:
-        raise Refused(f"not a completion: {error!r}") from error
+    except ValueError as error:
+        raise Refused(f"not JSON: {error!r}") from error
+    if not isinstance(told, dict):
+        raise Refused("not a JSON object")
+    count_call(told.get("usage"))
+    return told
 
 
 # ---- tool calls ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from clawctl.privacy.rules.formats import keys, marked_keys, of_providers
 from clawctl.privacy.rules.forms import in_bytes, in_chains, in_constructors, in_forms, in_inserts
 from clawctl.privacy.rules.hashes import hashed_passwords
 from clawctl.privacy.rules.headers import tokens
+from clawctl.privacy.rules.links import in_links
 from clawctl.privacy.rules.lists import in_codes, in_lists
 from clawctl.privacy.rules.names import is_secret_under
 from clawctl.privacy.rules.nearby import near_names
@@ -28,6 +29,7 @@ from clawctl.privacy.rules.recovery import in_network_keys, in_recovery_codes
 from clawctl.privacy.rules.things import in_cookies, in_things, is_cookie
 from clawctl.privacy.rules.told import in_told
 from clawctl.privacy.rules.values import entropy, is_plain_words
+from clawctl.privacy.rules.wallets import in_wallets
 
 __all__ = [
     "KINDS", "PEM_BODY", "RULES", "Kind", "Rule", "Span", "Text", "encoded", "entropy", "is_code_under", "is_cookie",
@@ -52,13 +54,15 @@ RULES = (
     Rule("a key with a known format", "api_key", keys),
     Rule("a key with a prefix of its own", "api_key", marked_keys),
     Rule("a token in a header, cookie or address", "token", whole(tokens)),
+    Rule("an address that is a secret itself", "token", whole(in_links)),
     Rule(BESIDE_A_NAME, "password", whole(in_named), by_words=True),
     Rule("opaque text near the name of a secret", "password", whole(near_names), by_words=True),
     Rule("a hashed password", "password", hashed_passwords),
     Rule("a login in an address", "password", whole(in_addresses)),
     Rule("the password of a command or query", "password", whole(in_commands), by_words=True),
     Rule("the password of a call", "password", whole(in_calls), by_words=True),
-    Rule("a password file or the words of a wallet", "password", whole(in_lines)),
+    Rule("a line of a password file", "password", whole(in_lines)),
+    Rule("the words or private key of a wallet", "password", whole(in_wallets)),
     Rule("a PIN, code or login in a sentence", "password", whole(in_forms), by_words=True),
     Rule("a one-time code in a sentence", "password", whole(in_codes), by_words=True),
     Rule("a code of digits that a word names", "password", in_said, by_words=True),

@@ -12,6 +12,7 @@ from clawctl.privacy.rules.printed import in_row
 from clawctl.privacy.rules.values import (
     DIGIT,
     NAMING,
+    is_fingerprint,
     is_long_key,
     is_odd,
     is_password,
@@ -62,7 +63,9 @@ _ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two co
 _QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
 _CELL = re.compile(r"[`*_]{0,2}[ \t]{0,12}\|[ \t]{0,12}[`*_]{0,2}(?P<value>[^\s|`]{6,256})")  # beside it in a row of a table
 _CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
-_NEXT_LINE = re.compile(r"[^\n:]{0,40}:[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)")  # what was typed at a prompt
+_NEXT_LINE = re.compile(
+    r"[^\n:]{0,40}:[ \t]{0,4}(?:\[[a-z ]{4,24}\]|\*{3,32})?[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)"
+)  # what was typed at a prompt
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 
 
@@ -136,7 +139,10 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
         or not ((value.isalpha() and value.lower() not in NAMING) or is_words(value))
     ):
         return False
-    line = text[text.rfind("\n", max(0, begin - 40), begin) + 1 : begin] if begin else ""
+    line_start = text.rfind("\n", max(0, begin - 40), begin) + 1 if begin else 0
+    line = text[line_start:begin]
+    if line_start and len(line.split()) <= 2 and ":" not in line and text[match.end() : match.end() + 1] in ("", "\n", "\r"):
+        return _USER_LINE.search(text, max(0, line_start - 120), line_start) is not None
     if match.re is _PAIR:  # of the environment of a container
         return text[begin : begin + 4].isupper() and is_words(value) and text[match.end() : match.end() + 1] in ("", "\n", "\r")
     if not match[0].startswith("=") or match[0][1] != value[0]:
@@ -149,6 +155,11 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
     )
 
 
+# The line above names who logs in: `Identifiant : mlegrand`.
+_USER_LINE = re.compile(
+    r"(?i)(?:^|\n)[ \t>*•-]{0,8}(?:user(?:[ _-]?name)?|login|log-?in|account|identifiant|utilisateur|usuario|utente|usuário|benutzer(?:name)?|nutzer(?:name)?|gebruiker(?:snaam)?|użytkownik|användare|bruker(?:navn)?|käyttäjä|kullanıcı(?: adı)?|логин|пользователь|uživatel|e-?mail|mail|adresse)"
+    r"[ ]{0,2}[:=][ ]{1,3}[^\s]{2,64}[ \t]*\r?\n$"
+)
 _OPTION = re.compile(r"(?:^|\s)-{1,2}(?:[\w-]{0,24}|(?:e|env|set|set-string|build-arg|var)[ =][\"']?[\w.-]{0,40})$")
 _COMMAND = re.compile(r" [a-z][\w./-]{1,40}(?: |$)")
 
@@ -172,7 +183,7 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
         (_COMMA, _is_default if kind == "password" and _is_constant(name) else strict),
         (_PROSE, lambda value: strict(value) or (kind == "password" and _is_number_or_words(value))),
         (_CJK if not text[end - 1 : end].isascii() else None, strict),
-        (_SPACE, is_stronger_password if kind == "password" else is_long_key),
+        (_SPACE, is_stronger_password if kind == "password" else _is_key_alone),
         (_QUOTED_NEXT if name.lower() != "pass" else None, strict),
         (_CALLED, strict),
         (_ROW if kind == "password" and text[begin - 1 : begin] in ("", "\n") else None, is_stronger_password),
@@ -238,6 +249,11 @@ _ROW_BEGINS = re.compile(r"(?:^|\n)\|?[ \t`*]{0,6}(?:[\w-]{1,16}[ ]){0,2}$")
 def _is_cell(value: str) -> bool:
     """What stands beside a password's name in a table: with a sign in it, for a version or an id has none."""
     return is_stronger_password(value) and re.search(r"[!@#$%^&*?~+=]", value) is not None
+
+
+def _is_key_alone(value: str) -> bool:
+    """With nothing between it and its name."""
+    return is_long_key(value) and not is_fingerprint(value)
 
 
 def _is_constant(name: str) -> bool:

@@ -85,7 +85,7 @@ def words_in(piece: Text) -> frozenset[str]:
     last, words = _LAST
     if last is piece:
         return words
-    words = piece.spelled
+    words = frozenset(run for run in piece.runs if len(run) > 1)
     if piece.beyond:
         words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
     if new := words - VOCABULARY.known:
@@ -223,7 +223,7 @@ class _Region:
         named = self._named(before, floor, start, digits, joined, value, spoken)
         if named is not None:
             return named
-        if self._goes_on(start, floor, before):
+        if self._goes_on(start, floor, before) or (4 <= digits <= 8 and _ON_KEYPAD.match(text, end)):
             return True
         ceiling = self._ceiling(end)
         return (
@@ -489,6 +489,10 @@ class _Region:
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:nr|no|n|num|núm|št|č|tel|apt|ap|apto|zi|zi|z|st|str|bzw|ca|inkl|u|sr|sra|dr|mr|mrs|p|г|кв|д|ул)$", re.IGNORECASE
 )
+_ON_KEYPAD = re.compile(
+    r"[#*]?[ ](?:on|into|in|at|onto)[ ](?:the|that|its|our)[ ](?:[\w'’-]{2,12}[ ])?(?:key|number |entry )?pad\b|[ ](?:am|ins|ans|auf dem|in das)[ ](?:Tasten|Zahlen)feld",
+    re.IGNORECASE,
+)  # `badge + 6790 on the keypad`
 _INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
 _NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
 _PADLOCKS = frozenset(

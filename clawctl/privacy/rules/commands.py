@@ -49,35 +49,10 @@ def in_addresses(piece: Text) -> Iterator[Span]:
 
 _PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
 _GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an address of IPv6
-_WALLETS = Anchors(
-    "phrase",
-    "mnemonic",
-    "seed",
-    "words",
-    "wallet",
-    "ledger",
-    "trezor",
-    "frase",
-    "semilla",
-    "w?rter",
-    "palabras",
-    "palavras",
-    "mots ",
-    "parole",
-)
-_ELEVEN = re.compile(
-    r"[:\n\"'`(=>«][ ]{0,2}(?P<value>[a-z]{3,8}(?:[ ,]{1,2}[a-z]{3,8}){11,23}+|1[.):][ ]{0,2}[a-z]{3,8}(?:[\s,]{1,4}\d{1,2}[.):][ ]{0,2}[a-z]{3,8}){11,23}+)(?=[\"'`.)]|[ \t]*(?:\n|$))"
-)
-_NO_WORDS_OF_WALLETS = frozenset(
-    ["the", "and", "for", "with", "are", "was", "from", "not", "but", "has", "were", "def", "var", "int"]
-)
-_SEED = re.compile(
-    r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ][a-z]{1,12}){0,5}?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
-)
 
 
 def in_lines(piece: Text) -> Iterator[Span]:
-    """`.pgpass`, and the words that open a wallet."""
+    """Lines of `.pgpass`."""
     text = piece.text
     for line in _PGPASS.finditer(text):
         if (
@@ -87,16 +62,6 @@ def in_lines(piece: Text) -> Iterator[Span]:
             and not _GROUPS.search(text, max(0, line.start() - 40), line.end())
         ):
             yield Span(*line.span("value"), "password")
-    done = -1
-    for at in sorted(_WALLETS.places(piece)):
-        if match := _SEED.match(text, at):
-            yield Span(*match.span("value"), "password")
-        elif at >= done:
-            done = at + 100
-            if (match := _ELEVEN.search(text, at, at + 400)) and match.start() < at + 160:
-                words = re.findall("[a-z]+", match["value"])
-                if len(words) % 3 == 0 and len(set(words)) > 9 and _NO_WORDS_OF_WALLETS.isdisjoint(words):
-                    yield Span(*match.span("value"), "password")
 
 
 _SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"  # what looks like an option is one
@@ -136,7 +101,7 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
         ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
         ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
         ("net use", r"(?i)net use\b[^\n]{0,120}?/user:\S{1,64} (?P<value>[^\s\"'/]{4,128})"),
-        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>[^\s\"'|$]{4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit|mkpasswd|htpasswd|argon2|gopass|pass insert|docker secret|wrangler secret|vercel env|(?:gh|glab|fly|flyctl|wrangler|az|gcloud|aws|heroku|netlify|op|bw|vault|kubeseal)[ ][^\n|]{0,60}?(?:secrets?|login|auth|unlock|password)\b)"""),
+        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>(?:[^\s\"'|$]|\$(?![A-Za-z_({])){4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit|mkpasswd|htpasswd|argon2|gopass|pass insert|docker secret|wrangler secret|vercel env|(?:gh|glab|fly|flyctl|wrangler|az|gcloud|aws|heroku|netlify|op|bw|vault|kubeseal)[ ][^\n|]{0,60}?(?:secrets?|login|auth|unlock|password)\b)"""),
         ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
         ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
         ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|(?:api|access|secret|account|private|admin|storage|master|license|encryption)-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),

@@ -145,7 +145,7 @@ ISSUED = re.compile(
 )
 # An entity tag, and the public parts of a JSON Web Key.
 _ID_BEFORE = re.compile(
-    r"""(?i)(?:(?<![A-Za-z0-9])W/\\?["']|e-?tag\\?["']?[ ]?[:=][ ]?\\?["']{0,2}|public_?key["']?[ ]?[:=][ ]?["']?|site-verification=|["'](?:kid|x5t|x5t#S256|jti|n|x|y)\\?["']\s{0,2}:\s{0,2}\\?["'])$"""
+    r"""(?i)(?:(?<![A-Za-z0-9])W/\\?["']|e-?tag\\?["']?[ ]?[:=][ ]?\\?["']{0,2}|public_?key["']?[ ]?[:=][ ]?["']?|sha\d{3}[=:-]|site-verification=|["'](?:kid|x5t|x5t#S256|jti|n|x|y)\\?["']\s{0,2}:\s{0,2}\\?["'])$"""
 )
 _KEYED = ("key", "keys", "token", "secret", "pat")
 _MODES = frozenset(("live", "test", "prod", "dev", "sandbox"))

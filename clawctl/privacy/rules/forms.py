@@ -23,7 +23,6 @@ from clawctl.privacy.rules.values import (
     mixed,
 )
 
-_B58 = "[1-9A-HJ-NP-Za-km-z]"
 _BASE32 = r"(?:[A-Z2-7]{16,128}|[a-z2-7]{16,64}|(?:[A-Z2-7]{4}[ -]){3,15}[A-Z2-7]{4}|(?:[a-z2-7]{4}[ -]){3,15}[a-z2-7]{4})"
 
 
@@ -54,9 +53,31 @@ def _is_generated(value: str) -> bool:
     return is_stronger_password(value) and (is_chosen(value) or re.search(r"\w[!#$%^&*+=~?]+\w|[!#$%*?]", value) is not None)
 
 
+def _is_derived(value: str) -> bool:
+    """`the last 8 of the serial, i.e. GN330T5C`: digits, or capitals and digits."""
+    bare = value.rstrip(".,;)")
+    return (
+        (bare.isdigit() and len(bare) <= 12)
+        or (mixed(bare) and bare.isalnum() and not bare.islower())
+        or is_stronger_password(bare)
+    )
+
+
+def _is_network_word(value: str) -> bool:
+    """Words and a number (`aurora-8812`), or what only a generator makes."""
+    value = value.rstrip(".,;:)!")
+    return is_stronger_password(value) or (_WORDS_AND_NUMBER.fullmatch(value) is not None and not is_stand_in(value))
+
+
+_WORDS_AND_NUMBER = re.compile(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){0,3}[-_.]?\d{2,6}[!?#*]?")
+
+
 # What must stand before some of the words.
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
+    "i.e. ": re.compile(
+        r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|kennwort|mot de passe|contrase|senha|wachtwoord|hasło)[^\n]{0,60}$"
+    ),
     '"-p': re.compile(r"(?i)(?:mysql|mariadb)\w{0,12}[\"'][^\n]{0,50}$"),
     '"p":': re.compile(r'"(?:u|user(?:_?name)?|login|email|name|account)"\s{0,3}:\s{0,3}"[^"\n]{1,48}",\s{0,8}$'),
     "pass": _OPTION,
@@ -122,6 +143,10 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("openssl passwd", r"openssl[ ]passwd[ ](?:-\w{1,8}[ ]){0,3}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("private-key ", r"private-key[ ]<\((?:echo|printf)[ ][\"']?(?P<value>[A-Za-z0-9+/]{40,60}={0,2})", bool),
         ("passw,passp,_pass", r"(?i)_?pass\w{0,12}=\$\(cat[ ]<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
+        ("i.e. ,that is ,d.h. ,so it is ,es decir ,cio? ,oftewel ,czyli ,also ,c'est-?-dire ", r"[^\d\s]{2,12}(?: (?:is|dire|it))?,? [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,40})", _is_derived),
+        ("credentials:", r"(?i)credentials:[ ]*\r?\n(?:[ -]{1,40}(?!key|secret|token)[\w-]{1,32}:[ ][^\n]{0,120}\r?\n){0,4}[ -]{1,40}(?:key|secret|token|password):[ ]{1,4}[\"']?(?P<value>[^\s\"'$]{5,200})", _is_loose),
+        ("bitwarden,vaultwarden,keepass,1password,lastpass,dashlane,enpass,nordpass,proton pass,keychain,truecrypt,veracrypt,cryptomator,luks", r"(?i)\w{4,12}(?:[ ](?:master|main|vault|login|unlock|pw|pass|db|database|file|container|volume|is|for \w{2,12}))*(?:[ ]{0,2}(?:=|:|->|→)|[ ]is)[ ]{1,2}[\"'`]?(?P<value>[^\s\"'`]{8,128})", lambda value: is_passphrase(value) or is_stronger_password(value)),
+        ("hotspot,wi-fi,wifi,wlan,ssid", r"(?i)[^\n]{2,60}?(?<![a-z])(?:key|pass\w{0,6}|pw|pwd|code|schlüssel|kennwort|clé|clave|chiave|contraseña|senha|sleutel|hasło)(?: (?:is|ist|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`*]{8,63})", _is_network_word),
         ("oathtool", r"oathtool[ ](?:-[\w=-]{1,12}[ ]){0,6}(?P<value>[A-Z2-7]{16,64}=*)", bool),
         ("<d>,<p>,<q>,<dp>,<dq>,<inverseq>", r"(?i)<(?:d|p|q|dp|dq|inverseq)>(?P<value>[A-Za-z0-9+/]{40,1024}={0,2})</", bool),
         ("requirepass ,masterauth ", r"(?:requirepass|masterauth)[ ]+[\"']?(?P<value>[^\s\"'$<]{4,128})", _is_loose),
@@ -144,7 +169,6 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("_key,_salt", r"(?i)_(?:key|salt)[\"']?[ ]{0,3}(?:,|=>?|:)[ ]{0,16}(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote))[^\n]){24,128})(?P=quote)", _is_salt),
         ("\"key\"", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\"", is_strong_key),
         ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
-        ("private key", r"(?i)private key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n]){0,40}?(?<![\w])(?:0x)?(?P<value>[0-9a-f]{64})(?![\w])", mixed),
         ("set password for ", r"(?i)set password for [^\n=]{1,80}=[ ]?(?:password\()?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("use ,enter ", r"(?i)(?:use|enter)[ ](?:the )?(?:code )?(?P<value>\d{4,8})[ ](?:to[ ](?:verify|log|sign|confirm|authenticate|complete|reset|unlock|activate)|as[ ](?:[\w-]{1,16}[ ]){0,4}(?:code|otp|pin|password)\b)", bool),
         ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
@@ -177,7 +201,6 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: is_given(value, loose=True)),
     )
 )  # fmt: skip
-_WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
 _HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
 _JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
@@ -195,10 +218,6 @@ def in_forms(piece: Text) -> Iterator[Span]:
             if (match := pattern.match(text, at)) and check(match["value"]):
                 yield Span(*match.span("value"), "password")
     for start, end in piece.blobs:
-        if end - start >= 51:
-            for match in _WALLET.finditer(text, start, end):
-                if is_random(match[0]):
-                    yield Span(*match.span(), "password")
         if text.find(":", start, end) >= 0:
             pair = _HEX_PAIR.search(text, max(0, start - 4), end)
             if pair and all(mixed(part) for part in pair["value"].split(":")):

@@ -1,12 +1,12 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Tokens that travel in headers, cookies and addresses."""
+"""Tokens that travel in headers and cookies."""
 
 import re
 from collections.abc import Iterator
 
 from clawctl.privacy.rules.encoded import is_login
 from clawctl.privacy.rules.pieces import Anchors, Span, Text
-from clawctl.privacy.rules.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_opaque, is_stand_in, is_strong_key, mixed
+from clawctl.privacy.rules.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_stand_in, is_strong_key, is_wordy, mixed
 
 _JWT = re.compile(
     r"eyJ[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}\.[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}(?:\.[\w-]{0,4000}){0,3}"
@@ -20,28 +20,11 @@ _COOKIE = re.compile(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\
 _SESSION = re.compile(
     r"(?i)(?:sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)?|(?<![A-Za-z0-9_-])sid)=[\x22\x27]?(?P<value>[\w%.+/=-]{16,512})"
 )
-_QUERY = re.compile(
-    r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|pwd|passcode|rlkey|resourcekey|ticket|secret|magic|invite|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})"
-)
 _SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
 
 _AUTH = Anchors("bearer", "authorization")
 _BASICS = Anchors("basic ")
 _BASIC = re.compile(r"(?i)basic[ ]{1,3}(?P<value>[A-Za-z0-9+/_-]{12,512}={0,2})(?![A-Za-z0-9+/_=-])")
-_HOOKS = Anchors(
-    "hook",
-    "/services/t",
-    "/bot",
-    "/key/",
-    "/invit",
-    "/magic",
-    "/reset",
-    "/password-reset",
-    "/activate/",
-    "/accept/",
-    "/share/",
-    "/verify-email/",
-)
 _COOKIES = Anchors("cookie")
 _SESSIONS = Anchors("sess", "sid=")
 _SIGS = Anchors("sig")
@@ -66,17 +49,11 @@ def tokens(piece: Text) -> Iterator[Span]:
     for at in _BASICS.places(piece):
         if (match := _BASIC.match(text, at)) and is_login("auth", match["value"]):
             yield Span(*match.span("value"), "token")
-    for at in _HOOKS.places(piece):
-        if (match := _HOOK.match(text, at)) and _in_link(text, at) and _has_opaque_part(match["value"]):
-            yield Span(*match.span("value"), "token")
     for at in _COOKIES.places(piece):
         yield from _cookies(text, at)
     for at in _SESSIONS.places(piece):
         match = _SESSION.match(text, at)
         if match and "_" not in text[at : at + 9] and is_strong_key(match["value"]) and not UUID_ALONE.fullmatch(match["value"]):
-            yield Span(*match.span("value"), "token")
-    for match in _in_queries(piece.text):
-        if is_strong_key(match["value"]) and not EXAMPLE.search(match["value"][:200]):
             yield Span(*match.span("value"), "token")
     for at in _SIGS.places(piece):
         if (match := _SIGNED.match(text, at)) and is_strong_key(match["value"]):
@@ -90,9 +67,6 @@ _PARAMETER = re.compile(r"""[ ,]{0,3}(?P<name>[A-Za-z][\w-]{0,30})=\\{0,3}["']?(
 _OPEN_PARAMETERS = frozenset(
     ("username", "realm", "uri", "algorithm", "qop", "nc", "signedheaders", "keyid", "headers", "oauth_consumer_key")
 )
-_HOOK = re.compile(
-    r"(?i)(?:hooks?(?:b2)?(?:\.[\w.-]{1,60})?(?::\d{1,5})?/(?:[a-z]{1,16}/){0,3}|/key/|/(?:invite|invitation|magic|magic-link|reset|reset-password|password-reset|activate|accept|share|verify-email)/|/services/(?=T)|/bot(?=\d{5,14}:))(?P<value>[\w@/+.=%:~-]{8,512})"
-)
 
 
 def _parameters(text: str, at: int) -> Iterator[Span]:
@@ -104,26 +78,6 @@ def _parameters(text: str, at: int) -> Iterator[Span]:
         at = match.end()
         if match["name"].lower() not in _OPEN_PARAMETERS and is_strong_key(match["value"]) and not is_stand_in(match["value"]):
             yield Span(*match.span("value"), "token")
-
-
-def _in_link(text: str, at: int) -> bool:
-    """Whether the place is in an address: `://` or a host stands before it without a space between."""
-    before = text[max(0, at - 120) : at + 80]
-    return "://" in re.split(r"[\s\"'<>`]", before[: min(at, 120)])[-1] or text.startswith(("hooks.", "hook."), at)
-
-
-def _has_opaque_part(path: str) -> bool:
-    return any(
-        len(part) >= 16 and (is_opaque(part) or is_strong_key(part) or UUID_ALONE.fullmatch(part))
-        for part in re.split("[/:@]", path)
-    )
-
-
-def _in_queries(text: str) -> Iterator[re.Match[str]]:
-    at = -1
-    while (at := min((found for found in (text.find(mark, at + 1) for mark in "?&") if found >= 0), default=-1)) >= 0:
-        if match := _QUERY.match(text, at):
-            yield match
 
 
 def _cookies(text: str, at: int) -> Iterator[Span]:
@@ -156,7 +110,7 @@ def _is_drawn_by_server(value: str) -> bool:
 def _is_credential(match: re.Match[str]) -> bool:
     """Not prose (`bearer of bad news`); `Basic` credentials are short base64, in which no digit need be."""
     value, named = match["value"], "authorization" in match[0].lower()
-    if EXAMPLE.search(value) or CODE.match(value):
+    if EXAMPLE.search(value) or CODE.match(value) or ("-" in value and is_wordy(value)):
         return False
     return (
         (mixed(value) and (named or entropy(value) >= 3.0 or len(value) < 16))

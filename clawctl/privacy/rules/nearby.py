@@ -20,6 +20,7 @@ from clawctl.privacy.rules.values import (
     entropy,
     is_chosen,
     is_dense,
+    is_fingerprint,
     is_letters_drawn,
     is_name,
     is_passphrase,
@@ -253,7 +254,9 @@ def _is_identifier(value: str) -> bool:
 _HOST = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{2,63}){1,5}(?:[/:?]|$)")  # the rest of an address of the web
 _CONSTANT = re.compile(r"(?=\w*?[A-Z]{4})[A-Z]{2,16}\d?(?:_[A-Z0-9]{1,16}){1,6}")
 _DOTTED = re.compile(r"[a-z_]\w{0,40}(?:\.[A-Za-z_]\w{0,60}){1,6}")
-_CAMEL = re.compile(r"[A-Za-z]+[_-]?\d{1,2}|[a-z]+\d?(?:[A-Z][a-z]{1,20}){1,8}\d?|(?:[A-Z][a-z]{1,20}){2,8}\d?")
+_CAMEL = re.compile(
+    r"[A-Z]{2,4}\d(?:[A-Z][a-z]{2,20}){1,6}|[A-Za-z]+[_-]?\d{1,2}|[a-z]+\d?(?:[A-Z][a-z]{1,20}){1,8}\d?|(?:[A-Z][a-z]{1,20}){2,8}\d?"
+)
 
 
 def _is_path(value: str) -> bool:
@@ -288,6 +291,8 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     if len(between) > _FARTHEST[grade] or _SENTENCE_END.search(between):
         return False
     if grade == RANDOM:
+        if named.kind == "key" and between == " " and is_fingerprint(text[start:end]):
+            return False
         if named.kind == "key" and _HEX.fullmatch(text[start:end]) and _DIGEST_OF.search(text, max(0, named.begin - 60), start):
             return False
         if len(between) <= 40 and not _HEX.fullmatch(text[start:end]):
@@ -296,7 +301,7 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
             named.kind == "password"
             or _QUOTE.search(between[-3:]) is not None
             or _JOINED.search(between) is not None
-            or len(between) <= 2
+            or _BETWEEN_THEM.fullmatch(between) is not None
         )
     if ("|" in between and grade <= PLAIN) or (
         grade == PHRASE and "phrase" not in named.name.lower() and not between.endswith(('"', "'", "`"))
@@ -307,6 +312,10 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     return _JOINED.search(between) is not None or (between == " " and named.kind == "password" and "log" not in named.name)
 
 
+# Words that may stand between a word like token and its hex: `try this token instead …`, `token (read only) …`.
+_BETWEEN_THEM = re.compile(
+    r"(?i)[^\n]{0,2}|[ ,:]{0,2}(?:\([^()\n]{1,24}\)|instead|for now|now|here|again|below|please|today|works|stattdessen|jetzt|en su lugar|à la place)[ ,:]{1,2}"
+)
 _DIGEST_OF = re.compile(r"(?i)x\.?509|\bcert(?:ificate)?s?\b|fingerprint|thumbprint|checksum|digest|\bhash(?:ed|es)?[ _-]")
 _SENTENCE_END = re.compile(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
 _QUOTE = re.compile(r"[\"'`“„«]")

@@ -65,7 +65,8 @@ def in_pairs(piece: Text) -> Iterator[Span]:
                 is_chosen(value)
                 and not _is_ratio(user[0], value)
                 and (
-                    _LOGIN.search(before) or (_ENTRY.search(text, begin, user.start()) and (len(value) >= 8 or _SIGN.search(value)))
+                    _LOGIN.search(before)
+                    or (_ENTRY.search(text, max(0, begin - 1), user.start()) and (len(value) >= 8 or _SIGN.search(value)))
                 )
             ):
                 yield Span(match.start("value"), match.start("value") + len(value), "password")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, compress, islice
 from typing import ClassVar, Literal, get_args
 
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
@@ -28,64 +28,104 @@ class Text:
     lower: str
     ascii: str  # in lower case too, with `?` for letters beyond ASCII: words are found in it fastest
     blobs: list[tuple[int, int]]  # where the runs are that may be a key
-    words: frozenset[str]  # the words of all anchors that stand in it
-    spelled: frozenset[str] = frozenset()  # its runs of two ASCII letters or more, in lower case
+    runs: frozenset[str]  # its runs of ASCII letters, in lower case
+    anchored: dict[str, list[int]]  # the anchors that stand in it, of all rules, and where
     beyond: bool = True  # whether it has letters beyond ASCII
-    found: dict[str, list[int]] = field(default_factory=dict)  # where an anchor stands: several rules ask for the same
     names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
 
 
 def make_text(text: str, lower: str) -> Text:
     plain = lower if text.isascii() else lower.encode("ascii", "replace").decode()
-    spelled = frozenset(_WORDS.findall(plain))
-    return Text(
-        text, lower, plain, _blobs(text), _anchored(spelled), spelled, not text.isascii() and _BEYOND.search(text) is not None
-    )
+    parts = _SPLIT.split(plain)
+    runs = parts[1::2]
+    known = frozenset(("", *runs))
+    anchored = _anchored(plain, known, _within(runs, islice(accumulate(map(len, parts)), 0, None, 2)))
+    return Text(text, lower, plain, _blobs(text), known, anchored, not text.isascii() and _BEYOND.search(text) is not None)
 
 
+def _within(runs: list[str], starts: Iterator[int]) -> dict[str, list[int]]:
+    """Where the words of anchors stand. Most runs hold none: these are passed over without a step of Python."""
+    found: dict[str, list[int]] = {}
+    for run, start in compress(zip(runs, starts, strict=False), map(_VOCABULARY.__getitem__, runs)):
+        for word, at in _VOCABULARY[run]:
+            if word in found:
+                found[word].append(start + at)
+            else:
+                found[word] = [start + at]
+    return found
+
+
+def _anchored(plain: str, runs: frozenset[str], within: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Where each anchor stands. One pass for all rules: most rules have none in a text, and then cost one look-up."""
+    found: dict[str, list[int]] = {}
+    for word, starts in within.items():
+        for anchor, inner in Anchors.by_part[word]:
+            at = starts if anchor == word else [start - inner for start in starts if plain.startswith(anchor, start - inner)]
+            if at:
+                found[anchor] = at
+    for word in Anchors.by_run.keys() & runs:
+        for anchor in Anchors.by_run[word]:
+            if at := places(plain, anchor):
+                found[anchor] = at
+    return found
+
+
+_SPLIT = re.compile(r"([a-z]+)")
 _BEYOND = re.compile("[\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u3040-\ud7ff\uf900-\ufdff\ufe70-\ufeff\uff21-\uffdc]")
 
 
 class Anchors:
-    """Strings in lower case that stand where a rule is worth trying. Looked for only where all their words stand."""
+    """Strings in lower case that stand where a rule is worth trying. Each is looked for where one of its words stands.
 
-    words: ClassVar[set[str]] = set()  # of all anchors
+    A word with other signs around it in its anchor is a whole run of letters; any other may be a part of one.
+    """
+
+    by_part: ClassVar[dict[str, list[tuple[str, int]]]] = {}  # of all rules: a part of a run → anchors, and where in them it stands
+    by_run: ClassVar[dict[str, list[str]]] = {}
+    known: ClassVar[set[str]] = set()
 
     def __init__(self, *anchors: str) -> None:
-        self.each = [(frozenset(_WORDS.findall(anchor)), anchor) for anchor in anchors]
-        self._by_longest: dict[str, list[int]] = {}
-        for number, (needed, _) in enumerate(self.each):
-            self._by_longest.setdefault(max(needed, key=lambda word: (len(word), word), default=""), []).append(number)
-            Anchors.words.update(needed)
-        self._longest = frozenset(self._by_longest)
+        self.numbers = {anchor: number for number, anchor in enumerate(anchors)}
+        for anchor in self.numbers.keys() - Anchors.known:
+            Anchors.known.add(anchor)
+            whole, word, at = _word_of(anchor)
+            if whole:
+                Anchors.by_run.setdefault(word, []).append(anchor)
+            else:
+                Anchors.by_part.setdefault(word, []).append((anchor, at))
 
     def absent(self, piece: Text) -> bool:
-        return self._longest.isdisjoint(piece.words)
+        return self.numbers.keys().isdisjoint(piece.anchored)
 
     def places(self, piece: Text) -> list[int]:
         """Where they stand, one anchor after the other."""
         return [place for _, at in self.standing(piece) for place in at]
 
-    def standing(self, piece: Text) -> Iterator[tuple[str, list[int]]]:
+    def standing(self, piece: Text) -> list[tuple[str, list[int]]]:
         """Each anchor that stands in it, and where."""
-        words, known = piece.words, piece.found
-        for number in sorted([number for word in self._longest & words for number in self._by_longest[word]]):
-            needed, anchor = self.each[number]
-            at = known.get(anchor)
-            if at is None:
-                at = known[anchor] = places(piece.ascii, anchor) if needed <= words else []
-            if at:
-                yield anchor, at
+        found = self.numbers.keys() & piece.anchored.keys()
+        return [(anchor, piece.anchored[anchor]) for anchor in sorted(found, key=self.numbers.__getitem__)] if found else []
+
+
+def _word_of(anchor: str) -> tuple[bool, str, int]:
+    """The word by which an anchor is found: whether it is a whole run, the word, and where it stands. The longest, or a whole one
+    if that is short: parts of two letters stand in many runs. The empty word stands in every text."""
+    words = [
+        (len(word[0]) > 3, word.start() > 0 and word.end() < len(anchor), len(word[0]), word[0], word.start())
+        for word in _WORDS.finditer(anchor)
+    ]
+    _, whole, _, word, at = max([each for each in words if each[1] or each[2] > 1], default=(False, True, 0, "", 0))
+    return whole, word, at
 
 
 class ManyAnchors:
     """Many anchors in one: what is looked at are the words of the text, not each of the anchors."""
 
     def __init__(self, of: Sequence[Anchors]) -> None:
-        self._all = Anchors(*dict.fromkeys(anchor for anchors in of for _, anchor in anchors.each))
+        self._all = Anchors(*dict.fromkeys(anchor for anchors in of for anchor in anchors.numbers))
         self._of: dict[str, list[int]] = {}
         for number, anchors in enumerate(of):
-            for _, anchor in anchors.each:
+            for anchor in anchors.numbers:
                 self._of.setdefault(anchor, []).append(number)
 
     def places(self, piece: Text) -> list[tuple[int, list[int]]]:
@@ -97,35 +137,33 @@ class ManyAnchors:
         return sorted(found.items())
 
 
-_WORDS = re.compile(r"[a-z]{2,}")
+_WORDS = re.compile(r"[a-z]+")
 _LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # that are remembered
 
 
-class _Vocabulary(dict[str, tuple[str, ...]]):
-    """Which anchors' words stand in a word. Those of a language come again and again: searching for each anchor costs more."""
+class _Vocabulary(dict[str, tuple[tuple[str, int], ...]]):
+    """Which anchors' words stand in a run, and where. Runs come again and again: searching for each anchor costs more."""
 
-    def __missing__(self, word: str) -> tuple[str, ...]:
-        found = tuple(anchor for anchor in Anchors.words if anchor in word) if _any_of(len(Anchors.words)).search(word) else ()
-        if len(word) <= _LONGEST_WORD:
+    def __missing__(self, run: str) -> tuple[tuple[str, int], ...]:
+        found: tuple[tuple[str, int], ...] = ()
+        if _any_of(len(Anchors.by_part)).search(run):
+            found = tuple((word, at) for word in Anchors.by_part if word in run for at in places(run, word))
+        if len(run) <= _LONGEST_WORD:
             if len(self) >= _MOST_WORDS:
                 self.clear()
-            self[word] = found
+            self[run] = found
         return found
 
 
 @lru_cache(maxsize=1)
 def _any_of(_: int) -> re.Pattern[str]:
     by_start: dict[str, list[str]] = {}
-    for word in sorted(Anchors.words):
+    for word in sorted(Anchors.by_part):
         by_start.setdefault(word[:1], []).append(word[1:])
     return re.compile("|".join(f"{start}(?:{'|'.join(rest)})" for start, rest in by_start.items()))  # each letter is tried once
 
 
 _VOCABULARY = _Vocabulary()
-
-
-def _anchored(words: frozenset[str]) -> frozenset[str]:
-    return frozenset(chain(("",), *map(_VOCABULARY.__getitem__, words)))
 
 
 Finder = Callable[[Text], Iterator[Span]]

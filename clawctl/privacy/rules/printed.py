@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from clawctl.privacy.rules.names import kind_of_name
 from clawctl.privacy.rules.pieces import Anchors, Span, Text
-from clawctl.privacy.rules.values import is_passphrase, is_stand_in, is_strong_key, is_stronger_password, reads_as_prose
+from clawctl.privacy.rules.values import (
+    is_passphrase,
+    is_stand_in,
+    is_strong_key,
+    is_strong_password,
+    is_stronger_password,
+    reads_as_prose,
+)
 
 # Commands whose output is a secret, and those that print what they are asked for: the name says whether that is one.
 _PRINTS = re.compile(
@@ -50,7 +57,7 @@ def in_outputs(piece: Text) -> Iterator[Span]:
         if line_end < 0 or line_end in read:
             continue
         value = _NEXT.match(text, at)
-        if value is None or not _is_printed(value["value"]):
+        if value is None or is_stand_in(value["value"]):
             continue
         line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
         begin = at
@@ -58,13 +65,16 @@ def in_outputs(piece: Text) -> Iterator[Span]:
             begin -= 1
         if not _BEFORE.search(text[line:begin]):
             continue
-        if _PRINTS.match(text, begin) or _names_secret(_ASKS.match(text, begin)):
+        good = _is_printed(value["value"])
+        if (_PRINTS.match(text, begin) and (good or is_strong_password(value["value"], 6))) or (
+            good and _names_secret(_ASKS.match(text, begin))
+        ):
             read.add(line_end)
             yield Span(*value.span("value"), "password")
 
 
 def _is_printed(value: str) -> bool:
-    return not is_stand_in(value) and (is_stronger_password(value) or is_strong_key(value) or is_passphrase(value))
+    return is_stronger_password(value) or is_strong_key(value) or is_passphrase(value)
 
 
 def _names_secret(asked: re.Match[str] | None) -> bool:

@@ -8,15 +8,29 @@ from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
 from clawctl.privacy.rules.values import DIGIT, mixed
 
 _NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
-_NETWORK_KEY = re.compile(
-    r"(?i)(?:wi-?fi|wlan|wpa\d?)(?:[ -]?(?:network|netzwerk))?[ -]?(?:key|schlüssel|netzwerkschlüssel|pass\w{0,6}|pw|pwd|code|kennwort|psk|clé|clave|chiave|sleutel)[ ]?(?:\(\w{1,12}\))?[ ]{0,2}(?:is|ist|est|es|è|:|=|→)?[ ]{0,2}[\"'`]?(?P<value>\d{8,24}|\d{4}(?:[ -]\d{4}){1,5})(?![\w.])"
+_LABEL = r"(?:netzwerk-?)?(?:key|sch[l1iI]..?ssel|schlussel|pass\w{0,6}|pw|pwd|code|kennwort|psk|cl[ée]f?|clave|contrase[ñn]a|chiave|sleutel|wachtwoord|senha|mot de passe|has[łl]o|klucz|n[øo]gle|nyckel|l[öo]senord|heslo|kl[íi][čc]|parola|[şs]ifre\w{0,3}|ключ\w{0,2}|пароль|キー|パスワード|密码|密碼|密钥|비밀번호)"
+_WIRELESS = r"(?:wi-?fi|wlan|wpa\d?)"
+_REST = (
+    r"(?:(?!seri|nummer|number|kanal|channel|version|model|tel|call|phone|ssid|pin)[^\n\d(]){0,48}?(?:\([^()\n]{1,16}\))?[ ]?[:=]?[ ]{0,2}(?:\r?\n[ \t]{0,8})?[\"'`*]{0,2}"
+    r"(?P<value>\d{8,24}|\d{4,12}(?:[ -]\d{2,8}){1,6})(?![\w.:-]|[ ]\d)"
 )
+# The name of the network or other words may stand between the label and its digits, but not what else routers have numbers for.
+_NETWORK_KEY = re.compile(
+    rf"(?i)(?:{_WIRELESS}[^\n]{{0,60}}?(?:\n[^\n]{{0,60}}){{0,2}}?(?<![^\W\d_]){_LABEL}(?![^\W\d_])|{_WIRELESS}[ -]?(?:netzwerk|network)?[ -]?{_LABEL})"
+    + _REST
+)
+_LABEL_BEFORE = re.compile(rf"(?i)(?<![^\W\d_]){_LABEL}(?:[ ]\w{{1,4}}[.'’]?){{0,2}}[ '’]?$")
+_REST_OF_LABEL = re.compile(rf"(?i){_WIRELESS}" + _REST)
 
 
 def in_network_keys(piece: Text) -> Iterator[Span]:
     """The keys that routers come with are digits."""
+    text = piece.text
     for at in () if _NETWORK.absent(piece) else _NETWORK.places(piece):
-        if match := _NETWORK_KEY.match(piece.text, at):
+        labelled = _LABEL_BEFORE.search(text, max(0, at - 24), at) is not None
+        if (match := (_REST_OF_LABEL if labelled else _NETWORK_KEY).match(text, at)) and len(
+            re.sub(r"\D", "", match["value"])
+        ) >= 8:
             yield Span(*match.span("value"), "password")
 
 
@@ -50,7 +64,7 @@ _RECOVERIES_BEYOND = (
     "קוד",
 )
 _CODE = re.compile(
-    r"(?P<code>[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])"
+    r"(?P<code>(?-i:(?:(?=[a-z]{1,2}\d+[a-z]|\d{1,2}[a-z]+\d)[a-z0-9]{4}|(?=[a-z]{0,3}\d[a-z\d]{0,3} [a-z]{0,3}\d)(?=\d{0,3}[a-z]|\d{4} \d{0,3}[a-z])[a-z0-9]{4})(?:[ ][a-z0-9]{4}){1,7}(?![\w-]))|[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])"
 )
 _LEAD = re.compile(
     r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|is\b|are\b|ist\b|lautet\b|sind\b|est\b|sont\b|es\b|son\b|è\b|sono\b|é\b|são\b|to|は|是|：|は、|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""

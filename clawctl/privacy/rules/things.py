@@ -82,6 +82,8 @@ _PLAIN_FOURS = frozenset(
         "gone",
     ]
 )
+_TURN = r"(?<![^\W\d_])(?:left|right|links|rechts|gauche|droite|izquierda|derecha|esquerda|direita|sinistra|destra|lewo|prawo|vänster|höger|c?cw|l|r)(?![^\W\d_])"
+_THEN = r"[ ,;/-]{1,3}(?:(?:then|and|dann|und|puis|luego|poi|dan|to) ){0,2}"
 _SERIAL = r"[A-Z0-9]{4,6}(?:-[A-Z0-9]{4,6}){2,5}"
 
 
@@ -125,6 +127,12 @@ _FORMS: tuple[tuple[Anchors, tuple[str, ...], re.Pattern[str], Callable[[str], b
         ("encryption:", r"encryption:[ ]{0,4}(?:\r?\n[ \t]{1,12})?key:[ ]{1,4}[\"']?(?P<value>[A-Za-z0-9+/]{40,64}={0,2})", bool),
         ("local_key,localkey", r"(?i)local_?key[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?P<value>[^\s\"',;]{16,32})", _is_loose),
         ("noise_psk,bindkey,mesh_key,irk,network_key,zha_key,aes_key,s2_access,s0_legacy,s2_auth,s2_unauth", r"(?i)\w{2,24}[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?P<value>[0-9a-fA-F]{32,64}|[A-Za-z0-9+/]{40,64}={0,2})(?![\w+/])", mixed),
+        ("banking,bank ,banca telef,banca por tel,banque par,banque à", r"(?i)[\s\S]{0,160}?(?:(?:access|security|memorable|secret|register)[ ]?number|(?:zugangs|geheim|legitimations)nummer|(?:n°|numéro|code) (?:d['’]accès|secret)|(?:número|clave|código) (?:de acceso|secret[oa])|(?:codice|numero) (?:di accesso|d['’]accesso|segreto)|toegangs(?:nummer|code))(?:[^\n\d]{0,30})(?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
+        ("d'acc,d’acc,de acceso,di accesso,access number,security number", r"(?i)[\w'’]{1,12}(?:[ ](?:acceso|accesso|number))?[^\n\d]{0,12}(?:bank|banque|banca|banco)[^\n\d]{0,30}(?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
+        ("memorable number,passnumber,pass number,telefoonbankieren,telefonbanking", r"(?i)\w{4,20}(?: number)?[^\n\d]{0,40}?[ :=](?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
+        ("combin,kombin,combo,safe,tresor,dial,locker,padlock,schloss,kluis,coffre,cassaforte,caja fuerte,cofre,sejf,kasa", rf"(?i)[^\n]{{0,60}}?(?P<value>{_TURN}[ :]{{0,2}}(?:(?:to|auf|bis|à|a) )?\d{{1,2}}(?:{_THEN}{_TURN}[ :]{{0,2}}(?:(?:to|auf|bis|à|a) )?\d{{1,2}}(?!\d)){{2,4}}|\d{{1,2}} ?{_TURN}(?:{_THEN}\d{{1,2}} ?{_TURN}){{2,4}}|\d{{1,2}} ?{_TURN}{_THEN}\d{{1,2}} ?{_TURN}{_THEN}\d{{1,2}})(?![\w%])", bool),
+        ("phone,tablet,ipad,laptop,handy,screen,bildschirm,computer,mobile,téléphone,móvil,teléfono,celular,cellulare,telefoon,telefon,tablette,スマホ,手机,телефон", r"(?i)[^\n.]{0,30}?(?:un-?lock|entsperr|déverrouill|desbloqu|sblocc|ontgrendel|odblok|lås\w? opp|разблок)\w{0,6}(?:[ ](?:code|pin|it|mit|with|by|con|com|avec|met|is|ist|es|est|è|the|screen|phone|using|typing)){0,4}['’]?s?[ :=]{1,3}(?P<value>\d{4,8})(?![\w%.:/-]|[ ]?(?:ms|times|second|attempt|level|user|mal|km|x)\b)", bool),
+        ("keypad,key pad,number pad,entry pad,into the pad,on the pad,tastenfeld,zahlenfeld,digicode,tastierin,toetsenpaneel", r"(?i)[\w ]{3,14}?(?:pad|feld|code|tastierin\w|paneel)\b(?:[ ](?:at|on|by|near|an|am|der|the|in)[ ][^\n\d.]{1,30}?)?(?:[ ](?:wants|takes|needs|is|expects|die|the|mit|:|->|code|then|type|enter))*[ :]{1,3}#?(?P<value>\d{4,8})(?:[*#]|(?=[ ](?:eintippen|eingeben|tippen|drücken|then|dann|and|und)|[.,;)]?(?:\s|$)))(?![ ]?(?:keys|buttons|tasten))", bool),
         ("totp,otp_secret,otpsecret,totpsecret,two_factor_secret,2fa_secret", r"(?i)(?:totp|otp)[\w-]{0,12}[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?:steam://)?(?P<value>[A-Z2-7]{16,64})(?![A-Za-z0-9])", bool),
         ("steam://", r"steam://(?P<value>[A-Z2-7]{16,64})(?![A-Za-z0-9])", bool),
     )

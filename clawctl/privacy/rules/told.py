@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from clawctl.privacy.rules.codes import VOCABULARY, whole_words, words_in
 from clawctl.privacy.rules.lexicon import TOKEN, Says, plain, says
 from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
-from clawctl.privacy.rules.values import NAMING, TECHNICAL, is_passphrase, is_stand_in, is_words, reads_as_prose
+from clawctl.privacy.rules.values import (
+    NAMING,
+    TECHNICAL,
+    is_passphrase,
+    is_stand_in,
+    is_stronger_password,
+    is_words,
+    reads_as_prose,
+)
 
 _STOP = frozenset(
     plain(word)
@@ -75,6 +83,7 @@ def in_told(piece: Text) -> Iterator[Span]:
     yield from _after_codewords(piece)
     yield from _after_passwords(piece)
     yield from _new_ones(piece)
+    yield from _answers(piece)
 
 
 def _after_codewords(piece: Text) -> Iterator[Span]:
@@ -89,6 +98,7 @@ def _after_codewords(piece: Text) -> Iterator[Span]:
             if named is None or named.start() > at + 2:
                 continue
             yield from _value_behind(text, named.end(), words=True)
+            yield from _phrase_behind(text, named.start(), named.end())
             break
 
 
@@ -105,6 +115,101 @@ def _after_passwords(piece: Text) -> Iterator[Span]:
         ):
             continue
         yield from _value_behind(text, end, words=False)
+        yield from _phrase_behind(text, start, end)
+
+
+def _phrase_behind(text: str, start: int, end: int) -> Iterator[Span]:
+    """Words that are a password, or what one is told to type, behind its name from `start` to `end`."""
+    for pattern, check in ((_ORDERED, _is_chosen_word), (_QUOTED_PHRASE, _is_quoted_phrase), (_SPOKEN_PHRASE, _is_spoken_phrase)):
+        match = pattern.match(text, end)
+        if match is None or (pattern is _SPOKEN_PHRASE and not _OF_HOTLINE.search(text, max(0, start - 24), match.start("value"))):
+            continue
+        value = match["value"].rstrip(".,;:?)")
+        if check(value):
+            yield Span(match.start("value"), match.start("value") + len(value), "password")
+            return
+
+
+# `for the password use maple-803-Kettle`, `pour le mot de passe mets …`: what one is told to type.
+_ORDERED = re.compile(
+    r"(?i)[\"'`:,*]{0,3}(?:[ ][\w'’@.-]{1,16}){0,3}?[,:]?[ ](?:use|take|try|type(?: in)?|enter|give (?:it|them|him|her)|put|say|nimm|nehmen(?: Sie)?|verwende|benutze|nutze|gib|eingeben|mets|mettez|tapez?|utilisez?|saisis(?:sez)?|entrez?|pon|ponga|usa|use|escribe|introduce|teclea"
+    r"|metti|inserisci|digita|coloca|coloque|digite|gebruik|neem|vul|typ|użyj|wpisz|podaj|kullan\w{0,2}|gir|bruk|brug|använd|skriv|käytä|введи\w{0,2}|используй\w{0,2}|вводи\w{0,2}|укажи\w{0,2})[ ][\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“]{7,64})"
+)
+# Words in quotes, some words behind their label: `Passphrase on my key is “guitar acoustic fossil adapt”`.
+_QUOTED_PHRASE = re.compile(
+    r"(?i)[\"'`:*]{0,2}(?:[ ](?:[\w'’@./-]{1,20}|\([^()\n]{1,24}\)),?){0,8}?[ ]{0,2}(?:is|was|reads|ist|lautet|war|est|es|era|è|é|to|brzmi|je|är|er|on|luidt|is now|это|такой|:|=|→|->)[ ]{0,2}[«„“‚‘\"'`][ \u00a0]?(?P<value>[^\W\d_][^«»„“”\"`\n]{8,70}[^\W\d_])[ \u00a0]?[»”“\"'`’]"
+)
+_SPOKEN_PHRASE = re.compile(
+    r"(?i)(?P<gap>(?:[ ][\w'’.-]{1,20}){0,7}?)[ ](?:is|ist|lautet|est|es|è|é|luidt|to|brzmi)[ ](?P<value>[^\W\d_]{4,14}[ ][^\W\d_]{4,14})(?=[.,;!?)]|[ ](?:and|und|et|y|e|en|i)[ ]|[ ]*(?:\n|$))"
+)
+_OF_HOTLINE = re.compile(
+    r"(?i)phone|verbal|bank|telefon|téléphone|hotline|insur|versicher|sparkasse|carrier|provider|broker|teléfono|assicura|asegura|assur"
+)
+
+
+def _is_chosen_word(value: str) -> bool:
+    """Words and a number joined, or what only a generator makes: no name of an algorithm or a manager of passwords."""
+    if is_stand_in(value) or TECHNICAL.match(value) or "/" in value:
+        return False
+    return _JOINED_WORDS.fullmatch(value) is not None or is_stronger_password(value)
+
+
+_JOINED_WORDS = re.compile(
+    r"[^\W\d_]{3,14}[-_.!](?:[^\W\d_]{2,14}[-_.!]){0,3}(?:\d{2,6}(?:[-_.!][^\W\d_]{2,14})?|[^\W\d_]{2,14}\d{2,4})[!?#*]?"
+)
+
+
+_WORD_OF_PHRASE = re.compile(r"[^\W\d_]{3,14}(?:['’][^\W\d_]{1,8})?|[^\W\d_]['’][^\W\d_]{3,10}")
+
+
+def _is_quoted_phrase(value: str) -> bool:
+    """Three words or more of which none belongs to a sentence or a message."""
+    words = re.split("[ ,]+", value.lower())
+    return (
+        3 <= len(words) <= 8
+        and all(_WORD_OF_PHRASE.fullmatch(word) for word in words)
+        and not any(plain(word) in _STOP or word in NAMING or plain(word).endswith(("ed", "ly")) for word in words)
+    )
+
+
+def _is_spoken_phrase(value: str) -> bool:
+    return _is_quoted_phrase(f"{value} other") and not any(_ENDINGS.search(word) for word in value.split())
+
+
+_QUESTIONS = Anchors(
+    "security question", "secret question", "recovery question", "challenge question", "sicherheitsfrage", "geheimfrage", "question secr", "question de s", "pregunta de seg", "pregunta secreta", "domanda di sic", "domanda seg",
+    "pergunta de seg", "pergunta secreta", "veiligheidsvraag", "geheime vraag", "controlevraag", "pytanie pomoc", "pytanie zabez", "g?venlik soru", "gizli soru", "s?kerhetsfr", "sikkerhedssp", "sikkerhetssp", "maiden name",
+)  # fmt: skip
+_QUESTIONS_BEYOND = (
+    "контрольный вопрос",
+    "секретный вопрос",
+    "контрольне питання",
+    "秘密の質問",
+    "密保问题",
+    "安全问题",
+    "보안 질문",
+    "سؤال الأمان",
+)
+_ANSWER = re.compile(
+    r"(?i)(?:(?<![^\W\d_])(?:answer(?:ed|ing)?|antwort\w{0,4}|réponse|répond[sue]?\w{0,2}|respuesta|respond[íioe]|risposta|rispond[oi]|resposta|antwoord|odpowiedź|odpowiadam|cevap\w{0,3}|cevab\w{0,3}|svar\w{0,2}|ответ\w{0,2}|відповідь|A)(?![^\W\d_])|答え|答案|답변?|الجواب|->|→)"
+    r"(?P<gap>(?:[ ](?:is|was|with|ist|mit|est|es|è|é|jest|to|är|er)\b|[ ]?[:=：はは是为]|[ ]?->|[ ]?→|[ ](?:[a-z]{2,10}[ ])?(?=[\"'`„“«])|[ ](?=\S{0,40}[0-9]))+)[ ]{0,2}[\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“。，]{4,40}(?:(?<![,;])[ ](?-i:[A-Z])[^\s\"'`»”“.,]{2,20})?)"
+)
+
+
+def _answers(piece: Text) -> Iterator[Span]:
+    """`security question (first pet): I answer zk3Biscotte`: whichever words stand between the question and its answer."""
+    text = piece.text
+    found = [] if _QUESTIONS.absent(piece) else _QUESTIONS.places(piece)
+    if piece.beyond:
+        found += [at for word in _QUESTIONS_BEYOND for at in places(piece.lower, word)]
+    for at in found:
+        for answer in _ANSWER.finditer(text, at + 4, at + 260):
+            value = answer["value"].rstrip(".,;:?)'’*_!")
+            if not answer["gap"].strip() and not any(map(str.isdigit, value)):
+                continue
+            if _is_told(value.partition(" ")[0], True, answer["gap"]):
+                yield Span(answer.start("value"), answer.start("value") + len(value), "password")
+                break
 
 
 def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
@@ -114,6 +219,8 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
         if join is None:
             return
         gap = text[end : join.start()]
+        if _NEXT_FIELD.search(gap):
+            return
         if re.search(r"[\n.!?;|{}<>=()\[\]]", gap) and not re.fullmatch(
             r"[^\n.!?;|{}<>=]{0,40}\([^()\n]{1,30}\)[^\n.!?;|{}<>=]{0,30}", gap
         ):
@@ -134,13 +241,20 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
         place = join.end()
 
 
+_NEXT_FIELD = re.compile(r"[\"'`],")  # `"password":"***","ip":`
 _ENGLISH = re.compile(r"(?i)(?:password|passphrase|passcode|passwd|pass|pw)s?$")
 _CHANGED = re.compile(r"(?i)(?:chang|updat|rotat|alter|switch)ed\b|\b(?:set|reset|now|back|it|this|equals?|equal)\b")
 
 
 def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
     folded = plain(value)
-    if is_stand_in(value, quoted=True) or folded in _STOP or value.lower() in NAMING or value.count(" ") > 4:
+    if (
+        is_stand_in(value, quoted=True)
+        or TECHNICAL.match(value)
+        or folded in _STOP
+        or value.lower() in NAMING
+        or value.count(" ") > 4
+    ):
         return False
     if words:
         return True

@@ -94,9 +94,9 @@ _TEMPLATE = re.compile(
     r"""(?ix) <[^>]*>?$ | [x*!]:\d+: | \{ | \$ (?:[({]|\d+$|[a-z_]\w*(?:$|[\[/:.,;)"'\s@|\\<>&+=?-])|(?:argon2|pbkdf2|scrypt|bcrypt)[\w-]*\$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | my[_-]?(?:password|secret|token|key)
     | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | secrets?\. (?=[a-z]|$)
     | (?:your|enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample) (?:[_. -](?=[a-z]|$) | $ | (?-i:(?=[A-Z])) | (?:me|my|the|your|here|this|it\b|with|own\b|new|some|a?strong|random|real|value|text|data|string|user|db|pass|pw|secret|token|key|api|code))
-    | \(\s | \(\( | \^?[(\[](?:\?|[\^A-Za-z]-|\\[a-z]) | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | \[(?:ref|active|checked|cursor|disabled|expanded|level|pressed|required|selected)[=\]] | \d{1,3},[a-z_$][\w$]*: | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+] | [@%$]env\b"""
+    | \(\s | \)\.[a-z_] | \(\( | \^?[(\[](?:\?|[\^A-Za-z]-|\\[a-z]) | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | \[(?:ref|active|checked|cursor|disabled|expanded|level|pressed|required|selected)[=\]] | \d{1,3},[a-z_$][\w$]*: | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+] | [@%$]env\b"""
 )
-_HOLE = re.compile(r"\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|[*•]{3}|%[({]\w+|\}\}$|\$\(")
+_HOLE = re.compile(r"\\f[BIRP]|[Aa]-[Zz](?:[Aa]-[Zz]|0-9|\\d)|0-9A-F|\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|[*•]{3}|%[({]\w+|\}\}$|\$\(")
 CODE = re.compile(
     r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_](?:[\w.]|::){0,80}(?:[(\[]|<[A-Za-z_\[{(]) | self\. | os\. | [A-Za-z_]\w*:$
     | ~?\.{0,2}/{1,2}[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
@@ -105,7 +105,7 @@ CODE = re.compile(
 )
 TECHNICAL = re.compile(
     r"""(?ix) \W*(?: (?:sha|md|rsa|oauth|base|utf|aes|bcrypt|scrypt|argon|pbkdf|ed|ecdsa|hs|rs|es|ps|rfc|iso|http|tls|ssl|v|h|ipv|nist|fips|cve|gpt|page|line|step|section|col|row|type|test|user|attempt|issue|pr|php|python|py|node|win|k8s|s|p|ip|x|b|e2e|i18n|l10n|a11y|oauth|owasp|web|db|saml|crypt|des|wpa|mp|log4j|level|error|err|var|foo|bar|arg|param|field|column|case|item)
-      [-_.]?\d{1,4}[a-z]?(?:[-_.][a-z0-9]+)* | \d+(?:[-–.]?\d+)?[-–]?(?-i:[A-Za-z]?[A-Z]{0,4}[a-z]{0,12}|[A-Z]{1,12})\.? | \d+(?:[.:,/_-]\d+)* | \d+(?:st|nd|rd|th) | \d+[%€$£+]? ) \W*$"""
+      [-_.]?\d{1,4}[a-z]?(?:[-_.][a-z0-9]+)* | \d+(?:[-–.]?\d+)?[-–]?(?-i:[A-Za-z]?[A-Z]{0,4}[a-z]{0,12}|[A-Z]{1,12})\.? | \d+(?:[.:,/_-]\d+)* | \d+(?:st|nd|rd|th) | \d+(?::[^\W\d_]{1,4}|\.?[ºª°]|-?[^\W\d_a-z]{1,4}) | \d+[%€$£+]? ) \W*$"""
 )
 
 
@@ -321,6 +321,8 @@ def is_stronger_password(value: str) -> bool:
         return True
     if not is_strong_password(value, 6) or bare.isdigit():
         return False
+    if len(bare) == 6 and bare.isalnum() and turns(bare) >= 4 and bare.lower() != bare != bare.upper():
+        return True
     signs = re.search(r"\w[!@#$%^&*?~+=§]+\w|[!#$%^&*?]", value) is not None
     if not mixed(bare) or len(bare) < 6 + (not signs) or bare.count("/") > 2:
         return False
@@ -333,7 +335,7 @@ def is_stronger_password(value: str) -> bool:
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_ ]\d\d:?\d\d[\d:.,]*(?:Z|[+-]\d\d:?\d\d)?)?$")
-_SHUFFLED = re.compile(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$")
+_SHUFFLED = re.compile(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$|^\d{6,8}(?![KMGT]I?B|[KMG]HZ|MS)[A-Z]{2,3}$")
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
 
@@ -343,6 +345,7 @@ def is_strong_key(value: str) -> bool:
     if (
         len(value) < 12
         or " " in value
+        or value.startswith("arn:")
         or EXAMPLE.search(value[:64])
         or value.startswith(("pk_live_", "pk_test_"))
         or _DATE.match(value)
@@ -397,6 +400,14 @@ def is_name(value: str) -> bool:
     """Words in camel case with few digits (`DeepseekV2ForCausalLM`)."""
     digits = sum(map(str.isdigit, value))
     return len(value) < 80 and digits * 8 <= len(value) and len(_WORD_OF_NAME.sub("", value)) * 3 <= len(value) + 2
+
+
+def is_fingerprint(value: str) -> bool:
+    """40 digits of hex in capitals, or the last 16 of them: how a public key is called."""
+    return _FINGERPRINT.fullmatch(value.rstrip(".,;:)")) is not None
+
+
+_FINGERPRINT = re.compile("[0-9A-F]{16}|[0-9A-F]{40}")
 
 
 def is_long_key(value: str) -> bool:

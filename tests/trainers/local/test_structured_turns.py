@@ -166,10 +166,7 @@ def test_a_teacher_behind_a_url_is_not_asked_about_structured_turns(run: RunDir,
     publish(run, sampler)
     batch = take(run, begin(run, model_path, batch_turns=3))
     server = RemoteTeacher("http://127.0.0.1:9", "teacher", None)
-    try:
-        answers = dict(zip((sample.turn_id for sample in batch.samples), server.ask(batch), strict=True))
-    finally:
-        server.close()
+    answers = dict(zip((sample.turn_id for sample in batch.samples), server.ask(batch), strict=True))
     assert all("whole vocabulary" in str(answers[name]) for name in ("formed0", "formed1"))
     assert "temperature 1" in str(answers["free"])
 

@@ -115,7 +115,6 @@ def test_a_server_tells_what_the_policy_itself_would_tell(run: RunDir, sampler: 
     with served(sampler) as url:
         teacher = RemoteTeacher(url, None, None)
         told, lost = taught(batch, teacher.ask(batch))
-        teacher.close()
     assert lost == {}
     by_server = teacher_logprobs(training, told.samples, Measures())["x"]
     torch.testing.assert_close(by_server, teacher_logprobs(training, batch.samples, Measures())["x"], atol=1e-5, rtol=1e-5)
@@ -135,7 +134,6 @@ def test_an_answer_that_is_not_whole_costs_the_hint_and_is_never_filled_in(sampl
     with served(sampler, spoil) as url:
         teacher = RemoteTeacher(url, "tiny", None)
         (answer,) = teacher.ask(Batch(1, [a_sample("x")]))
-        teacher.close()
     assert answer == f"the teacher's server {reason}"
 
 
@@ -156,7 +154,6 @@ def test_a_server_that_is_gone_or_scores_at_another_temperature_is_a_reason(samp
         assert cool == "the teacher's server scores at temperature 1 only"
         assert isinstance(warm, tuple)
     assert teacher.ask(Batch(1, [a_sample("y")])) == ["the teacher's server does not answer"]
-    teacher.close()
 
 
 def test_a_run_whose_teacher_goes_away_trains_rewards_and_counts_lost_hints(

@@ -1,0 +1,45 @@
+"""Keeps new requests back while an engine is paused or asleep."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from clawctl.serve.dialects import Refusal
+
+_PATIENCE_S = 300.0  # a request waits so long
+
+
+class Halt:
+    """Used on one event loop."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._over = asyncio.Event()
+        self._over.set()
+
+    async def wait(self) -> None:
+        """Until the engine samples. Raises Refusal if that takes too long."""
+        if self._over.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._over.wait()
+                return
+        raise Refusal(503, f"{self.reason}; try again later", code="engine_paused")
+
+    @asynccontextmanager
+    async def beginning(self, reason: str) -> AsyncIterator[None]:
+        """New requests wait from now on. What was, stays if the block fails."""
+        before, self.reason = self.reason, reason
+        self._over.clear()
+        try:
+            yield
+        except BaseException:
+            self.reason = before
+            if before is None:
+                self._over.set()
+            raise
+
+    def end(self) -> None:
+        self.reason = None
+        self._over.set()

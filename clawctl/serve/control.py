@@ -1,0 +1,69 @@
+"""What only the run's own key may ask of the engine: the logprobs of given token ids, pauses, and room in its memory."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from clawctl.run.keys import OWN
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.versions import Versions
+
+CONTROLS = ("pause", "resume", "sleep", "wake", "unload")
+T = TypeVar("T")
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+
+
+class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /v1/score`."""
+
+    model: str
+    ids: Annotated[list[_TokenId], msgspec.Meta(min_length=2)]
+    first: Annotated[int, msgspec.Meta(ge=1)] = 1  # the logprobs of ids[first:] are wanted
+
+
+async def score(versions: Versions, raw: bytes, key: str) -> dict[str, Any]:
+    """The answer to `POST /v1/score`. Raises Refusal."""
+    _check_key(key)
+    asked = _decoded(raw, ScoreRequest)
+    if asked.first >= len(asked.ids):
+        raise Refusal(400, "'first' must be the index of one of the ids", "first")
+    version, logprobs = await versions.live.score(asked.ids, asked.first, await versions.pinned(asked.model))
+    return {"object": "score", "model": asked.model, "version": version, "logprobs": logprobs}
+
+
+async def score_ids(versions: Versions, model: str, ids: Sequence[int], first: int, key: str) -> list[float]:
+    """The logprobs of `ids[first:]`, for a plain completion with `echo` and `logprobs`. Raises Refusal."""
+    _check_key(key)
+    return (await versions.live.score(ids, first, await versions.pinned(model)))[1]
+
+
+class UnloadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of `POST /engine/unload`."""
+
+    version: Annotated[int, msgspec.Meta(ge=0)]
+
+
+async def control(versions: Versions, what: str, raw: bytes, key: str) -> dict[str, Any]:
+    """The answer to `POST /engine/WHAT`. Versions that were promoted meanwhile go live when the engine samples again. Raises
+    Refusal."""
+    _check_key(key)
+    engine = versions.live
+    if what == "unload":
+        version = _decoded(raw, UnloadRequest).version
+        return {"object": "engine", "version": version, "unloaded": await engine.unload(version)}
+    works = {"pause": engine.pause, "resume": engine.resume, "sleep": engine.sleep, "wake": engine.wake}
+    await versions.between_swaps(works[what])
+    return {"object": "engine", "waiting_for": engine.waiting_for()}
+
+
+def _check_key(key: str) -> None:
+    if key != OWN:
+        raise Refusal(403, "this needs the run's own key", code="own_key_needed")
+
+
+def _decoded(raw: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal(400, f"the body is not valid: {error}") from error

@@ -16,7 +16,7 @@ from clawctl.config import Recipe, name_code_for_stages, names_code_from_up, sta
 from clawctl.errors import ClawError
 from clawctl.registry import is_file
 
-_FILES = ("train.backend", "train.custom_loss", "judge.custom_rm", "eval.suites", "serve.engine")  # file.py:name
+_FILES = ("train.backend", "train.custom_loss", "judge.custom_rm", "eval.suites", "serve.engine", "play.env")  # file.py:name
 _COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and its possible imports
 
 
@@ -61,7 +61,7 @@ def _values(recipe: Recipe, key: str) -> list[Any]:
     value = getattr(getattr(recipe, section), name)
     if key == "eval.suites":
         return [suite.name for suite in value if is_file(suite.name)]
-    if key in ("train.backend", "serve.engine") and not is_file(value):
+    if key in ("train.backend", "serve.engine", "play.env") and value and not is_file(value):
         return []
     return [value] if value else []
 

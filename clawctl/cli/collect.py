@@ -32,11 +32,22 @@ def collect(
     custom_generate: Annotated[
         str | None, typer.Option("--custom-generate", "--custom-generate-function-path", hidden=True)
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, hidden=True)] = 1,
+    env: Annotated[
+        str | None,
+        typer.Option("--env", help="Play this environment instead: built in, file.py:name, or of an installed package."),
+    ] = None,
+    tasks: play.Tasks = None,
+    attempts: play.Attempts = None,
+    parallel: play.Parallel = None,
+    seed: play.Seed = None,
+    rounds: play.Rounds = None,
+    option: play.Options = None,
+    worker: play.Worker = False,
+    server: play.Server = None,
     log_level: LogLevel = "info",
 ) -> None:
     """Group captures into sessions and publish their turns. Each turn is published with its next state, which followed the
-    answer."""
+    answer. With --env, play the episodes of an environment against this run's server."""
     if rating is not None and import_from is None:
         raise ClawError("--rating needs --import", "import with `clawctl import FILE --rating N`; rate served turns over HTTP", 2)
     if custom_generate is not None and custom_rollout is None:
@@ -53,8 +64,10 @@ def collect(
         data.export_turns(export_to, run, recipe, as_json, log_level)
     if custom_rollout is not None and not dry_run:
         warn_of_old_spelling("collect --custom-rollout", f"play {custom_rollout}")
-        play.play(custom_rollout, run, recipe, custom_generate, episodes, log_level=log_level)
-    if import_from or export_to or custom_rollout:
+        play.play(custom_rollout, run, recipe, custom_generate, tasks, log_level=log_level)
+    if env is not None:
+        play.play(env, run, recipe, None, tasks, attempts, parallel, seed, rounds, option, worker, server, log_level)
+    if import_from or export_to or custom_rollout or env:
         return
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show

@@ -29,6 +29,11 @@ def _name(own: str) -> Option:
     return Option(lambda value: (own, value), f"use {own}")
 
 
+def _option(name: str) -> Option:
+    """An option of the environment."""
+    return Option(lambda value: ("--option", f"{name}={value}"), f"use --option {name}=VALUE")
+
+
 def _recipe(key: str) -> Option:
     return _refused(f"set {key} in the recipe")
 
@@ -57,12 +62,27 @@ def _no_resume(value: str) -> Sequence[str] | None:
 
 _RUN = _refused("all stages share one run directory: --run FOLDER")
 _MODEL_OF_RUN = _refused("the run sets the model: use serve --model, or model.path in the recipe")
-_ENVIRONMENT = _refused("clawctl runs no environments itself; connect the agent to clawctl serve, or use clawctl play file.py:name")
+_ENVIRONMENT = _refused("environments are played by `clawctl collect --env NAME`")
+_NO_SCREENSHOTS = _refused("no environment of clawctl uses screenshots; pages are shown to the model as text")
 _NO_ENDPOINT = _refused("collect reads the captures of clawctl serve --intercept: --run FOLDER")
 _ALWAYS = _flag("it is always on")
 _ENGINES = "--engine vllm starts vLLM; for SGLang, start it yourself and pass --upstream URL --upstream-kind sglang"
 _GOES_ON = "training always resumes from the newest checkpoint of --run; clawctl policies rollback goes back"
 
+_PLAYING = {
+    "--parallel-envs": _name("--parallel"),
+    "--num-envs": _name("--parallel"),
+    "--num-parallel-envs": _name("--parallel"),
+    "--num-tasks": _name("--tasks"),
+    "--num-rollouts-per-prompt": _name("--attempts"),
+    "--n-samples-per-prompt": _name("--attempts"),
+    "--max-steps": _option("max_turns"),
+    "--max-turns": _option("max_turns"),
+    "--tools-config": _option("tools"),
+    "--swe-bench-path": _option("path"),
+    "--screenshot-backend": _NO_SCREENSHOTS,
+    "--use-screenshots": _refused("no environment of clawctl uses screenshots", takes_value=False),
+}
 _FOLDERS = {f"--{name}": _RUN for name in ("rl-buffer-dir", "output-dir", "record-dir", "data-dir", "input-dir", "rollout-dir")}
 
 OPTIONS: dict[str, dict[str, Option]] = {
@@ -86,11 +106,10 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--multi-turn": _ALWAYS,
         "--max-concurrent-sessions": _refused("the number of sessions is not limited; serve.limits in the recipe limits requests"),
         "--session-timeout": _recipe("collect.session_timeout_s"),
-        "--env": _ENVIRONMENT,
-        "--task-type": _ENVIRONMENT,
-        "--parallel-envs": _ENVIRONMENT,
-        "--num-rollouts-per-prompt": _recipe("train.group_size"),
+        "--task-type": _name("--env"),
+        **_PLAYING,
     },
+    "play": {**_PLAYING},
     "judge": {
         "--judge-model": _name("--model"),
         "--judge-endpoint": _name("--endpoint"),

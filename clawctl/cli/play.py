@@ -1,44 +1,84 @@
-"""`clawctl play`."""
+"""`clawctl play`, which is `clawctl collect --env` in other words."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+import yaml
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
+from clawctl.errors import ClawError
+
+Tasks = Annotated[int | None, typer.Option("--tasks", "--episodes", min=1, help="Number of tasks; with --generate of episodes.")]
+Attempts = Annotated[int | None, typer.Option(min=1, help="Episodes of each task. Several are a group.")]
+Parallel = Annotated[int | None, typer.Option(min=1, help="Episodes at a time.")]
+Seed = Annotated[int | None, typer.Option(help="Seed that selects the tasks.")]
+Rounds = Annotated[int | None, typer.Option(min=0, help="How often all tasks are played; 0: without end.")]
+Options = Annotated[list[str] | None, typer.Option("--option", help="An option of the environment, NAME=VALUE. May be repeated.")]
+Worker = Annotated[
+    bool, typer.Option("--worker", help="Leave tasks to the workers that play them now, and exit when none is free.")
+]
+Server = Annotated[str | None, typer.Option("--server", help="URL of the run's server, for workers on other hosts.")]
 
 
 def play(
-    rollout: Annotated[str, typer.Argument(help="An environment: built in, file.py:name, or of an installed package.")],
+    rollout: Annotated[
+        str | None, typer.Argument(help="An environment: built in, file.py:name, or of an installed package. Unset: play.env.")
+    ] = None,
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
     generate: Annotated[
         str | None, typer.Option(help="Your own sampler: file.py:name. Then ROLLOUT is a function that plays an episode with it.")
     ] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Number of tasks, or with --generate of episodes.")] = 1,
-    attempts: Annotated[int, typer.Option(min=1, help="Episodes of each task. Several are a group.")] = 1,
-    parallel: Annotated[int, typer.Option(min=1, help="Episodes at a time.")] = 4,
-    seed: Annotated[int, typer.Option(help="Seed that selects the tasks.")] = 0,
+    tasks: Tasks = None,
+    attempts: Attempts = None,
+    parallel: Parallel = None,
+    seed: Seed = None,
+    rounds: Rounds = None,
+    option: Options = None,
+    worker: Worker = False,
+    server: Server = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Play an environment against this run's server. The server captures the episodes and is sent their outcomes."""
-    opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=True)
-    from clawctl.environments import ENVIRONMENTS, create, is_environment
-
-    found = ENVIRONMENTS.load(rollout, "play") if generate is None else None
-    if not is_environment(found):
+    """Play an environment against this run's server. `clawctl collect --env` is the same. What was played is not played again."""
+    settings = {
+        "play.env": rollout, "play.tasks": tasks, "play.attempts": attempts, "play.parallel": parallel, "play.seed": seed,
+        "play.rounds": rounds, "play.options": _options(option),
+    }  # fmt: skip
+    if rollout is not None and (generate is not None or _is_rollout(rollout)):
+        opened, resolved = open_stage("collect", run, recipe, {}, log_level, create=True)
         from clawctl.collect.custom_rollout import collect_custom
 
-        collect_custom(opened, resolved, rollout, generate, episodes)
+        collect_custom(opened, resolved, rollout, generate, tasks or 1)
         return
-    import asyncio
+    play_environment(run, recipe, settings, worker, server, log_level)
 
-    from clawctl.environments.player import play_episodes
+
+def play_environment(
+    run: Path, recipe: Path | None, settings: dict[str, Any], worker: bool, server: str | None, log_level: str
+) -> None:
+    """Open the run and play. Raises ClawError."""
+    opened, resolved = open_stage("play", run, recipe, settings, log_level, create=True)
+    from clawctl.environments.worker import play as work
     from clawctl.printing import answers
-    from clawctl.process import stop_on_signals
-    from clawctl.run.endpoint import own_endpoint
 
-    environment = create(found, rollout, "play")
-    tasks = environment.tasks("train", episodes, seed)
-    summary = asyncio.run(play_episodes(environment, tasks, own_endpoint(opened, resolved), attempts, parallel, stop_on_signals()))
-    answers().print(summary.words)
+    answers().print(work(opened, resolved, worker, server).words)
+
+
+def _is_rollout(name: str) -> bool:
+    """Whether a file has a function there, and no environment: those need --generate, which is then said."""
+    from clawctl.environments import ENVIRONMENTS, is_environment
+
+    return not is_environment(ENVIRONMENTS.load(name, "play"))
+
+
+def _options(given: list[str] | None) -> dict[str, Any] | None:
+    """`["max_turns=30"]` as `{"max_turns": 30}`. Raises ClawError (exit code 2)."""
+    found = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise ClawError(f"--option {each} has no value", "write --option NAME=VALUE", 2)
+        found[name.replace("-", "_")] = yaml.safe_load(value)
+    return found or None

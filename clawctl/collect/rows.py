@@ -7,12 +7,12 @@ from clawctl.collect.canonical import CanonicalRequest, role_of, text_of
 from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.run.holdout import HELD_OUT
-from clawctl.run.outcomes import EPISODE_FAILED, SessionOutcome
+from clawctl.run.outcomes import EPISODE_FAILED, WITHOUT_OUTCOME, SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given: these, then HELD_OUT (`clawctl.run.holdout`), EPISODE_FAILED
-# (`clawctl.run.outcomes`), REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL (`clawctl.cut_calls`) comes after
-# CANCELLED, and serve's own reason after that.
+# The whole vocabulary, the first that applies is given: these, then HELD_OUT (`clawctl.run.holdout`), EPISODE_FAILED and
+# WITHOUT_OUTCOME (`clawctl.run.outcomes`), REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL (`clawctl.cut_calls`)
+# comes after CANCELLED, and serve's own reason after that.
 SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"
@@ -47,6 +47,7 @@ def untrainable_reason(
         (exchange.policy_version is None, NO_POLICY_VERSION),
         (held_out, HELD_OUT),
         (outcome is not None and outcome.status == "failed", EPISODE_FAILED),
+        (outcome is None and exchange.hints.get("episode") is not None, WITHOUT_OUTCOME),
         (not told and repeated, REGENERATED),
         (not told and (outcome is None or outcome.reward is None), NO_NEXT_STATE),
     ]
@@ -125,6 +126,7 @@ def make_turn(
         top_k=exchange.top_k,
         finish_reason=exchange.finish_reason,
         outcome_reward=None if outcome is None or reason == REGENERATED else outcome.reward,
+        step_reward=None if outcome is None or reason == REGENERATED else outcome.steps.get(exchange.exchange_id),
         feedback=feedback,
         trainable=reason is None,
         untrainable_reason=reason,

@@ -19,6 +19,7 @@ and one that is not closes as "regenerated".
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from clawctl.collect.asides import Asides, brings_results_alone, new_words
@@ -250,10 +251,12 @@ class Sessions:
         for outcome in given:
             trees = self._of_session.get((outcome.key, outcome.session_id), [])
             begun = [tree for tree in trees if any(node.created_at <= outcome.created_at for node in tree.nodes)]
-            if not begun or not all(tree.is_episode for tree in begun):
+            if outcome.episode is None and (not begun or not all(tree.is_episode for tree in begun)):
                 late.append(outcome)
             if begun:
+                before = len(self._rows)
                 self._end_session(outcome.key, outcome.session_id)
+                self._rows[before:] = _with_episode(self._rows[before:], outcome)
         return late
 
     def _close_rated(self, node: Node, feedback: Feedback) -> None:
@@ -386,6 +389,17 @@ class Sessions:
         """The turns whose tree ended since the last call: they are never looked at again."""
         ended, self._ended = self._ended, []
         return ended
+
+
+def _with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
+    """The rows of a session, with what is known of their episode in each that was asked before its outcome."""
+    place, until = (outcome.key, outcome.session_id), outcome.created_at
+    own = [row for row in rows if (row.user, row.session_id) == place and row.created_at <= until]
+    first = min((row.policy_version for row in own if row.policy_version is not None), default=None)
+    last = max((row.policy_version_end for row in own if row.policy_version_end is not None), default=None)
+    said = outcome.in_row((first, last))
+    known = {row.turn_id for row in own}
+    return [replace(row, episode=said) if row.turn_id in known else row for row in rows]
 
 
 def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:

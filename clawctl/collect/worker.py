@@ -238,7 +238,7 @@ class Collector:
 
     def _publish(self) -> bool:
         """Write one shard. False if the disk refuses: the rows wait, and the next look tries again."""
-        rows = self._waiting[: self._settings.shard_turns]
+        rows = self._waiting[: _whole_episodes(self._waiting, self._settings.shard_turns)]
         try:
             self._write(rows)
         except OSError as error:
@@ -290,6 +290,14 @@ class Collector:
 
 def _time(arrived: Arrived) -> float:
     return arrived.time
+
+
+def _whole_episodes(rows: list[Turn], most: int) -> int:
+    """How many of the first rows a shard takes: `most`, and the rest of the last one's episode. They wait next to each other."""
+    count = min(most, len(rows))
+    while 0 < count < len(rows) and rows[count].episode is not None and rows[count].session_id == rows[count - 1].session_id:
+        count += 1
+    return count
 
 
 def _late_id(outcome: SessionOutcome) -> str:

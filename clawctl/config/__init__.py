@@ -21,9 +21,10 @@ from clawctl.config.environment import (
     state_folder,
     warning_of_variables,
 )
-from clawctl.config.eval import EvalConfig, GateConfig, GateLimit, SuiteConfig
+from clawctl.config.eval import EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
+from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.recipe import Recipe, dump_recipe, known_keys, load_recipe, recipe_file
 from clawctl.config.section import Section
@@ -35,6 +36,7 @@ from clawctl.config.variables import gpu_numbers
 __all__ = [
     "DEMO_MODEL",
     "CollectConfig",
+    "EvalBudget",
     "EvalConfig",
     "GateConfig",
     "GateLimit",
@@ -43,6 +45,7 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "Nodes",
+    "PlayConfig",
     "PrivacyConfig",
     "Recipe",
     "Section",

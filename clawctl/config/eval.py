@@ -1,6 +1,6 @@
 """`eval:`, how a policy is measured, and `gate:`, which policy may go live."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_serializer, model_validator
 from pydantic_core import PydanticCustomError
@@ -41,6 +41,19 @@ class SuiteConfig(Section):
         return self.name
 
 
+class EvalBudget(Section):
+    """The most that the gate spends on one candidate. It stops as soon as the evidence is enough."""
+
+    comparisons: int | None = Field(None, gt=0)
+    """Comparisons of a metric with one reference version. Unset: the tasks of `eval.problems`, and no more."""
+    seconds: float | None = Field(None, gt=0)
+    """Time spent on measuring."""
+    calls: int | None = Field(None, gt=0)
+    """Model calls."""
+    tokens: int | None = Field(None, gt=0)
+    """Prompt and answer tokens of these calls."""
+
+
 class EvalConfig(Section):
     suites: list[SuiteConfig] = [SuiteConfig(name="personalisation")]
     """Suites to run: names, or mappings with settings of their own. `personalisation` simulates students and teachers. It measures
@@ -58,6 +71,8 @@ class EvalConfig(Section):
     """Maximum number of tokens in an answer. The limit also bounds the time for a version that does not stop by itself."""
     concurrency: int = Field(16, gt=0)
     """Maximum number of tasks in work at a time."""
+    budget: EvalBudget = EvalBudget()
+    """The most that the gate spends on one candidate. Each record shows what was spent."""
     endpoint: HttpUrl | None = None
     """Server to measure. Unset: the server of this run."""
 
@@ -78,17 +93,29 @@ class GateLimit(Section):
     metric: str
     """A metric that it reports. More is better."""
     max_drop: float = Field(ge=0)
-    """Largest allowed drop of the metric."""
+    """The margin: a candidate that is worse by this much is not promoted."""
 
 
 class GateConfig(Section):
     max_correctness_drop: float = Field(0.10, ge=0, le=1)
-    """Largest allowed drop in the share of correct answers of `personalisation`. A candidate is refused if it falls further below
-    the live version, the base version or the best version so far."""
+    """The margin for the share of correct answers of `personalisation`. A candidate is refused if it is that much worse than the
+    live version, the base version or the best version so far."""
     max_satisfaction_drop: float = Field(0.10, ge=0, le=1)
-    """Largest allowed drop in satisfaction, by the same comparison."""
+    """The margin for satisfaction, by the same comparison."""
     limits: list[GateLimit] = []
     """Metrics of any suites, instead of these two. The short form is a list: `gate: [{suite: …, metric: …, max_drop: …}]`."""
+    error: float = Field(0.05, gt=0, lt=0.5)
+    """Highest probability of promoting a candidate that is worse by the margin, and of refusing one that is no worse."""
+    undecided: Literal["keep", "promote", "estimate"] = "keep"
+    """What happens when `eval.budget` is spent and the evidence is not enough. `keep` refuses the candidate, `promote` promotes it,
+    `estimate` promotes it if no mean is lower by more than its margin. When a suite has no more tasks, the estimate decides."""
+    share: float = Field(0.0, ge=0, le=0.5)
+    """Share of the new sessions that a candidate answers before it goes live: 0.1 is a tenth. All turns of a session have the same
+    version. 0: none."""
+    share_wait_s: float = Field(86400.0, gt=0)
+    """Longest time that sessions are shared. After it the measurement decides."""
+    watch: bool = True
+    """Whether a live version is rolled back when its users complain more often than under its predecessor."""
 
     @model_validator(mode="before")
     @classmethod
@@ -100,15 +127,19 @@ class GateConfig(Section):
         if "limits" in self.model_fields_set:
             if not self.limits:
                 raise PydanticCustomError("no_limits", "a gate without rows refuses nothing: name a metric, or leave the gate out")
-            if ignored := self.model_fields_set - {"limits"}:
+            if ignored := self.model_fields_set & _PERSONALISATION:
                 raise PydanticCustomError("both_forms", "{name} has no effect beside rows", {"name": min(ignored)})
         return self
 
     @model_serializer(mode="plain")
     def short(self) -> Any:
+        """The rows alone where nothing else was set."""
+        own = {name: getattr(self, name) for name in type(self).model_fields if name not in (*_PERSONALISATION, "limits")}
+        own = {name: value for name, value in own.items() if value != type(self).model_fields[name].default}
         if self.limits:
-            return [limit.model_dump() for limit in self.limits]
-        return {"max_correctness_drop": self.max_correctness_drop, "max_satisfaction_drop": self.max_satisfaction_drop}
+            rows = [limit.model_dump() for limit in self.limits]
+            return {"limits": rows, **own} if own else rows
+        return {name: getattr(self, name) for name in sorted(_PERSONALISATION)} | own
 
     @property
     def rows(self) -> list[GateLimit]:
@@ -117,3 +148,6 @@ class GateConfig(Section):
             GateLimit(suite="personalisation", metric="correctness", max_drop=self.max_correctness_drop),
             GateLimit(suite="personalisation", metric="satisfaction", max_drop=self.max_satisfaction_drop),
         ]
+
+
+_PERSONALISATION = {"max_correctness_drop", "max_satisfaction_drop"}

@@ -11,6 +11,7 @@ from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
+from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.section import Section
 from clawctl.config.serve import ServeConfig
@@ -29,6 +30,8 @@ class Recipe(Section):
     """The server."""
     collect: CollectConfig = CollectConfig()
     """How captures become sessions."""
+    play: PlayConfig = PlayConfig()
+    """Which episodes are played."""
     judge: JudgeConfig = JudgeConfig()
     """How turns are judged."""
     train: TrainConfig = TrainConfig()

@@ -11,11 +11,16 @@ An environment is built in, `file.py:name`, or the entry point `clawctl.environm
 import inspect
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, cast
 
 from clawctl.errors import ClawError
 from clawctl.registry import Registry
+from clawctl.run.endings import ending_of
 from clawctl.run.endpoint import Endpoint
+
+EPISODE_S = 600.0
+WORST = -1.0
 
 Split = Literal["train", "eval"]
 Status = Literal["done", "failed"]
@@ -41,13 +46,16 @@ class Outcome:
     """What the environment says of an episode.
 
     An episode that the policy ended (it is done, or out of turns, time or context) has the status "done" and is graded. One that
-    something else ended (a sandbox, a server, a verifier) is "failed" and never trained. One that was killed has no outcome.
+    something else ended (a sandbox, a server, a verifier) is "failed", never trained, and played again. One that was killed has no
+    outcome. `clawctl.run.endings` has all endings.
     """
 
     reward: float | None = None  # -1..1; None: the environment has no opinion, and the judge decides
     parts: Mapping[str, float] = field(default_factory=dict)  # what it is made of, 0..1: {"correctness": True, "speed": 0.5}
     steps: Mapping[str, float] = field(default_factory=dict)  # rewards of single turns, -1..1, by turn id; kept for the trainer
     status: Status = "done"
+    ending: str = ""  # how it ended, a name in `clawctl.run.endings`: "turns"; "": "done", or "environment" if it failed
+    log: str | None = None  # of the verdict, for people
     example: Mapping[str, Any] = field(default_factory=dict)  # what a report shows: {"prompt": "2 + 2?", "reply": "4"}
 
     def __post_init__(self) -> None:
@@ -55,6 +63,8 @@ class Outcome:
             raise ValueError(f"the status {self.status!r} is neither 'done' nor 'failed'")
         if self.status == "failed" and self.reward is not None:
             raise ValueError("a failed episode has no reward")
+        if self.ending and ending_of(self.ending).is_trained != (self.status == "done"):
+            raise ValueError(f"an episode that ended by {self.ending!r} is not {self.status!r}")
         for name, value, low in (
             *(("reward", value, -1) for value in (self.reward,) if value is not None),
             *((f"part {name}", value, 0) for name, value in self.parts.items()),
@@ -64,8 +74,24 @@ class Outcome:
                 raise ValueError(f"{name} is {value!r}, not a number from {low} to 1")
 
 
+class EpisodeFailed(Exception):
+    """What `play` raises where something else than the policy ended the episode: EpisodeFailed("sandbox", "no space left")."""
+
+    def __init__(self, ending: str, problem: str):
+        super().__init__(problem)
+        if ending_of(ending).is_trained:
+            raise ValueError(f"the policy ends an episode by {ending!r}: return an Outcome")
+        self.ending = ending
+
+
 class Environment(Protocol):
-    """Tasks, and how one of them is played. The class is named, not an instance; it is created without arguments."""
+    """Tasks, and how one of them is played. The class is named, not an instance; it is created with the user's options, or without
+    arguments.
+
+    Three attributes are optional. `version`: a new one means that episodes of the old one do not count as played; without it, a
+    hash of the source file is used. `episode_s`: how long an episode may take (EPISODE_S). `worst`: the reward of an episode that
+    ended by time or context before `play` could grade it (WORST).
+    """
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """At most `count` tasks, the same for the same arguments. No task of "train" is one of "eval"."""
@@ -74,8 +100,10 @@ class Environment(Protocol):
     def play(self, task: Task, endpoint: Endpoint) -> Outcome | Awaitable[Outcome]:
         """One attempt. Each model call goes to `endpoint`: its URL, key and model name, with its headers and its sampling.
 
-        `async def play` runs beside other episodes; `def play` runs in a thread of its own. Raises Refused if the server refuses.
-        Any other exception is a failed episode.
+        `async def play` runs beside other episodes; `def play` runs in a thread of its own. Raises Refused if the server refuses,
+        and EpisodeFailed to say what else ended the episode. Any other exception is a failed episode, too; its attribute `ending`
+        counts as well. After
+        `endpoint.deadline` the server answers no call.
         """
         ...
 
@@ -94,14 +122,25 @@ def is_environment(found: object) -> bool:
     return callable(getattr(found, "play", None)) and callable(getattr(found, "tasks", None))
 
 
-def create(found: Any, name: str, option: str) -> Environment:
-    """The environment of what a registry returned: a class without arguments, or an object. Raises ClawError (exit code 2)."""
+def create(found: Any, name: str, option: str, options: Mapping[str, Any] = MappingProxyType({})) -> Environment:
+    """The environment of what a registry returned: a class that takes `options`, or an object. Raises ClawError (exit code 2)."""
     if not is_environment(found):
         cure = "write a class with tasks(split, count, seed) and play(task, endpoint); docs/environments.md has an example"
         raise ClawError(f"{option}: {name} is not an environment", cure, 2)
     if not inspect.isclass(found):
+        if options:
+            raise ClawError(f"{option}: {name} takes no options", "name a class that has these arguments", 2)
         return cast(Environment, found)
     try:
-        return cast(Environment, found())
+        inspect.signature(found).bind(**options)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(found).parameters) or "none"
+        raise ClawError(f"{option}: {name} does not take these options: {error}", f"its options are: {known}", 2) from error
+    except ValueError:
+        pass  # a class without a signature
+    try:
+        return cast(Environment, found(**options))
+    except ClawError:
+        raise
     except Exception as error:  # the user's own code
-        raise ClawError(f"{option}: {name} cannot be created: {error!r}", "write a class without arguments", 2) from error
+        raise ClawError(f"{option}: {name} cannot be created: {error!r}", "fix its __init__", 2) from error

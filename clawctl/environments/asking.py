@@ -1,8 +1,10 @@
 """One chat completion over HTTP, as an environment of a few lines needs it."""
 
 import json
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -15,9 +17,40 @@ TIMEOUT_S = 300.0  # sixteen calls at a time on two cores need it
 class Refused(Exception):
     """The server did not answer a request properly: another status than 200, or an answer that broke off."""
 
-    def __init__(self, problem: str, status: int | None = None):
+    def __init__(self, problem: str, status: int | None = None, code: str | None = None):
         super().__init__(problem)
         self.status = status  # None: no complete HTTP answer at all
+        self.code = code  # of the error: "context_length_exceeded", "episode_over"
+
+
+@dataclass(slots=True)
+class CallCost:
+    """What model calls cost."""
+
+    calls: int = 0
+    tokens: int = 0  # of prompts and answers; a call whose answer has no usage adds none
+
+
+_spent: ContextVar[CallCost | None] = ContextVar("spent", default=None)
+
+
+@contextmanager
+def counted_calls() -> Iterator[CallCost]:
+    """Count the calls that are made inside, also in tasks and threads that begin there."""
+    spent = CallCost()
+    token = _spent.set(spent)
+    try:
+        yield spent
+    finally:
+        _spent.reset(token)
+
+
+def count_call(usage: Any) -> None:
+    """Count one call by the `usage` of its answer. `ask` does this; code with a client of its own calls it."""
+    spent = _spent.get()
+    if spent is not None:
+        spent.calls += 1
+        spent.tokens += int(usage.get("total_tokens") or 0) if isinstance(usage, dict) else 0
 
 
 async def ask(
@@ -41,12 +74,22 @@ async def ask(
                 return await _ask_streaming(used, request, {**body, "stream": True})
             response = await used.post(**request, json=body)
         if response.status_code != 200:
-            raise Refused(f"status {response.status_code}: {response.text[:200]}", response.status_code)
-        return str(response.json()["choices"][0]["message"].get("content") or "")
+            raise _refused(response.status_code, response.text)
+        answer = response.json()
+        count_call(answer.get("usage"))
+        return str(answer["choices"][0]["message"].get("content") or "")
     except httpx.HTTPError as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Refused(f"not a chat completion: {error!r}") from error
+
+
+def _refused(status: int, text: str) -> Refused:
+    try:
+        code = json.loads(text)["error"]["code"]
+    except (ValueError, LookupError, TypeError):
+        code = None
+    return Refused(f"status {status}: {text[:200]}", status, code if isinstance(code, str) else None)
 
 
 def new_client(endpoint: Endpoint) -> httpx.AsyncClient:
@@ -59,8 +102,7 @@ async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], bod
     ended = False
     async with client.stream("POST", **request, json=body) as response:
         if response.status_code != 200:
-            text = (await response.aread()).decode(errors="replace")
-            raise Refused(f"status {response.status_code}: {text[:200]}", response.status_code)
+            raise _refused(response.status_code, (await response.aread()).decode(errors="replace"))
         async for line in response.aiter_lines():
             if not line.startswith("data:"):
                 continue
@@ -74,4 +116,5 @@ async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], bod
             words += [choice["delta"].get("content") or "" for choice in event["choices"]]
     if not ended:
         raise Refused("the stream broke off")
+    count_call(None)
     return "".join(words)

@@ -1,42 +1,53 @@
-"""Plays tasks: one at a time for a suite, or many episodes for training, whose outcomes the server is told."""
+"""Plays tasks: one at a time for a suite, or all attempts at many tasks for training.
+
+The only state is what is on disk. A worker claims a task by its lock, writes a line for each episode before its first call, and
+appends the outcome when it is over. A worker that is killed leaves no outcome and no lock, so another one plays the attempt again;
+nothing is lost, and no attempt has two outcomes.
+"""
 
 import asyncio
 import inspect
 import logging
+import os
+import secrets
+import socket
 import threading
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import httpx
+import orjson
 
-from clawctl.environments import Environment, Outcome, Task
-from clawctl.environments.asking import new_client
+from clawctl.environments import EPISODE_S, WORST, Environment, EpisodeFailed, Outcome, Split, Task
+from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
+from clawctl.run.backlog import Backlog
+from clawctl.run.capabilities import episode_secret, issue
+from clawctl.run.directory import RunDir, claimed
+from clawctl.run.endings import ENDINGS, MOST_TRIES
 from clawctl.run.endpoint import Endpoint
+from clawctl.run.episodes import EpisodeSpec, Played, SpecFile, content_hash
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.outcomes import TRUNCATED, SessionOutcome
 
 log = logging.getLogger("play")
 
-_TRIES = 5  # for an outcome that the server cannot take just now
+_GRACE_S = 60.0  # for `play` to return after the deadline; it may have to compute a verdict
+_LOOK_S = 0.5  # between two looks at what other workers do, and at whether to stop
+_SERVER_WAIT_S = 600.0  # for a server that restarts
+_LONGEST_LOG = 16_000  # characters of a verdict's log
 _PLAIN = "!#$&'()*+,/:;=?@[] "  # of a task's name, other characters cannot be in a header
-_NOT_NOW = (408, 429, 500, 502, 503, 504)
 
 
-@dataclass(slots=True)
-class Summary:
-    """What was played."""
-
-    endings: Counter[str] = field(default_factory=Counter)  # {"done": 14, "failed": 2}
-    rewards: list[float] = field(default_factory=list)
-
-    @property
-    def words(self) -> str:
-        """ "16 episodes: 14 done, 2 failed; mean reward 0.25"."""
-        endings = ", ".join(f"{count} {status}" for status, count in sorted(self.endings.items()))
-        reward = f"; mean reward {sum(self.rewards) / len(self.rewards):.2f}" if self.rewards else ""
-        return f"{sum(self.endings.values())} episodes: {endings or 'none'}{reward}"
+# ---- one episode ---------------------------------------------------------------------------------------------------------
 
 
 async def play_task(environment: Environment, task: Task, endpoint: Endpoint) -> Outcome:
@@ -44,79 +55,318 @@ async def play_task(environment: Environment, task: Task, endpoint: Endpoint) ->
     if inspect.iscoroutinefunction(environment.play):
         found = await environment.play(task, endpoint)
     else:
-        found = await asyncio.to_thread(environment.play, task, endpoint)
+        found = await _in_thread(partial(environment.play, task, endpoint))
     if not isinstance(found, Outcome):
         raise TypeError(f"play returned {type(found).__name__}, not an Outcome")
     return found
 
 
-async def play_episodes(
-    environment: Environment, tasks: Sequence[Task], endpoint: Endpoint, attempts: int, parallel: int, stop: threading.Event
-) -> Summary:
-    """Play each task `attempts` times, `parallel` episodes at a time, until done or stopped. Each episode is a session of its own.
-    The attempts at a task are a group. Raises ClawError if the server does not take an outcome."""
-    visit = uuid4().hex[:8]  # the same tasks may be played again: those episodes are in other groups
-    waiting = [(number, task, attempt) for number, task in enumerate(tasks) for attempt in range(attempts)]
-    waiting.reverse()
-    summary = Summary()
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    """The result of `call`, from a thread of its own. The pool of asyncio has six threads on two cores, however many episodes are
+    to be played at a time, and the process would wait for them when it ends."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
 
-    async def work(client: httpx.AsyncClient) -> None:
-        while waiting and not stop.is_set():
-            number, task, attempt = waiting.pop()
-            group = task.group or (f"{visit}-{number}" if attempts > 1 else "")
-            await _play_episode(environment, task, endpoint, f"{visit}-{number}-{attempt}", group, client, summary)
+    def settle(found: Any, error: BaseException | None) -> None:
+        if not result.done():
+            result.set_exception(error) if error is not None else result.set_result(found)
 
-    async with new_client(endpoint) as client:
+    def work() -> None:
+        found, problem = None, None
         try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(min(parallel, len(waiting))):
-                    workers.create_task(work(client))
+            found = call()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+            problem = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, found, problem)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await result
+
+
+async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit_s: float) -> Outcome:
+    """The outcome of one episode, whatever happens in it: the table in `clawctl.run.endings` says which kinds there are."""
+    worst = float(getattr(environment, "worst", WORST))
+    try:
+        async with asyncio.timeout(limit_s + _GRACE_S) as clock:
+            outcome = await play_task(environment, task, endpoint)
+        return outcome if outcome.ending else replace(outcome, ending="done" if outcome.status == "done" else "environment")
+    except EpisodeFailed as failed:
+        return _failed(task, failed.ending, failed)
+    except Refused as refused:
+        if refused.code in _ENDED_BY_POLICY:
+            return Outcome(reward=worst, ending=_ENDED_BY_POLICY[refused.code], log=str(refused))
+        return _failed(task, "server", refused)
+    except TimeoutError as error:
+        trouble = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
+        return _failed(task, "environment", trouble)
+    except Exception as error:  # noqa: BLE001 - the user's own code
+        told = getattr(error, "ending", "")  # exceptions of the environment's own may have one
+        return _failed(task, told if told in ENDINGS and ENDINGS[told].kind == "other" else "environment", error)
+
+
+_ENDED_BY_POLICY = {"episode_over": "time", "context_length_exceeded": "context"}  # codes of the server
+
+
+def _failed(task: Task, ending: str, error: Exception) -> Outcome:
+    log.warning("an episode of task %s failed (%s): %s", task.id, ending, error)
+    log.debug("%s", task.id, exc_info=error)
+    return Outcome(status="failed", ending=ending, log=f"{type(error).__name__}: {error}")
+
+
+# ---- a plan --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be played: each task `attempts` times. The same arguments give the same plan, on any host and at any time."""
+
+    name: str  # of the environment, as the user wrote it
+    environment: Environment
+    tasks: Sequence[Task]
+    attempts: int
+    seed: int
+    round: int = 0  # the same tasks may be played again: those episodes are in other groups
+
+    @cached_property
+    def version(self) -> str:
+        """Of the environment: its `version`, or a hash of the file that it is in."""
+        told = getattr(self.environment, "version", None)
+        if told is not None:
+            return str(told)
+        try:
+            source = inspect.getsourcefile(type(self.environment))
+            return blake2b(Path(source or "").read_bytes(), digest_size=8).hexdigest()
+        except (OSError, TypeError):
+            return "unknown"
+
+    @cached_property
+    def hashes(self) -> list[str]:
+        """Of the tasks' contents."""
+        return [content_hash(task.spec) for task in self.tasks]
+
+    @cached_property
+    def id(self) -> str:
+        """ "e" and ten hexadecimal digits."""
+        tasks = [(task.id, task.split, task.group, hashed) for task, hashed in zip(self.tasks, self.hashes, strict=True)]
+        named = [self.name, self.version, tasks, self.attempts, self.seed, self.round]
+        return f"e{blake2b(orjson.dumps(named), digest_size=5).hexdigest()}"
+
+
+def make_plan(
+    environment: Environment, name: str, count: int, attempts: int, seed: int, round_: int = 0, split: Split = "train"
+) -> Plan:
+    """Raises ClawError (exit code 2) if the environment has no such tasks, or two of one id."""
+    tasks = environment.tasks(split, count, seed)
+    if not tasks:
+        raise ClawError(f"{name} has no tasks for {split!r}", f"return some from tasks({split!r}, count, seed)", 2)
+    if repeated := [task_id for task_id, times in Counter(task.id for task in tasks).items() if times > 1]:
+        raise ClawError(f"{name} has several tasks with the id {repeated[0]!r}", "give each task an id of its own", 2)
+    return Plan(name, environment, tasks, attempts, seed, round_)
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was played, in this process and by others."""
+
+    endings: Counter[str] = field(default_factory=Counter)  # {"done": 14, "sandbox": 2}
+    rewards: list[float] = field(default_factory=list)
+    by_task: dict[int, list[float]] = field(default_factory=dict)  # the rewards of each task
+    running: int = 0
+
+    def add(self, number: int, outcome: SessionOutcome) -> None:
+        self.endings[outcome.ending or outcome.status] += 1
+        if outcome.reward is not None:
+            self.rewards.append(outcome.reward)
+            self.by_task.setdefault(number, []).append(outcome.reward)
+
+    @property
+    def solved(self) -> float | None:
+        """The share of tasks that at least one attempt solved (reward above 0): pass@k for k attempts. None without rewards."""
+        return sum(max(rewards) > 0 for rewards in self.by_task.values()) / len(self.by_task) if self.by_task else None
+
+    @property
+    def words(self) -> str:
+        """ "16 episodes: 14 done, 2 sandbox; mean reward 0.25"."""
+        endings = ", ".join(f"{count} {ending}" for ending, count in sorted(self.endings.items()))
+        reward = f"; mean reward {sum(self.rewards) / len(self.rewards):.2f}" if self.rewards else ""
+        return f"{sum(self.endings.values())} episodes: {endings or 'none'}{reward}"
+
+
+class Player:
+    """One worker of a plan. Any number of them may run, on any host that sees the run directory."""
+
+    def __init__(
+        self,
+        run: RunDir,
+        plan: Plan,
+        server: Callable[[], Endpoint],
+        parallel: int,
+        stop: threading.Event,
+        sampling: dict[str, Any] | None = None,
+        redact: Callable[[str], str] = str,
+        backlog: Backlog | None = None,
+    ) -> None:
+        """`server` is asked for each episode: a restarted server may have another address. With a `backlog`, episodes wait for the
+        trainer."""
+        self.summary = Summary()
+        self._run, self._plan, self._server, self._stop = run, plan, server, stop
+        self._sampling, self._backlog = sampling or {}, backlog
+        self._slots = asyncio.Semaphore(parallel)
+        self._played = Played(run, plan.id)
+        self._secret, self._specs, self._outcomes = episode_secret(run), SpecFile(run), FeedbackFile(run.feedback)
+        self._redact = redact
+        self._worker = f"{socket.gethostname()}:{os.getpid()}"
+        self._counted: set[tuple[int, int]] = set()  # attempts that are in the summary
+        self._told_full, self._began = False, time.time()
+
+    @property
+    def total(self) -> int:
+        return len(self._plan.tasks) * self._plan.attempts
+
+    async def play(self, wait_for_others: bool = True) -> Summary:
+        """Play what is left of the plan, until it is settled or the worker is to stop. A stopped worker leaves its running episodes
+        without an outcome. Without `wait_for_others`, tasks that other workers play are left to them. Raises ClawError."""
+        playing = asyncio.create_task(self._play(wait_for_others))
+        while not playing.done():
+            await asyncio.wait({playing}, timeout=_LOOK_S)
+            if self._stop.is_set():
+                playing.cancel()
+        try:
+            await playing
+        except asyncio.CancelledError:
+            log.info("stopped; the running episodes have no outcome and will be played again")
         except ExceptionGroup as failed:  # the first one has stopped the others
             raise failed.exceptions[0] from None
-    return summary
+        return self.summary
 
+    async def _play(self, wait_for_others: bool) -> None:
+        self._look()
+        left = [number for number in range(len(self._plan.tasks)) if not self._is_settled(number)]
+        while left:
+            busy: list[int] = []
+            async with asyncio.TaskGroup() as groups:
+                for number in left:
+                    await self._room()
+                    lock = self._claim(number)
+                    if lock is None:
+                        busy.append(number)
+                    else:
+                        groups.create_task(self._group(number, lock))
+            self._look()
+            left = [number for number in busy if not self._is_settled(number)] if wait_for_others else []
+            if left:
+                await asyncio.sleep(_LOOK_S)
 
-async def _play_episode(
-    environment: Environment, task: Task, endpoint: Endpoint, session: str, group: str, client: httpx.AsyncClient, summary: Summary
-) -> None:
-    names = {"X-Session-Id": session, "X-Task-Id": task.id, "X-Group-Id": group}
-    headers = {name: quote(value, safe=_PLAIN) for name, value in names.items() if value}
-    try:
-        outcome = await play_task(environment, task, replace(endpoint, headers={**endpoint.headers, **headers}))
-    except Exception as error:  # the user's own code, or the server: in neither case the policy
-        log.error("episode %s failed: %r", session, error, exc_info=error)
-        outcome = Outcome(status="failed")
-    await tell_outcome(endpoint, session, outcome, client)
-    summary.endings[outcome.status] += 1
-    if outcome.reward is not None:
-        summary.rewards.append(outcome.reward)
-    log.info("episode %s: %s, reward %s", session, outcome.status, outcome.reward)
+    async def _room(self) -> None:
+        """Wait until an episode may begin."""
+        async with self._slots:  # behind the episodes that wait for their slot already
+            while self._backlog is not None and (why := self._backlog.is_full(self.summary.running)):
+                if not self._told_full:
+                    log.info("waiting: %s", why)
+                self._told_full = True
+                await asyncio.sleep(_LOOK_S)
+            self._told_full = False
 
+    def _look(self) -> None:
+        """Take in what is settled, by any worker."""
+        self._played.look()
+        for number, attempts in self._played.tasks.items():
+            for attempt, outcome in attempts.settled.items():
+                if (number, attempt) not in self._counted:
+                    self._counted.add((number, attempt))
+                    if self._backlog is not None and outcome.created_at >= self._began:
+                        self._backlog.ended(outcome.session_id)
+                    self.summary.add(number, outcome)
 
-async def tell_outcome(endpoint: Endpoint, session: str, outcome: Outcome, client: httpx.AsyncClient) -> None:
-    """`POST /v1/outcome`. An episode that made no call has no session, and so no outcome. Raises ClawError."""
-    body = {
-        "session_id": session,
-        "reward": None if outcome.reward is None else float(outcome.reward),
-        "status": outcome.status,
-        "parts": {name: float(value) for name, value in outcome.parts.items()},
-        "steps": {turn_id: float(value) for turn_id, value in outcome.steps.items()},
-    }
-    problem = ""
-    for attempt in range(_TRIES):
+    def _is_settled(self, number: int) -> bool:
+        return len(self._played.of(number).settled) >= self._plan.attempts
+
+    def _claim(self, number: int) -> ExitStack | None:
+        """Take a task's lock. None if another worker has it."""
+        with ExitStack() as stack:
+            if stack.enter_context(claimed(self._run, f"play-{self._plan.id}-{number}")):
+                return stack.pop_all()
+        return None
+
+    async def _group(self, number: int, lock: ExitStack) -> None:
+        with lock:
+            self._look()  # under the lock: another worker may have played it since
+            todo = [attempt for attempt in range(self._plan.attempts) if attempt not in self._played.of(number).settled]
+            async with asyncio.TaskGroup() as attempts:
+                for attempt in todo:
+                    attempts.create_task(self._attempt(number, attempt))
+            self._look()
+
+    async def _attempt(self, number: int, attempt: int) -> None:
+        """Play episodes until one settles the attempt."""
+        settled, tries = False, self._played.of(number).tries.get(attempt, 0)
+        while not settled:
+            async with self._slots:
+                outcome = await self._episode(number, attempt, tries)
+            settled, tries = outcome.settled, tries + 1
+            if outcome.ending == "server":
+                await self._server_again()
+
+    async def _episode(self, number: int, attempt: int, tries: int) -> SessionOutcome:
+        task, plan, now = self._plan.tasks[number], self._plan, time.time()
+        limit_s = float(getattr(plan.environment, "episode_s", EPISODE_S))
+        spec = EpisodeSpec(
+            session_id=f"{plan.id}-{number}-{attempt}-{secrets.token_hex(4)}", created_at=now, plan=plan.id, environment=plan.name,
+            version=plan.version, task_id=quote(task.id, safe=_PLAIN), task_hash=plan.hashes[number], split=task.split,
+            seed=plan.seed, number=number, group_id=task.group or f"{plan.id}-{number}", attempt=attempt, attempts=plan.attempts,
+            attempt_try=tries, deadline=now + limit_s, sampling=self._sampling, worker=self._worker,
+        )  # fmt: skip
+        endpoint = episode_endpoint(self._server(), issue(self._secret, spec), spec)
+        self._specs.append(spec)
+        self.summary.running += 1
+        began = time.monotonic()
         try:
-            answer = await client.post(
-                f"{endpoint.url}/outcome", json=body, headers={"Authorization": f"Bearer {endpoint.api_key}"}
-            )
-        except httpx.HTTPError as error:
-            problem = f"{type(error).__name__}: {error}"
-        else:
-            if answer.status_code == 200:
-                return
-            if answer.status_code == 404 and outcome.status == "failed":
-                return  # it failed before its first call
-            problem = f"status {answer.status_code}: {answer.text[:200]}"
-            if answer.status_code not in _NOT_NOW:
-                break
-        await asyncio.sleep(0.5 * 2**attempt)
-    raise ClawError(f"the server did not take the outcome of episode {session}: {problem}", "check that it runs with --intercept")
+            outcome = await graded(plan.environment, task, endpoint, limit_s)
+        finally:
+            self.summary.running -= 1
+        ended = self._ended(spec, outcome, time.monotonic() - began)
+        self._outcomes.append(ended)
+        self._look()
+        log.debug("episode %s: %s, reward %s", spec.session_id, ended.ending, ended.reward)
+        return ended
+
+    def _ended(self, spec: EpisodeSpec, outcome: Outcome, seconds: float) -> SessionOutcome:
+        told = None if outcome.log is None else self._redact(outcome.log[-_LONGEST_LOG:])
+        return SessionOutcome(
+            feedback_id=secrets.token_hex(12), created_at=time.time(), key=spec.key, session_id=spec.session_id,
+            status=outcome.status, reward=None if outcome.reward is None else float(outcome.reward),
+            parts={name: float(value) for name, value in outcome.parts.items()},
+            steps={turn_id: float(value) for turn_id, value in outcome.steps.items()}, ending=outcome.ending,
+            truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},
+            settled=outcome.status == "done" or spec.attempt_try + 1 >= MOST_TRIES, episode=asdict(spec),
+        )  # fmt: skip
+
+    async def _server_again(self) -> None:
+        """Wait until the server answers. Episodes must not use up their tries while it restarts. Raises ClawError."""
+        began, told = time.monotonic(), False
+        while not await is_ready(self._server()):
+            if not told:
+                log.warning("the server does not answer; waiting for it")
+            told = True
+            if time.monotonic() - began > _SERVER_WAIT_S:
+                raise ClawError("the server has not answered for ten minutes", "start `clawctl serve --intercept` on this run")
+            await asyncio.sleep(_LOOK_S)
+
+
+def episode_endpoint(server: Endpoint, capability: str, spec: EpisodeSpec) -> Endpoint:
+    """Where an episode's agent calls the model. The capability is in the address, and is the key as well, for agents that accept
+    only one of the two."""
+    headers = {"X-Session-Id": spec.session_id, "X-Task-Id": spec.task_id, "X-Group-Id": quote(spec.group_id, safe=_PLAIN)}
+    url = f"{server.url.removesuffix('/v1')}/e/{capability}/v1"
+    return replace(server, url=url, api_key=capability, headers={**server.headers, **headers}, deadline=spec.deadline)
+
+
+async def is_ready(server: Endpoint) -> bool:
+    """Whether the server answers."""
+    try:
+        async with httpx.AsyncClient(timeout=10.0, verify=server.url.startswith("https:")) as client:
+            answer = await client.get(f"{server.url.removesuffix('/v1')}/health/ready")
+            return answer.status_code == 200
+    except httpx.HTTPError:
+        return False

@@ -11,17 +11,20 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 
 from clawctl.config import GateConfig, Recipe
+from clawctl.environments.asking import counted_calls
 from clawctl.errors import ClawError
-from clawctl.eval.gate import Anchor, Decision, Scores, decide, is_below
+from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_comparisons, decide, explain, is_below, open_rows, settle
 from clawctl.eval.results import is_measured, metrics_of, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
+from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, weigh_rows
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, sole_worker
@@ -32,6 +35,7 @@ from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, l
 
 log = logging.getLogger("eval")
 
+Done = TypeVar("Done")
 _TRIES = 3  # a version that a server which answers cannot serve so often is refused
 
 
@@ -116,14 +120,16 @@ class Follower:
         live = live_version(self.run)
         if live is None:
             return False
-        live_record = self._measured(live)
+        self._measured(live)
         candidate = self._candidate(live)
         if candidate is None:
             return False
-        record = self._measured(candidate)
+        self._measured(candidate)
         if live_version(self.run) != live:
             return True  # LIVE has moved meanwhile: look again
-        decision = self._compare(candidate, record, live, live_record, gate)
+        decision = self._compare(candidate, live, gate)
+        if decision is None:
+            return True
         lineage = read_lineage(self.run)
         if lineage.live != live or candidate not in lineage.living():
             return True
@@ -150,19 +156,116 @@ class Follower:
             self._decided(version, Decision(False, f"{OVERTAKEN} {undecided[-1]} before it was measured", live))
         return undecided[-1] if undecided else None
 
-    def _compare(
-        self, candidate: int, record: dict[str, Any], live: int, live_record: dict[str, Any], gate: GateConfig
-    ) -> Decision:
-        """The gate's decision on a measured candidate. What it was compared with is written into its record."""
-        if not record["suites"]:
-            return Decision(False, record["decision"]["reason"], live)
-        anchors = self._anchors(scores(record), gate, read_lineage(self.run), live)
+    def _compare(self, candidate: int, live: int, gate: GateConfig) -> Decision | None:
+        """The gate's decision on a measured candidate, after as many rounds of comparisons as it needs. The evidence is in its
+        record then. None if LIVE moved meanwhile."""
+        exhausted: set[str] = set()
+        while True:
+            record, live_record = self._measured(candidate), self._measured(live)
+            if not record["suites"]:
+                return Decision(False, record["decision"]["reason"], live)
+            anchors = self._anchors(scores(record), gate, read_lineage(self.run), live)
+            tested = self._tested(candidate, live, anchors, gate, exhausted)
+            spent = spent_budget(record, tested, self.recipe.eval.budget)
+            outcome = settle(tested, spent, gate)
+            found = {"compared": [asdict(anchor) for anchor in anchors], "evidence": [one.as_json() for one in tested]}
+            self._write({**(read_record(self.run, candidate) or record), **found})
+            if outcome != "more":
+                break
+            try:
+                self._ask_for_more(candidate, tested, exhausted)
+            except CannotMeasure as error:
+                if not self._gave_up(candidate, error):
+                    raise
+                return Decision(False, f"it cannot be compared: {error}", live)
+            if live_version(self.run) != live:
+                return None
+        if outcome != "means":
+            return explain(tested, outcome == "promote", spent, live)
         live_scores = scores(live_record) if live_record["suites"] else None
-        decision = decide(scores(record), live_scores, gate, live, anchors)
-        self._write({**(read_record(self.run, candidate) or record), "compared": [asdict(anchor) for anchor in anchors]})
+        compares = {suite.name for suite in self.suites if suite.comparing is not None}
+        if why := by_comparisons([one for one in tested if one.row.suite in compares]):
+            return Decision(False, why, live)
+        rows = [row for row in open_rows(tested, gate) if row.suite not in compares]
+        decision = decide(scores(record), live_scores, rows, live, anchors)
         if live_scores is None and decision.promote:
             return Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
-        return decision
+        if not decision.promote:
+            return decision
+        shown = [decision.reason, *(f"{one.name}: {one.words}" for one in tested if one.version == live and one.row not in rows)]
+        return Decision(True, "; ".join(part for part in shown if part), live)
+
+    def _tested(self, candidate: int, live: int, anchors: Sequence[Anchor], gate: GateConfig, exhausted: set[str]) -> list[Tested]:
+        """The evidence for each row against the live version, the base and, where it was measured again, the best so far."""
+        references = [("the live version", live, self._measured(live))]
+        if live != 0:
+            references.append(("the base", 0, self._measured(0)))
+        for version in sorted({anchor.version for anchor in anchors if anchor.what == BEST} - {0, live}):
+            again = (read_record(self.run, version) or {}).get("again")
+            if again is not None and is_measured(again, self.recipe.eval):
+                references.append((BEST, version, again))
+        record = read_record(self.run, candidate) or {}
+        known = [reference for reference in references if reference[2].get("suites")]
+        return weigh_rows(record, known, anchors, self.suites, gate, self.recipe.eval.budget, exhausted)
+
+    def _ask_for_more(self, candidate: int, tested: Sequence[Tested], exhausted: set[str]) -> None:
+        """One more round for the open rows. Adds to `exhausted` the suites that have no more tasks. Raises CannotMeasure and
+        Stopped."""
+        wanting = [one for one in tested if one.evidence.verdict == "open" and one.more]
+        for suite in self.suites:
+            versions = sorted({(one.version, one.what) for one in wanting if one.row.suite == suite.name})
+            if not versions:
+                continue
+            with self._paid_by(candidate):
+                if suite.comparing is not None:
+                    came = [self._compare_more(suite, candidate, version) for version, _ in versions]
+                else:
+                    came = [self._measure_more(suite, candidate, versions)]
+            if not any(came):
+                exhausted.add(suite.name)
+
+    def _compare_more(self, suite: LoadedSuite, candidate: int, version: int) -> bool:
+        """Comparisons of the candidate with one reference; False if there are no more."""
+        record = read_record(self.run, candidate) or {}
+        begin = asked_so_far(record, suite.name, version)
+        places = [_reachable(self.run, self.recipe, one) for one in (candidate, version)]
+        found = run_until(suite.compare(places[0], places[1], begin, ROUND), self.stop)
+        add_comparisons(record, suite.name, version, found, ROUND)
+        self._write(record)
+        return bool(found)
+
+    def _measure_more(self, suite: LoadedSuite, candidate: int, references: Sequence[tuple[int, str]]) -> bool:
+        """Further tasks, the same for the candidate and its references; False if there are no more. References that lack tasks of
+        the candidate do those first."""
+        asked = _tasks(read_record(self.run, candidate) or {}, suite.name)
+        behind = [one for one in references if not asked <= _tasks(self._part(*one)[1], suite.name)]
+        count = len(asked) if behind else len(asked) + ROUND
+        came = False
+        for version, what in behind or [(candidate, ""), *references]:
+            record, part = self._part(version, what)
+            place = _reachable(self.run, self.recipe, version)
+            measured = run_until(suite.measure_more(place, count, _tasks(part, suite.name)), self.stop)
+            came = add_values(part, suite.name, measured) or came
+            self._write(record)
+        return came
+
+    def _part(self, version: int, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The record of a version, and the measurement in it that counts: the second one of the best so far, else the first."""
+        record = read_record(self.run, version) or {}
+        return record, record["again"] if what == BEST else record
+
+    @contextmanager
+    def _paid_by(self, version: int) -> Iterator[None]:
+        """Add what is spent inside to the record of `version`."""
+        began = time.monotonic()
+        with counted_calls() as spent:
+            try:
+                yield
+            finally:
+                record = read_record(self.run, version)
+                if record is not None:
+                    add_spent(record, time.monotonic() - began, spent.calls, spent.tokens)
+                    self._write(record)
 
     def _anchors(self, candidate: Scores, gate: GateConfig, lineage: Lineage, live: int) -> list[Anchor]:
         """The base version and the best version by each metric, with their scores on the tasks of this recipe.
@@ -189,7 +292,7 @@ class Follower:
                     value = self._again(best).get(metric, value)
                 elif best == live or best not in alike:
                     continue  # compared with anyway, or of other tasks and not in the way
-                anchors.append(Anchor("the best so far", best, *metric, value))
+                anchors.append(Anchor(BEST, best, *metric, value))
         return anchors
 
     def _again(self, version: int) -> Scores:
@@ -202,7 +305,7 @@ class Follower:
         if again is not None and not again["suites"] and again["settings"] == settings_of(self.recipe.eval):
             return scores(record)
         fresh = self._measure(version)
-        record["again"] = {name: fresh[name] for name in ("settings", "suites", "at")}
+        record["again"] = {name: fresh[name] for name in ("settings", "suites", "at", "values")}
         self._write(record)
         log.info("policy %d measured again as an anchor: %s", version, _in_short(fresh))
         return scores(fresh) if fresh["suites"] else scores(record)
@@ -212,12 +315,14 @@ class Follower:
         try:
             return measure(self.run, self.recipe, self.suites, version, self.stop)
         except CannotMeasure as error:
-            if error.gone:
-                raise
-            self.failures[version] += 1
-            if self.failures[version] < _TRIES:
+            if not self._gave_up(version, error):
                 raise
             return _unmeasurable(self.run, self.recipe, version, str(error))
+
+    def _gave_up(self, version: int, error: CannotMeasure) -> bool:
+        """Whether `version` failed as often as it may. A server that is gone is no failure of the version."""
+        self.failures[version] += not error.gone
+        return not error.gone and self.failures[version] >= _TRIES
 
     def _measured(self, version: int) -> dict[str, Any]:
         """The record of `version` with numbers that are comparable for this recipe, measured now if needed. It has no numbers if
@@ -264,12 +369,11 @@ def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version:
 
     Raises CannotMeasure and Stopped.
     """
-    try:
-        endpoint = _endpoint(run, recipe, version)
-    except ClawError as error:
-        raise CannotMeasure(error.problem, gone=True) from error
+    endpoint = _reachable(run, recipe, version)
     began = time.monotonic()
-    measured = asyncio.run(_run_suites(endpoint, suites, stop))
+    with counted_calls() as spent:
+        measured = run_until(_run_suites(endpoint, suites), stop)
+    seconds = time.monotonic() - began
     return {
         "policy": run.policy,
         "version": version,
@@ -277,28 +381,46 @@ def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version:
         "suites": {name: found.as_json() for name, found in measured.items()},
         "examples": [example for found in measured.values() for example in found.examples],
         "decision": asdict(Decision(None, "measured without a decision")),
-        "seconds": time.monotonic() - began,
+        "values": {name: found.values for name, found in measured.items() if found.values},
+        "seconds": seconds,
+        "spent": {"seconds": seconds, "calls": spent.calls, "tokens": spent.tokens},
         "at": time.time(),
     }
 
 
-def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
+def _reachable(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
+    """Where a version is measured. Raises CannotMeasure."""
     if recipe.eval.endpoint is None:
-        return own_endpoint(run, recipe, version)
+        try:
+            return own_endpoint(run, recipe, version)
+        except ClawError as error:
+            raise CannotMeasure(error.problem, gone=True) from error
     return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
 
 
-async def _run_suites(endpoint: Endpoint, suites: Sequence[LoadedSuite], stop: threading.Event) -> dict[str, Measured]:
-    measured: dict[str, Measured] = {}
-    for suite in suites:
-        measuring = asyncio.create_task(suite.measure(endpoint))
-        while not measuring.done():
-            await asyncio.wait({measuring}, timeout=0.2)
+async def _run_suites(endpoint: Endpoint, suites: Sequence[LoadedSuite]) -> dict[str, Measured]:
+    return {suite.name: await suite.measure(endpoint) for suite in suites}
+
+
+def run_until(work: Coroutine[Any, Any, Done], stop: threading.Event) -> Done:
+    """The result of `work`. Raises Stopped if `stop` is set before."""
+
+    async def watched() -> Done:
+        working = asyncio.create_task(work)
+        while not working.done():
+            await asyncio.wait({working}, timeout=0.2)
             if stop.is_set():
-                measuring.cancel()
+                working.cancel()
+                await asyncio.wait({working})
                 raise Stopped
-        measured[suite.name] = await measuring
-    return measured
+        return await working
+
+    return asyncio.run(watched())
+
+
+def _tasks(record: dict[str, Any], suite: str) -> set[str]:
+    """The tasks of a suite for which a record has values."""
+    return set().union(*record.get("values", {}).get(suite, {}).values())
 
 
 def check_gate(gate: GateConfig, suites: Sequence[LoadedSuite]) -> None:

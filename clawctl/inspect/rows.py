@@ -23,7 +23,7 @@ from clawctl.run.shards import UnreadableShard, read_columns
 _FEW = (
     "turn_id", "session_id", "parent_turn_id", "parent_evidence", "turn_index", "kind", "source", "user", "created_at",
     "policy_name", "policy_version", "top_p", "top_k", "group_id", "outcome_reward", "feedback", "trainable", "untrainable_reason",
-    "redacted_by",
+    "redacted_by", "step_reward", "episode",
 )  # fmt: skip
 _WORDS = ("messages", "response", "next_state")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
@@ -78,12 +78,12 @@ def read_rows(run: RunDir, words: bool = False) -> Joined:
             used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
         late = ratings.late_outcome(turn["user"], turn_id)
         if late is not None and step is None:
-            used = {**used, **late.changes(used["untrainable_reason"])}
+            used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
         counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
         newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
         alone = late is not None and step is None and late.decides
         judged = (None, None) if verdict is None or alone else (verdict["judge"], verdict["reward"])
-        earned = worth(newest_rating, used["outcome_reward"], *judged)
+        earned = worth(newest_rating, used["outcome_reward"], judged[0], judged[1], used["step_reward"])
         old = updates.get(turn["policy_version"] or 0, 0)
         why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
         if why_not is not None and skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MOST_TIMES:

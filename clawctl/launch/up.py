@@ -36,7 +36,15 @@ _SAME_S = 0.1  # signals that are closer together count as one: `timeout` and ot
 _LONGEST_WAIT_S = 60.0
 _STEADY_S = 60.0  # a stage that ran so long was well: its next death begins with the first wait again
 _LONGEST_LINE = 4000
-_COLOURS = {"serve": "cyan", "collect": "green", "judge": "yellow", "train": "magenta", "eval": "blue", "up": "white"}
+_COLOURS = {
+    "serve": "cyan",
+    "collect": "green",
+    "play": "bright_green",
+    "judge": "yellow",
+    "train": "magenta",
+    "eval": "blue",
+    "up": "white",
+}
 _PR_SET_PDEATHSIG = 1
 
 
@@ -47,6 +55,8 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
         raise ClawError(
             "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
         )
+    if "play" in recipe.up.stages and recipe.play.env is None:
+        raise ClawError("up.stages has play, but the recipe names no environment", "set play.env", 2)
     if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
         raise one_version_trouble(asked)
     with sole_worker(run, "up"), _log_file(run.log("up")) as file:
@@ -108,6 +118,9 @@ class Child:
                 raise self._refusal()
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
                 self.log.say("up", "train has made all steps")
+                return
+            if code == 0 and self.stage == "play":
+                self.log.say("up", "play has played all episodes")
                 return
             failures = 1 if time.monotonic() - began >= _STEADY_S else failures + 1
             first_s = self.recipe.up.backoff_s

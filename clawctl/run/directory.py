@@ -26,7 +26,19 @@ from clawctl.run.rows import DEFAULT_POLICY, RUN_VERSION
 
 _log = logging.getLogger(__name__)
 
-FOLDERS = ("captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs")
+FOLDERS = (
+    "captures",
+    "feedback",
+    "episodes",
+    "trajectories",
+    "verdicts",
+    "policies",
+    "train",
+    "eval",
+    "quarantine",
+    "locks",
+    "logs",
+)
 
 _ABANDONED_S = 86400.0
 
@@ -60,8 +72,10 @@ class RunDir:
     server = _Place("serve.json")  # the address of the run's server, for the other stages
     api_key = _Place("api_key")  # the server's own key
     api_keys = _Place("api_keys.json")  # the named keys, salted and hashed
+    episode_key = _Place("episode_key")  # the secret that signs the addresses of episodes
     captures = _Place("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
     feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
+    episodes = _Place("episodes")  # `<worker>-<n>.jsonl`: what is played; a worker appends a line before its episode begins
     position = _Place("collect.json")  # how far collect has read the captures
     holdout = _Place("holdout.json")  # the shares of held-out sessions, each with the time from which it counts
     trajectories = _Place("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
@@ -73,6 +87,7 @@ class RunDir:
 
     policies = _Place("policies", own=True)  # `<version>/`: train publishes
     live = _Place("policies", "LIVE", own=True)  # one line: the version that serves
+    shared = _Place("policies", "SHARED", own=True)  # the candidate that answers a share of the sessions, while it does
     moves = _Place("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
     eval = _Place("eval", own=True)  # `<version>.json`
     train = _Place("train", own=True)

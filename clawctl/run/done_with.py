@@ -89,7 +89,7 @@ class DoneWith:
             raise FileNotFoundError(stem)
         columns = (
             "turn_id", "user", "trainable", "source", "untrainable_reason", "policy_name", "policy_version", "feedback",
-            "outcome_reward",
+            "outcome_reward", "step_reward",
         )  # fmt: skip
         turns = read_columns(self._run.turn_shard(stem), "turns", columns)
         verdicts = {row["turn_id"]: row for row in read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint", "judge"))}
@@ -99,11 +99,11 @@ class DoneWith:
     def _is_useful(self, turn: dict[str, Any], verdict: dict[str, Any] | None) -> bool:
         """Whether a step could use the turn under its verdict and the newest rating of its user."""
         late = self._ratings.late_outcome(turn["user"], turn["turn_id"])
-        turn = turn if late is None else {**turn, **late.changes(turn["untrainable_reason"])}
+        turn = turn if late is None else {**turn, **late.changes(turn["untrainable_reason"], turn["turn_id"])}
         rating, state = self._ratings.of(turn["user"], turn["turn_id"]), (turn["source"], turn["untrainable_reason"])
         if verdict is None or not (is_judged(turn["trainable"], *state) or (rating is not None and lacks_reaction(*state))):
             return False
         newest = turn["feedback"] if rating is None else rating.rating
-        step = None if late is not None and late.decides else verdict["reward"]
-        found = worth(newest, turn["outcome_reward"], verdict["judge"], step)
+        judged = None if late is not None and late.decides else verdict["reward"]
+        found = worth(newest, turn["outcome_reward"], verdict["judge"], judged, turn["step_reward"])
         return found.counts(self._recipe.train.credit != "reward") or bool(verdict["hint"])

@@ -30,6 +30,7 @@ class Endpoint:
     model: str  # the name to ask for
     headers: Mapping[str, str] = field(default_factory=dict)  # of each call: they name the episode, or keep it out of the captures
     sampling: Mapping[str, Any] = field(default_factory=dict)  # fields of each request: {"temperature": 1.0}
+    deadline: float | None = None  # unix seconds; of an episode: after it the server answers no call
 
 
 def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:

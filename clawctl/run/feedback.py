@@ -15,6 +15,7 @@ import orjson
 
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir
+from clawctl.run.groups import Groups
 from clawctl.run.lines import Lines, LineWriter, Rewritten
 from clawctl.run.outcomes import SessionOutcome, parse_outcome
 from clawctl.run.rows import SCHEMA_VERSION, Feedback, from_json, newer
@@ -117,6 +118,7 @@ class Ratings:
         self.unreadable = 0
         self._lines = Lines(self._run.feedback)
         self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # with its writer
+        self.groups = Groups()
         self._late: dict[tuple[str, str], SessionOutcome] = {}  # of turns that were published before their episode was over
 
     def look(self) -> set[str]:
@@ -132,6 +134,7 @@ class Ratings:
         rated = set()
         for writer, feedback in self._read():
             if isinstance(feedback, SessionOutcome):
+                self.groups.add(feedback)
                 for turn_id in feedback.turn_ids or ():
                     self._late.setdefault((feedback.key, turn_id), feedback)
                     rated.add(turn_id)

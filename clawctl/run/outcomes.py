@@ -7,13 +7,16 @@ they do with ratings.
 
 import math
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import quote
 
+from clawctl.run.endings import ending_of
 from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, newer
 
 EPISODE_FAILED = "episode failed"  # why a turn is not trained: something else than the policy ended its episode
+WITHOUT_OUTCOME = "episode without outcome"  # its episode was killed, or was over when it was asked
+TRUNCATED = ("turns", "time", "context")  # the endings by a limit
 _LONGEST_NAME = 256  # characters
 _MOST_STEPS = 1000
 
@@ -39,13 +42,22 @@ class SessionOutcome:
     parts: dict[str, float]  # what the reward is made of
     steps: dict[str, float]  # rewards of single turns, by turn id
     turn_ids: list[str] | None = None  # in the second line: the turns that were published before
+    ending: str = ""  # a name in `clawctl.run.endings`; "": the sender did not say
+    truncated: bool = False  # whether a limit ended it: turns, time or context
+    log: str | None = None  # of the verdict
+    timings: dict[str, float] = field(default_factory=dict)  # seconds by phase: {"play": 12.3}
+    settled: bool = True  # False: the attempt gets another episode
+    episode: dict[str, Any] | None = None  # its line in `episodes/`, if clawctl played it
 
     def __post_init__(self) -> None:
-        numbers = [self.created_at, *self.parts.values(), *self.steps.values(), *(() if self.reward is None else (self.reward,))]
+        numbers = [self.created_at, *self.parts.values(), *self.steps.values(), *self.timings.values()]
+        numbers += [] if self.reward is None else [self.reward]
         if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
             raise ValueError("an outcome with a value that is no finite number")
         if self.status not in ("done", "failed") or (self.status == "failed" and self.reward is not None):
             raise ValueError(f"status {self.status!r} with reward {self.reward}")
+        if self.ending and ending_of(self.ending).is_trained != (self.status == "done"):
+            raise ValueError(f"status {self.status!r} with the ending {self.ending!r}")
         if not all(isinstance(text, str) and text for text in (self.feedback_id, self.key, self.session_id)):
             raise ValueError("an outcome needs an id, a key and a session")
 
@@ -55,34 +67,55 @@ class SessionOutcome:
         reward of that verdict no longer counts: nothing counts twice."""
         return self.reward is not None
 
-    def changes(self, untrainable_reason: str | None) -> dict[str, Any]:
+    def changes(self, untrainable_reason: str | None, turn_id: str = "") -> dict[str, Any]:
         """The fields of a turn that was published before, as they would have been with this outcome."""
         if self.status == "failed":
             return {"trainable": False, "untrainable_reason": untrainable_reason or EPISODE_FAILED}
+        said = {"step_reward": self.steps[turn_id]} if turn_id in self.steps else {}
         if self.reward is None:
-            return {}
+            return said
         reacted = {"trainable": True, "untrainable_reason": None} if untrainable_reason == NO_NEXT_STATE else {}
-        return {"outcome_reward": self.reward, **reacted}
+        return {"outcome_reward": self.reward, **said, **reacted}
+
+    def in_row(self, versions: tuple[int | None, int | None]) -> dict[str, Any]:
+        """What each row of the episode's turns says of it. `versions`: the policy versions that sampled the first token of its
+        turns and the last."""
+        said = {
+            "status": self.status, "ending": self.ending or ("done" if self.status == "done" else "environment"),
+            "reward": self.reward, "parts": self.parts, "steps": self.steps, "truncated": self.truncated,
+            "first_version": versions[0], "last_version": versions[1], "log": self.log, "timings": self.timings,
+            "settled": self.settled,
+        }  # fmt: skip
+        return {**(self.episode or {}), **said}
 
 
 def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
-    """The body of `POST /v1/outcome`: {"session_id": …, "reward": -1..1 or null, "status", "parts", "steps"}. Raises BadOutcome."""
+    """The body of `POST /v1/outcome`: {"session_id": …, "reward": -1..1 or null, "status" or "ending", "parts", "steps"}.
+    Raises BadOutcome."""
     if not isinstance(body, dict):
         raise BadOutcome("the body must be an object", "body")
-    if unknown := body.keys() - {"session_id", "reward", "status", "parts", "steps"}:
+    if unknown := body.keys() - {"session_id", "reward", "status", "ending", "parts", "steps"}:
         raise BadOutcome(f"unknown field {min(unknown)!r}", min(unknown))
-    session, reward, status = body.get("session_id"), body.get("reward"), body.get("status", "done")
+    session, reward, ending = body.get("session_id"), body.get("reward"), body.get("ending", "")
+    try:
+        ended = "done" if ending == "" or ending_of(ending).is_trained else "failed"
+    except (ValueError, TypeError) as error:
+        raise BadOutcome(f"'ending': {error}", "ending") from error
+    status = body.get("status", ended)
     if not isinstance(session, str) or not 0 < len(session) <= _LONGEST_NAME:
         raise BadOutcome("'session_id' must be the session that the episode's requests named", "session_id")
     if status not in ("done", "failed"):
         raise BadOutcome("'status' must be 'done' or 'failed'", "status")
+    if ending and status != ended:
+        raise BadOutcome(f"an episode with the ending {ending!r} is {ended!r}", "status")
     if reward is not None and not _is_number(reward, 1.0):
         raise BadOutcome("'reward' must be null or a number from -1 to 1", "reward")
     if status == "failed" and reward is not None:
         raise BadOutcome("a failed episode has no reward", "reward")
     parts, steps = _numbers(body, "parts", math.inf), _numbers(body, "steps", 1.0)
     reward = None if reward is None else float(reward)
-    return SessionOutcome(secrets.token_hex(12), now, key, scoped(key, session), status, reward, parts, steps)
+    names = secrets.token_hex(12), now, key, scoped(key, session)
+    return SessionOutcome(*names, status, reward, parts, steps, ending=ending, truncated=ending in TRUNCATED)
 
 
 def _numbers(body: dict[str, Any], field: str, most: float) -> dict[str, float]:

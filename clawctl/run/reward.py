@@ -1,8 +1,9 @@
 """The reward of a turn, computed here only. Judge, train and inspect all call this.
 
 The rating of the turn's own user takes precedence, then the outcome that an environment gave the episode, then rules, then the
-judge. With `judge.outcome: decides`, rules and judge are not used for turns with an outcome. With `apart` they are used, and their
-result is the step reward: a turn is worth outcome + step reward, each once (OpenClaw-RL, arXiv 2603.10165, calls it integrated).
+judge. An environment may also score single turns; this step reward is added to the outcome, in place of one by rules or judge. With
+`judge.outcome: decides`, rules and judge are not used for turns with an outcome. With `apart` they are used, and their result is
+the step reward: a turn is worth outcome + step reward, each once (OpenClaw-RL, arXiv 2603.10165, calls it integrated).
 
 A verdict names its source, so its row shows which of the two was in force, whatever the recipe contains today. A verdict by RATING
 or OUTCOME repeats a number in the turn's own row and is never added to that number.
@@ -18,7 +19,9 @@ OUTCOME = "environment outcome"  # where the environment did
 RULES = "rules "  # beginning of the name if a rule decided: "rules 2: pytest"
 NOT_A_NUMBER = "reward is not a number"
 
-Decider = Literal["rating", "outcome", "rules", "judge"]
+STEP = "environment step"
+
+Decider = Literal["rating", "outcome", "step", "rules", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,12 @@ class Worth:
         return f"{signed(self.value)} = " + ", ".join(f"{name} {signed(value)}" for name, value in self.parts)
 
 
-def worth(rating: float | None, outcome: float | None, judge: str | None = None, reward: float | None = None) -> Worth:
+def worth(
+    rating: float | None, outcome: float | None, judge: str | None = None, reward: float | None = None, step: float | None = None
+) -> Worth:
     """The reward of a turn. `rating` is the newest rating by its own user, and `outcome` that of its episode. `judge` and `reward`
-    come from its verdict and are None without one. If the number that decides is not finite, the turn has no value, and no other
+    come from its verdict and are None without one. `step` is the environment's own step reward, which outranks those of rules and
+    judge. If the number that decides is not finite, the turn has no value, and no other
     source decides."""
     if rating is None and judge == RATING:
         rating = reward  # its rating is gone, or was never written apart: rows of older versions
@@ -64,12 +70,16 @@ def worth(rating: float | None, outcome: float | None, judge: str | None = None,
         outcome = reward
     if rating is not None:
         return _sum("rating", ("rating", rating))
-    step = reward if judge not in (RATING, OUTCOME) else None
-    steps = [] if step is None else [(judge or "judge", step)]
+    judged = reward if judge not in (RATING, OUTCOME) else None
+    steps = [] if judged is None else [(judge or "judge", judged)]
+    if step is not None:
+        steps = [(STEP, step)]
     if outcome is not None:
         return _sum("outcome", ("outcome", outcome), *steps)
     if not steps:
         return Worth(None, None)
+    if step is not None:
+        return _sum("step", *steps)
     return _sum("rules" if judge is not None and judge.startswith(RULES) else "judge", *steps)
 
 

@@ -136,6 +136,8 @@ class Turn:
     redacted_by: str | None = None  # the rule that found a secret, and the place, if serve knew
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
     policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
+    step_reward: float | None = None  # the environment's score of this turn alone
+    episode: dict[str, Any] | None = None  # of the turn's episode: its spec and its outcome, the same in each of its rows
 
     @property
     def judged(self) -> bool:

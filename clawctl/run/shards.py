@@ -34,6 +34,7 @@ _TURN = pa.schema([
     ("top_k", pa.int32()), ("finish_reason", pa.string()), ("outcome_reward", pa.float64()), ("feedback", pa.float64()),
     ("trainable", pa.bool_()), ("untrainable_reason", pa.string()), ("parent_evidence", pa.string()),
     ("allowed", pa.string()), ("redacted_by", pa.string()), ("policy_name", pa.string()),
+    ("step_reward", pa.float64()), ("episode", _JSON),
 ])  # fmt: skip
 _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
@@ -53,8 +54,10 @@ _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "col
 _SCHEMAS = {"turns": _TURN, "verdicts": _VERDICT}
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # how long lists of numbers are packed
 _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
-_LATER = frozenset(("parent_evidence", "allowed", "redacted_by"))  # columns that shards of version 1 may lack; None there
-_JSON_FIELDS = ("messages", "tools", "response", "next_state")
+_LATER = frozenset(  # columns that older shards may lack; None there
+    ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode")
+)
+_JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode")
 ROWS_AT_ONCE = 64  # as Python objects a row takes about five times its size in a table
 
 

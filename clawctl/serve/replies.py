@@ -12,6 +12,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from clawctl.run.capabilities import Capability
 from clawctl.serve.answer import Answer
 from clawctl.serve.dialects import Refusal
 
@@ -32,6 +33,8 @@ class Visit:
     status: int = 500
     unknown: tuple[str, ...] = ()  # names of unknown fields in its body
     sampling: str = ""  # changes of the recipe to the request's sampling: "temperature 0.7 instead of 0"
+    episode: Capability | None = None  # the episode that it belongs to, if its address is that of one
+    digest: bytes = b""  # of its body, in an episode
     first_at: float | None = None  # unix seconds of the first piece or, for a complete answer, of its first token
 
 

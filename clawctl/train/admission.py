@@ -138,8 +138,8 @@ class Admission:
 
 def worth_of(turn: Turn, verdict: Verdict | None) -> Worth:
     """The worth of a turn under its verdict. `turn.feedback` must be the newest rating."""
-    said = (None, None) if verdict is None else (verdict.judge, verdict.reward)
-    return worth(turn.feedback, turn.outcome_reward, *said)
+    judge, reward = (None, None) if verdict is None else (verdict.judge, verdict.reward)
+    return worth(turn.feedback, turn.outcome_reward, judge, reward, turn.step_reward)
 
 
 def kind_of(turn: Turn) -> str:

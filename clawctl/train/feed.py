@@ -65,9 +65,9 @@ class Feed:
         self._outcomes = Counter(used.values())
         self.waiting: list[Waiting] = []
         self.refused: Counter[str] = Counter()
-        self.forming = Forming(config, self.refused)
-        self.unreadable = 0  # shards
         self.ratings = Ratings(run)
+        self.forming = Forming(config, self.refused, self.ratings)
+        self.unreadable = 0  # shards
         self._begun = time.time() - time.monotonic()
         self._version = 0  # of the policy that the next batch is for
         self._updates: Mapping[int, int] | None = None  # from each version to that one
@@ -142,6 +142,7 @@ class Feed:
             "skipped": self._outcomes["skipped"],
             "waiting": len(waiting),
             "forming": len(waiting) - len(self.waiting),
+            "newest_shard": max(self._stems, default=None),
             "oldest_since": min((turn.since for turn in waiting), default=None),
             "refused": {reason: count for reason, count in sorted(self.refused.items()) if count},
             "lost_hints": dict(sorted(self.admission.lost_hints.items())),
@@ -337,7 +338,7 @@ class Feed:
             turn = replace(turn, trainable=True, untrainable_reason=None)  # its user has reacted late
         outcome = self.ratings.late_outcome(turn.user, turn.turn_id)
         if outcome is not None:
-            turn = replace(turn, **outcome.changes(turn.untrainable_reason))
+            turn = replace(turn, **outcome.changes(turn.untrainable_reason, turn.turn_id))
             verdict = replace(verdict, reward=None) if verdict is not None and outcome.decides else verdict
         earned = worth_of(turn, verdict)
         self.forming.add(turn, earned.value, earned.outcome)

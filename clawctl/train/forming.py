@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from clawctl.config import TrainConfig
+from clawctl.run.feedback import Ratings
 from clawctl.run.rows import Turn
 from clawctl.train.advantages.gae import session_credits
 from clawctl.train.advantages.grpo import Earned, group_credits
@@ -26,14 +27,15 @@ class _Unit:
     open_ends: set[str] = field(default_factory=set)  # turns after which something came back: a successor may follow
     waiting: list[Waiting] = field(default_factory=list)
     seen: int = 0  # when a turn of it was seen last, in turns
+    place: tuple[str, str] = ("", "")  # the key and the group as its turns name them
 
 
 class Forming:
     """The groups or sessions of a run, complete and not."""
 
-    def __init__(self, config: TrainConfig, refused: Counter[str]) -> None:
-        """Reasons are counted in `refused`."""
-        self.config, self.refused = config, refused
+    def __init__(self, config: TrainConfig, refused: Counter[str], ratings: Ratings | None = None) -> None:
+        """Reasons are counted in `refused`. `ratings` know which episodes of a group are over."""
+        self.config, self.refused, self._ratings = config, refused, ratings
         self._units: dict[str, _Unit] = {}
         self._seen, self._look_again = 0, 2 * MOST_IDLE
 
@@ -53,6 +55,7 @@ class Forming:
             return
         unit = self._units.setdefault(name, _Unit())
         self._seen = unit.seen = self._seen + 1
+        unit.place = turn.user, turn.group_id or ""
         unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward, outcome))
         unit.answered.add(turn.parent_turn_id)
         unit.open_ends.discard(turn.parent_turn_id or "")
@@ -90,13 +93,14 @@ class Forming:
     def pop_ready(self, now: float) -> list[Waiting]:
         """The turns whose group or session is complete, or has waited long enough, with their credit.
 
-        A group is complete with `group_size` episodes. A session is complete when no turn of it can be continued. Later turns get
-        their credit from everything known by then.
+        A group that clawctl plays is complete when all its episodes are over, however long that takes; another one with
+        `group_size` episodes. A session is complete when no turn of it can be continued. Later turns get their credit from
+        everything known by then.
         """
         released = []
         for unit in self._units.values():
             oldest = min((turn.since for turn in unit.waiting), default=now)
-            if unit.waiting and (self._complete(unit) or now - oldest >= self.config.batch_wait_s):
+            if unit.waiting and self._is_ready(unit, now - oldest):
                 credits = self._credits(unit)
                 result = [self._credited(turn, credits.get(turn.sample.turn_id)) for turn in unit.waiting]
                 released += [turn for turn in result if turn is not None]
@@ -108,10 +112,15 @@ class Forming:
         for unit in self._units.values():
             unit.waiting = [turn for turn in unit.waiting if fits(turn)]
 
-    def _complete(self, unit: _Unit) -> bool:
-        if self.config.credit == "group":
-            return len({earned.session_id for earned in unit.earned}) >= self.config.group_size
-        return not unit.open_ends
+    def _is_ready(self, unit: _Unit, waited_s: float) -> bool:
+        if self.config.credit != "group":
+            return not unit.open_ends or waited_s >= self.config.batch_wait_s
+        sessions = {earned.session_id for earned in unit.earned}
+        if self._ratings is not None:
+            played = self._ratings.groups.is_complete(*unit.place, sessions, waited_s)
+            if played is not None:
+                return played
+        return len(sessions) >= self.config.group_size or waited_s >= self.config.batch_wait_s
 
     def _credits(self, unit: _Unit) -> dict[str, float]:
         config = self.config

@@ -17,7 +17,7 @@ from clawctl.collect.dry_run import stitch_all
 from clawctl.collect.worker import collect
 from clawctl.config import EvalConfig, JudgeConfig, Recipe
 from clawctl.environments import ENVIRONMENTS, Task, create
-from clawctl.environments.player import play_episodes
+from clawctl.environments.player import Plan, Player
 from clawctl.eval.suites import load_suites
 from clawctl.judge.panel import with_rating
 from clawctl.judge.protocol import read_evidence
@@ -85,19 +85,23 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
     code = tmp_path / "mine.py"
     code.write_text(CODE)
     command = [sys.executable, "-m", "clawctl", "play", f"{code}:Letters", "--run", str(server.run.root)]
-    options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--episodes", "3", "--attempts", "2", "--seed", "4"]
+    options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--tasks", "3", "--attempts", "2", "--seed", "4"]
     played = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, check=False)
     assert played.returncode == 0, played.stderr
-    assert "6 episodes: 4 done, 2 failed; mean reward 0.25" in played.stdout
+    assert "6 episodes: 4 done, 2 environment; mean reward 0.25" in played.stdout
     found = list(rows(server).values())
-    assert len(found) == 12
+    assert len(found) == 8 + 2 * 4 * 2, "what failed was played again up to three times"
     by_task = {task: [turn for turn in found if turn.task_id == task] for task in ("letters-4", "letters-5", "letters-6")}
     assert [{turn.outcome_reward for turn in turns} for turns in by_task.values()] == [{1.0}, {-0.5}, {None}]
     assert all(turn.trainable for task in ("letters-4", "letters-5") for turn in by_task[task]), "the last turn of each as well"
     assert {turn.untrainable_reason for turn in by_task["letters-6"]} == {"episode failed"}
     for turns in by_task.values():
         assert len({turn.group_id for turn in turns}) == 1
-        assert len({turn.session_id for turn in turns}) == 2, "each attempt is a session"
+        sessions = {turn.session_id for turn in turns}
+        assert len(sessions) == (8 if turns[0].task_id == "letters-6" else 2), "each episode is a session"
+        for session in sessions:
+            (told,) = {orjson.dumps(turn.episode) for turn in turns if turn.session_id == session}
+            assert orjson.loads(told)["attempts"] == 2
     assert len({turn.group_id for turn in found}) == 3
     for path in published(server.run.trajectories, ".parquet"):
         for turn in read_evidence(path):
@@ -215,7 +219,8 @@ def test_the_environment_and_the_suite_in_the_documents_run_as_they_stand_there(
     (tmp_path / "manners.py").write_text(suite)
     capitals = create(ENVIRONMENTS.load(f"{tmp_path / 'capitals.py'}:Capitals", "play"), "Capitals", "play")
     endpoint = Endpoint(server.url, "key", "tiny", sampling={"max_tokens": 4})
-    played = asyncio.run(play_episodes(capitals, [Task("capital-Perú", "Peru")], endpoint, 1, 1, threading.Event()))
+    plan = Plan("Capitals", capitals, [Task("capital-Perú", "Peru")], 1, 0)
+    played = asyncio.run(Player(server.run, plan, lambda: endpoint, 1, threading.Event()).play())
     assert played.endings == {"done": 1}
     (turn,) = [turn for turn in rows(server).values() if turn.task_id == "capital-Per%C3%BA"]
     assert (turn.outcome_reward, turn.trainable) == (-1.0, True)

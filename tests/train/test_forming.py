@@ -8,6 +8,8 @@ import pytest
 
 from clawctl.config import TrainConfig
 from clawctl.run.directory import RunDir
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.outcomes import EPISODE_FAILED, SessionOutcome
 from clawctl.train.forming import MOST_IDLE, Forming
 from clawctl.train.sample import Sample
 from clawctl.train.waiting import Waiting
@@ -121,3 +123,59 @@ def test_memory_is_bounded_by_what_waits_and_the_groups_seen_last(sampler: Sampl
     assert forming.pop_ready(0.0) == []
     forming.add(replace(turn, turn_id="b", session_id="other"), -1.0)
     assert [(waiting.sample.turn_id, waiting.sample.credit) for waiting in forming.pop_ready(0.0)] == [("a", 1.0)]
+
+
+def settle(run: RunDir, attempt: int, session: str, attempts: int = 4, reward: float | None = 1.0, settled: bool = True) -> None:
+    """The outcome of one episode of group g1, as its worker appends it."""
+    spec = {"group_id": "g1", "attempt": attempt, "attempts": attempts, "created_at": 0.0, "deadline": 600.0}
+    status: Any = "failed" if reward is None else "done"
+    line = SessionOutcome(f"o-{session}", 1.0, "default", session, status, reward, {}, {}, settled=settled, episode=spec)
+    FeedbackFile(run.feedback).append(line)
+
+
+def test_a_played_group_is_complete_when_its_episodes_are_over_and_not_when_their_sessions_were_seen(
+    run: RunDir, sampler: Sampler
+) -> None:
+    a, b, c = episodes(sampler, "a", "b", "c")
+    feed = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=2, batch_wait_s=50, group_std=False)
+    for attempt, turn, reward in ((0, a, 1.0), (1, b, -1.0)):
+        settle(run, attempt, turn.session_id, 3, reward)
+    publish_shard(run, "1", [(a, 1.0, None), (b, -1.0, None)])
+    assert feed.take(0) is None, "although `group_size` sessions were seen"
+    import time
+
+    assert feed.take(0, time.time() + 51) is None, "however long its third episode takes"
+    settle(run, 2, c.session_id, 3, 0.0)
+    assert feed.take(0) is None, "its turns are not there"
+    publish_shard(run, "2", [(c, 0.0, None)])
+    batch = feed.take(0)
+    assert batch is not None
+    assert {sample.turn_id: sample.credit for sample in batch.samples} == {"a": 1.0, "b": -1.0, "c": 0.0}
+
+
+def test_the_advantages_of_a_group_do_not_change_if_one_of_its_episodes_fails(run: RunDir, sampler: Sampler) -> None:
+    a, b, failed = episodes(sampler, "a", "b", "f")
+    failed = replace(failed, trainable=False, untrainable_reason=EPISODE_FAILED)
+    feed = make_feed(run, sampler, method="grpo", batch_turns=2)
+    settle(run, 0, a.session_id, 3, 1.0)
+    settle(run, 1, b.session_id, 3, 0.5)
+    settle(run, 2, failed.session_id, 3, None, settled=False)
+    publish_shard(run, "1", [(a, 1.0, None), (b, 0.5, None), (failed, None, None)])
+    assert feed.take(0) is None, "the attempt gets another episode"
+    settle(run, 2, "f-again", 3, None)
+    batch = feed.take(0)
+    assert batch is not None
+    assert {sample.turn_id: sample.credit for sample in batch.samples} == pytest.approx({"a": 1.0, "b": -1.0}, rel=1e-4)
+
+
+def test_a_played_group_whose_workers_are_gone_is_taken_after_the_time_of_two_episodes(run: RunDir, sampler: Sampler) -> None:
+    a, b = episodes(sampler, "a", "b")
+    feed = make_feed(run, sampler, method="grpo", batch_turns=2)
+    settle(run, 0, a.session_id, 8, 1.0)
+    settle(run, 1, b.session_id, 8, -1.0)
+    publish_shard(run, "1", [(a, 1.0, None), (b, -1.0, None)])
+    import time
+
+    assert feed.take(0, time.time() + 1100) is None
+    batch = feed.take(0, time.time() + 1201)
+    assert ids_of(batch) == ["a", "b"]

@@ -1,6 +1,7 @@
 """An environment as a suite: its held-out tasks, each played once. Its metrics are the reward and its parts."""
 
 import asyncio
+import hashlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -65,12 +66,12 @@ def summarise(played: Sequence[Played]) -> Measured:
 
 
 def _values(played: Sequence[Played]) -> dict[str, dict[str, float]]:
-    """By metric and task. A reward, -1 to 1, is put on 0 to 1 as well."""
+    """By metric and task, in an order that has nothing to do with their kinds."""
     values: dict[str, dict[str, float]] = {}
-    for task, outcome in played:
-        reward = {} if outcome.reward is None else {"reward": (outcome.reward + 1) / 2}
+    for task, outcome in sorted(played, key=lambda one: hashlib.sha256(one[0].id.encode()).digest()):
+        reward = {} if outcome.reward is None else {"reward": outcome.reward}
         for name, value in (*outcome.parts.items(), *reward.items()):
-            values.setdefault(name, {})[task.id] = float(value)
+            values.setdefault(name, {})[task.id] = value
     return values
 
 

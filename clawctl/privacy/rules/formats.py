@@ -14,7 +14,7 @@ _W = r"[A-Za-z0-9_-]"
 _FORMATS = "|".join(
     (
         # models
-        rf"sk-(?:proj-|ant-|svcacct-|admin-|or-v1-)?{_W}{{20,400}}", rf"claw-{_W}{{20,128}}",
+        rf"sk-(?:proj-|ant-|svcacct-|admin-|or-v1-)?{_W}{{20,400}}", rf"claw-{_W}{{20,400}}",
         r"(?:gsk_|xai-|pplx-|nvapi-|tgp_v1_|tvly-|csk-|fw_|r8_|fc-|jina_|lsv2_(?:pt|sk)_|ABSK|bedrock-api-key-)[\w+/=-]{20,300}",
         r"hf_[A-Za-z0-9]{30,40}", r"api_org_[A-Za-z0-9]{34}",
         # clouds

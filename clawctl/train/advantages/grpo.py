@@ -46,6 +46,8 @@ def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
     for turn in turns:
         if turn.reward is not None:
             steps.setdefault(turn.turn_index, {})[turn.turn_id] = turn.reward
+    if len({turn.session_id for turn in turns if turn.reward is not None}) < 2:
+        return {}  # no other episode to be compared with
     credits: dict[str, float] = {}
     for rewards in steps.values():
         credits |= rewards if len(rewards) == 1 else _standardised(rewards, std)

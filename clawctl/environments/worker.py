@@ -1,0 +1,133 @@
+"""`clawctl collect --env`: one worker that plays an environment until its plan is settled."""
+
+import asyncio
+import itertools
+import logging
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from functools import partial
+
+import httpx
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from clawctl.config import Recipe, is_stage_of_up
+from clawctl.environments import ENVIRONMENTS, create
+from clawctl.environments.player import Player, Summary, is_ready, make_plan
+from clawctl.errors import ClawError
+from clawctl.privacy.redaction import Redactor
+from clawctl.process import stop_on_signals
+from clawctl.run.backlog import Backlog
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import Endpoint, own_endpoint
+
+log = logging.getLogger("play")
+
+_REPORT_S = 10.0
+_SHOW_S = 0.5
+_LEARNS_FROM = 0.5  # the share of solved tasks below which reinforcement has too little to select from
+_FEWEST_TASKS = 8  # that a share says something about
+_OPTION = "play.env"
+
+
+def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | None = None) -> Summary:
+    """Play the episodes of `recipe.play` that nobody has played. Returns what this plan's episodes are worth, by any worker.
+
+    `is_worker`: leave tasks to the workers that play them now, instead of waiting for them. `server`: the URL of the run's server,
+    if it is not the one that the server announced. Raises ClawError.
+    """
+    settings, stop = recipe.play, stop_on_signals()
+    if settings.env is None:
+        raise ClawError("no environment is named", "use `clawctl collect --env NAME`, or set play.env", 2)
+    environment = create(ENVIRONMENTS.load(settings.env, _OPTION), settings.env, _OPTION, settings.options)
+    redactor = Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets)
+    find = partial(_server, run, recipe, server)
+    _wait_for_server(find, stop)
+    summary = Summary()
+    for round_ in itertools.count() if settings.rounds == 0 else range(settings.rounds):
+        if stop.is_set():
+            break
+        plan = make_plan(environment, settings.env, settings.tasks, settings.attempts, settings.seed, round_)
+        player = Player(
+            run, plan, find, settings.parallel, stop, {"temperature": recipe.serve.temperature}, redactor.text,
+            Backlog(run, recipe.train),
+        )  # fmt: skip
+        log.info("plan %s, round %d: %d tasks, %d attempts each", plan.id, round_, len(plan.tasks), plan.attempts)
+        summary = asyncio.run(_watched(player, find, not is_worker))
+        if not stop.is_set():
+            warn_if_unsolved(summary, plan.attempts)
+    return summary
+
+
+def _server(run: RunDir, recipe: Recipe, url: str | None) -> Endpoint:
+    own = own_endpoint(run, recipe)
+    return own if url is None else Endpoint(f"{url.rstrip('/').removesuffix('/v1')}/v1", own.api_key, own.model)
+
+
+def _wait_for_server(find: partial[Endpoint], stop: threading.Event) -> None:
+    """Under `clawctl up` the server starts at the same time. Raises ClawError."""
+    while not stop.is_set():
+        try:
+            if asyncio.run(is_ready(find())):
+                return
+            problem = ClawError(f"the server at {find().url} is not ready", "start `clawctl serve --intercept` on this run first")
+        except ClawError as error:
+            problem = error
+        if not is_stage_of_up():
+            raise problem
+        stop.wait(1.0)
+
+
+def warn_if_unsolved(summary: Summary, attempts: int) -> None:
+    """Warn if reinforcement has too little to select from: it makes good attempts more frequent, and needs some."""
+    if summary.solved is not None and attempts > 1 and len(summary.by_task) >= _FEWEST_TASKS and summary.solved < _LEARNS_FROM:
+        told = "pass@%d is %.2f: most tasks have no attempt that succeeds, and reinforcement only selects among what the model "
+        told += "does already; use easier tasks, or train on demonstrations first (`clawctl import`)"
+        log.warning(told, attempts, summary.solved)
+
+
+# ---- progress ------------------------------------------------------------------------------------------------------------
+
+
+async def _watched(player: Player, find: partial[Endpoint], wait_for_others: bool) -> Summary:
+    """Play, and show how far it is: a line on a terminal, else a log line every ten seconds."""
+    playing = asyncio.create_task(player.play(wait_for_others))
+    console = Console(stderr=True)
+    tokens, told_at = _TokenRate(), time.monotonic()
+    with Live(console=console, transient=True, auto_refresh=False) if sys.stderr.isatty() else nullcontext() as live:
+        while not playing.done():
+            await asyncio.wait({playing}, timeout=_SHOW_S)
+            await tokens.look(find)
+            line = f"{player.summary.words} of {player.total}, {player.summary.running} running, {tokens.rate:.0f} tokens/s"
+            if live is not None:
+                live.update(Text(line), refresh=True)
+            elif time.monotonic() - told_at >= _REPORT_S:
+                told_at = time.monotonic()
+                log.info("%s", line)
+    return await playing
+
+
+class _TokenRate:
+    """Tokens a second that the server samples, for anybody."""
+
+    def __init__(self) -> None:
+        self.rate, self._tokens, self._at = 0.0, None, time.monotonic()  # type: float, float | None, float
+
+    async def look(self, find: partial[Endpoint]) -> None:
+        if time.monotonic() - self._at < 2.0:
+            return
+        try:
+            server = find()
+            async with httpx.AsyncClient(timeout=2.0, verify=server.url.startswith("https:")) as client:
+                text = (await client.get(f"{server.url.removesuffix('/v1')}/metrics")).text
+        except (httpx.HTTPError, ClawError):
+            return
+        lines = [line for line in text.splitlines() if line.startswith("clawctl_completion_tokens")]
+        sampled = sum(float(line.rpartition(" ")[2]) for line in lines)
+        now = time.monotonic()
+        if self._tokens is not None:
+            self.rate = max(0.0, sampled - self._tokens) / (now - self._at)
+        self._tokens, self._at = sampled, now

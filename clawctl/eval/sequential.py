@@ -1,0 +1,172 @@
+"""An anytime-valid test on paired differences: it may be looked at after each comparison, and its error rate still holds.
+
+A comparison gives a difference x in [-1, 1], candidate minus reference. Somebody who does not believe that the mean difference is
+above `null` bets against it, and the capital of a fair bet is a supermartingale if the belief is wrong:
+
+    K_n(b) = prod over i <= n of (1 + b w_i (x_i - null)),    E[K_n] <= 1 if every mean is at most `null`
+
+By Ville's inequality it reaches 1/error at any time with a probability of at most `error`. This is the betting martingale of
+Waudby-Smith and Ramdas (Estimating means of bounded random variables by betting, JRSS B 2024, section 4). A mixture over several
+bets b stays a martingale (Robbins 1970; Howard et al., Annals of Statistics 2021, section 3.2). For wins and losses, with null 0,
+K_n(b) is the likelihood ratio (1 + b)^wins (1 - b)^losses of the sign test on discordant pairs. The mixture over all b is the
+beta-binomial martingale; four bets near the margin need fewer comparisons.
+
+- **Ties.** With null 0, a tie multiplies by 1: it is ignored. With null -margin it is evidence, because "worse by the margin" is a
+  claim about all comparisons, and each tie makes it less likely.
+- **Graded differences** enter as they are. The bet is fair for any difference in [-1, 1], so they need no reduction to signs. A
+  small difference counts little.
+- **Keys.** Where comparisons come from several API keys, no key weighs more than all others together. The weight of a comparison
+  depends on the keys up to it and not on its result, so the bet stays fair.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clawctl.eval.comparisons import Comparison
+
+Floats = NDArray[np.float64]
+Verdict = Literal["better", "not worse", "worse", "open"]
+
+_BETS = (1.2, 2.0, 3.5, 10.0)  # in units of the margin. An unchanged candidate with half ties is best tested with 2
+_SHARES = (0.25, 0.45, 0.15, 0.15)  # of the capital
+_LEAST_UNIT = 0.05  # in place of a smaller margin
+_LARGEST_BET = 0.95  # of the bet that could lose everything
+_INTERVAL_BETS, _INTERVAL_SHARES = (0.05, 0.1, 0.2, 0.4, 0.8), (0.2,) * 5
+_HEAD_START = 4.0  # comparisons that a key may weigh more than all others together
+
+
+@dataclass(frozen=True, slots=True)
+class PairedEvidence:
+    """What the comparisons with one reference showed on one metric."""
+
+    wins: int
+    losses: int
+    ties: int
+    mean: float | None  # weighted mean difference; None without a comparison
+    low: float  # 1 - error confidence sequence of the mean difference
+    high: float
+    e_better: float  # against "no better"; all three are the largest so far
+    e_not_worse: float  # against "worse by the margin or more"
+    e_worse: float  # against "no worse"
+    verdict: Verdict  # the first of the tests that reached its bound
+
+    @property
+    def comparisons(self) -> int:
+        return self.wins + self.losses + self.ties
+
+    def as_json(self) -> dict[str, Any]:
+        numbers = {name: getattr(self, name) for name in ("wins", "losses", "ties", "mean", "e_better", "e_not_worse", "e_worse")}
+        return {**numbers, "interval": [self.low, self.high], "verdict": self.verdict}
+
+
+def examine(comparisons: Sequence[Comparison], margin: float, error: float, refusals: int = 1) -> PairedEvidence:
+    """The evidence of `comparisons` in their order.
+
+    A candidate that is worse by `margin` or more is found "not worse" with a probability of at most `error`. A candidate that is no
+    worse is found "worse" in any of `refusals` such tests with a probability of at most `error` (Bonferroni).
+    """
+    if not comparisons:
+        return PairedEvidence(0, 0, 0, None, -1.0, 1.0, 1.0, 1.0, 1.0, "open")
+    differences = np.array([one.candidate - one.reference for one in comparisons])
+    weights = weigh([one.key for one in comparisons])
+    promising, worse = crossings(differences, weights, margin, error, refusals)
+    better = log_capital(differences, weights, 0.0, margin)
+    limit = len(comparisons)
+    first = min(promising, worse)
+    verdict: Verdict = "open"
+    if first < limit:
+        verdict = "worse" if worse < promising else "better" if better.max() >= math.log(1 / error) else "not worse"
+    low, high = interval(differences, weights, error)
+    return PairedEvidence(
+        wins=int((differences > 0).sum()),
+        losses=int((differences < 0).sum()),
+        ties=int((differences == 0).sum()),
+        mean=float((weights * differences).sum() / weights.sum()),
+        low=low,
+        high=high,
+        e_better=_largest(better),
+        e_not_worse=_largest(log_capital(differences, weights, -margin, margin)),
+        e_worse=_largest(log_capital(-differences, weights, 0.0, margin)),
+        verdict=verdict,
+    )
+
+
+def crossings(differences: Floats, weights: Floats, margin: float, error: float, refusals: int = 1) -> tuple[Any, Any]:
+    """How many comparisons came before the one at which "worse by the margin", and "no worse", were rejected; their number if that
+    did not happen. `differences` is [..., N], and each result [...]."""
+    promising = log_capital(differences, weights, -margin, margin) >= math.log(1 / error)
+    worse = log_capital(-differences, weights, 0.0, margin) >= math.log(refusals / error)
+    return _first(promising), _first(worse)
+
+
+def log_capital(differences: Floats, weights: Floats, null: float, margin: float) -> Floats:
+    """The log of the capital after each comparison, against a mean of at most `null`: [..., N] -> [..., N]."""
+    unit = max(margin, _LEAST_UNIT)
+    return _mixture(differences, weights, null, [unit * bet for bet in _BETS], _SHARES)
+
+
+def interval(differences: Floats, weights: Floats, error: float) -> tuple[float, float]:
+    """A confidence sequence for the mean difference: at all times together it misses with a probability of at most `error`."""
+    return _lower(differences, weights, error / 2), -_lower(-differences, weights, error / 2)
+
+
+def weigh(keys: Sequence[str]) -> Floats:
+    """The weight, 0 to 1, of each comparison by the key that it comes from. Those of built-in tasks ("") are not bounded."""
+    people = {key for key in keys if key}
+    if len(people) < 2:
+        return np.ones(len(keys))
+    total, of = 0.0, dict.fromkeys(people, 0.0)
+    found = []
+    for key in keys:
+        weight = 1.0
+        if key:
+            allowed = _HEAD_START + total - of[key]
+            weight = min(1.0, max(0.0, allowed - of[key]))
+            total, of[key] = total + weight, of[key] + weight
+        found.append(weight)
+    return np.array(found)
+
+
+def interleave(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Comparisons that were made together, so that the keys take turns."""
+    rank: dict[str, int] = {}
+    placed = []
+    for number, one in enumerate(comparisons):
+        rank[one.key] = rank.get(one.key, -1) + 1
+        placed.append((rank[one.key] if one.key else number, number, one))
+    return [one for _, _, one in sorted(placed, key=lambda place: place[:2])]
+
+
+def _mixture(differences: Floats, weights: Floats, null: float, bets: Sequence[float], shares: Sequence[float]) -> Floats:
+    most = _LARGEST_BET / (1 + null)  # no difference is below -1
+    logs = None
+    for bet, share in zip(bets, shares, strict=True):
+        one = math.log(share) + np.cumsum(np.log1p(min(bet, most) * weights * (differences - null)), axis=-1)
+        logs = one if logs is None else np.logaddexp(logs, one)
+    assert logs is not None
+    return logs
+
+
+def _lower(differences: Floats, weights: Floats, error: float) -> float:
+    """The largest mean that is rejected as too low, by bisection: the capital falls as the null rises."""
+    low, high = -1.0, 1.0
+    for _ in range(24):
+        null = (low + high) / 2
+        if null > -1 and _mixture(differences, weights, null, _INTERVAL_BETS, _INTERVAL_SHARES).max() >= math.log(1 / error):
+            low = null
+        else:
+            high = null
+    return low
+
+
+def _first(reached: NDArray[np.bool_]) -> Any:
+    return np.where(reached.any(-1), reached.argmax(-1), reached.shape[-1])
+
+
+def _largest(logs: Floats) -> float:
+    return float(math.exp(min(700.0, max(0.0, float(logs.max())))))

@@ -1,0 +1,110 @@
+"""What a candidate and its reference versions answered on the same tasks, as far as the records on disk have it.
+
+A record keeps the values of one version by task (`values`), and a candidate's record the comparisons with each reference
+(`comparisons`). Both only grow, in the order in which the tasks were asked, so a gate that is killed goes on where it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clawctl.config import EvalBudget, GateConfig, GateLimit
+from clawctl.eval.comparisons import Comparison
+from clawctl.eval.gate import BEST, Anchor, Tested
+from clawctl.eval.intervals import estimate
+from clawctl.eval.sequential import examine, interleave
+from clawctl.eval.suites import LoadedSuite, Measured
+
+ROUND = 48  # comparisons that are asked for at a time
+Record = dict[str, Any]
+
+
+def weigh_rows(
+    candidate: Record,
+    references: Sequence[tuple[str, int, Record]],
+    anchors: Sequence[Anchor],
+    suites: Sequence[LoadedSuite],
+    gate: GateConfig,
+    budget: EvalBudget,
+    exhausted: set[str],
+) -> list[Tested]:
+    """Each row of the gate against each reference ("the base", 0, its record). `exhausted`: suites without further tasks. An anchor
+    "the best so far" is a reference where it was measured again: its first measurement is too high on average."""
+    by_name = {suite.name: suite for suite in suites}
+    pairs = []
+    for row in gate.rows:
+        suite = by_name[row.suite]
+        best = {anchor.version for anchor in anchors if (anchor.suite, anchor.metric) == (row.suite, row.metric)}
+        for what, version, record in references:
+            if what == BEST and version not in best:
+                continue
+            found = compared(candidate, version, record, row)
+            if found is None and suite.comparing is None:
+                continue
+            more = budget.comparisons is not None and row.suite not in exhausted
+            more = more and (suite.comparing is not None or suite.environment is not None)
+            pairs.append((row, what, version, found or [], more))
+    return [
+        Tested(row, what, version, examine(found, row.max_drop, gate.error, len(pairs)), more)
+        for row, what, version, found, more in pairs
+    ]
+
+
+def compared(candidate: Record, version: int, reference: Record, row: GateLimit) -> list[Comparison] | None:
+    """The comparisons on one row's metric, in the order of the tasks. None if the two versions have no values to pair."""
+    stored = candidate.get("comparisons", {}).get(row.suite, {}).get(str(version))
+    if stored is not None:
+        return [Comparison(**one) for one in stored if one["metric"] == row.metric]
+    ours, theirs = (record.get("values", {}).get(row.suite, {}).get(row.metric, {}) for record in (candidate, reference))
+    shared = [task for task in ours if task in theirs]
+    if not shared:
+        return None
+    low = min(0.0, *(min(ours[task], theirs[task]) for task in shared))
+    high = max(1.0, *(max(ours[task], theirs[task]) for task in shared))
+    if low < -1 or high > 1:
+        return None  # not a score: only its mean is compared
+    scaled = (lambda value: (value + 1) / 2) if low < 0 else float
+    return [Comparison(row.metric, task, scaled(ours[task]), scaled(theirs[task])) for task in shared]
+
+
+def add_values(record: Record, suite: str, measured: Measured) -> bool:
+    """Add the values of further tasks, and put the means of all of them into the record. Returns whether there were any."""
+    values = record.setdefault("values", {}).setdefault(suite, {})
+    for metric, found in measured.values.items():
+        values.setdefault(metric, {}).update(found)
+        record["suites"].setdefault(suite, {})[metric] = estimate(list(values[metric].values())).as_json()
+    return any(measured.values.values())
+
+
+def add_comparisons(record: Record, suite: str, version: int, found: Sequence[Comparison], asked: int) -> None:
+    """Add the comparisons of one round, in which `asked` tasks were asked for."""
+    stored = record.setdefault("comparisons", {}).setdefault(suite, {}).setdefault(str(version), [])
+    stored += [asdict(one) for one in interleave(found)]
+    tasks = record.setdefault("asked", {}).setdefault(suite, {})
+    tasks[str(version)] = tasks.get(str(version), 0) + asked
+
+
+def asked_so_far(record: Record, suite: str, version: int) -> int:
+    return int(record.get("asked", {}).get(suite, {}).get(str(version), 0))
+
+
+def add_spent(record: Record, seconds: float, calls: int, tokens: int) -> None:
+    spent = record.setdefault("spent", {"seconds": 0.0, "calls": 0, "tokens": 0})
+    spent["seconds"] += seconds
+    spent["calls"] += calls
+    spent["tokens"] += tokens
+
+
+def spent_budget(record: Record, tested: Sequence[Tested], budget: EvalBudget) -> str | None:
+    """The part of the budget that is used up: "600 comparisons". None if there is some left."""
+    spent = record.get("spent", {})
+    for name in ("seconds", "calls", "tokens"):
+        most = getattr(budget, name)
+        if most is not None and spent.get(name, 0) >= most:
+            return f"{most:g} {name}"
+    if budget.comparisons is None:
+        return None
+    wanting = [one for one in tested if one.evidence.verdict == "open" and one.more]
+    if wanting and all(one.evidence.comparisons >= budget.comparisons for one in wanting):
+        return f"{budget.comparisons} comparisons"
+    return None

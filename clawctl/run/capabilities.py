@@ -1,0 +1,82 @@
+"""Capabilities: what opens the calls of one episode at this run's server, and nothing else.
+
+A capability carries its episode and when it expires. It is signed with a secret of the run, so it needs no list: servers and
+workers on any host agree on it, and a restarted server still accepts it. It is a key: it belongs into no log and no capture. The
+redaction rule for `claw-…` keys finds it.
+"""
+
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from hashlib import blake2b
+from secrets import token_bytes
+from typing import Final
+
+import orjson
+from filelock import FileLock
+
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.episodes import EpisodeSpec
+
+PREFIX: Final = "claw-e-"
+_SECRET_BYTES = 32
+_MAC_BYTES = 18  # 24 letters
+_MAC_LETTERS = 24
+LONGEST: Final = 400  # letters: the longest that redaction looks for
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """What a server learns from a capability."""
+
+    session_id: str
+    task_id: str
+    group_id: str
+    attempt: int
+    expires_at: float  # unix seconds
+    key: str  # name of the API key whose turns these are
+
+
+def episode_secret(run: RunDir) -> bytes:
+    """The secret that signs the run's capabilities, made when it is first needed. Raises ClawError if it is damaged."""
+    path = run.episode_key
+    with FileLock(run.lock("episode_key")):
+        if not path.exists():
+            publish_bytes(path, token_bytes(_SECRET_BYTES).hex().encode() + b"\n")
+        try:
+            secret = bytes.fromhex(path.read_text(encoding="ascii"))
+        except ValueError:
+            secret = b""
+    if len(secret) != _SECRET_BYTES:
+        raise ClawError(f"{path} is damaged", "delete it; running episodes then lose their address and are played again")
+    return secret
+
+
+def issue(secret: bytes, spec: EpisodeSpec) -> str:
+    """The capability of an episode: letters, digits, `-` and `_`. Raises ClawError if the names of its task and group are too
+    long."""
+    claims = [spec.session_id, spec.task_id, spec.group_id, spec.attempt, int(spec.deadline), spec.key]
+    body = urlsafe_b64encode(orjson.dumps(claims)).rstrip(b"=").decode()
+    text = PREFIX + body + _signature(secret, body)
+    if len(text) > LONGEST:
+        raise ClawError(
+            f"the names of task {spec.task_id[:40]}… are too long", "use task and group ids of at most 80 characters", 2
+        )
+    return text
+
+
+def read_capability(secret: bytes, text: str) -> Capability | None:
+    """What a capability carries, expired or not. None if it is not one of this run."""
+    body, signature = text[len(PREFIX) : -_MAC_LETTERS], text[-_MAC_LETTERS:]
+    if not text.startswith(PREFIX) or len(text) > LONGEST or not text.isascii():
+        return None
+    if not hmac.compare_digest(signature, _signature(secret, body)):
+        return None
+    session_id, task_id, group_id, attempt, expires_at, key = orjson.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return Capability(session_id, task_id, group_id, attempt, expires_at, key)
+
+
+def _signature(secret: bytes, body: str) -> str:
+    mac = blake2b(body.encode(), key=secret, digest_size=_MAC_BYTES, person=b"claw-episode")
+    return urlsafe_b64encode(mac.digest()).decode()

@@ -1,0 +1,57 @@
+"""How an episode ends, and what each ending means for its turns.
+
+There are three kinds, and they must not be mixed. An episode that the policy ended is graded and trained: an ending that is left
+out of training is an exit that the policy can learn to take. An episode that something else ended says nothing about the policy, so
+it is not trained and not part of its group's mean and standard deviation; it is played again. A killed episode leaves no outcome.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["policy", "other", "killed"]
+MOST_TRIES: Final = 4  # of an attempt: an episode that something else ended is played again up to three times
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """One way for an episode to end."""
+
+    kind: Kind
+    words: str  # for people
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the turns are trained, and the reward counts for the group's mean and standard deviation."""
+        return self.kind == "policy"
+
+    @property
+    def is_played_again(self) -> bool:
+        """Whether the attempt gets another episode. Another worker also repeats a killed one, however often that happens."""
+        return self.kind != "policy"
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the episode has an outcome."""
+        return self.kind != "killed"
+
+
+ENDINGS: Final[dict[str, Ending]] = {
+    "done": Ending("policy", "the agent finished"),
+    "turns": Ending("policy", "the agent used all its turns"),
+    "time": Ending("policy", "the agent reached the deadline"),
+    "context": Ending("policy", "the agent filled the model's context"),
+    "refused": Ending("policy", "the agent refused, or gave up"),
+    "sandbox": Ending("other", "the sandbox failed"),
+    "server": Ending("other", "the model server failed"),
+    "verifier": Ending("other", "the verdict failed"),
+    "environment": Ending("other", "the environment's code failed"),
+    "killed": Ending("killed", "the worker was killed"),
+}
+
+
+def ending_of(name: str) -> Ending:
+    """Raises ValueError with the known names."""
+    if name not in ENDINGS or not ENDINGS[name].is_written:
+        known = ", ".join(each for each, ending in ENDINGS.items() if ending.is_written)
+        raise ValueError(f"{name!r} is no ending of an episode; the endings are {known}")
+    return ENDINGS[name]

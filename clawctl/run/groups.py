@@ -1,0 +1,46 @@
+"""Which episodes of each group are over. A group is complete when its episodes are, not when their sessions were seen."""
+
+from collections import OrderedDict
+from collections.abc import Set
+from dataclasses import dataclass, field
+from typing import Final
+
+from clawctl.run.outcomes import SessionOutcome
+
+MOST_GROUPS: Final = 1 << 15  # that are remembered; the newest
+
+
+@dataclass(slots=True)
+class _Group:
+    attempts: int
+    patience_s: float = 0.0  # two episodes' time: after that, its workers are gone
+    settled: dict[int, str | None] = field(default_factory=dict)  # by attempt: the session, None if it is not trained
+
+
+class Groups:
+    """The groups of episodes that clawctl plays, from their outcomes. Episodes that other programs play do not say how many they
+    are."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[tuple[str, str], _Group] = OrderedDict()
+
+    def add(self, outcome: SessionOutcome) -> None:
+        """Take in an outcome."""
+        spec = outcome.episode
+        if spec is None or outcome.turn_ids is not None:
+            return
+        group = self._groups.setdefault((outcome.key, spec["group_id"]), _Group(spec["attempts"]))
+        group.patience_s = max(group.patience_s, 2 * (spec["deadline"] - spec["created_at"]))
+        if outcome.settled:
+            group.settled[spec["attempt"]] = outcome.session_id if outcome.status == "done" else None
+        while len(self._groups) > MOST_GROUPS:
+            self._groups.popitem(last=False)
+
+    def is_complete(self, key: str, group_id: str, seen: Set[str], waited_s: float) -> bool | None:
+        """Whether all episodes of a group are over, and the turns of those that are trained are among the sessions `seen`. A group
+        that has waited for `waited_s`, longer than two episodes take, counts as complete. None if clawctl does not play it."""
+        group = self._groups.get((key, group_id))
+        if group is None:
+            return None
+        missing = [session for session in group.settled.values() if session is not None and session not in seen]
+        return (len(group.settled) >= group.attempts and not missing) or waited_s >= group.patience_s

@@ -1,0 +1,45 @@
+"""A candidate that answers a share of the new sessions before it goes live: `policies/SHARED`.
+
+The gate writes it, and serve reads it.
+"""
+
+import hashlib
+import time
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from clawctl.run.checksums import read_object, sealed
+from clawctl.run.directory import RunDir, publish_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A candidate and its share."""
+
+    version: int
+    share: float  # of the new sessions: 0.1
+    since: float  # unix seconds
+
+    def has(self, session: str) -> bool:
+        """Whether a new session belongs to the candidate. The answer depends on the version and the session alone."""
+        digest = hashlib.sha256(f"{self.version} {session}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") < self.share * 2**64
+
+
+def read_share(run: RunDir) -> Share | None:
+    """The share of now; None without one, or if its file is damaged."""
+    found = read_object(run.shared)
+    if found is None or not {"version", "share", "since"} <= found.keys():
+        return None
+    return Share(int(found["version"]), float(found["share"]), float(found["since"]))
+
+
+def begin_share(run: RunDir, version: int, share: float) -> Share:
+    made = Share(version, share, time.time())
+    publish_bytes(run.shared, sealed(orjson.dumps(asdict(made))))
+    return made
+
+
+def end_share(run: RunDir) -> None:
+    run.shared.unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+"""Requests of an episode: the address `/e/<capability>/v1`, what it opens, and retries.
+
+The capability names session, task, group and attempt, so a client cannot claim others. It opens model calls only: an agent must not
+give itself a rating or an outcome.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from clawctl.config.serve import SamplingRule, ServeConfig, TemperatureConfig
+from clawctl.run.capabilities import PREFIX, Capability, read_capability
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.replies import Stream, Visit
+
+_ADDRESS = "/e/"
+OPEN_TO_EPISODES: Final = frozenset(("chat", "responses", "messages", "completions", "count_tokens", "models", "health"))
+_KEPT_S = 900.0  # how long an answer waits for a retry
+_KEPT_BYTES = 64 << 20
+
+
+def capability_in(scope: Scope) -> tuple[str | None, Scope]:
+    """The capability in a request's path, and the request as if it had been sent to `/v1`. None for other paths."""
+    path: str = scope["path"]
+    if not path.startswith(_ADDRESS):
+        return None, scope
+    given, _, rest = path[len(_ADDRESS) :].partition("/")
+    return given, {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode()}
+
+
+def opened(secret: bytes, given: str, api: str) -> Capability:
+    """The episode that a capability opens for a route. Raises Refusal."""
+    found = read_capability(secret, given)
+    if found is None:
+        raise Refusal(401, "this is not the address of an episode of this run", code="invalid_episode")
+    if api not in OPEN_TO_EPISODES:
+        raise Refusal(403, "the address of an episode opens model calls only", code="not_in_an_episode")
+    if time.time() >= found.expires_at:
+        raise Refusal(403, "this episode is over: its deadline has passed", code="episode_over")
+    return found
+
+
+def is_capability(key: str) -> bool:
+    """Whether a client sends a capability as its API key."""
+    return key.startswith(PREFIX)
+
+
+def hints_of(episode: Capability, hints: dict[str, Any]) -> dict[str, Any]:
+    """The hints of a request, with what the capability says in place of the client's claims. The episode ends with its outcome, not
+    when a client says so, and nothing in it is rated by a header."""
+    own = {"session_id": episode.session_id, "task_id": episode.task_id, "group_id": episode.group_id, "episode": episode.attempt}
+    return {**{name: value for name, value in hints.items() if name != "feedback"}, **own, "session_done": False}
+
+
+def sampling_rule(config: ServeConfig) -> SamplingRule:
+    """How episodes are sampled, whatever a harness asks for: as the recipe says, with nothing that bends the distribution."""
+    temperature = config.sampling.temperature or TemperatureConfig(always=config.temperature)
+    return SamplingRule(temperature=temperature, ignore="all")
+
+
+class Recording:
+    """One answer, for every client that asks for it."""
+
+    def __init__(self) -> None:
+        self.began_at = time.monotonic()
+        self.start: Message | None = None
+        self.bodies: list[Message] = []
+        self.size = 0
+        self.over = False
+        self.failed: Exception | None = None
+        self.sampling = ""  # as `Visit.sampling`
+        self._news = asyncio.Event()
+
+    async def send(self, message: Message) -> None:
+        """One ASGI message of the answer."""
+        if message["type"] == "http.response.start":
+            self.start = message
+        else:
+            self.bodies.append(message)
+            self.size += len(message.get("body", b""))
+        self._tell()
+
+    def end(self, failed: Exception | None = None) -> None:
+        self.over, self.failed = True, failed
+        self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def begun(self) -> "Replay":
+        """The response, once it has begun. Raises what went wrong before."""
+        while self.start is None and not self.over:
+            await self._news.wait()
+        if self.start is None:
+            raise self.failed or RuntimeError("an answer ended before it began")
+        return Replay(self, self.start)
+
+    async def has_body(self, place: int) -> bool:
+        """Wait for the body at `place`. False if the answer is over."""
+        while place >= len(self.bodies) and not self.over:
+            await self._news.wait()
+        return place < len(self.bodies)
+
+
+class Replay:
+    """A response that sends a recorded answer, as far as it is there, and the rest as it comes."""
+
+    def __init__(self, recording: Recording, start: Message) -> None:
+        self._recording = recording
+        self.status_code: int = start["status"]
+        self.raw_headers: list[tuple[bytes, bytes]] = list(start["headers"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        place = 0
+        while await self._recording.has_body(place):
+            await send(self._recording.bodies[place])
+            place += 1
+
+
+async def never(*_: object) -> Message:
+    """The `receive` of a client that never hangs up."""
+    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+
+class Retries:
+    """The answers of running episodes, so that a request that is sent again gets what was sampled before.
+
+    SDKs send a body again after a timeout or a broken connection. Sampling it anew would leave turns that nothing follows. So an
+    answer is sampled to its end even if its client hangs up, and another request with the same body in the same episode gets it.
+    Failed answers are not kept.
+    """
+
+    def __init__(self, kept_s: float = _KEPT_S, kept_bytes: int = _KEPT_BYTES) -> None:
+        self._kept_s, self._kept_bytes = kept_s, kept_bytes
+        self._recordings: OrderedDict[tuple[str, str, bytes], Recording] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def answer(
+        self, place: tuple[str, str, bytes], visit: Visit, make: Callable[[Visit], Awaitable[Response | Stream]], scope: Scope
+    ) -> Replay:
+        """The answer for `place`: episode, API and digest of the body. `make` samples it. Raises Refusal."""
+        self._forget()
+        recording = self._recordings.get(place)
+        if recording is None:
+            recording = self._recordings[place] = Recording()
+            task = asyncio.create_task(self._record(place, recording, replace(visit, status=200), make, scope))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        replay = await recording.begun()
+        visit.sampling = recording.sampling
+        return replay
+
+    async def _record(
+        self,
+        place: tuple[str, str, bytes],
+        recording: Recording,
+        visit: Visit,
+        make: Callable[[Visit], Awaitable[Response | Stream]],
+        scope: Scope,
+    ) -> None:
+        failed: Exception | None = None
+        try:
+            response = await make(visit)
+            recording.sampling = visit.sampling
+            await response(scope, never, recording.send)
+        except Exception as error:  # noqa: BLE001 - the edge of the request: every client that waits for it gets the error
+            failed = error
+        if failed is not None or visit.status != 200:
+            self._recordings.pop(place, None)
+        recording.end(failed)
+
+    def _forget(self) -> None:
+        """Forget what is old, and the oldest of what is too much. Answers that are still sampled stay."""
+        size = sum(recording.size for recording in self._recordings.values())
+        for place, recording in list(self._recordings.items()):
+            is_old = time.monotonic() - recording.began_at > self._kept_s
+            if not is_old and size <= self._kept_bytes:
+                return
+            if recording.over:
+                size -= recording.size
+                del self._recordings[place]

@@ -1,0 +1,133 @@
+"""How well the gate decides, on 1,000 simulated candidates for each effect, beside a test of fixed size.
+
+Each comparison of a simulated candidate is a win, a loss or a tie. 40 % are ties; wins minus losses are the effect: 0 (`null`), -5,
+-10, +10 and +20 points of all comparisons. Margin, error, budget and the decision without enough evidence are those of
+recipes/default.yaml. The test is the gate's own (`clawctl/eval/sequential.py`), looked at after each comparison.
+
+false_promotion_rate       share promoted. Below the margin of 10 points a candidate may be promoted
+false_refusal_rate         share found worse
+power_plus20               share promoted of the candidates of the case `plus20`
+comparisons_median         comparisons until the decision, or the budget
+comparisons_ratio_fixed    the same, divided by those of a test of fixed size: one look at the end, 5 % error at -10
+                           and 90 % power at 0
+optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: wrong decisions. `null`: found worse.
+                           `minus10`: found not worse. `mcnemar` is the same for McNemar's test
+
+The case `planted` (--case planted) measures on the demo model which suite catches each of 20 planted bad updates.
+
+The command exits with code 1 when a metric misses its bar.
+"""
+
+import argparse
+import math
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.eval.sequential import Floats, crossings
+from scripts.benchmarks.table import Row, make_parser, report
+
+EFFECTS = {"null": 0.0, "minus5": -0.05, "minus10": -0.10, "plus10": 0.10, "plus20": 0.20}
+TIES = 0.4
+CANDIDATES = 1000
+LOOKS, BATCHES = 2000, 10  # of the error under optional stopping: 10,000 candidates
+POWER = 0.9
+BARS = {  # case and metric: the largest value that passes, or the smallest
+    ("minus10", "false_promotion_rate"): (0.0, 0.05),
+    ("plus20", "power_plus20"): (0.9, 1.0),
+    ("null", "comparisons_ratio_fixed"): (0.0, 0.6),
+    ("null", "optional_stopping_error"): (0.0, 0.05),
+    ("minus10", "optional_stopping_error"): (0.0, 0.05),
+}
+DEFAULT = Path(__file__).resolve().parents[2] / "recipes" / "default.yaml"
+
+
+def main() -> None:
+    options = read_options()
+    recipe = load_recipe(DEFAULT)
+    cases = options.case or [*EFFECTS]
+    rows = [row for case in cases for row in simulated(case, recipe, options.seed)]
+    report("gate", rows, options.json)
+    if missed := [f"{row.case} {row.metric} = {row.value}" for row in rows if misses(row)]:
+        raise SystemExit(f"bars missed: {', '.join(missed)}")
+
+
+def read_options() -> argparse.Namespace:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--case", action="append", choices=[*EFFECTS], help="run this case only; may be repeated")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the simulated candidates")
+    return parser.parse_args()
+
+
+def misses(row: Row) -> bool:
+    low, high = BARS.get((row.case, row.metric), (-math.inf, math.inf))
+    return row.value is None or not low <= row.value <= high
+
+
+def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
+    gate, budget = recipe.gate, recipe.eval.budget.comparisons
+    if gate is None or budget is None:
+        raise SystemExit("recipes/default.yaml has no gate with a budget of comparisons")
+    margin = gate.rows[0].max_drop
+    differences = draw(
+        EFFECTS[case], max(budget, fixed_size(margin, gate.error)), np.random.default_rng([seed, list(EFFECTS).index(case)])
+    )
+    every = np.ones(LOOKS)
+    promising, worse = crossings(differences[:, :budget], every[:budget], margin, gate.error)
+    opened = (promising == budget) & (worse == budget)
+    promoted = np.where(opened, gate.undecided == "promote", promising < worse)
+    used = np.minimum(np.minimum(promising, worse) + 1, budget)
+    rows = [
+        Row(case, "false_promotion_rate" if EFFECTS[case] < 0 else "promotion_rate", float(promoted.mean()), "share"),
+        Row(case, "false_refusal_rate" if EFFECTS[case] >= 0 else "refusal_rate", float((worse < promising).mean()), "share"),
+        Row(case, "undecided_rate", float(opened.mean()), "share"),
+        Row(case, "comparisons_median", float(np.median(used)), "comparisons"),
+        Row(case, "comparisons_ratio_fixed", float(np.median(used)) / fixed_size(margin, gate.error), "ratio"),
+        Row(case, "promotion_rate_fixed", float(promoted_by_fixed(differences, margin, gate.error).mean()), "share"),
+    ]
+    if case == "plus20":
+        rows.append(Row(case, "power_plus20", float(promoted.mean()), "share"))
+    if case in ("null", "minus10"):
+        found, by_mcnemar = [], []
+        for batch in range(BATCHES):
+            drawn = draw(EFFECTS[case], LOOKS, np.random.default_rng([seed, batch, 99]))
+            promising, worse = crossings(drawn, every, margin, gate.error)
+            found.append(float((worse < LOOKS if case == "null" else promising < LOOKS).mean()))
+            by_mcnemar.append(float(mcnemar(drawn, gate.error).mean()))
+        rows.append(Row(case, "optional_stopping_error", float(np.mean(found)), "share"))
+        if case == "null":
+            rows.append(Row(case, "optional_stopping_error_mcnemar", float(np.mean(by_mcnemar)), "share"))
+    return rows
+
+
+def draw(effect: float, count: int, random: np.random.Generator) -> Floats:
+    """1 for a win, -1 for a loss, 0 for a tie: [CANDIDATES, count]."""
+    place = random.random((CANDIDATES, count))
+    wins = (1 - TIES + effect) / 2
+    return np.where(place < wins, 1.0, np.where(place < 1 - TIES, -1.0, 0.0))
+
+
+def fixed_size(margin: float, error: float) -> int:
+    """Comparisons of the paired z-test of "worse by the margin" with this error and power 0.9 for an unchanged candidate."""
+    normal = NormalDist()
+    return math.ceil((normal.inv_cdf(1 - error) + normal.inv_cdf(POWER)) ** 2 * (1 - TIES) / margin**2)
+
+
+def promoted_by_fixed(differences: Floats, margin: float, error: float) -> Floats:
+    """Which candidates that test promotes, looked at once."""
+    seen = differences[:, : fixed_size(margin, error)]
+    z = (seen.mean(1) + margin) / (seen.std(1, ddof=1) / math.sqrt(seen.shape[1]))
+    return np.asarray(z >= NormalDist().inv_cdf(1 - error), float)
+
+
+def mcnemar(differences: Floats, error: float) -> Floats:
+    """Which candidates McNemar's one-sided test finds worse at any look, the first after 10 discordant pairs."""
+    losses, discordant = np.cumsum(differences < 0, 1), np.cumsum(differences != 0, 1)
+    z = (2 * losses - discordant) / np.sqrt(np.maximum(discordant, 1))
+    return np.asarray(((z >= NormalDist().inv_cdf(1 - error)) & (discordant >= 10)).any(1), float)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""An episode: its address, its endings, its outcome, and the workers that play it. Over a real server."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from clawctl.collect.worker import collect
+from clawctl.config import CollectConfig, Recipe
+from clawctl.environments import EpisodeFailed, Outcome, Task
+from clawctl.environments.asking import Refused, ask
+from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, graded, make_plan
+from clawctl.errors import ClawError
+from clawctl.run.capabilities import LONGEST, Capability, episode_secret, issue, read_capability
+from clawctl.run.directory import published
+from clawctl.run.endings import ENDINGS, MOST_TRIES
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.episodes import EpisodeSpec, Played
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.outcomes import SessionOutcome
+from clawctl.run.rows import Turn
+from clawctl.run.shards import read_turns
+from tests.serve.served import Server, build_model
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("episodes")
+    with Server(folder / "run", build_model(folder / "model")) as running:
+        yield running
+
+
+NUMBERS = iter(range(10_000))
+
+
+def made_spec(**changed: Any) -> EpisodeSpec:
+    number, now = next(NUMBERS), time.time()
+    spec = EpisodeSpec(
+        session_id=f"e-test-{number}-0", created_at=now, plan="e-test", environment="mine", version="1", task_id=f"sum-{number}",
+        task_hash="abc", split="train", seed=0, number=number, group_id=f"e-test-{number}", attempt=0, attempts=2, attempt_try=0,
+        deadline=now + 600, sampling={}, worker="here:1",
+    )  # fmt: skip
+    return replace(spec, **changed)
+
+
+def place_of(server: Server, spec: EpisodeSpec) -> Endpoint:
+    return episode_endpoint(Endpoint(server.url, "key", "tiny"), issue(episode_secret(server.run), spec), spec)
+
+
+def post(endpoint: Endpoint, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+    return httpx.post(f"{endpoint.url}/{path}", json=body, headers=headers, timeout=120)
+
+
+def chat(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": [{"role": "user", "content": text}], "max_tokens": 8, **more}
+
+
+def give(server: Server, spec: EpisodeSpec, **changed: Any) -> None:
+    """The outcome, as a worker appends it."""
+    said: dict[str, Any] = {"status": "done", "reward": 1.0, "parts": {}, "steps": {}, "ending": "done", **changed}
+    episode = {name: getattr(spec, name) for name in EpisodeSpec.__dataclass_fields__}
+    line = SessionOutcome(f"o-{spec.session_id}", time.time(), spec.key, spec.session_id, **said, episode=episode)
+    FeedbackFile(server.run.feedback).append(line)
+
+
+def rows_of(server: Server, spec: EpisodeSpec, recipe: Recipe | None = None) -> list[Turn]:
+    collect(server.run, recipe or Recipe(), once=True)
+    turns = [row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)]
+    return [turn for turn in turns if turn.session_id == spec.session_id]
+
+
+# ---- the address ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_dialect_answers_at_the_address_of_an_episode_and_its_turns_carry_the_episode(server: Server) -> None:
+    spec = made_spec()
+    place = place_of(server, spec)
+    bodies = {
+        "chat/completions": chat("one"),
+        "responses": {"model": "tiny", "input": "two", "max_output_tokens": 16},
+        "messages": {"model": "tiny", "messages": [{"role": "user", "content": "three"}], "max_tokens": 8},
+    }
+    claims = {"X-Session-Id": "another", "X-Task-Id": "other", "X-Group-Id": "g", "X-Session-Done": "true", "X-Capture": "off"}
+    for path, body in bodies.items():
+        assert post(place, path, body, **claims, **{"X-Feedback": "1"}).status_code == 200, path
+    as_a_key = httpx.post(f"{server.url}/chat/completions", json=chat("four"), headers={"x-api-key": place.api_key}, timeout=120)
+    assert as_a_key.status_code == 200
+    assert httpx.get(f"{place.url}/models").status_code == 200
+    assert rows_of(server, spec) == []
+    give(server, spec)
+    found = rows_of(server, spec)
+    assert len(found) == 4
+    assert {(turn.task_id, turn.group_id, turn.feedback, turn.outcome_reward) for turn in found} == {
+        (spec.task_id, spec.group_id, None, 1.0)
+    }
+    assert {(turn.episode or {})["ending"] for turn in found} == {"done"}
+
+
+def test_a_capability_opens_model_calls_of_its_own_episode_and_nothing_else(server: Server) -> None:
+    place = place_of(server, made_spec())
+    first = post(place, "responses", {"model": "tiny", "input": "mine", "max_output_tokens": 16}).json()
+    for path, body in (
+        ("outcome", {"session_id": "x", "reward": 1}),
+        ("feedback", {"completion_id": first["id"], "rating": 1}),
+    ):
+        refused = post(place, path, body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_in_an_episode"), path
+    assert httpx.get(f"{place.url}/responses/{first['id']}").status_code == 403
+    address, key = place.url.removesuffix("/v1"), place.api_key
+    changed = address[:-1] + ("A" if address[-1] != "A" else "B")
+    for wrong in (changed, address[:-30], f"{server.url.removesuffix('/v1')}/e/claw-e-", address.replace(key, key + "x")):
+        answer = httpx.post(f"{wrong}/v1/chat/completions", json=chat("hello"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_episode"), wrong
+
+
+def test_an_episode_is_closed_at_its_deadline(server: Server) -> None:
+    late = place_of(server, made_spec(deadline=time.time() - 1))
+    answer = post(late, "chat/completions", chat("too late"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "episode_over")
+
+
+def test_a_capability_outlives_the_server_and_is_of_one_run(tmp_path: Path, server: Server) -> None:
+    spec = made_spec(task_id="sum/…".replace("…", "3"), attempt=1)
+    text = issue(episode_secret(server.run), spec)
+    assert len(text) <= LONGEST
+    again = read_capability(episode_secret(server.run), text)
+    assert again == Capability(spec.session_id, spec.task_id, spec.group_id, 1, int(spec.deadline), "default")
+    assert read_capability(b"another secret".ljust(32), text) is None
+    assert server.run.episode_key.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(ClawError, match="too long"):
+        issue(episode_secret(server.run), replace(spec, task_id="t" * 300))
+
+
+def test_the_server_enforces_the_recipes_sampling_in_episodes_and_says_so(server: Server) -> None:
+    spec = made_spec()
+    asked = chat("greedy please", temperature=0, top_p=0.1, seed=3)
+    answer = post(place_of(server, spec), "chat/completions", {**asked, "model": "tiny@0"})
+    assert "temperature 1 instead of 0" in answer.headers["x-clawctl-sampling"]
+    give(server, spec)
+    (turn,) = rows_of(server, spec)
+    assert (turn.temperature, turn.top_p, turn.top_k, turn.trainable) == (1.0, 1.0, 0, True)
+
+
+def test_a_capability_is_in_no_log_and_in_no_capture(server: Server) -> None:
+    place = place_of(server, made_spec())
+    post(place, "chat/completions", chat(f"my OPENAI_BASE_URL is {place.url}"))
+    post(place, "nothing", {})
+    stored = [path for path in server.run.root.rglob("*") if path.is_file() and path.suffix in (".jsonl", ".log", ".json")]
+    assert not [path for path in [*stored, server.log] if place.api_key.encode() in path.read_bytes()]
+
+
+# ---- retries -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_that_is_sent_again_gets_what_was_sampled_before_and_is_captured_once(server: Server) -> None:
+    spec, other = made_spec(), made_spec()
+    place = place_of(server, spec)
+    first, second = (post(place, "chat/completions", chat("again")).json() for _ in range(2))
+    assert first == second
+    assert post(place_of(server, other), "chat/completions", chat("again")).json()["id"] != first["id"], "another episode's"
+    streams = [post(place, "messages", {**chat("streamed"), "stream": True}).text for _ in range(2)]
+    assert streams[0] == streams[1]
+    assert post(place, "chat/completions", chat("again", seed=1)).json()["id"] != first["id"], "another body"
+    give(server, spec)
+    assert len(rows_of(server, spec)) == 3
+
+
+def test_an_answer_is_sampled_to_its_end_for_a_client_whose_connection_broke(server: Server) -> None:
+    spec = made_spec()
+    place = place_of(server, spec)
+    body = chat("a long one", max_tokens=64)
+    request = httpx.Request("POST", f"{place.url}/chat/completions", json=body)
+    host, port = request.url.host, request.url.port
+    with socket.create_connection((host, port)) as raw:  # it sends, and hangs up before the answer
+        head = f"POST {request.url.raw_path.decode()} HTTP/1.1\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        raw.sendall(head.encode() + b"\r\n" + request.content)
+        time.sleep(0.05)
+    answer = httpx.post(f"{place.url}/chat/completions", json=body, timeout=120)
+    assert answer.status_code == 200
+    give(server, spec)
+    (turn,) = rows_of(server, spec)
+    assert (turn.turn_id, turn.trainable) == (answer.json()["id"].removeprefix("chatcmpl"), True)
+
+
+# ---- endings -------------------------------------------------------------------------------------------------------------
+
+
+class Ends:
+    """Ends as its task says."""
+
+    episode_s = 0.2
+    worst = -0.5
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        return [Task(f"ends-{number}", number) for number in range(count)]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        match task.spec:
+            case "time":
+                raise Refused("over", 403, "episode_over")
+            case "context":
+                raise Refused("too long", 400, "context_length_exceeded")
+            case "server":
+                raise Refused("gone", 503)
+            case "sandbox" | "verifier":
+                raise EpisodeFailed(task.spec, "broken")
+            case "environment":
+                raise KeyError("a bug")
+            case "killed":
+                raise asyncio.CancelledError
+        return Outcome(reward=0.25, ending=task.spec)
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_every_ending_of_the_table_is_graded_played_again_or_unwritten_as_it_says(name: str) -> None:
+    ending, place = ENDINGS[name], Endpoint("http://127.0.0.1:9/v1", "key", "tiny")
+    if ending.kind == "killed":
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(graded(Ends(), Task("t", name), place, 1.0))
+        assert not ending.is_written
+        return
+    outcome = asyncio.run(graded(Ends(), Task("t", name), place, 1.0))
+    assert (outcome.ending, outcome.status) == (name, "done" if ending.is_trained else "failed")
+    graded_as = {"time": -0.5, "context": -0.5}.get(name, 0.25)  # `worst` where play could not grade it
+    assert outcome.reward == (graded_as if ending.kind == "policy" else None)
+    assert ending.is_played_again == (ending.kind == "other")
+
+
+def test_a_failed_episode_is_played_again_up_to_three_times_and_then_left_out(server: Server) -> None:
+    plan = Plan("ends", Ends(), [Task("fails-1", "sandbox"), Task("fine-1", "done")], 2, 0)
+    player = Player(server.run, plan, lambda: Endpoint(server.url, "key", "tiny"), 4, threading.Event())
+    summary = asyncio.run(player.play())
+    assert summary.endings == {"sandbox": 2, "done": 2}
+    played = Played(server.run, plan.id)
+    played.look()
+    assert [played.of(0).tries, played.of(1).tries] == [{0: MOST_TRIES - 1, 1: MOST_TRIES - 1}, {}]
+
+
+# ---- workers -------------------------------------------------------------------------------------------------------------
+
+
+class Counts:
+    """Counts its episodes; each makes one call."""
+
+    version = "1"
+
+    def __init__(self) -> None:
+        self.played: list[str] = []
+
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        return [Task(f"count-{seed}-{number}", number) for number in range(count)]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        self.played.append(task.id)
+        await ask(endpoint, [{"role": "user", "content": task.id}], max_tokens=2)
+        return Outcome(reward=float(task.spec % 2))
+
+
+def played_by(server: Server, environment: Counts, count: int, seed: int, **more: Any) -> Summary:
+    plan = make_plan(environment, "counts", count, 3, seed)
+    player = Player(server.run, plan, lambda: Endpoint(server.url, "key", "tiny"), 8, threading.Event(), **more)
+    return asyncio.run(player.play())
+
+
+def test_what_was_played_is_not_played_again_and_another_round_or_seed_is(server: Server) -> None:
+    environment = Counts()
+    first = played_by(server, environment, 4, seed=11)
+    again = played_by(server, environment, 4, seed=11)
+    assert first.words == again.words == "12 episodes: 12 done; mean reward 0.50"
+    assert len(environment.played) == 12
+    played_by(server, environment, 2, seed=12)
+    assert len(environment.played) == 18
+
+
+def test_two_workers_share_the_tasks_and_no_attempt_has_two_outcomes(server: Server) -> None:
+    one, other = Counts(), Counts()
+    plans = [make_plan(each, "counts", 6, 3, seed=13) for each in (one, other)]
+    assert plans[0].id == plans[1].id
+
+    async def both() -> list[Summary]:
+        players = [Player(server.run, plan, lambda: Endpoint(server.url, "key", "tiny"), 3, threading.Event()) for plan in plans]
+        return await asyncio.gather(*(player.play() for player in players))
+
+    assert [summary.words for summary in asyncio.run(both())] == ["18 episodes: 18 done; mean reward 0.50"] * 2
+    assert sorted(one.played + other.played) == sorted(3 * [f"count-13-{number}" for number in range(6)])
+
+
+def test_an_episode_that_was_killed_is_not_trained_and_leaves_its_attempt_to_the_next_worker(server: Server) -> None:
+    spec = made_spec()
+    assert post(place_of(server, spec), "chat/completions", chat("and then it was killed")).status_code == 200
+    (turn,) = rows_of(server, spec, Recipe(collect=CollectConfig(session_timeout_s=0.01)))
+    assert (turn.trainable, turn.untrainable_reason, turn.outcome_reward) == (False, "episode without outcome", None)
+    played = Played(server.run, spec.plan)
+    played.look()
+    assert played.of(spec.number).settled == {}
+
+
+def test_the_turns_of_an_episode_are_in_one_shard(server: Server) -> None:
+    specs = [made_spec() for _ in range(2)]
+    for spec in specs:
+        for number in range(3):
+            post(place_of(server, spec), "chat/completions", chat(f"{number} of {spec.session_id}"))
+    for spec in specs:
+        give(server, spec)
+    collect(server.run, Recipe(collect=CollectConfig(shard_turns=2)), once=True)
+    for spec in specs:
+        shards = [read_turns(path) for path in published(server.run.trajectories, ".parquet")]
+        holding = [sum(turn.session_id == spec.session_id for turn in turns) for turns in shards]
+        assert sorted(holding)[-2:] == [0, 3]

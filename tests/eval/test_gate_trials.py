@@ -1,0 +1,225 @@
+"""The gate asks for comparisons until the evidence is enough or the budget is spent, and goes on where it was killed."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.config import Recipe
+from clawctl.eval.worker import Follower, Stopped
+from clawctl.run.checksums import read_sealed
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, live_version, publish_policy
+from clawctl.run.rows import Policy
+from tests.eval.answering_server import announce, answering
+
+CODE = """
+import asyncio
+from clawctl.environments import Outcome, Task
+from clawctl.environments.asking import ask, new_client
+from clawctl.eval.comparisons import Comparison
+
+class Judged:
+    metrics = ("preferred",)
+
+    async def compare(self, candidate, reference, settings, begin, count):
+        tasks = range(begin, min(begin + count, int(settings.options.get("tasks", 10_000))))
+        async with new_client(candidate) as client:
+            both = [(n, version) for n in tasks for version in (candidate, reference)]
+            asked = [ask(version, [{"role": "user", "content": f"task {n}"}], client=client) for n, version in both]
+            replies = [float(reply) for reply in await asyncio.gather(*asked)]
+        return [Comparison("preferred", str(n), *replies[2 * at : 2 * at + 2]) for at, n in enumerate(tasks)]
+
+class Sums:
+    metrics = ("right",)
+
+    def tasks(self, split, count, seed):
+        return [Task(f"sum-{n}", n, split) for n in range(count)]
+
+    async def play(self, task, endpoint):
+        return Outcome(parts={"right": float(await ask(endpoint, [{"role": "user", "content": f"task {task.spec}"}]))})
+"""
+
+
+def recipe_for(
+    folder: Path, suite: str = "Judged", budget: dict[str, Any] | None = None, options: Any = None, **gate: Any
+) -> Recipe:
+    path = folder / "mine.py"
+    path.write_text(CODE)
+    name = f"{path}:{suite}"
+    row = {"suite": name, "metric": "preferred" if suite == "Judged" else "right", "max_drop": 0.1}
+    suites = [{"name": name, "problems": 12, "options": options or {}}]
+    budget = {"comparisons": 480} if budget is None else budget
+    return Recipe.model_validate({"eval": {"suites": suites, "budget": budget}, "gate": {"limits": [row], **gate}})
+
+
+def run_with(folder: Path, url: str, *versions: int) -> RunDir:
+    run = open_run(folder / "run")
+    ensure_base_policy(run, "demo")
+    for version in versions:
+        publish(run, version)
+    announce(run, url)
+    return run
+
+
+def publish(run: RunDir, version: int, parent: int | None = None) -> None:
+    parent = version - 1 if parent is None else parent
+    publish_policy(run, Policy(version, parent, version, "combine", "full", "demo", [], None, {}, 1.0), lambda folder: None)
+
+
+def record(run: RunDir, version: int) -> dict[str, Any]:
+    found: dict[str, Any] = read_sealed(run.eval_record(version).read_bytes())
+    return found
+
+
+def scored(of: dict[int, Callable[[int], float]]) -> Callable[[dict[str, Any]], str]:
+    """The answer of each version to task n."""
+
+    def answer(body: dict[str, Any]) -> str:
+        version, number = int(body["model"].partition("@")[2]), int(body["messages"][-1]["content"].split()[1])
+        return str(of[version](number))
+
+    return answer
+
+
+def follow_once(run: RunDir, recipe: Recipe, stop: threading.Event | None = None) -> None:
+    Follower(run, recipe, stop or threading.Event(), as_json=False).follow(once=True)
+
+
+def half(number: int) -> float:
+    return number % 2
+
+
+def mostly(number: int) -> float:
+    return 0.0 if number % 10 == 0 else 1.0
+
+
+def test_a_clear_candidate_needs_one_round_and_the_record_has_the_evidence_and_the_cost(tmp_path: Path) -> None:
+    recipe = recipe_for(tmp_path)
+    with answering(scored({0: half, 1: mostly})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, recipe)
+    assert live_version(run) == 1
+    found = record(run, 1)
+    (evidence,) = found["evidence"]
+    assert (evidence["what"], evidence["version"], evidence["verdict"]) == ("the live version", 0, "better")
+    assert evidence["wins"] + evidence["losses"] + evidence["ties"] == 48
+    assert evidence["e_better"] > 20
+    assert evidence["interval"][0] > 0
+    assert found["spent"]["calls"] == 96
+    assert found["spent"]["seconds"] > 0
+    assert "is better: 19 won, 0 lost, 29 tied against the live version (version 0)" in found["decision"]["reason"]
+
+
+def test_more_comparisons_are_asked_for_until_an_unchanged_candidate_is_proven_no_worse(tmp_path: Path) -> None:
+    recipe = recipe_for(tmp_path)
+    with answering(scored({0: half, 1: half})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, recipe)
+    (evidence,) = record(run, 1)["evidence"]
+    assert (live_version(run), evidence["verdict"], evidence["ties"]) == (1, "not worse", 96)
+    assert record(run, 1)["decision"]["reason"].startswith(f"{recipe.eval.suites[0].name} preferred is not worse: 0 won, 0 lost")
+
+
+def test_a_worse_candidate_is_refused_by_the_evidence(tmp_path: Path) -> None:
+    with answering(scored({0: mostly, 1: half})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, recipe_for(tmp_path))
+    assert live_version(run) == 0
+    assert record(run, 1)["decision"]["promote"] is False
+    assert "is worse: 0 won, 19 lost" in record(run, 1)["decision"]["reason"]
+
+
+def alternating(number: int) -> float:
+    """Lower than `half` by 0.07 on average, and otherwise as often above as below."""
+    return half(number + 1) if number % 7 else 0.0
+
+
+@pytest.mark.parametrize(("undecided", "live"), [("keep", 0), ("promote", 1), ("estimate", 1)])
+def test_when_the_budget_is_spent_the_recipe_says_what_happens(tmp_path: Path, undecided: str, live: int) -> None:
+    recipe = recipe_for(tmp_path, budget={"comparisons": 90}, undecided=undecided)
+    with answering(scored({0: half, 1: alternating})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, recipe)
+    assert live_version(run) == live
+    assert record(run, 1)["evidence"][0]["verdict"] == "open"
+    assert record(run, 1)["spent"]["calls"] == 192, "two rounds of 48 comparisons reach 90"
+    if undecided == "keep":
+        assert "budget of 90 comparisons, so the live version stays" in record(run, 1)["decision"]["reason"]
+
+
+@pytest.mark.parametrize("budget", [{"comparisons": 480, "calls": 90}, {"comparisons": 480, "seconds": 1e-6}])
+def test_calls_and_seconds_end_the_comparisons_too(tmp_path: Path, budget: dict[str, Any]) -> None:
+    with answering(scored({0: half, 1: alternating})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, recipe_for(tmp_path, budget=budget))
+    assert record(run, 1)["spent"]["calls"] <= 96
+    assert "not enough evidence within the budget of" in record(run, 1)["decision"]["reason"]
+
+
+def test_a_suite_without_further_tasks_goes_by_the_mean(tmp_path: Path) -> None:
+    recipe = recipe_for(tmp_path, options={"tasks": 4})
+    with answering(scored({0: half, 1: half, 2: lambda number: 0.0})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, recipe)
+        assert live_version(run) == 1
+        publish(run, 2)
+        follow_once(run, recipe)
+    assert record(run, 1)["spent"]["calls"] == 8
+    assert live_version(run) == 1
+    assert "is lower by 0.50 on average, more than the 0.10 allowed: 0 won, 2 lost, 2 tied" in record(run, 2)["decision"]["reason"]
+
+
+def test_an_environment_plays_further_tasks_for_all_versions_and_each_only_once(tmp_path: Path) -> None:
+    recipe = recipe_for(tmp_path, "Sums")
+    with answering(scored({0: half, 1: half, 2: half})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, recipe)
+        assert live_version(run) == 1
+        publish(run, 2)
+        follow_once(run, recipe)
+    asked = [(call["body"]["model"], call["body"]["messages"][0]["content"]) for call in server.asked]
+    assert live_version(run) == 2
+    assert len(asked) == len(set(asked))
+    assert record(run, 1)["evidence"][0]["ties"] == 60
+    assert record(run, 1)["suites"][recipe.eval.suites[0].name]["right"]["n"] == 60
+    assert [one["what"] for one in record(run, 2)["evidence"]] == ["the live version", "the base"]
+
+
+def test_a_gate_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    recipe, stop = recipe_for(tmp_path), threading.Event()
+    answer = scored({0: half, 1: half})
+    seen: list[dict[str, Any]] = []
+
+    def until_killed(body: dict[str, Any]) -> str:
+        seen.append(body)
+        if len(seen) == 120:
+            stop.set()
+        return answer(body)
+
+    with answering(until_killed) as server:
+        run = run_with(tmp_path, server.url, 1)
+        with pytest.raises(Stopped):
+            Follower(run, recipe, stop, as_json=False).step()
+        assert record(run, 1)["decision"]["promote"] is None
+        first = {body["messages"][-1]["content"] for body in seen[:96]}
+        del seen[:]
+        follow_once(run, recipe)
+    assert live_version(run) == 1
+    assert not first & {body["messages"][-1]["content"] for body in seen}, "the first round is on disk"
+    assert record(run, 1)["evidence"][0]["ties"] == 96
+
+
+def test_many_small_steps_down_are_stopped_by_the_base(tmp_path: Path) -> None:
+    """Each version loses four more tasks in a hundred than the one before: no step alone is worse by the margin."""
+    recipe = recipe_for(tmp_path, budget={"comparisons": 96}, undecided="estimate")
+    losing = {v: (lambda n, v=v: 0.0 if (n * 37) % 100 < 4 * v else 1.0) for v in range(4)}
+    with answering(scored(losing)) as server:
+        run = run_with(tmp_path, server.url)
+        for version in range(1, 4):
+            publish(run, version, parent=live_version(run))
+            follow_once(run, recipe)
+    assert live_version(run) == 2
+    assert "0 won, 12 lost, 84 tied against the base (version 0)" in record(run, 3)["decision"]["reason"]

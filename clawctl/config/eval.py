@@ -7,12 +7,15 @@ from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
 
+HARNESS_PREFIXES = ("lm-eval:", "inspect:")  # of suites that another program runs
+
 
 class SuiteConfig(Section):
     """A suite with settings of its own. A name alone is the short form."""
 
     name: str = Field(min_length=1)
-    """A built-in suite, `file.py:name`, or the suite of an installed package. An environment is a suite as well."""
+    """A built-in suite (`own`, `replay`, `ability`, `personalisation`), `file.py:name`, the suite of an installed package, or a
+    task of another program: `lm-eval:TASK`, `inspect:TASK`. An environment is a suite as well."""
     problems: int | None = Field(None, gt=0)
     """Unset: `eval.problems`."""
     seed: int | None = None

@@ -35,7 +35,11 @@ async def score(versions: Versions, raw: bytes, key: str) -> dict[str, Any]:
 async def score_ids(versions: Versions, model: str, ids: Sequence[int], first: int, key: str) -> list[float]:
     """The logprobs of `ids[first:]`, for a plain completion with `echo` and `logprobs`. Raises Refusal."""
     _check_key(key)
-    return (await versions.live.score(ids, first, await versions.pinned(model)))[1]
+    try:
+        return (await versions.live.score(ids, first, await versions.pinned(model)))[1]
+    except Refusal as refusal:
+        param = "prompt" if refusal.param == "ids" else refusal.param
+        raise Refusal(refusal.status, refusal.message, param, refusal.code) from refusal
 
 
 class UnloadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -95,18 +95,15 @@ def values(found: Sequence[Comparison], metric: str) -> list[tuple[float, float]
     return [(one.candidate, one.reference) for one in found if one.metric == metric]
 
 
-def prefers(wanted: str) -> Script:
-    """A judge that prefers the answer with a sign in it, wherever it stands; none if both have it, or neither."""
-
-    def script(text: str, number: int) -> str:
-        a, b = text.split("answer A>")[-1].split("answer B>")
-        return f"\\boxed{{{'0' if (wanted in a) == (wanted in b) else 'A' if wanted in a else 'B'}}}"
-
-    return script
+def prefers_homework(text: str, number: int) -> str:
+    """A judge that prefers the answer with more words of the demo model's homework, wherever it stands."""
+    a, b = (sum(part.count(word) for word in ("answer", " = ", " the ", " so ", " is ")) for part in
+            text.split("answer A>")[-1].split("answer B>"))  # fmt: skip
+    return f"\\boxed{{{'0' if a == b else 'A' if a > b else 'B'}}}"
 
 
 def test_a_judge_that_prefers_the_working_version_prefers_it_in_both_orders(server: Server) -> None:
-    with judged(prefers("** ")) as judge:
+    with judged(prefers_homework) as judge:
         asked = recipe(judge.url)
         found = compare(server, suites(server, asked)[0], asked)
     preferred = [one for one in found if one.metric == "preferred"]

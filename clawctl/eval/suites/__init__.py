@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from clawctl.config import EvalConfig, Recipe, SuiteConfig
+from clawctl.config import HARNESS_PREFIXES, EvalConfig, Recipe, SuiteConfig
 from clawctl.environments import ENVIRONMENTS, Environment, create, is_environment
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
@@ -97,7 +97,7 @@ SUITES: Registry[Any] = Registry(
     {
         "personalisation": "clawctl.environments.homework.environment:Homework",
         "own": "clawctl.eval.suites.own:Own",
-        "replay": "clawctl.eval.suites.replay:Replay",
+        "replay": "clawctl.eval.suites.replay:ReplaySuite",
         "ability": "clawctl.eval.suites.ability:Ability",
     },
 )
@@ -175,6 +175,10 @@ def load_suites(config: EvalConfig, run: RunDir | None = None, recipe: Recipe | 
 
 def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: Recipe | None) -> LoadedSuite:
     name, option = suite.name, "eval.suites"
+    if name.startswith(HARNESS_PREFIXES):
+        from clawctl.eval.suites.installed import harness_suite
+
+        return LoadedSuite(name, harness_suite(name), _settings(suite, config, run, recipe), None)
     known = ENVIRONMENTS if name in ENVIRONMENTS.names() and name not in SUITES.names() else SUITES
     found = known.load(name, option)
     declared = getattr(found, "metrics", None)

@@ -2,14 +2,15 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import orjson
 
-from clawctl.environments.asking import Refused, count_call
+from clawctl.environments.asking import TIMEOUT_S, Refused, count_call
+from clawctl.http_client import Broken, Client, proxy_for
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.rows import Message
 
@@ -47,7 +48,7 @@ class ChatReply:
     calls: tuple[Call, ...]
 
 
-async def reply(client: httpx.AsyncClient, endpoint: Endpoint, messages: Sequence[Message], **fields: Any) -> ChatReply:
+async def reply(client: Client, endpoint: Endpoint, messages: Sequence[Message], **fields: Any) -> ChatReply:
     """One chat completion. Raises Refused."""
     choice, _ = await _posted(client, endpoint, "/chat/completions", {**endpoint.sampling, **fields, "messages": list(messages)})
     message = choice["message"]
@@ -63,13 +64,13 @@ def _arguments(text: Any) -> Any:
         return None
 
 
-async def answer(client: httpx.AsyncClient, endpoint: Endpoint, ids: Sequence[int], **sampling: Any) -> Answered:
+async def answer(client: Client, endpoint: Endpoint, ids: Sequence[int], **sampling: Any) -> Answered:
     """Sample on a prompt of token ids. Raises Refused."""
     choice, usage = await _posted(client, endpoint, "/completions", {**endpoint.sampling, **sampling, "prompt": list(ids)})
     return Answered(str(choice["text"]), int(usage["completion_tokens"]), choice["finish_reason"])
 
 
-async def score(client: httpx.AsyncClient, endpoint: Endpoint, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
+async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
     """The log-probability of each id of `completion` after `prompt`. Raises Refused."""
     told = await _told(client, endpoint, "/score", {"ids": [*prompt, *completion], "first": len(prompt)})
     try:
@@ -81,7 +82,7 @@ async def score(client: httpx.AsyncClient, endpoint: Endpoint, prompt: Sequence[
     return logprobs
 
 
-async def _posted(client: httpx.AsyncClient, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> tuple[dict, dict]:
+async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> tuple[dict, dict]:
     """The first choice of an answer, and its usage. Raises Refused."""
     told = await _told(client, endpoint, path, body)
     try:
@@ -90,15 +91,25 @@ async def _posted(client: httpx.AsyncClient, endpoint: Endpoint, path: str, body
         raise Refused(f"not a completion: {error!r}") from error
 
 
-async def _told(client: httpx.AsyncClient, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    headers = {"Authorization": f"Bearer {endpoint.api_key}", "X-Capture": "off", **endpoint.headers}
+@asynccontextmanager
+async def client_of(endpoint: Endpoint) -> AsyncIterator[Client]:
+    """Calls to the server of an endpoint, which are not captured."""
+    headers = {"x-capture": "off", **endpoint.headers}
+    client = Client(endpoint.url, endpoint.api_key, headers, proxy=proxy_for(endpoint.url))
     try:
-        response = await client.post(endpoint.url + path, headers=headers, json={"model": endpoint.model, **body})
-        if response.status_code != 200:
-            raise Refused(f"status {response.status_code}: {response.text[:200]}", response.status_code)
-        told = response.json()
-    except httpx.HTTPError as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
+        yield client
+    finally:
+        client.close()
+
+
+async def _told(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        response = await client.post(path, orjson.dumps({"model": endpoint.model, **body}), TIMEOUT_S)
+        if response.status != 200:
+            raise Refused(f"status {response.status}: {response.body[:200].decode(errors='replace')}", response.status)
+        told = orjson.loads(response.body)
+    except Broken as error:
+        raise Refused(str(error)) from error
     except ValueError as error:
         raise Refused(f"not JSON: {error!r}") from error
     if not isinstance(told, dict):

@@ -11,15 +11,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
-
-from clawctl.environments.asking import Refused, new_client
+from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
-from clawctl.eval.suites.answers import Answered, answer, calls_in, is_refusal, is_valid_call, language_of
+from clawctl.eval.suites.answers import Answered, answer, calls_in, client_of, is_refusal, is_valid_call, language_of
 from clawctl.eval.suites.held_out import HeldOut, asked_before, hashed, held_out_turns, key_name, whole_turns
+from clawctl.http_client import Client
 from clawctl.judging import ANSWER_JUDGES, AnswerJudge, Preference
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint
@@ -44,7 +43,7 @@ class Own:
         if not chosen:
             return Measured({})
         turns = whole_turns(run, chosen)
-        async with _judge(settings) as judge, new_client(endpoint) as client:
+        async with _judge(settings) as judge, client_of(endpoint) as client:
             places = asyncio.Semaphore(settings.concurrency)
 
             async def one(turn: Turn) -> tuple[Turn, Answered, float | None] | None:
@@ -74,7 +73,7 @@ class Own:
         if not chosen:
             return []
         turns = whole_turns(run, chosen)
-        async with _judge(settings) as judge, new_client(candidate) as client:
+        async with _judge(settings) as judge, client_of(candidate) as client:
             places = asyncio.Semaphore(max(1, settings.concurrency // 2))
 
             async def one(turn: Turn) -> list[Comparison]:
@@ -129,7 +128,7 @@ async def _together(works: Sequence[Any]) -> list[Any]:
     return [task.result() for task in tasks]
 
 
-async def _answer(client: httpx.AsyncClient, endpoint: Endpoint, settings: SuiteSettings, turn: Turn) -> Answered | None:
+async def _answer(client: Client, endpoint: Endpoint, settings: SuiteSettings, turn: Turn) -> Answered | None:
     """An answer to the captured prompt, sampled as the captured one was; None if the server cannot take this prompt. Two versions
     draw with the same seed, so that equal weights give equal answers. Raises Refused."""
     seed = int.from_bytes(hashed(settings.seed, turn.turn_id)[:4]) >> 1

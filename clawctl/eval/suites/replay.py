@@ -8,15 +8,14 @@ import logging
 import math
 from collections.abc import Sequence
 
-import httpx
-
-from clawctl.environments.asking import Refused, new_client
+from clawctl.environments.asking import Refused
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import Measured, SuiteSettings
-from clawctl.eval.suites.answers import score
+from clawctl.eval.suites.answers import client_of, score
 from clawctl.eval.suites.held_out import HeldOut, asked_before, held_out_turns, key_name, whole_turns
 from clawctl.eval.suites.own import NO_TURNS, asked_in, run_of
+from clawctl.http_client import Client
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.rows import Turn
 
@@ -26,7 +25,7 @@ _DIGITS = 3  # of a value: two engines differ by less for equal weights, and tha
 _CANNOT = (400, 404, 413, 422, 501)
 
 
-class Replay:
+class ReplaySuite:
     """The value of a turn is the geometric mean of its tokens' probabilities, or 1 less that where people complained."""
 
     metrics = ("praised", "unlike_complaints")
@@ -34,7 +33,7 @@ class Replay:
     async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         chosen = _with_a_value(settings)[: settings.problems]
         values: dict[str, dict[str, float]] = {}
-        async with new_client(endpoint) as client:
+        async with client_of(endpoint) as client:
             for turn, good, (value,) in await _scored(client, settings, chosen, endpoint):
                 values.setdefault(_metric(good), {})[turn.turn_id] = value
         return Measured({name: estimate(list(found.values())) for name, found in sorted(values.items())}, values=values)
@@ -43,7 +42,7 @@ class Replay:
         self, candidate: Endpoint, reference: Endpoint, settings: SuiteSettings, begin: int, count: int
     ) -> Sequence[Comparison]:
         chosen = _with_a_value(settings, candidate, reference)[begin : begin + count]
-        async with new_client(candidate) as client:
+        async with client_of(candidate) as client:
             found = await _scored(client, settings, chosen, candidate, reference)
         return [
             Comparison(
@@ -66,7 +65,7 @@ def _with_a_value(settings: SuiteSettings, *pair: Endpoint) -> list[HeldOut]:
 
 
 async def _scored(
-    client: httpx.AsyncClient, settings: SuiteSettings, chosen: Sequence[HeldOut], *endpoints: Endpoint
+    client: Client, settings: SuiteSettings, chosen: Sequence[HeldOut], *endpoints: Endpoint
 ) -> list[tuple[Turn, bool, list[float]]]:
     """Each turn, whether it was praised, and its value by each endpoint. Turns that an engine cannot score are left out. Raises
     Refused."""

@@ -16,15 +16,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import httpx
-
-from clawctl.environments.asking import Refused, new_client
+from clawctl.environments.asking import Refused
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
 from clawctl.errors import ClawError
 from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.eval.suites.ability.checks import code_in, follows, is_number, is_said_in, makes_call
-from clawctl.eval.suites.answers import ChatReply, is_refusal, reply
+from clawctl.eval.suites.answers import ChatReply, client_of, is_refusal, reply
+from clawctl.http_client import Client
 from clawctl.run.endpoint import Endpoint
 
 log = logging.getLogger("eval")
@@ -46,7 +45,7 @@ class Ability:
         tasks = ability_tasks(settings)
         places = asyncio.Semaphore(settings.concurrency)
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(new_client(endpoint))
+            client = await stack.enter_async_context(client_of(endpoint))
             sandbox = await _sandbox(stack) if any(task["category"] == "code" for task in tasks) else None
             tasks = [task for task in tasks if task["category"] != "code" or sandbox is not None]
 
@@ -99,7 +98,7 @@ def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:
     return in_turn[: settings.problems]
 
 
-async def _reply(client: httpx.AsyncClient, endpoint: Endpoint, settings: SuiteSettings, task: AbilityTask) -> ChatReply:
+async def _reply(client: Client, endpoint: Endpoint, settings: SuiteSettings, task: AbilityTask) -> ChatReply:
     """Two versions draw with the same seed. A call that broke off is tried again. Raises Refused."""
     seed = int.from_bytes(hashlib.sha256(f"{settings.seed}/{task['id']}".encode()).digest()[:4]) >> 1
     tools = {"tools": task["tools"]} if task.get("tools") else {}

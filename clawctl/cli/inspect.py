@@ -57,6 +57,14 @@ def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
+    """Answer in five lines whether it got better. The evidence is the eval records and the complaints of real traffic."""
+    from clawctl.inspect.better import show_better
+
+    show_better(open_run(run, create=False), as_json)
+
+
+@app.command()
 def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """Show the stages and their problems. It counts waiting, lost and untrained turns, with reasons."""
     from clawctl.inspect.health import show_health
@@ -82,3 +90,15 @@ def report(
     from clawctl.inspect.report import show_report
 
     show_report(open_run(run, create=False), out, as_json)
+
+
+@app.command()
+def web(
+    run: RunOption = DEFAULT_RUN,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. 0: any free port.")] = 30080,
+    as_json: AsJson = False,
+) -> None:
+    """Serve pages to look at the run in a browser. It prints a link that logs in; they are reachable from this machine only."""
+    from clawctl.inspect.web import serve_pages
+
+    serve_pages(open_run(run, create=False), port, as_json)

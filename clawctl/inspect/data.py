@@ -1,7 +1,7 @@
 """`clawctl inspect data`: the stored data, its location, its age and its users."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,7 @@ def look_at_data(run: RunDir) -> dict[str, Any]:
     for user, found in users.items():
         found["sessions"] = len(sessions.get(user, ()))
     rows["verdicts"] = sum(1 for _ in shard_rows(run.verdicts, "verdicts", ("turn_id",), problems))
-    others = sorted(path.name for path in run.root.iterdir() if path.is_dir() and path.name not in FOLDERS)
-    stores = [_store(run.folder(name), rows.get(name)) for name in (*FOLDERS, *others)]
+    stores = stores_of(run, rows)
     return {
         "run": str(run.root),
         "since": read_json(run.marker, problems).get("created_at"),
@@ -74,6 +73,12 @@ def look_at_data(run: RunDir) -> dict[str, Any]:
         "users": sorted(users.values(), key=lambda user: user["user"]),
         "problems": problems,
     }
+
+
+def stores_of(run: RunDir, rows: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Each folder of the run: files, bytes, age, and its number of rows if that is known."""
+    others = sorted(path.name for path in run.root.iterdir() if path.is_dir() and path.name not in FOLDERS)
+    return [_store(run.folder(name), rows.get(name)) for name in (*FOLDERS, *others)]
 
 
 def _store(folder: Path, rows: int | None) -> dict[str, Any]:

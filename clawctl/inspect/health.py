@@ -7,6 +7,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,13 @@ def show_health(run: RunDir, as_json: bool) -> None:
     answers().print(_table(found), *_reasons(found), *problem_lines(found["problems"]), sep="\n")
 
 
-def look(run: RunDir) -> dict[str, Any]:
-    """The content of the table, as counts."""
-    joined = read_rows(run)
-    problems = joined.problems
+def look(run: RunDir, joined: Joined | None = None, captured: "Captured | None" = None) -> dict[str, Any]:
+    """The content of the table, as counts. A reader that stays passes what it has read."""
+    joined = read_rows(run) if joined is None else joined
+    captured = Captured(run) if captured is None else captured
+    problems = joined.problems.copy()
     serve = ask_server(run)
-    exchanges, files = count_exchanges(run)
+    exchanges, files = captured.look(), len(captured.counts)
     free = shutil.disk_usage(run.root).free
     if free < _LITTLE_ROOM:
         problems.append(f"the disk has {sized(free)} left: stages wait for free space, and serve loses captures")
@@ -189,15 +191,30 @@ def ask_server(run: RunDir) -> dict[str, Any]:
     return answer
 
 
-def count_exchanges(run: RunDir) -> tuple[int, int]:
-    """Number of complete lines in `captures/`, and of files."""
-    files = published(run.captures, ".jsonl")
-    return sum(_lines(path) for path in files), len(files)
+class Captured:
+    """The number of complete lines in `captures/`, for a reader that stays. Each `look` reads only what was appended."""
 
+    def __init__(self, run: RunDir) -> None:
+        self._folder = run.captures
+        self._ends: dict[Path, tuple[int, int]] = {}  # inode and size
+        self.counts: dict[Path, int] = {}
 
-def _lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    def look(self) -> int:
+        ends, counts = {}, {}
+        for path in published(self._folder, ".jsonl"):
+            with suppress(FileNotFoundError), path.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                known, read = self._ends.get(path, (inode, 0))
+                if known == inode and read <= os.fstat(file.fileno()).st_size:
+                    counts[path] = self.counts.get(path, 0)
+                    file.seek(read)
+                else:
+                    counts[path] = 0
+                for chunk in iter(lambda: file.read(1 << 20), b""):
+                    counts[path] += chunk.count(b"\n")
+                ends[path] = inode, file.tell()
+        self._ends, self.counts = ends, counts
+        return sum(counts.values())
 
 
 def unjudged(run: RunDir) -> list[str]:

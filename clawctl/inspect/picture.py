@@ -3,38 +3,42 @@
 from pathlib import Path
 from typing import Any
 
+from clawctl.inspect.policies import headings, metrics_of
+
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # Okabe and Ito's colours, which are safe for colour-blind readers
 
-_PANELS = (
-    ("satisfaction", "Satisfaction with the first reply", "mean score, 0 to 1", BLUE),
-    ("correctness", "Correct first replies", "share", ORANGE),
-)
+_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
+_MOST_PANELS = 4
 
 
 def draw(found: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG. `found` are the measured versions from `describe_policies`, in order; at least one."""
+    """Write a PNG with a panel for each of the first metrics. `found`: measured versions from `describe_policies`, at least one."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; and no pyplot: no state, no display
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.4), dpi=150, layout="constrained")
+    metrics = metrics_of(found)[:_MOST_PANELS]
+    figure = Figure(figsize=(5 * max(2, len(metrics)), 4.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2, sharey=True)
-    for axes, (metric, title, unit, colour) in zip(panels, _PANELS, strict=True):
-        _panel(axes, found, metric, title, unit, colour)
-    count = found[0][_PANELS[0][0]]["n"]
+    panels = figure.subplots(1, len(metrics), squeeze=False)[0]
+    for axes, (suite, name), heading, colour in zip(panels, metrics, headings(metrics), _COLOURS, strict=False):
+        measured = [(row, row["metrics"][suite][name]) for row in found if name in row["metrics"].get(suite, {})]
+        _panel(axes, measured, heading[:1].upper() + heading[1:], colour)
+    count = max(value["n"] for row in found for numbers in row["metrics"].values() for value in numbers.values())
     refused = "; × refused by the gate" if any(_refused(row) for row in found) else ""
     figure.supxlabel(
-        f"policy version (0: before any learning)\nband: 95 % interval of {count} new problems per version{refused}", fontsize=9
+        f"policy version (0: before any learning)\nband: 95 % interval of up to {count} tasks per version{refused}", fontsize=9
     )
     figure.savefig(path, format="png")
 
 
-def _panel(axes: Any, found: list[dict[str, Any]], metric: str, title: str, unit: str, colour: str) -> None:
+def _panel(axes: Any, measured: list[tuple[dict[str, Any], dict[str, Any]]], title: str, colour: str) -> None:
+    """One metric: the versions that have it, each with its estimate."""
     from matplotlib.ticker import MaxNLocator
 
+    found = [row for row, _ in measured]
     versions = [row["version"] for row in found]
-    means = [row[metric]["mean"] for row in found]
-    lows, highs = zip(*(row[metric]["ci95"] for row in found), strict=True)
+    means = [value["mean"] for _, value in measured]
+    lows, highs = zip(*(value["ci95"] for _, value in measured), strict=True)
     if len(found) == 1:  # a band needs two
         axes.errorbar(versions, means, yerr=[[means[0] - lows[0]], [highs[0] - means[0]]], color=colour, capsize=4)
     axes.fill_between(versions, lows, highs, color=colour, alpha=0.18, linewidth=0)
@@ -49,8 +53,9 @@ def _panel(axes: Any, found: list[dict[str, Any]], metric: str, title: str, unit
             ha=side, va="center", color=colour, fontsize=12, fontweight="bold", annotation_clip=False,
         )  # fmt: skip
     axes.set_title(title, loc="left", fontsize=12)
-    axes.set_ylabel(unit, color=GREY)
-    axes.set_ylim(0, 1.02)
+    axes.set_ylabel("mean", color=GREY)
+    if min(lows) >= 0 and max(highs) <= 1:
+        axes.set_ylim(0, 1.02)
     room = 0.2 * max(1, versions[-1] - versions[0])  # for the numbers at both ends
     axes.set_xlim(versions[0] - room, versions[-1] + room)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -14,10 +14,10 @@ from clawctl.run.directory import RunDir
 from clawctl.run.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
 from clawctl.run.policies import live_version, read_moves
 
-_METRICS = ("satisfaction", "correctness")
 _MOVES_SHOWN = 5
 _SHOWN_OF_LINEAGE = 12
-_COLUMNS = (
+_MOST_METRICS = 4  # columns
+_BEFORE = (
     Column("version"),
     Column("parent", right=True, spare=3),
     Column("step", right=True, spare=5),
@@ -26,11 +26,8 @@ _COLUMNS = (
     Column("turns", right=True, spare=1),
     Column("loss", right=True),
     Column("grad norm", right=True, spare=3),
-    Column("satisfaction", right=True, spare=1),
-    Column("correctness", right=True, spare=1),
-    Column("gate", spare=1),
-    Column("made", right=True, spare=2),
 )
+_AFTER = (Column("gate", spare=1), Column("made", right=True, spare=2))
 
 
 def show_policies(run: RunDir, as_json: bool) -> None:
@@ -43,16 +40,29 @@ def show_policies(run: RunDir, as_json: bool) -> None:
     live = next((place for place, row in enumerate(shown) if row["live"]), None)
     page = answers()
     title = counted(len(found), "policy version")
-    table = fitting(title, _COLUMNS, [_cells(row) for row in shown], page.width, bold=live)
+    metrics = metrics_of(found)[:_MOST_METRICS]
+    columns = [*_BEFORE, *(Column(heading, right=True, spare=1) for heading in headings(metrics)), *_AFTER]
+    table = fitting(title, columns, [_cells(row, metrics) for row in shown], page.width, bold=live)
     page.print(table, *left_out, *_tree(found), *_decisions(shown), *_moves(run), *problem_lines(problems), sep="\n")
 
 
-def _cells(row: dict[str, Any]) -> list[Text]:
+def metrics_of(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Each (suite, metric) that was measured of any of these versions, in the order of the records."""
+    return list(dict.fromkeys((suite, name) for row in rows for suite, found in row["metrics"].items() for name in found))
+
+
+def headings(metrics: Sequence[tuple[str, str]]) -> list[str]:
+    """The name of each metric, with its suite if there are several suites."""
+    several = len({suite for suite, _ in metrics}) > 1
+    return [f"{suite} {name}" if several else name for suite, name in metrics]
+
+
+def _cells(row: dict[str, Any], metrics: Sequence[tuple[str, str]]) -> list[Text]:
     version = f"{row['version']}{' ← live' if row['live'] else ''}"
     parent = "" if row["parent"] is None else str(row["parent"])
     cells = [version, parent, str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
-    cells += [_number(row["loss"]), _number(row["grad_norm"]), *(_estimate(row[metric]) for metric in _METRICS)]
-    return [one_line(cell, 40) for cell in (*cells, _gate(row), since(row["created_at"], time.time()))]
+    cells += [_number(row["loss"]), _number(row["grad_norm"]), *(estimate(row, metric) for metric in metrics)]
+    return [one_line(cell, 40) for cell in (*cells, gate_of(row), since(row["created_at"], time.time()))]
 
 
 def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
@@ -70,9 +80,9 @@ def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
 
 def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
     """The gate's latest decisions."""
-    decided = [row for row in rows if _gate(row)][-_MOVES_SHOWN:]
+    decided = [row for row in rows if gate_of(row)][-_MOVES_SHOWN:]
     return [
-        Text(f"gate, version {row['version']}, {_gate(row)}: ")
+        Text(f"gate, version {row['version']}, {gate_of(row)}: ")
         + one_line(str(row["decision"].get("reason")), 200)
         + Text(_compared(row), "dim")
         for row in decided
@@ -104,7 +114,6 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
     found = []
     for policy in read_policies(run, problems):
         measured = read_eval(run, policy.version, problems)
-        numbers = measured["suites"].get("personalisation", {})
         row = {**policy.metrics, **steps.get(policy.step, {})} if policy.version else policy.metrics
         found.append({
             "version": policy.version,
@@ -118,9 +127,10 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "turns": len(policy.turns),
             "loss": row.get("loss"),
             "grad_norm": row.get("grad_norm"),
-            **{metric: numbers.get(metric) for metric in _METRICS},
+            "metrics": measured_by(measured),
             "decision": measured["decision"],
             "compared": measured["compared"],
+            "comparisons": comparisons(measured),
             "created_at": policy.created_at,
         })  # fmt: skip
     return found
@@ -144,14 +154,43 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
 
 
-def _estimate(found: dict[str, Any] | None) -> str:
-    if not found:
+def measured_by(record: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The metrics in an eval record by suite: {"personalisation": {"correctness": {"mean": 0.9, "ci95": [0.7, 1.0], "n": 36}}}."""
+    return {
+        suite: {name: found for name, found in numbers.items() if isinstance(found, dict) and "mean" in found}
+        for suite, numbers in record["suites"].items()
+        if isinstance(numbers, dict)
+    }
+
+
+def estimate(row: dict[str, Any], metric: tuple[str, str]) -> str:
+    """ "0.90 [0.74, 0.97]", or empty if it was not measured."""
+    found = row["metrics"].get(metric[0], {}).get(metric[1])
+    if found is None:
         return ""
     low, high = found["ci95"]
     return f"{found['mean']:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _gate(row: dict[str, Any]) -> str:
+def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers of a version and of a reference to the same tasks, from its eval record. Other content of the list is skipped."""
+    found = record.get("comparisons")
+    return [one for one in found or () if isinstance(one, dict) and _is_comparison(one)] if isinstance(found, list) else []
+
+
+def _is_comparison(one: dict[str, Any]) -> bool:
+    return all(isinstance(one.get(side), int | float) for side in ("candidate", "reference"))
+
+
+def tally(found: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
+    """Wins, ties and losses of the candidate."""
+    wins = sum(one["candidate"] > one["reference"] for one in found)
+    losses = sum(one["candidate"] < one["reference"] for one in found)
+    return wins, len(found) - wins - losses, losses
+
+
+def gate_of(row: dict[str, Any]) -> str:
+    """What the gate decided, in a word or two; empty if it has not."""
     decision = row["decision"]
     if not decision or decision.get("promote") is None:
         return ""

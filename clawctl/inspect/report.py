@@ -10,7 +10,7 @@ from typing import Any
 
 from clawctl.errors import ClawError
 from clawctl.inspect.picture import draw, draw_training
-from clawctl.inspect.policies import describe_policies, read_eval
+from clawctl.inspect.policies import describe_policies, estimate, headings, metrics_of, read_eval
 from clawctl.inspect.rows import read_lines
 from clawctl.printing import answers, plain, print_json
 from clawctl.run.directory import RunDir, publish_bytes
@@ -23,7 +23,7 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     if there are none. Raises ClawError if there is neither."""
     problems: list[str] = []
     policies = describe_policies(run, problems)
-    found = [row for row in policies if row["satisfaction"] and row["correctness"]]
+    found = [row for row in policies if any(row["metrics"].values())]
     steps = list(read_lines(run.steps, problems))
     if not found and not steps:
         problem = f"{run.root} has no measured policy and no training step"
@@ -88,8 +88,11 @@ def _live(policies: list[dict[str, Any]]) -> str:
 
 
 def _in_words(first: dict[str, Any], last: dict[str, Any]) -> str:
+    both = metrics_of([{"metrics": {suite: first["metrics"].get(suite, {}) for suite in last["metrics"]}}])
     changes = [
-        f"{metric} from {first[metric]['mean']:.2f} to {last[metric]['mean']:.2f}" for metric in ("satisfaction", "correctness")
+        f"{heading} from {first['metrics'][suite][name]['mean']:.2f} to {last['metrics'][suite][name]['mean']:.2f}"
+        for (suite, name), heading in zip(both, headings(both), strict=True)
+        if name in last["metrics"][suite]
     ]
     return f"From policy {first['version']} to policy {last['version']}: {', '.join(changes)}"
 
@@ -100,7 +103,8 @@ def _shown_version(found: list[dict[str, Any]]) -> int:
 
 
 def _versions(policies: list[dict[str, Any]]) -> str:
-    heads = ("version", "method", "turns", "loss", "satisfaction", "correctness", "gate")
+    metrics = metrics_of(policies)
+    heads = ("version", "method", "turns", "loss", *headings(metrics), "gate")
     rows = [_row("th", heads)]
     for row in policies:
         decision = row["decision"] or {}
@@ -108,35 +112,40 @@ def _versions(policies: list[dict[str, Any]]) -> str:
         gate = "" if promote is None else "accepted" if promote else f"not live: {decision.get('reason')}"
         loss = "" if row["loss"] is None else f"{row['loss']:.3g}"
         version = f"{row['version']} (live)" if row["live"] else row["version"]
-        rows.append(
-            _row(
-                "td",
-                (version, row["method"] or "", row["turns"], loss, _share(row["satisfaction"]), _share(row["correctness"]), gate),
-            )
-        )
+        measured = (estimate(row, metric) for metric in metrics)
+        rows.append(_row("td", (version, row["method"] or "", row["turns"], loss, *measured, gate)))
     return f"<table>{''.join(rows)}</table>"
-
-
-def _share(found: dict[str, Any] | None) -> str:
-    return f"{found['mean']:.2f} [{found['ci95'][0]:.2f}, {found['ci95'][1]:.2f}]" if found else ""
 
 
 def _examples(run: RunDir, before: int, after: int, problems: list[str]) -> str:
     """The same new problems, answered by the first version and by the one that serves."""
-    old, new = ({one["task_id"]: one for one in read_eval(run, version, problems)["examples"]} for version in (before, after))
+    old, new = (examples_of(read_eval(run, version, problems)) for version in (before, after))
     both = [task for task in old if task in new]
     if before == after or not both:
         return ""
     rows = [_row("th", ("asked", f"policy {before}", f"policy {after}"))]
     for task in both:
         cells = "".join(f"<td>{_reply(found)}</td>" for found in (old[task], new[task]))
-        rows.append(f"<tr>{_text('td', old[task]['prompt'])}{cells}</tr>")
+        rows.append(f"<tr>{_text('td', str(old[task].get('prompt', task)))}{cells}</tr>")
     return f'{_text("h2", "Before and after")}<table class="words">{"".join(rows)}</table>'
 
 
+def examples_of(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The examples in an eval record by task."""
+    return {str(one["task_id"]): one for one in record["examples"] if isinstance(one, dict) and "task_id" in one}
+
+
 def _reply(found: dict[str, Any]) -> str:
-    verdict = f"satisfaction {found['satisfaction']:g}, {'correct' if found['correct'] else 'not correct'}"
-    return _text("div", found["reply"]) + _text("div", verdict, "small")
+    return _text("div", str(found.get("reply", ""))) + _text("div", ", ".join(scores_of(found)), "small")
+
+
+def scores_of(example: dict[str, Any]) -> list[str]:
+    """The numbers and marks of an example: "satisfaction 1", "correct", "not concise"."""
+    marks = [name if value else f"not {name}" for name, value in example.items() if isinstance(value, bool)]
+    numbers = [
+        f"{name} {value:g}" for name, value in example.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return numbers + marks
 
 
 def _row(cell: str, values: tuple[Any, ...]) -> str:

@@ -3,10 +3,12 @@
 Readers change nothing. An unreadable file is reported as a problem and stays in place; its stage quarantines it.
 """
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from clawctl.config import TrainConfig, load_recipe, recipe_file
 from clawctl.errors import ClawError, Damaged
@@ -14,16 +16,18 @@ from clawctl.run import lines
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, published
 from clawctl.run.feedback import Ratings
-from clawctl.run.lineage import MOST_TIMES, TWICE, read_lineage
+from clawctl.run.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.reward import Worth, worth
-from clawctl.run.rows import Policy, is_judged, lacks_reaction
+from clawctl.run.rows import Feedback, Policy, is_judged, lacks_reaction
 from clawctl.run.shards import UnreadableShard, read_columns
+
+T = TypeVar("T")
 
 _FEW = (
     "turn_id", "session_id", "parent_turn_id", "parent_evidence", "turn_index", "kind", "source", "user", "created_at",
-    "policy_name", "policy_version", "top_p", "top_k", "group_id", "outcome_reward", "feedback", "trainable", "untrainable_reason",
-    "redacted_by", "step_reward", "episode",
+    "policy_name", "policy_version", "top_p", "top_k", "task_id", "group_id", "outcome_reward", "feedback", "trainable",
+    "untrainable_reason", "redacted_by", "step_reward", "episode",
 )  # fmt: skip
 _WORDS = ("messages", "response", "next_state")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
@@ -39,6 +43,7 @@ class Row:
     why_not: str | None  # why it is not trained (yet); None exactly if it is
     worth: Worth  # with later ratings; of a trained turn, with ratings from before its policy
     dead_steps: tuple[int, ...] = ()  # steps that trained it into versions that are dead
+    rating: Feedback | None = None  # the newest one that came apart from the row
 
 
 @dataclass(slots=True)
@@ -51,46 +56,124 @@ class Joined:
 
 def read_rows(run: RunDir, words: bool = False) -> Joined:
     """All turns of the run; with `words` also their text. Unreadable files never raise an error."""
-    joined = Joined()
-    columns = (*_FEW, *_WORDS) if words else _FEW
-    turns = {row["turn_id"]: row for row in shard_rows(run.trajectories, "turns", columns, joined.problems)}
-    verdicts = {row["turn_id"]: row for row in shard_rows(run.verdicts, "verdicts", _VERDICT, joined.problems)}
-    policies = read_policies(run, joined.problems)
-    lineage = read_lineage(run)
-    gone = set(lineage.dead())
-    steps, skipped, dead = _ledger(run, joined.problems, gone)
-    for policy in policies:
-        for turn_id in policy.turns:
-            if policy.version not in gone:
-                steps[turn_id] = policy.step
-            elif policy.step not in dead.setdefault(turn_id, []):
-                dead[turn_id].append(policy.step)
-    trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns if policy.version not in gone}
-    updates = lineage.updates_from(lineage.tip)
-    config = train_config(run, joined.problems)
-    ratings = Ratings(run)
-    ratings.look()
-    for turn in turns.values():
-        turn_id = turn["turn_id"]
-        verdict, step = verdicts.get(turn_id), steps.get(turn_id)
-        used, rating = turn, ratings.of(turn["user"], turn_id)
-        if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
-            used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
-        late = ratings.late_outcome(turn["user"], turn_id)
-        if late is not None and step is None:
-            used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
-        counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
-        newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
-        alone = late is not None and step is None and late.decides
-        judged = (None, None) if verdict is None or alone else (verdict["judge"], verdict["reward"])
-        earned = worth(newest_rating, used["outcome_reward"], judged[0], judged[1], used["step_reward"])
-        old = updates.get(turn["policy_version"] or 0, 0)
-        why_not = None if step is not None else _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
-        if why_not is not None and skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MOST_TIMES:
-            why_not = f"skipped: {TWICE}"
-        joined.rows.append(Row(turn, verdict, step, why_not, earned, tuple(sorted(dead.get(turn_id, ())))))
-    joined.rows.sort(key=lambda row: row.turn["created_at"])
-    return joined
+    return Turns(run, words).look()
+
+
+class Turns:
+    """The turns of a run, for a reader that stays. Each `look` reads only the files that are new."""
+
+    def __init__(self, run: RunDir, words: bool = False) -> None:
+        columns = (*_FEW, *_WORDS) if words else _FEW
+        self._run = run
+        self._turns = _Files(run.trajectories, ".parquet", lambda path: _by_id(path, "turns", columns))
+        self._verdicts = _Files(run.verdicts, ".parquet", lambda path: _by_id(path, "verdicts", _VERDICT))
+        self._ledger = _Files(run.ledger, ".json", _ledger_entry)
+        self._ratings = Ratings(run)
+        self._joined: Joined | None = None
+        self._joined_with: object = None
+
+    def look(self) -> Joined:
+        """The rows as they are now: the same object as last time if nothing has changed."""
+        problems: list[str] = []
+        new = [files.look() for files in (self._turns, self._verdicts, self._ledger)]
+        rated = self._ratings.look()
+        lineage, config = read_lineage(self._run), train_config(self._run, problems)
+        beside = lineage, config, problems
+        if self._joined is None or any(new) or rated or beside != self._joined_with:
+            self._joined, self._joined_with = self._join(lineage, config, problems.copy()), beside
+        return self._joined
+
+    def shard_of(self, turn_id: str) -> Path | None:
+        """The file that contains a turn."""
+        return next((path for path, found in self._turns.found.items() if turn_id in found), None)
+
+    def shards(self) -> dict[Path, tuple[int, int]]:
+        """The readable shards of turns, each with a stamp that changes if the file is published again."""
+        return {path: self._turns.stamps[path] for path in self._turns.found}
+
+    def _join(self, lineage: Lineage, config: TrainConfig, problems: list[str]) -> Joined:
+        joined = Joined(problems=[*self._turns.problems(), *self._verdicts.problems(), *problems])
+        verdicts = {turn_id: verdict for found in self._verdicts.found.values() for turn_id, verdict in found.items()}
+        policies = read_policies(self._run, joined.problems)
+        gone = set(lineage.dead())
+        steps, skipped, dead = _fates(self._ledger.found.values(), gone)
+        joined.problems += self._ledger.problems()
+        for policy in policies:
+            for turn_id in policy.turns:
+                if policy.version not in gone:
+                    steps[turn_id] = policy.step
+                elif policy.step not in dead.setdefault(turn_id, []):
+                    dead[turn_id].append(policy.step)
+        trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns if policy.version not in gone}
+        updates = lineage.updates_from(lineage.tip)
+        rate, late_outcome = self._ratings.of, self._ratings.late_outcome
+        turns = {turn_id: turn for found in self._turns.found.values() for turn_id, turn in found.items()}
+        for turn_id, turn in turns.items():
+            verdict, step = verdicts.get(turn_id), steps.get(turn_id)
+            used, rating = turn, rate(turn["user"], turn_id)
+            if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
+                used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
+            late = late_outcome(turn["user"], turn_id)
+            if late is not None and step is None:
+                used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
+            counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
+            newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
+            alone = late is not None and step is None and late.decides
+            judged = (None, None) if verdict is None or alone else (verdict["judge"], verdict["reward"])
+            earned = _worth(newest_rating, used["outcome_reward"], *judged, used["step_reward"])
+            why_not = None
+            if step is None:
+                old = updates.get(turn["policy_version"] or 0, 0)
+                why_not = _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
+                if skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MOST_TIMES:
+                    why_not = f"skipped: {TWICE}"
+            joined.rows.append(Row(turn, verdict, step, why_not, earned, tuple(sorted(dead.get(turn_id, ()))), rating))
+        joined.rows.sort(key=lambda row: row.turn["created_at"])
+        return joined
+
+
+_worth = functools.lru_cache(1 << 16)(worth)  # thousands of turns have the same few verdicts
+
+
+class _Files(Generic[T]):
+    """What was read from the files of a folder. A published file never changes, but another may take its name."""
+
+    def __init__(self, folder: Path, suffix: str, read: Callable[[Path], T]) -> None:
+        self._folder, self._suffix, self._read = folder, suffix, read
+        self.stamps: dict[Path, tuple[int, int]] = {}
+        self._unreadable: dict[Path, str] = {}
+        self.found: dict[Path, T] = {}  # in the order of the names
+
+    def look(self) -> bool:
+        """Read the new files and drop those that are gone. Returns whether there were any of either."""
+        stamps = {}
+        for path in published(self._folder, self._suffix):
+            with suppress(FileNotFoundError):  # merged meanwhile
+                status = path.stat()
+                stamps[path] = status.st_mtime_ns, status.st_ino
+        new = [path for path, stamp in stamps.items() if self.stamps.get(path) != stamp]
+        if not new and len(stamps) == len(self.stamps):
+            return False
+        found, self._unreadable = {}, {path: why for path, why in self._unreadable.items() if path in stamps and path not in new}
+        for path in stamps:
+            if path not in new:
+                if path in self.found:
+                    found[path] = self.found[path]
+                continue
+            try:
+                found[path] = self._read(path)
+            except (UnreadableShard, Damaged) as error:
+                self._unreadable[path] = str(error)
+        self.stamps, self.found = stamps, found
+        return True
+
+    def problems(self) -> list[str]:
+        """ "trajectories/a-1.parquet: not a shard: …"."""
+        return [f"{self._folder.name}/{why}" for why in self._unreadable.values()]
+
+
+def _by_id(path: Path, kind: str, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+    return {row["turn_id"]: row for row in read_columns(path, kind, columns)}
 
 
 def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[str]) -> Iterator[dict[str, Any]]:
@@ -102,14 +185,22 @@ def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[s
             problems.append(f"{folder.name}/{error}")
 
 
-def _ledger(run: RunDir, problems: list[str], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
+def _ledger_entry(path: Path) -> dict[str, Any]:
+    """Raises Damaged."""
+    problems: list[str] = []
+    entry = read_json(path, problems, turns=dict)
+    if problems:
+        raise Damaged(problems[0].removeprefix(f"{path.parent.name}/"))
+    return entry
+
+
+def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
     """Of turns that were in a step: the living step that trained them; why it was skipped; and its steps among those that are
     `gone`."""
     steps: dict[str, int] = {}
     skipped: dict[str, str] = {}
     dead: dict[str, list[int]] = {}
-    for path in published(run.ledger, ".json"):
-        entry = read_json(path, problems, turns=dict)
+    for entry in entries:
         ids = [turn_id for some in entry.get("turns", {}).values() for turn_id in some]
         if entry.get("outcome") == "trained" and entry["step"] in gone:
             for turn_id in ids:

@@ -1,12 +1,13 @@
 """`clawctl inspect sessions`: one line a session."""
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
 
-from clawctl.inspect.rows import Joined, Open, Row, is_of_use, read_open, read_rows
+from clawctl.inspect.rows import Open, Row, is_of_use, read_open, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines, since
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
 from clawctl.run.directory import RunDir
@@ -27,7 +28,7 @@ _COLUMNS = (
 
 def show_sessions(run: RunDir, as_json: bool) -> None:
     joined = read_rows(run)
-    sessions = summarise(joined)
+    sessions = summarise(by_session(joined.rows))
     still_open = read_open(run, joined.problems)
     if as_json:
         print_json({"sessions": sessions, "open": asdict(still_open), "problems": joined.problems})
@@ -56,11 +57,16 @@ def _cells(session: dict[str, Any]) -> list[Text]:
     return [*ids, *map(Text, (*counts, reward, since(session["last_seen"], time.time())))]
 
 
-def summarise(joined: Joined) -> list[dict[str, Any]]:
-    """The sessions, the one that was seen last at the end. Two people may name a session alike: it is still two."""
-    of_session: dict[tuple[str, str], list[Row]] = {}
-    for row in joined.rows:
-        of_session.setdefault((row.turn["session_id"], row.turn["user"]), []).append(row)
+def by_session(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """The turns of each (session, user). Two people may name a session alike: it is still two."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.turn["session_id"], row.turn["user"]), []).append(row)
+    return found
+
+
+def summarise(of_session: Mapping[tuple[str, str], list[Row]]) -> list[dict[str, Any]]:
+    """The sessions, the one that was seen last at the end."""
     sessions = [_summary(session, user, rows) for (session, user), rows in of_session.items()]
     return sorted(sessions, key=lambda session: session["last_seen"])
 

@@ -40,13 +40,13 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     found = explain(row, record, step)
     texts = _texts(run, record) if tokens and record else None
     if as_json:
-        each = {"tokens": _by_token(record, texts)} if record and texts is not None else {}
+        each = {"tokens": by_token(record, texts)} if record and texts is not None else {}
         print_json({**found, **each, "problems": joined.problems})
         return
     parts: list[Any] = [*whole_turn(row)[:-1], *_lines(found)]
     page = answers()
     if record and texts is not None:
-        parts.append(_token_table(_by_token(record, texts), page.width))
+        parts.append(_token_table(by_token(record, texts), page.width))
     page.print(*parts, *problem_lines(joined.problems), sep="\n")
 
 
@@ -141,7 +141,7 @@ def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
     return [tokenizer.decode([token]) for token in record["completion_ids"]]
 
 
-def _by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
+def by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
     """One entry a token, with its text."""
     teacher = record["teacher_logprobs"] or [None] * len(texts)
     streams = zip(record["completion_ids"], texts, record["sampler_logprobs"], record["policy_logprobs"], teacher, strict=True)

@@ -3,6 +3,9 @@
 A rating takes precedence over the judge at any time. Before its turn is published, collect writes it into the row. After that the
 row is fixed, and the judge and the trainer look the rating up here. A turn that is already trained is not trained again; its rating
 still counts when judges are compared with people.
+
+A label is a rating by the person who runs clawctl (`clawctl inspect web`). Its key is LABEL. It counts for a turn that its own user
+has not rated.
 """
 
 import re
@@ -20,6 +23,7 @@ from clawctl.run.lines import Lines, LineWriter, Rewritten
 from clawctl.run.outcomes import SessionOutcome, parse_outcome
 from clawctl.run.rows import SCHEMA_VERSION, Feedback, from_json, newer
 
+LABEL = "label"  # the key of labels; no API key has this name
 LONGEST_COMMENT = 10_000  # characters
 _ROTATE_BYTES = 16 << 20
 _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
@@ -160,8 +164,9 @@ class Ratings:
                     self.unreadable += bool(line)
 
     def of(self, user: str, turn_id: str) -> Feedback | None:
-        """The rating of a turn by its owner. Ratings by others do not count."""
-        return self._newest.get((user, turn_id), (None, None))[1]
+        """The rating of a turn by its owner, or else its label. Ratings by other users do not count."""
+        found = self._newest.get((user, turn_id)) or self._newest.get((LABEL, turn_id))
+        return None if found is None else found[1]
 
     def late_outcome(self, user: str, turn_id: str) -> SessionOutcome | None:
         """The outcome of a turn's episode, if it came after the row was published. The turn is then worth the outcome alone: its

@@ -16,6 +16,7 @@ from clawctl.errors import ClawError
 from clawctl.printing import answers, counted, print_json
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.feedback import LABEL
 from clawctl.run.rows import from_json
 
 _log = logging.getLogger("clawctl.serve")
@@ -24,6 +25,7 @@ RESERVED = {  # names that are reserved, because turns use them with another mea
     OWN: "is the run's own key",
     "import": "is reserved for imported conversations",
     "custom": "is reserved for custom rollouts",
+    LABEL: "is reserved for labels",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LOOK_EVERY_S = 1.0  # a key that was added or removed counts this soon, without a restart

@@ -23,7 +23,7 @@ _TERM = pa.struct([
     ("name", pa.string()), ("weight", pa.float64()), ("tokens", pa.int64()), ("advantages", _FLOATS),
     ("acting", pa.list_(pa.bool_())), ("divergences", _FLOATS),
 ])  # fmt: skip
-_ROW = pa.schema([
+ROW = pa.schema([
     ("turn_id", pa.string()), ("session_id", pa.string()), ("step", pa.int64()), ("method", pa.string()), ("shard", pa.string()),
     ("reward", pa.float64()), ("credit", pa.float64()), ("baseline", pa.float64()), ("temperature", pa.float64()),
     ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("staleness", pa.int64()),
@@ -34,7 +34,7 @@ _ROW = pa.schema([
 
 def write_records(path: Path, batch: Batch, result: StepResult) -> None:
     rows = [_row(sample, batch, result) for sample in batch.samples]
-    write_table(path, pa.Table.from_pylist(rows, schema=_ROW), compression="zstd")
+    write_table(path, pa.Table.from_pylist(rows, schema=ROW), compression="zstd")
 
 
 def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:

@@ -67,7 +67,7 @@ def _arguments(text: Any) -> Any:
 async def answer(client: Client, endpoint: Endpoint, ids: Sequence[int], **sampling: Any) -> Answered:
     """Sample on a prompt of token ids. Raises Refused."""
     choice, usage = await _posted(client, endpoint, "/completions", {**endpoint.sampling, **sampling, "prompt": list(ids)})
-    return Answered(str(choice["text"]), int(usage["completion_tokens"]), choice["finish_reason"])
+    return Answered(str(choice["text"]), int(usage.get("completion_tokens") or 0), choice["finish_reason"])
 
 
 async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
@@ -86,7 +86,7 @@ async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[s
     """The first choice of an answer, and its usage. Raises Refused."""
     told = await _told(client, endpoint, path, body)
     try:
-        return told["choices"][0], told["usage"]
+        return told["choices"][0], told.get("usage") or {}
     except (LookupError, TypeError) as error:
         raise Refused(f"not a completion: {error!r}") from error
 

@@ -1,0 +1,244 @@
+"""`clawctl inspect better`: did it get better? Five lines."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.text import Text
+
+from clawctl.inspect.policies import comparisons, describe_policies, gate_of, measured_by, read_eval, read_live, tally
+from clawctl.inspect.rows import Row, read_rows
+from clawctl.inspect.tables import problem_lines, since
+from clawctl.printing import answers, counted, plain, print_json
+from clawctl.run.directory import RunDir
+from clawctl.run.reward import signs
+
+_Z = 1.959963984540054  # 97.5 % point of the normal distribution
+_FEWEST = 10  # judged turns of a version; with fewer its rate is not compared
+
+Change = Literal["better", "worse", "no difference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Turns that somebody complained of, out of all with an opinion."""
+
+    bad: int
+    of: int
+
+    @property
+    def per_100(self) -> float | None:
+        return 100 * self.bad / self.of if self.of else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the share (Wilson 1927), per 100."""
+        low, high = wilson(self.bad, self.of)
+        return 100 * low, 100 * high
+
+
+def wilson(count: int, of: int) -> tuple[float, float]:
+    """The 95 % interval of a share; [0, 1] without data."""
+    if of == 0:
+        return 0.0, 1.0
+    share, shrink = count / of, 1 + _Z**2 / of
+    centre = (share + _Z**2 / (2 * of)) / shrink
+    half = _Z / shrink * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of**2))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def lower(now: Rate, before: Rate) -> Change:
+    """Whether complaints became rarer: the 95 % interval of the difference of two shares, by Newcombe's hybrid score method
+    (Newcombe 1998, method 10), leaves out zero."""
+    a, b = now.bad / now.of, before.bad / before.of
+    (low_a, high_a), (low_b, high_b) = wilson(now.bad, now.of), wilson(before.bad, before.of)
+    low = a - b - math.hypot(a - low_a, high_b - b)
+    high = a - b + math.hypot(high_a - a, b - low_b)
+    return "better" if high < 0 else "worse" if low > 0 else "no difference"
+
+
+def rates(rows: Iterable[Row]) -> dict[int, Rate]:
+    """The complaints of each version that answered main turns."""
+    bad, known = Counter[int](), Counter[int]()
+    for row in rows:
+        version = row.turn["policy_version"]
+        if version is None or row.turn["kind"] != "main" or row.worth.value is None:
+            continue
+        known[version] += 1
+        bad[version] += row.worth.value < 0
+    return {version: Rate(bad[version], known[version]) for version in sorted(known)}
+
+
+def show_better(run: RunDir, as_json: bool) -> None:
+    joined = read_rows(run)
+    problems = joined.problems.copy()
+    found = judge_progress(run, joined.rows, describe_policies(run, problems), problems)
+    if as_json:
+        print_json({**found, "problems": problems})
+        return
+    lines = [Text.assemble((f"{name:<10}", "dim"), plain(text)) for name, text in found["lines"].items()]
+    lines[0].stylize("bold")
+    answers().print(*lines, *problem_lines(problems), sep="\n")
+
+
+def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]], problems: list[str]) -> dict[str, Any]:
+    """The answer, its evidence, and the same in five lines."""
+    live = read_live(run, problems)
+    newest = next((row for row in policies if row["version"] == live), None)
+    if newest is None:
+        lines = {
+            "better?": "not known: no version is live",
+            "live": "none",
+            "measured": "nothing",
+            "people": "nothing",
+            "waiting": "",
+        }
+        return {"answer": "not known", "live": live, "measured": [], "people": None, "lines": {**lines, "waiting": _waiting(rows)}}
+    measured = compare_measurements(run, newest, policies, problems)
+    people = _complaints(rates(rows), newest, policies)
+    changes = [one["change"] for one in (*measured, *([people] if people["change"] else []))]
+    answer = _answer(live, changes)
+    return {
+        "answer": answer,
+        "live": live,
+        "measured": measured,
+        "people": people,
+        "lines": {
+            "better?": f"{answer}: {_because(live, measured, people)}",
+            "live": _live_line(newest, policies),
+            "measured": "; ".join(one["words"] for one in measured) or _unmeasured(newest),
+            "people": people["words"],
+            "waiting": _waiting(rows),
+        },
+    }
+
+
+def _answer(live: int | None, changes: list[Change]) -> str:
+    if live == 0:
+        return "not yet"
+    if "better" in changes and "worse" in changes:
+        return "mixed"
+    return (
+        "yes" if "better" in changes else "no, it is worse" if "worse" in changes else "not known" if not changes else "not shown"
+    )
+
+
+def _because(live: int | None, measured: list[dict[str, Any]], people: dict[str, Any]) -> str:
+    if live == 0:
+        return "the base model is live"
+    evidence = [(one["what"], one["change"]) for one in measured]
+    if people["change"]:
+        evidence.append(("complaints", people["change"]))
+    decisive = [f"{what} {change}" for what, change in evidence if change != "no difference"]
+    if decisive:
+        return ", ".join(decisive[:4])
+    return "no difference is larger than chance" if evidence else "nothing was measured and people said too little"
+
+
+def compare_measurements(
+    run: RunDir, live: dict[str, Any], policies: list[dict[str, Any]], problems: list[str]
+) -> list[dict[str, Any]]:
+    """What the eval records show of the live version: paired comparisons if there are any, else each metric against the base."""
+    record = read_eval(run, live["version"], problems)
+    pairs = comparisons(record)
+    against = (live["decision"] or {}).get("against")
+    if pairs:
+        names = dict.fromkeys(str(one.get("metric")) for one in pairs)
+        return [_paired(name, [one for one in pairs if str(one.get("metric")) == name], against) for name in names]
+    base = next((row for row in policies if row["version"] == 0), None)
+    if base is None or live["version"] == 0:
+        return []
+    found = []
+    for suite, numbers in measured_by(record).items():
+        for name, now in numbers.items():
+            before = base["metrics"].get(suite, {}).get(name)
+            if before is not None:
+                found.append(_metric(suite, name, now, before))
+    return found
+
+
+def _paired(name: str, pairs: list[dict[str, Any]], against: int | None) -> dict[str, Any]:
+    """The interval of the share of wins among the decided comparisons."""
+    wins, ties, losses = tally(pairs)
+    low, high = wilson(wins, wins + losses)
+    change: Change = "better" if low > 0.5 else "worse" if high < 0.5 else "no difference"
+    reference = "the reference" if against is None else f"version {against}"
+    words = f"{name}: {wins} won, {losses} lost, {ties} tied against {reference}"
+    share = {"win_rate": wins / (wins + losses) if wins + losses else None, "ci95": [low, high]}
+    return {
+        "what": name,
+        "change": change,
+        "words": words,
+        "wins": wins,
+        "ties": ties,
+        "losses": losses,
+        "against": against,
+        **share,
+    }
+
+
+def _metric(suite: str, name: str, now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """Better or worse if the two 95 % intervals do not overlap: a cautious test."""
+    (low, high), (low_before, high_before) = now["ci95"], before["ci95"]
+    change: Change = "better" if low > high_before else "worse" if high < low_before else "no difference"
+    words = f"{suite} {name} {before['mean']:.2f} → {now['mean']:.2f} since the base"
+    return {
+        "what": f"{suite} {name}",
+        "change": change,
+        "words": words,
+        "suite": suite,
+        "metric": name,
+        "now": now,
+        "before": before,
+    }
+
+
+def _complaints(found: dict[int, Rate], live: dict[str, Any], policies: list[dict[str, Any]]) -> dict[str, Any]:
+    """The complaints of the live version against those of its ancestors together."""
+    parents = {row["version"]: row["parent"] for row in policies}
+    ancestors, at = [], live["parent"]
+    while at is not None and at in parents:
+        ancestors.append(at)
+        at = parents[at]
+    now = found.get(live["version"], Rate(0, 0))
+    earlier = [found[version] for version in ancestors if version in found]
+    before = Rate(sum(rate.bad for rate in earlier), sum(rate.of for rate in earlier))
+    change = lower(now, before) if min(now.of, before.of) >= _FEWEST else None
+    words = f"{_rate(now)} with the live version, {_rate(before)} with earlier ones"
+    if now.of and change is None:
+        words += f"; too few to compare (at least {_FEWEST} each)"
+    numbers = {name: {"bad": rate.bad, "of": rate.of, "per_100": rate.per_100} for name, rate in (("now", now), ("before", before))}
+    return {"change": change, "words": words, **numbers}
+
+
+def _rate(rate: Rate) -> str:
+    if rate.per_100 is None:
+        return "no judged turns"
+    low, high = rate.interval
+    return f"{rate.per_100:.1f} complaints per 100 turns [{low:.1f}, {high:.1f}] ({rate.bad} of {rate.of})"
+
+
+def _live_line(live: dict[str, Any], policies: list[dict[str, Any]]) -> str:
+    made = since(live["created_at"], time.time())
+    trained = sum(row["turns"] for row in policies if row["dead"] is None and row["version"] <= live["version"])
+    gate = gate_of(live)
+    refused = sum(gate_of(row) == "refused" for row in policies)
+    words = [f"version {live['version']}, made {made}", f"{counted(trained, 'turn')} trained", *([gate] if gate else [])]
+    return ", ".join([*words, *([f"{counted(refused, 'version')} refused by the gate"] if refused else [])])
+
+
+def _unmeasured(live: dict[str, Any]) -> str:
+    return (
+        "the base is the reference" if live["version"] == 0 else f"nothing; `clawctl eval --version {live['version']}` measures it"
+    )
+
+
+def _waiting(rows: list[Row]) -> str:
+    waiting = Counter(row.why_not for row in rows)
+    opinions = signs(row.worth.value for row in rows)
+    judge, trainer = waiting["waiting for the judge"], waiting["waiting for the trainer"]
+    known = f"{opinions.good} good, {opinions.neutral} neutral, {opinions.bad} bad turns so far"
+    return f"{counted(judge, 'turn')} for the judge, {trainer} for the trainer; {known}"

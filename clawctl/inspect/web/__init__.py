@@ -1,0 +1,45 @@
+"""`clawctl inspect web`: a run as pages for one person, on this machine.
+
+`guard` lets the owner in and everybody else not, `following` keeps the run in memory, `finding` filters turns, `words` reads their
+text, and `pages` renders. The pages are HTML without a build step. Without JavaScript everything works except the charts.
+"""
+
+import socket
+import sys
+
+import uvicorn
+
+from clawctl.inspect.web.following import Following
+from clawctl.inspect.web.guard import Key
+from clawctl.inspect.web.pages import Pages, prepare
+from clawctl.printing import print_json
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import cannot_listen
+
+_HOST = "127.0.0.1"
+
+
+def serve_pages(run: RunDir, port: int, as_json: bool) -> None:
+    """Serve the pages until a signal stops them. Prints the link that logs in. Raises ClawError if the port is in use."""
+    try:
+        listener = socket.create_server((_HOST, port), backlog=64)
+    except OSError as error:
+        raise cannot_listen(_HOST, port, error) from error
+    with listener:
+        key, port = Key(), listener.getsockname()[1]
+        following = Following(run, prepare)
+        app = Pages(run, following, key).app(port)
+        link = f"http://{_HOST}:{port}/login?key={key.key}"
+        if as_json:
+            print_json({"url": f"http://{_HOST}:{port}/", "login": link, "turns": len(following.seen.rows)})
+        else:
+            print(f"{link}\nopen this link in a browser on this machine; Ctrl-C ends the server", flush=True)
+        sys.stdout.flush()
+        following.start()
+        settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2)
+        try:
+            uvicorn.Server(settings).run(sockets=[listener])
+        except KeyboardInterrupt:  # uvicorn repeats the signal once it has ended
+            pass
+        finally:
+            following.stop()

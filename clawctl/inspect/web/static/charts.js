@@ -1,0 +1,105 @@
+// Draws each chart from the table that follows it, and closes that table. Without JavaScript the table is open.
+"use strict";
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const number = (element, name) => (element.dataset[name] === undefined ? null : Number(element.dataset[name]));
+
+/** The columns of a table: x, and for each series its name, values and intervals, ordered by x. */
+function read(table) {
+  const heads = [...table.tHead.rows[0].cells];
+  const columns = heads.map((head, place) => place).filter((place) => "series" in heads[place].dataset);
+  const rows = [...table.tBodies[0].rows]
+    .map((row) => ({ x: number(row.querySelector("th[data-v]") || row.cells[0], "v"), cells: [...row.cells] }))
+    .filter((row) => row.x !== null)
+    .sort((one, other) => one.x - other.x);
+  return {
+    xs: rows.map((row) => row.x),
+    series: columns
+      .map((place) => ({
+        name: heads[place].textContent.trim(),
+        values: rows.map((row) => number(row.cells[place], "v")),
+        lows: rows.map((row) => number(row.cells[place], "low")),
+        highs: rows.map((row) => number(row.cells[place], "high")),
+      }))
+      .filter((one) => one.values.some((value) => value !== null))
+      .slice(0, 4),
+  };
+}
+
+function options(place, found, width) {
+  const marks = JSON.parse(place.dataset.marks || "[]");
+  const isTime = "time" in place.dataset;
+  const axis = { stroke: css("--dim"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--grid"), width: 1 }, font: "12px system-ui, sans-serif" };
+  const series = [{ label: isTime ? "time" : found.xName }];
+  const bands = [];
+  const few = found.xs.length < 60;
+  found.series.forEach((one, index) => {
+    const colour = css(`--series-${index}`);
+    series.push({ label: one.name, stroke: colour, width: 2, spanGaps: true, points: { show: few, size: 6 }, value: (_, value) => (value === null ? "–" : value.toFixed(2)) });
+    if (one.highs.some((value) => value !== null)) {
+      for (const side of ["high", "low"]) series.push({ label: `${one.name} ${side}`, width: 0, stroke: colour, points: { show: false }, spanGaps: true, value: (_, value) => (value === null ? "–" : value.toFixed(2)) });
+      bands.push({ series: [series.length - 2, series.length - 1], fill: `${colour}26` });
+    }
+  });
+  const whole = (u, splits) => splits.map((value) => (Number.isInteger(value) ? value : ""));
+  return {
+    width, height: 230, series, bands,
+    legend: { show: true, markers: { fill: (u, index) => u.series[index].stroke(u, index) } },
+    cursor: { drag: { x: false, y: false } },
+    scales: { x: { time: isTime }, y: { range: (u, low, high) => [Math.min(0, low), high > 0 && high <= 1 ? 1 : high * 1.05 || 1] } },
+    axes: [isTime ? axis : { ...axis, values: whole }, { ...axis, size: 46 }],
+    hooks: {
+      init: [(u) => u.root.querySelectorAll(".u-legend .u-series").forEach((row, index) => { row.hidden = u.series[index].width === 0; })],
+      draw: [(u) => {
+        const ratio = window.devicePixelRatio || 1;
+        u.ctx.save();
+        u.ctx.strokeStyle = u.ctx.fillStyle = css("--dim");
+        u.ctx.lineWidth = ratio;
+        u.ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+        let free = -Infinity;
+        for (const mark of marks) {
+          const x = Math.round(u.valToPos(mark.x, "x", true));
+          u.ctx.setLineDash([3 * ratio, 3 * ratio]);
+          u.ctx.beginPath();
+          u.ctx.moveTo(x, u.bbox.top);
+          u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+          u.ctx.stroke();
+          if (x > free) {
+            u.ctx.fillText(mark.label, x + 3 * ratio, u.bbox.top + 10 * ratio);
+            free = x + u.ctx.measureText(mark.label).width + 8 * ratio;
+          }
+        }
+        u.ctx.restore();
+      }],
+    },
+  };
+}
+
+function draw(place) {
+  const table = place.parentElement.querySelector("table:has([data-series])");
+  if (!table) return;
+  const found = read(table);
+  if (found.xs.length < 2 || found.series.length === 0) return;
+  found.xName = table.tHead.rows[0].querySelector("th:not(:has(.hide))").textContent.trim();
+  const data = [found.xs];
+  for (const one of found.series) {
+    data.push(one.values);
+    if (one.highs.some((value) => value !== null)) data.push(one.highs, one.lows);
+  }
+  place.replaceChildren();
+  place.setAttribute("role", "img");
+  place.setAttribute("aria-label", `${place.dataset.title}; the table below has the numbers`);
+  const parent = getComputedStyle(place.parentElement);
+  const width = place.parentElement.clientWidth - parseFloat(parent.paddingLeft) - parseFloat(parent.paddingRight);
+  new uPlot(options(place, found, width), data, place);
+  const details = table.closest("details.table");
+  if (details && !place.drawn) details.open = false;
+  place.drawn = true;
+}
+
+const charts = [...document.querySelectorAll(".chart")];
+const drawAll = () => charts.forEach(draw);
+drawAll();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+let waiting;
+addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 150); });

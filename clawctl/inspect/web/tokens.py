@@ -1,0 +1,69 @@
+"""The tokens of a trained answer, each with its numbers and a colour."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from clawctl.config import load_recipe, recipe_file
+from clawctl.inspect.why import by_token
+from clawctl.run.directory import RunDir
+
+_RATIOS = (0.02, 0.1, 0.2, 0.5)  # |log ratio| from which the colour is one level stronger
+_MOST = 1000  # tokens on a page
+
+
+def coloured(record: dict[str, Any], texts: Sequence[str], query: Mapping[str, str]) -> dict[str, Any]:
+    """The tokens of a page and the streams that can colour them: "ratio", or the advantage or divergence of a term.
+
+    A colour is a class from "n4" (far below) over "z" to "p4" (far above)."""
+    tokens = by_token(record, list(texts))
+    terms = list(tokens[0]["terms"]) if tokens else []
+    names = ["ratio", *terms]
+    colour = query.get("colour", "ratio")
+    colour = colour if colour in names else "ratio"
+    begin = max(0, int(query["from"])) if query.get("from", "").isdecimal() else 0
+    values = [_value(token, colour) for token in tokens]
+    largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
+    for token, value in zip(tokens, values, strict=True):
+        token["value"], token["colour"] = value, _level(value, colour, largest)
+    shown = tokens[begin : begin + _MOST]
+    after = begin + _MOST if begin + _MOST < len(tokens) else None
+    return {"shown": shown, "count": len(tokens), "names": names, "terms": terms, "colour": colour, "begin": begin, "after": after}
+
+
+def _value(token: dict[str, Any], colour: str) -> float | None:
+    if colour == "ratio":
+        return float(token["ratio"])
+    term = token["terms"][colour]
+    found = term.get("advantage", term.get("divergence"))
+    return None if found is None else float(found)
+
+
+def _level(value: float | None, colour: str, largest: float) -> str:
+    if value is None or not math.isfinite(value):
+        return "z"
+    if colour == "ratio":
+        moved = math.log(value) if value > 0 else -math.inf
+        level = sum(abs(moved) >= bound for bound in _RATIOS)
+    else:
+        moved, level = value, math.ceil(4 * abs(value) / largest - 1e-9) if largest else 0
+    return "z" if level == 0 else f"{'p' if moved > 0 else 'n'}{level}"
+
+
+def token_texts(run: RunDir, ids: Sequence[int]) -> list[str]:
+    """The text of each token, or its id if the run's tokenizer is not a local file."""
+    tokenizer = _tokenizer(run.root)
+    return [f"<{token}>" if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False) for token in ids]
+
+
+@lru_cache(4)
+def _tokenizer(root: Path) -> Any:
+    """The tokenizer of the run's model. transformers would take seconds to import."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_file(str(Path(load_recipe(recipe_file(root)).model_path) / "tokenizer.json"))
+    except Exception:  # noqa: BLE001 - tokenizers raises nothing more specific; then the page shows ids
+        return None

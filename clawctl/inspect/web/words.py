@@ -1,0 +1,145 @@
+"""The text of turns: read from their shards when a page shows it, and kept in memory, within a limit, to be searched."""
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from clawctl.inspect.rows import words_of
+from clawctl.run.shards import UnreadableShard, read_pieces, rows_of
+
+_MOST_BYTES = 256 << 20  # of text in memory
+_LONGEST = 20_000  # characters of one text that are searched
+_TITLE = 160  # characters
+_PATIENCE_S = 0.15  # of one search: then the page offers to search further back
+
+Stamps = Mapping[Path, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    stamp: tuple[int, int]
+    places: dict[str, int]  # of each turn
+    texts: pa.Array  # the answer and the next state of each turn, and of a first turn also its request
+    titles: dict[str, str]  # the request of each turn that begins a conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The turns with a text, of the shards that were searched."""
+
+    turn_ids: set[str]
+    left: int  # shards that were not searched
+    after: str | None  # the last one that was: where the next search begins
+
+
+class Words:
+    """The text of a run's turns."""
+
+    def __init__(self) -> None:
+        self._shards: dict[Path, _Shard] = {}
+        self._lock = threading.Lock()
+
+    def follow(self, stamps: Stamps) -> None:
+        """Drop the shards that are gone or were published again: `forget` must reach memory too."""
+        with self._lock:
+            self._shards = {path: shard for path, shard in self._shards.items() if stamps.get(path) == shard.stamp}
+
+    def read_ahead(self, stamps: Stamps, stop: threading.Event) -> None:
+        """Read the newest shards until the limit. Run in a thread of its own."""
+        for path in sorted(stamps, reverse=True):
+            if stop.is_set() or self._bytes() >= _MOST_BYTES:
+                return
+            self._shard(path, stamps)
+
+    def _bytes(self) -> int:
+        return sum(shard.texts.nbytes for shard in self._shards.values())
+
+    def _shard(self, path: Path, stamps: Stamps) -> _Shard | None:
+        """None if it is gone or damaged. It is kept if there is room."""
+        known = self._shards.get(path)
+        if known is not None:
+            return known
+        try:
+            places, texts, titles = _read(path)
+        except UnreadableShard:
+            return None
+        shard = _Shard(stamps[path], places, texts, titles)
+        with self._lock:
+            if self._bytes() + texts.nbytes <= _MOST_BYTES:
+                self._shards[path] = shard
+        return shard
+
+    def titles(self, wanted: Mapping[str, Path], stamps: Stamps) -> dict[str, str]:
+        """The first words of conversations by their first turn, given the shard of each."""
+        found = {}
+        for turn_id, path in wanted.items():
+            shard = self._shard(path, stamps) if path in stamps else None
+            if shard is not None:
+                text = shard.titles.get(turn_id) or shard.texts[shard.places[turn_id]].as_py()[:_TITLE]
+                found[turn_id] = text
+        return found
+
+    def search(self, text: str, stamps: Stamps, after: str | None = None) -> Search:
+        """Turns whose words contain `text`, newest shards first, for a limited time. Capitals count if there are any in `text`."""
+        deadline = time.monotonic() + _PATIENCE_S
+        order = [path for path in sorted(stamps, reverse=True) if after is None or path.stem < after]
+        found: set[str] = set()
+        ignore_case = text == text.lower()
+        for number, path in enumerate(order):
+            if number and time.monotonic() > deadline:
+                return Search(found, len(order) - number, order[number - 1].stem)
+            shard = self._shard(path, stamps)
+            if shard is not None:
+                hits = pc.match_substring(shard.texts, text, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
+                found.update(turn_id for turn_id, place in shard.places.items() if hits[place])
+        return Search(found, 0, None)
+
+
+def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
+    """Places, texts and titles of a shard. Raises UnreadableShard."""
+    places: dict[str, int] = {}
+    texts: list[str] = []
+    titles: dict[str, str] = {}
+    for piece in read_pieces(path):
+        few = piece.rows("turns", ("turn_id", "parent_turn_id", "response", "next_state"))
+        first = [place for place, row in enumerate(few) if row["parent_turn_id"] is None]
+        asked = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
+        for row in few:
+            words = [words_of(row["response"]), *(words_of(message) for message in row["next_state"] or ())]
+            if row["turn_id"] in asked:
+                titles[row["turn_id"]] = asked[row["turn_id"]][:_TITLE]
+                words.insert(0, asked[row["turn_id"]])
+            places[row["turn_id"]] = len(texts)
+            texts.append(_searchable("\n".join(words)))
+    return places, pa.array(texts, pa.large_string()), titles
+
+
+def _first_turns(piece: Any, places: Sequence[int]) -> Iterable[dict[str, Any]]:
+    return piece.some_rows("turns", ("turn_id", "messages"), places) if places else ()
+
+
+def _searchable(text: str) -> str:
+    """Valid Unicode of a limited length."""
+    return text[:_LONGEST].encode(errors="replace").decode()
+
+
+def request_of(messages: Sequence[dict[str, Any]] | None) -> str:
+    """The words of the last message of the user, or of the last message."""
+    told = [message for message in messages or () if isinstance(message, dict)]
+    of_user = [message for message in told if message.get("role") == "user"]
+    return words_of((of_user or told)[-1]) if told else ""
+
+
+def read_texts(wanted: Mapping[Path, Collection[str]]) -> Iterator[dict[str, Any]]:
+    """The messages, tools, answer and next state of turns, given by shard. Turns of an unreadable shard are left out."""
+    for path, turn_ids in wanted.items():
+        try:
+            yield from rows_of(path, ("turn_id", "messages", "tools", "response", "next_state"), set(turn_ids))
+        except UnreadableShard:
+            continue

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from clawctl.errors import Damaged
 from clawctl.inspect.health import look
 from clawctl.inspect.why import show_why
 from clawctl.judge.protocol import read_evidence
-from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir, open_run, publish_bytes, published
 from clawctl.run.holdout import HELD_OUT, Holdout, keep_holdout, read_holdout
 from clawctl.run.outcomes import SessionOutcome
+from clawctl.run.retention import expire
 from clawctl.run.rows import Exchange, Turn, lacks_reaction
 from clawctl.run.shards import read_turns
 
@@ -128,6 +131,24 @@ def test_health_and_why_say_what_is_held_out(run: RunDir, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["turn"]["why_not_trained"] == HELD_OUT
     show_why(run, turns[0].turn_id, tokens=False, as_json=False)
     assert "eval.holdout" in capsys.readouterr().out
+
+
+def test_retention_deletes_held_out_turns_and_their_texts_in_eval_records(run: RunDir) -> None:
+    append(run.captures / "a-0.jsonl", *(one for number in range(3) for one in talk(f"s{number}", 100.0 * number)))
+    collect(run, recipe(0.999), once=True, end_sessions=True)
+    turn = rows_of(run)[0]
+    detail = {"turn_id": turn.turn_id, "request": "Tea?"}
+    one = {"metric": "preferred", "task_id": turn.turn_id, "candidate": 1.0, "reference": 0.0, "detail": detail}
+    record = {"version": 1, "comparisons": {"own": {"0": [one]}}, "examples": [detail]}
+    publish_bytes(run.eval_record(1), sealed(orjson.dumps(record)))
+    limited = Recipe.model_validate({"privacy": {"max_age_days": 1}})
+    assert expire(run, limited, dry_run=True, now=time.time() + 3e6).files
+    assert "Tea?" in run.eval_record(1).read_text()
+    expire(run, limited, now=time.time() + 3e6)
+    assert rows_of(run) == []
+    found = read_sealed(run.eval_record(1).read_bytes())
+    assert found["comparisons"]["own"]["0"] == [{**one, "detail": {}}]
+    assert found["examples"] == []
 
 
 def test_a_damaged_record_of_shares_is_kept_aside_and_collect_goes_on(run: RunDir) -> None:

@@ -28,6 +28,13 @@ def test_there_are_a_few_hundred_tasks_with_ids_of_their_own_and_checks_that_exi
     assert {name for task in all_tasks()["instructions"] for name, *_ in task["checks"]} <= set(CHECKS)
 
 
+def test_the_suite_is_loaded_by_its_name() -> None:
+    (suite,) = load_suites(EvalConfig.model_validate({"suites": ["ability"]}))
+    assert isinstance(suite.suite, Ability)
+    assert suite.comparing is None
+    assert suite.metrics == ("correct", *CATEGORIES)
+
+
 def test_the_seed_fixes_the_order_and_each_category_has_its_share() -> None:
     first = ability_tasks(settings(60))
     assert first == ability_tasks(settings(60))

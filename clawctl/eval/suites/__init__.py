@@ -189,10 +189,12 @@ def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: 
 
         environment = create(found, name, option)
         return LoadedSuite(name, partial(measure_tasks, environment), settings, metrics, environment=environment)
-    if callable(getattr(found, "compare", None)):
+    compares = callable(getattr(found, "compare", None))
+    if compares or inspect.isclass(found):
         made = _made(found, name, option) if inspect.isclass(found) else found
         measures = made if inspect.iscoroutinefunction(getattr(made, "__call__", None)) else None  # noqa: B004 - it must be async
-        return LoadedSuite(name, measures, settings, metrics, comparing=made)
+        if compares or measures is not None:
+            return LoadedSuite(name, measures, settings, metrics, comparing=made if compares else None)
     if not inspect.iscoroutinefunction(found) or not takes(found, 2):
         cure = "write `async def NAME(endpoint, settings)`, or an environment; docs/environments.md has both"
         raise ClawError(f"{option}: {name} is not a suite", cure, 2)

@@ -53,7 +53,8 @@ def harness_suite(name: str) -> Any:
     async def measure(endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         with tempfile.TemporaryDirectory(prefix="clawctl-eval-") as folder:
             words = [program, *harness.command(task, endpoint, settings, Path(folder))]
-            await _run(words, {**os.environ, **harness.environment(endpoint)}, name)
+            place = Path(task).resolve().parent if ".py" in task else Path.cwd()  # Inspect takes no absolute path
+            await _run(words, {**os.environ, **harness.environment(endpoint)}, place, name)
             values = await asyncio.to_thread(harness.read, Path(folder))
         if not values:
             raise CannotMeasure(f"{name} wrote no values of samples")
@@ -64,11 +65,11 @@ def harness_suite(name: str) -> Any:
     return measure
 
 
-async def _run(words: list[str], environment: Mapping[str, str], name: str) -> None:
+async def _run(words: list[str], environment: Mapping[str, str], place: Path, name: str) -> None:
     """Run a program to its end; it ends with us. Raises CannotMeasure with the end of what it said."""
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
-        *words, stdin=null, stdout=pipe, stderr=asyncio.subprocess.STDOUT, env=dict(environment)
+        *words, stdin=null, stdout=pipe, stderr=asyncio.subprocess.STDOUT, env=dict(environment), cwd=place
     )
     try:
         said, _ = await process.communicate()
@@ -115,7 +116,14 @@ def _lm_eval_values(folder: Path) -> Values:
 
 
 def _inspect_command(task: str, endpoint: Endpoint, settings: SuiteSettings, folder: Path) -> list[str]:
-    words = ["eval", task, "--model", f"openai-api/clawctl/{endpoint.model}", "--limit", str(settings.problems)]
+    words = [
+        "eval",
+        Path(task).name if ".py" in task else task,
+        "--model",
+        f"openai-api/clawctl/{endpoint.model}",
+        "--limit",
+        str(settings.problems),
+    ]
     words += ["--log-dir", str(folder), "--log-format", "json", "--display", "none", "--seed", str(settings.seed)]
     words += ["--temperature", str(settings.temperature), "--max-tokens", str(settings.max_tokens)]
     return [*words, "--max-connections", str(settings.concurrency)]

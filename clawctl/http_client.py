@@ -81,6 +81,7 @@ class Connection(asyncio.Protocol):
         self._taker, self._status, self._whole = taker, loop.create_future(), loop.create_future()
         self._body, self._error, self._sized, self.began = bytearray(), "", False, False
         self.retry_after: str | None = None  # the header
+        self._has_body = not request.startswith(b"HEAD ")
         self._transport.write(request)
         return await self._status
 
@@ -163,6 +164,9 @@ class Connection(asyncio.Protocol):
         assert self._status is not None
         if not self._status.done():
             self._status.set_result(status)
+        if not self._has_body:  # its length is that of the answer to a GET: httptools would wait for it
+            self.close()
+            self._end(None)
 
     def on_message_complete(self) -> None:
         if self._parser.get_status_code() < 200 or not self._under_way:

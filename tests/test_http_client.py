@@ -501,6 +501,14 @@ def test_a_thread_can_send_one_request_of_any_method() -> None:
     assert {b"authorization: Bearer key", b"x-name: value", b"content-length: 0"} <= set(heads[0].splitlines())
 
 
+def test_an_answer_to_head_has_no_body() -> None:
+    async def ask(url: str) -> HttpResponse:
+        return await asyncio.to_thread(fetch, "HEAD", url, timeout_s=20.0)
+
+    answer = against(saying(b"HTTP/1.1 404 Not Found\r\ncontent-length: 70000\r\n\r\n"), ask)
+    assert (answer.status, answer.body) == (404, b"")
+
+
 def test_a_server_without_an_answer_in_time_differs_from_one_that_is_not_there() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

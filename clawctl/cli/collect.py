@@ -8,9 +8,9 @@ import typer
 from clawctl.cli import data, play
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, NumSamples, Once, RecipeOption, RunOption, warn_of_old_spelling
-from clawctl.config import load_recipe, recipe_file
+from clawctl.config import load_recipe
 from clawctl.errors import ClawError
-from clawctl.run.directory import open_run
+from clawctl.run.directory import open_run, recipe_file
 
 
 def collect(

@@ -7,7 +7,8 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, NumSamples, RecipeOption, RunOption
-from clawctl.config import load_recipe, recipe_file
+from clawctl.config import load_recipe
+from clawctl.run.directory import recipe_file
 
 
 def import_turns(

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RecipeOption, RunOption
-from clawctl.config import load_recipe, recipe_file
-from clawctl.run.directory import open_run
+from clawctl.config import load_recipe
+from clawctl.run.directory import open_run, recipe_file
 
 
 def openclaw_setup(

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clawctl.config import Recipe, dump_recipe, load_recipe, recipe_file
-from clawctl.run.directory import RunDir, open_run
+from clawctl.config import Recipe, dump_recipe, load_recipe
+from clawctl.run.directory import RunDir, open_run, recipe_file
 
 
 def open_stage(
@@ -29,7 +29,7 @@ def open_stage(
     from clawctl.run.first_try import is_bound, kept_model, settle_model
 
     check_level(log_level)
-    kept = root / "recipe.yaml"
+    kept = RunDir(root).recipe
     resolved = load_recipe(recipe_file(root, recipe), settings)
     begins = stage == "serve" or (stage == "up" and "serve" in resolved.up.stages)
     if "path" not in resolved.model.model_fields_set and (model := kept_model(root, begins)) is not None:

@@ -7,7 +7,8 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, Once, RecipeOption, RunOption
-from clawctl.config import gpus_from_environment, load_recipe, place_among_ranks, recipe_file
+from clawctl.config import gpus_from_environment, load_recipe, place_among_ranks
+from clawctl.run.directory import recipe_file
 
 
 def train(

@@ -36,4 +36,4 @@ def up(
 
     with first_try(run) if serves else nullcontext():
         opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
-        work(opened, resolved, opened.root / "recipe.yaml", log_level)  # as it was resolved here, for all stages alike
+        work(opened, resolved, opened.recipe, log_level)  # as it was resolved here, for all stages alike

@@ -26,7 +26,7 @@ from clawctl.config.judge import JudgeConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
-from clawctl.config.recipe import Recipe, dump_recipe, known_keys, load_recipe, recipe_file
+from clawctl.config.recipe import Recipe, dump_recipe, known_keys, load_recipe
 from clawctl.config.section import Section
 from clawctl.config.serve import LimitsConfig, ServeConfig, UpstreamConfig
 from clawctl.config.train import LoraConfig, TrainConfig
@@ -70,7 +70,6 @@ __all__ = [
     "nodes",
     "openclaw_config",
     "place_among_ranks",
-    "recipe_file",
     "show_gpus",
     "state_folder",
     "warning_of_variables",

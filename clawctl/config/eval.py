@@ -76,6 +76,8 @@ class EvalConfig(Section):
     """Maximum number of tasks in work at a time."""
     budget: EvalBudget = EvalBudget()
     """The most that the gate spends on one candidate. Each record shows what was spent."""
+    watch: bool = True
+    """Whether a live version is rolled back when its users complain more often than under its predecessor. It needs no gate."""
     endpoint: HttpUrl | None = None
     """Server to measure. Unset: the server of this run."""
 
@@ -117,8 +119,6 @@ class GateConfig(Section):
     version. 0: none."""
     share_wait_s: float = Field(86400.0, gt=0)
     """Longest time that sessions are shared. After it the measurement decides."""
-    watch: bool = True
-    """Whether a live version is rolled back when its users complain more often than under its predecessor."""
 
     @model_validator(mode="before")
     @classmethod

@@ -74,8 +74,11 @@ class JudgeConfig(Section):
     """Further tools that execute commands, by name, with the format of the client's exit code: `{run: json}`. Tools of known
     clients are built in. If a tool's calls contain no command, the tool itself is the check and its exit code decides."""
     outcome: Literal["decides", "apart"] = "decides"
-    """Handling of turns whose episode was scored by an environment. `decides`: that score is the reward. `apart`: the judge scores
-    the turn as well."""
+    """Handling of turns whose episode was scored by an environment. `decides`: that score is the reward. `apart`: the turn gets a
+    step reward as well."""
+    steps: Literal["judge", "rules"] = "judge"
+    """Source of step rewards with `outcome: apart`. `judge`: rules, and the judge where they do not decide. `rules`: rules alone;
+    where they do not decide, there is no step reward."""
     votes: int = Field(3, gt=0, le=99)
     """Votes per turn (in other systems `majority_vote_n`, `num_judges`). The majority decides. In a tie the judge abstains."""
     threshold: float = Field(0.5, ge=0, le=1)

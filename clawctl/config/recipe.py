@@ -153,12 +153,6 @@ def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, A
     return ClawError(f"{where}: {key}: {problem}{told}", "set a valid value, see docs/recipes.md", 2)
 
 
-def recipe_file(root: Path, named: Path | None = None) -> Path | None:
-    """The recipe file to load: `named`, else that of the run at `root`; None if there is neither."""
-    kept = root / "recipe.yaml"
-    return named if named is not None else kept if kept.exists() else None
-
-
 def lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         below = data.get(part)

@@ -118,8 +118,8 @@ class ServeConfig(Section):
     pinned_versions: int = Field(2, ge=1)
     """Maximum number of versions besides the live one (`NAME@3`) that stay loaded."""
     patches: bool = True
-    """Replace some functions of transformers and vLLM by faster ones with the same results (docs/engines.md lists them). Turn it
-    off to find out whether a problem is theirs."""
+    """In the embedded engine, replace some functions of transformers and PyTorch by faster ones with the same results
+    (docs/engines.md lists them). Turn it off to find out whether a problem is theirs."""
     gpus: list[int] | None = None
     """GPUs of this machine that the server may use, by number. Unset: all."""
     kv_cache_tokens: int = Field(131072, gt=0)

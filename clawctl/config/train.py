@@ -14,8 +14,8 @@ _REWARDS, _HINTS, _BOTH = ("binary", "combine", "hybrid"), ("opd", "opd_topk", "
 # The settings that belong to some methods only. They stand in the section of the method, or beside it.
 METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("weight_binary", "weight_opd"), _BOTH),
-    **dict.fromkeys(("advantage", "baseline", "gamma", "gae_lambda"), _REWARDS),
-    **dict.fromkeys(("group_size", "group_std", "step_wise"), ("grpo", *_REWARDS)),
+    **dict.fromkeys(("advantage", "baseline", "gae_lambda"), _REWARDS),
+    **dict.fromkeys(("group_size", "group_std", "step_wise", "gamma"), ("grpo", *_REWARDS)),
     "gap_clip": ("opd", *_BOTH),
     **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key"), _HINTS),
     "topk": ("opd_topk", "hybrid"),
@@ -62,13 +62,15 @@ class TrainConfig(Section):
     (their `task_id` up to the first `-` or `/`)."""
     group_size: int = Field(4, ge=2)
     """Groups: episodes (sessions) with the same `group_id`. A group is trained as a whole, when it has this many episodes or after
-    `batch_wait_s`."""
+    `batch_wait_s`. A group that `clawctl collect --env` plays is trained when its `--attempts` are over, however long they take."""
     group_std: bool = True
     """Groups: also divide by the standard deviation of the group's rewards."""
-    step_wise: bool = False
-    """Groups: compare each turn with the turns at the same position in the other episodes, instead of whole episodes."""
+    step_wise: bool | Literal["state"] = False
+    """Groups: compare each turn with the turns at the same position in the other episodes, instead of whole episodes. `state`:
+    compare whole episodes, and add a comparison of the turns that were asked in the same state, by what they earned from there
+    on."""
     gamma: float = Field(0.99, ge=0, le=1)
-    """`gae`: discount factor per turn."""
+    """`gae`, and `step_wise: state`: discount factor per turn."""
     gae_lambda: float = Field(0.95, ge=0, le=1)
     """`gae`: how far credit reaches back. It decays by gamma * gae_lambda per turn."""
     gap_clip: float = Field(2.0, gt=0)

@@ -113,7 +113,9 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
     "clawctl.environments",
     {
         "homework": "clawctl.environments.homework.environment:Homework",
+        "swe": "clawctl.environments.swe.environment:Swe",
         "terminal": "clawctl.environments.terminal.environment:Terminal",
+        "toolcall": "clawctl.environments.toolcall.environment:ToolCall",
     },
 )
 

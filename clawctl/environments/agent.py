@@ -1,10 +1,11 @@
 """One small agent for a shell, which `terminal` and `swe` share: the model answers with a command, and reads what it printed."""
 
 import re
+import time
 from dataclasses import dataclass
 from typing import Any
 
-from clawctl.environments.asking import ask, new_client
+from clawctl.environments.asking import Refused, ask, new_client
 from clawctl.environments.sandbox import Ran, Sandbox, SandboxOver
 from clawctl.run.endpoint import Endpoint
 
@@ -13,6 +14,7 @@ SYSTEM = (
     "You then see what it printed. When the task is solved, answer with the single word submit."
 )
 _BLOCK = re.compile(r"```(?:bash|sh|shell)?[ \t]*\n(.*?)(?:\n)?```", re.DOTALL)
+_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # codes of the server
 _SEEN = 6000  # characters of a command's output that the model sees
 
 
@@ -20,27 +22,39 @@ _SEEN = 6000  # characters of a command's output that the model sees
 class Worked:
     """How the agent's part of an episode went."""
 
-    ending: str  # "done", "turns", or "time" where the sandbox was over
-    turns: int
+    ending: str  # "done", "turns", "time" or "context", as in `clawctl.run.endings`
     last: str  # its last answer
 
 
-async def work(endpoint: Endpoint, sandbox: Sandbox, instruction: str, most_turns: int, command_s: float) -> Worked:
-    """Let the model work on the instruction until it submits, or its turns are used. Raises Refused and SandboxFailed."""
+async def work(
+    endpoint: Endpoint, sandbox: Sandbox, instruction: str, most_turns: int, command_s: float, seconds: float = 600.0
+) -> Worked:
+    """Let the model work on the instruction until it submits, or its turns, time or context are used.
+
+    Raises Refused and SandboxFailed.
+    """
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
-    said = ""
+    said, end = "", time.monotonic() + seconds
     async with new_client(endpoint) as client:
         for turn in range(most_turns):
-            said = await ask(endpoint, messages, client=client)
+            left = end - time.monotonic()
+            if left <= 0:
+                return Worked("time", said)
+            try:
+                said = await ask(endpoint, messages, client=client)
+            except Refused as refused:
+                if turn == 0 or refused.code not in _USED_UP:
+                    raise
+                return Worked(_USED_UP[refused.code], said)
             command = command_in(said)
             if command is None:
-                return Worked("done", turn + 1, said)
+                return Worked("done", said)
             try:
-                ran = await sandbox.run(command, timeout=command_s)
+                ran = await sandbox.run(command, timeout=max(1.0, min(command_s, end - time.monotonic())))
             except SandboxOver:
-                return Worked("time", turn + 1, said)
+                return Worked("time", said)
             messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation(ran, command_s)}]
-    return Worked("turns", most_turns, said)
+    return Worked("turns", said)
 
 
 def command_in(said: str) -> str | None:

@@ -118,3 +118,20 @@ async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], bod
         raise Refused("the stream broke off")
     count_call(None)
     return "".join(words)
+
+
+async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+    """One chat completion with further fields, such as `tools`. Returns its message: `content`, `tool_calls`. Raises Refused."""
+    body = {"model": endpoint.model, "messages": messages, **endpoint.sampling, **fields}
+    headers = {"Authorization": f"Bearer {endpoint.api_key}", **endpoint.headers}
+    try:
+        response = await client.post(f"{endpoint.url}/chat/completions", json=body, headers=headers)
+        if response.status_code != 200:
+            raise _refused(response.status_code, response.text)
+        answer = response.json()
+        count_call(answer.get("usage"))
+        return dict(answer["choices"][0]["message"])
+    except httpx.HTTPError as error:
+        raise Refused(f"{type(error).__name__}: {error}") from error
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise Refused(f"not a chat completion: {error!r}") from error

@@ -27,6 +27,7 @@ from clawctl.run.endpoint import Endpoint, own_endpoint
 log = logging.getLogger("play")
 
 _REPORT_S = 10.0
+_START_S = 60.0  # for a registered server to answer
 _SHOW_S = 0.5
 _LEARNS_FROM = 0.5  # the share of solved tasks below which reinforcement has too little to select from
 _FEWEST_TASKS = 8  # that a share says something about
@@ -68,16 +69,22 @@ def _server(run: RunDir, recipe: Recipe, url: str | None) -> Endpoint:
 
 
 def _wait_for_server(find: partial[Endpoint], stop: threading.Event) -> None:
-    """Under `clawctl up` the server starts at the same time. Raises ClawError."""
+    """A server that has registered may be restarting. Under `clawctl up` it starts at the same time. Raises ClawError."""
+    began, is_told = time.monotonic(), False
     while not stop.is_set():
         try:
             if asyncio.run(is_ready(find())):
                 return
-            problem = ClawError(f"the server at {find().url} is not ready", "start `clawctl serve --intercept` on this run first")
-        except ClawError as error:
-            problem = error
-        if not is_stage_of_up():
-            raise problem
+            if not is_told:
+                log.warning("the server at %s does not answer; waiting for it", find().url)
+            is_told = True
+            waited_s = time.monotonic() - began
+            if waited_s > _START_S and not is_stage_of_up():
+                cure = "start `clawctl serve --intercept` on this run, or name another address with --server"
+                raise ClawError(f"the server at {find().url} has not answered for {waited_s:.0f} s", cure)
+        except ClawError:
+            if not is_stage_of_up():
+                raise
         stop.wait(1.0)
 
 

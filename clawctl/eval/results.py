@@ -14,6 +14,8 @@ from clawctl.run.directory import RunDir, publish_bytes, quarantine
 
 log = logging.getLogger("eval")
 
+KEPT = ("decision", "again", "compared", "evidence", "share", "watch")  # of a record whose version is measured once more
+
 
 def settings_of(config: EvalConfig) -> dict[str, Any]:
     """The settings that two measurements must share to be comparable."""

@@ -22,20 +22,23 @@ from clawctl.config import GateConfig, Recipe
 from clawctl.environments.asking import counted_calls
 from clawctl.errors import ClawError
 from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_comparisons, decide, explain, is_below, open_rows, settle
-from clawctl.eval.results import is_measured, metrics_of, read_record, scores, settings_of, write_record
+from clawctl.eval.results import KEPT, is_measured, metrics_of, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
+from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, words
 from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, weigh_rows
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, sole_worker
 from clawctl.run.disk import when_there_is_room
 from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
-from clawctl.run.lineage import BUILT_ON, OVERTAKEN, Lineage, is_undecided, read_lineage, served
-from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_policy
+from clawctl.run.lineage import BUILT_ON, BY_EVAL, OVERTAKEN, Lineage, is_undecided, read_lineage, served
+from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_moves, read_policy
+from clawctl.run.sharing import Share, begin_share, end_share, read_share
 
 log = logging.getLogger("eval")
 
 Done = TypeVar("Done")
+_LOOK_S = 30.0  # seconds between two looks at the traffic
 _TRIES = 3  # a version that a server which answers cannot serve so often is refused
 
 
@@ -72,7 +75,7 @@ def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.E
     except Stopped as error:
         raise ClawError(f"stopped before policy {version} was measured", "start eval again") from error
     earlier = read_record(run, version) or {}  # now: the gate may have decided while this measured
-    record |= {name: earlier[name] for name in ("decision", "again", "compared") if name in earlier}
+    record |= {name: earlier[name] for name in KEPT if name in earlier}
     write_record(run, record)
     return record
 
@@ -86,11 +89,13 @@ class Follower:
         if recipe.gate is not None:
             check_gate(recipe.gate, self.suites)
         self.failures: Counter[int] = Counter()
+        self.traffic = Traffic(run)
+        self.next_look: dict[str, float] = {}  # when the traffic is read again, monotonic
         self.waiting_for = ""  # the last logged reason for waiting: logged once
 
     def follow(self, once: bool) -> None:
         """Until stopped, or with `once` until nothing is left to do. Waits for a server that is not there, unless `once`."""
-        for _ in changes([self.run.policies], self.stop):
+        for _ in changes([self.run.policies], self.stop):  # and every second
             try:
                 while not self.stop.is_set() and self.step():
                     pass
@@ -105,10 +110,13 @@ class Follower:
 
     def step(self) -> bool:
         """Make one measurement or decision; False if there is none to make."""
+        if self.recipe.eval.watch and self._rolled_back():
+            return True
         return self._step_open() if self.recipe.gate is None else self._step_gated(self.recipe.gate)
 
     def _step_open(self) -> bool:
         """Without a gate everything is measured, newest first, and nothing decided."""
+        end_share(self.run)
         dead = set(read_lineage(self.run).dead())
         unseen = [v for v in list_versions(self.run) if v not in dead and read_record(self.run, v) is None]
         if unseen:
@@ -120,6 +128,11 @@ class Follower:
         live = live_version(self.run)
         if live is None:
             return False
+        shared = read_share(self.run)
+        if shared is not None:
+            if self._may_go_live(shared.version, live):
+                return self._step_share(shared, live, gate)
+            end_share(self.run)
         self._measured(live)
         candidate = self._candidate(live)
         if candidate is None:
@@ -130,17 +143,94 @@ class Follower:
         decision = self._compare(candidate, live, gate)
         if decision is None:
             return True
-        lineage = read_lineage(self.run)
-        if lineage.live != live or candidate not in lineage.living():
+        if not self._may_go_live(candidate, live):
             return True
-        if decision.promote:
-            # before the record: after a crash in between it counts as live, not as decided
-            try:
-                when_there_is_room(lambda: move_live(self.run, candidate, by="eval", only_from=live), "policies/LIVE", self.stop)
-            except LiveMoved:
-                return True
-        self._decided(candidate, decision)
+        if not decision.promote:
+            self._decided(candidate, decision)
+            return True
+        if gate.share:
+            begin_share(self.run, candidate, gate.share)
+            self._note(candidate, share={"measured": asdict(decision)})
+            log.info("policy %d answers %.0f %% of the new sessions before it goes live", candidate, 100 * gate.share)
+            return True
+        self._promote(candidate, live, decision)
         return True
+
+    def _may_go_live(self, version: int, live: int) -> bool:
+        """Whether LIVE and the lineage are still as they were when `version` was compared with `live`."""
+        lineage = read_lineage(self.run)
+        return lineage.live == live and version in lineage.above(lineage.tip, live) and is_undecided(self.run, version)
+
+    def _promote(self, candidate: int, live: int, decision: Decision) -> None:
+        # before the record: after a crash in between it counts as live, not as decided
+        try:
+            when_there_is_room(lambda: move_live(self.run, candidate, by="eval", only_from=live), "policies/LIVE", self.stop)
+        except LiveMoved:
+            return
+        self._decided(candidate, decision)
+
+    def _step_share(self, shared: Share, live: int, gate: GateConfig) -> bool:
+        """Decide on the candidate that answers a share of the sessions, once these are evidence enough or its time is over."""
+        over = time.time() - shared.since > gate.share_wait_s
+        if not over and not self._due("share"):
+            return False
+        talks = [one for one in self._conversations() if one.began >= shared.since]
+        new, old = ([one for one in talks if one.version == version] for version in (shared.version, live))
+        evidence = compare_traffic(new, old, gate.error)
+        record = read_record(self.run, shared.version) or {}
+        measured = record.get("share", {}).get("measured") or asdict(Decision(True, "", live))
+        self._note(shared.version, share={"measured": measured, "against": live, "metric": METRIC, **evidence.as_json()})
+        if evidence.verdict == "open" and not over:
+            return False
+        found = f"{words(evidence)} in the shared sessions than under the live version {live}"
+        if evidence.verdict == "worse":
+            self._decided(shared.version, Decision(False, f"users complained more: {found}", live))
+        else:
+            self._promote(shared.version, live, Decision(True, f"{measured['reason']}; {found}".lstrip("; "), live))
+        end_share(self.run)
+        return True
+
+    def _rolled_back(self) -> bool:
+        """Go back to the version before the live one if users complain more since. A version that a person chose stays."""
+        live, move = live_version(self.run), next(iter(read_moves(self.run)[::-1]), None)
+        if live is None or move is None or move["to"] != live or move["by"] not in ("eval", "train") or not self._due("watch"):
+            return False
+        before = move["from"]
+        if before is None or before not in list_versions(self.run):
+            return False
+        talks = self._conversations()
+        new = [one for one in talks if one.version == live and one.began >= move["at"]]
+        old = [one for one in talks if one.version == before and one.ended < move["at"]]
+        error = (self.recipe.gate or GateConfig()).error
+        evidence = compare_traffic(new, old[::-1], error)  # the nearest in time first
+        if evidence.comparisons:
+            self._note(live, watch={"against": before, "metric": METRIC, **evidence.as_json()})
+        if evidence.e_worse < 1 / error:
+            return False
+        why = f"{BY_EVAL} {words(evidence)} than under version {before}"
+        try:
+            when_there_is_room(lambda: move_live(self.run, before, by=why, only_from=live), "policies/LIVE", self.stop)
+        except LiveMoved:
+            return True
+        log.warning("policy %d is rolled back to %d: %s", live, before, why)
+        return True
+
+    def _conversations(self) -> list[TrafficSession]:
+        return self.traffic.conversations(self.recipe.collect.session_timeout_s, time.time())
+
+    def _due(self, what: str) -> bool:
+        """Whether it is time to read the traffic again: all shards are read for it."""
+        now = time.monotonic()
+        if now < self.next_look.get(what, 0.0):
+            return False
+        self.next_look[what] = now + min(_LOOK_S, self.recipe.collect.session_timeout_s / 10)
+        return True
+
+    def _note(self, version: int, **found: Any) -> None:
+        """Add to the record of a version, if that changes it."""
+        record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, "its record is missing")
+        if any(record.get(name) != value for name, value in found.items()):
+            self._write({**record, **found})
 
     def _candidate(self, live: int) -> int | None:
         """The newest undecided version above the live one. Writes down why the others are not measured: they were built on a dead
@@ -333,7 +423,7 @@ class Follower:
         fresh = self._measure(version)
         self.waiting_for = ""
         if record is not None:
-            fresh |= {name: record[name] for name in ("again", "compared") if name in record}
+            fresh |= {name: record[name] for name in KEPT if name in record and name != "decision"}
         if record is not None and not _undecided(record):
             fresh["decision"] = record["decision"]
         self._write(fresh)

@@ -41,10 +41,10 @@ def show_health(run: RunDir, as_json: bool) -> None:
     answers().print(_table(found), *_reasons(found), *problem_lines(found["problems"]), sep="\n")
 
 
-def look(run: RunDir, joined: Joined | None = None, captured: "Captured | None" = None) -> dict[str, Any]:
+def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | None" = None) -> dict[str, Any]:
     """The content of the table, as counts. A reader that stays passes what it has read."""
     joined = read_rows(run) if joined is None else joined
-    captured = Captured(run) if captured is None else captured
+    captured = CaptureCounts(run) if captured is None else captured
     problems = joined.problems.copy()
     serve = ask_server(run)
     exchanges, files = captured.look(), len(captured.counts)
@@ -191,7 +191,7 @@ def ask_server(run: RunDir) -> dict[str, Any]:
     return answer
 
 
-class Captured:
+class CaptureCounts:
     """The number of complete lines in `captures/`, for a reader that stays. Each `look` reads only what was appended."""
 
     def __init__(self, run: RunDir) -> None:

@@ -14,6 +14,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
 from clawctl.run.policies import live_version, read_moves
 
+_EVIDENCE = ("evidence", "share", "watch", "spent")  # of a record: what the gate, shared sessions and live traffic showed; cost
 _MOVES_SHOWN = 5
 _SHOWN_OF_LINEAGE = 12
 _MOST_METRICS = 4  # columns
@@ -84,7 +85,7 @@ def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
     return [
         Text(f"gate, version {row['version']}, {gate_of(row)}: ")
         + one_line(str(row["decision"].get("reason")), 200)
-        + Text(_compared(row), "dim")
+        + Text(_compared(row) + _cost(row), "dim")
         for row in decided
     ]
 
@@ -94,6 +95,12 @@ def _compared(row: dict[str, Any]) -> str:
     anchors = [f"{one['what']} (version {one['version']}) {one['metric']} {one['value']:.2f}" for one in row["compared"]]
     against = row["decision"].get("against")
     return f" (against the live version {against}{''.join(f', {anchor}' for anchor in anchors)})" if anchors else ""
+
+
+def _cost(row: dict[str, Any]) -> str:
+    """What the measurement and the comparisons cost."""
+    spent = row["spent"]
+    return f"; {spent['seconds']:.0f} s, {spent['calls']} calls, {spent['tokens']} tokens" if spent else ""
 
 
 def _moves(run: RunDir) -> list[Text]:
@@ -130,6 +137,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "metrics": measured_by(measured),
             "decision": measured["decision"],
             "compared": measured["compared"],
+            **{name: measured[name] for name in _EVIDENCE},
             "comparisons": comparisons(measured),
             "created_at": policy.created_at,
         })  # fmt: skip
@@ -139,6 +147,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
 def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
     """`eval/<version>.json`, or the same without numbers."""
     nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": [], "compared": []}
+    nothing |= dict.fromkeys(_EVIDENCE)
     return nothing | read_json(run.eval_record(version), problems, suites=dict)
 
 
@@ -173,9 +182,12 @@ def estimate(row: dict[str, Any], metric: tuple[str, str]) -> str:
 
 
 def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The answers of a version and of a reference to the same tasks, from its eval record. Other content of the list is skipped."""
-    found = record.get("comparisons")
-    return [one for one in found or () if isinstance(one, dict) and _is_comparison(one)] if isinstance(found, list) else []
+    """The answers of a version and of the version it had to replace to the same tasks, from its eval record: by suite and reference
+    there, in one list here. Other content is skipped."""
+    stored, against = record.get("comparisons"), (record.get("decision") or {}).get("against")
+    suites = stored.values() if isinstance(stored, dict) else ()
+    lists = (found.get(str(against), []) for found in suites if isinstance(found, dict))
+    return [one for found in lists if isinstance(found, list) for one in found if isinstance(one, dict) and _is_comparison(one)]
 
 
 def _is_comparison(one: dict[str, Any]) -> bool:

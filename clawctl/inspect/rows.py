@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from clawctl.config import TrainConfig, load_recipe, recipe_file
+from clawctl.config import TrainConfig, load_recipe
 from clawctl.errors import ClawError, Damaged
 from clawctl.run import lines
 from clawctl.run.checksums import read_sealed
-from clawctl.run.directory import RunDir, published
+from clawctl.run.directory import RunDir, published, recipe_file
 from clawctl.run.feedback import Ratings
 from clawctl.run.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, read_policy
@@ -56,10 +56,10 @@ class Joined:
 
 def read_rows(run: RunDir, words: bool = False) -> Joined:
     """All turns of the run; with `words` also their text. Unreadable files never raise an error."""
-    return Turns(run, words).look()
+    return TurnReader(run, words).look()
 
 
-class Turns:
+class TurnReader:
     """The turns of a run, for a reader that stays. Each `look` reads only the files that are new."""
 
     def __init__(self, run: RunDir, words: bool = False) -> None:

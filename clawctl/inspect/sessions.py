@@ -72,17 +72,27 @@ def summarise(of_session: Mapping[tuple[str, str], list[Row]]) -> list[dict[str,
 
 
 def _summary(session: str, user: str, rows: list[Row]) -> dict[str, Any]:
-    rewards = [row.worth.value for row in rows if row.verdict and row.worth.value is not None]
+    main = usable = judged = trained = known = 0
+    total = 0.0
+    for row in rows:  # once, for runs with 100,000 turns
+        main += row.turn["kind"] == "main"
+        trained += row.step is not None
+        if is_of_use(row.turn):
+            usable += 1
+            judged += row.verdict is not None
+        if row.verdict and row.worth.value is not None:
+            known += 1
+            total += row.worth.value
     return {
         "session": session,
         "user": user,
         "turns": len(rows),
-        "main": sum(row.turn["kind"] == "main" for row in rows),
-        "side": sum(row.turn["kind"] == "side" for row in rows),
-        "trainable": sum(is_of_use(row.turn) for row in rows),
-        "judged": sum(row.verdict is not None and is_of_use(row.turn) for row in rows),
-        "trained": sum(row.step is not None for row in rows),
-        "mean_reward": sum(rewards) / len(rewards) if rewards else None,
+        "main": main,
+        "side": len(rows) - main,
+        "trainable": usable,
+        "judged": judged,
+        "trained": trained,
+        "mean_reward": total / known if known else None,
         "first_seen": rows[0].turn["created_at"],
         "last_seen": rows[-1].turn["created_at"],
     }

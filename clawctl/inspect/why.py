@@ -37,7 +37,7 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     row = _find(joined.rows, turn, run)
     record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
     step = next((found for found in read_lines(run.steps, joined.problems) if found.get("step") == row.step), None)
-    found = explain(row, record, step)
+    found = explain(row, record, step) | {"episode": episode_of(row, joined.rows)}
     texts = _texts(run, record) if tokens and record else None
     if as_json:
         each = {"tokens": by_token(record, texts)} if record and texts is not None else {}
@@ -70,6 +70,25 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
             "terms": {term["name"]: _term(term) for term in record["terms"]},
         },
     }
+
+
+def episode_of(row: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
+    """The episode of a turn that clawctl played, and the others of its group. None for other turns."""
+    turn = row.turn
+    if turn["episode"] is None:
+        return None
+    group: dict[str, dict[str, Any]] = {}
+    for other in rows:
+        if other.turn["episode"] is not None and (other.turn["user"], other.turn["group_id"]) == (turn["user"], turn["group_id"]):
+            group[other.turn["session_id"]] = other.turn["episode"]
+    counted = [float(one["reward"]) for one in group.values() if one["status"] == "done" and one["reward"] is not None]
+    mean = sum(counted) / len(counted) if counted else None
+    std = None if mean is None else (sum((reward - mean) ** 2 for reward in counted) / len(counted)) ** 0.5
+    told = [
+        {name: one[name] for name in ("attempt", "attempt_try", "ending", "status", "reward")}
+        for one in sorted(group.values(), key=lambda one: (one["attempt"], one["attempt_try"]))
+    ]
+    return {**turn["episode"], "step_reward": turn["step_reward"], "group": told, "group_mean": mean, "group_std": std}
 
 
 def cure_of(row: Row) -> str | None:
@@ -132,7 +151,8 @@ def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
     """The text of each token, or its id if the run's tokenizer cannot be loaded."""
     from transformers import AutoTokenizer
 
-    from clawctl.config import load_recipe, recipe_file
+    from clawctl.config import load_recipe
+    from clawctl.run.directory import recipe_file
 
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(load_recipe(recipe_file(run.root)).model_path, trust_remote_code=False)
@@ -173,6 +193,8 @@ def _lines(found: dict[str, Any]) -> list[Text]:
         lines.append(_line("continues", f"turn {found['turn']['parent'][:8]}, by {found['turn']['parent_evidence']}"))
     if found["turn"]["why_not_trained"] == HELD_OUT:
         lines.append(_line("held out", _HELD_OUT_MEANS))
+    if found["episode"] is not None:
+        lines += _episode_lines(found["episode"])
     if found["cure"] is not None:
         lines.append(_line("fix", found["cure"]))
     if found["turn"]["redacted_by"] is not None:
@@ -207,6 +229,28 @@ def _lines(found: dict[str, Any]) -> list[Text]:
         share = f"weight {term['weight']:g} over {term['tokens_of_step']} tokens of the step"
         values = f"{kind} {_short(term[f'{kind}_mean'])} on average, {_spread(term[f'{kind}_quantiles'])}{masked}; {share}"
         lines.append(_line(f"term {name}", values))
+    return lines
+
+
+def _episode_lines(episode: dict[str, Any]) -> list[Text]:
+    parts = "".join(f", {name} {_short(value)}" for name, value in episode["parts"].items())
+    versions = f"version {episode['first_version']} to {episode['last_version']}"
+    ended = f"{episode['ending']}{' (truncated)' if episode['truncated'] else ''}, reward {_short(episode['reward'])}{parts}"
+    others = ", ".join(f"{one['attempt']}: {one['ending']} {_short(one['reward'])}" for one in episode["group"])
+    counted = sum(one["status"] == "done" for one in episode["group"])
+    lines = [
+        _line(
+            "episode", f"attempt {episode['attempt']} of {episode['attempts']} at {episode['task_id']} in {episode['environment']}"
+        ),
+        _line("ended", f"{ended}; {versions}"),
+        _line(
+            "group", f"{others}; mean {_short(episode['group_mean'])}, std {_short(episode['group_std'])} over {counted} episodes"
+        ),
+    ]
+    if episode["step_reward"] is not None:
+        lines.append(_line("step reward", _short(episode["step_reward"])))
+    if episode["log"]:
+        lines.append(_line("verdict", episode["log"][-300:]))
     return lines
 
 

@@ -18,7 +18,7 @@ from clawctl.judge.hints import hint_candidates, hint_rules
 from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
 from clawctl.judge.protocol import Evidence, Judge, Opinion
-from clawctl.judge.rules import rated, ruled
+from clawctl.judge.rules import only_rules, rated, ruled
 from clawctl.judge.view import DEMO_CHARS, LEAST_CHARS, VIEW_CHARS, TurnView, view_turn
 from clawctl.judge.votes import decided, first_round, majority, why_none
 from clawctl.run.directory import RunDir
@@ -49,7 +49,7 @@ class Panel:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
         begun = time.monotonic()
         turn = with_rating(self.ratings, turn)
-        opinion = rated(turn, self.settings) or self.rule(turn)
+        opinion = rated(turn, self.settings) or self.rule(turn) or only_rules(turn, self.settings)
         is_asked = opinion is None
         if opinion is None:
             if self._world is not None:

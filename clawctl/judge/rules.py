@@ -31,6 +31,13 @@ def rated(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
     return None
 
 
+def only_rules(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
+    """No step reward, if only rules may give one to this turn and they did not."""
+    if worth(turn.feedback, turn.outcome_reward).by == "outcome" and settings.steps == "rules":
+        return Opinion(f"{RULES}{RULES_VERSION}", None, reason="no rule decides, and judge.steps asks rules alone")
+    return None
+
+
 def ruled(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | None:
     """The result of the rules for a turn; None if none decides. `tools` are those of `judge.execution_tools`."""
     came_back = turn.next_state or []

@@ -8,13 +8,13 @@ from typing import Any
 
 from rich.table import Table
 
-from clawctl.config import load_recipe, recipe_file
+from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import Forgotten
 from clawctl.privacy.forget import forget as carry_out
-from clawctl.run.directory import RunDir
+from clawctl.run.directory import RunDir, recipe_file
 from clawctl.run.retention import expire as carry_out_retention
 
 

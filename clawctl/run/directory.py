@@ -396,3 +396,9 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
         _log.warning("this filesystem sends no change events, so clawctl checks for changes every %g s: %s", poll_s, error)
     while not stop.wait(poll_s):
         yield
+
+
+def recipe_file(root: Path, named: Path | None = None) -> Path | None:
+    """The recipe file to load: `named`, else that of the run at `root`; None if there is neither."""
+    kept = RunDir(root).recipe
+    return named if named is not None else kept if kept.exists() else None

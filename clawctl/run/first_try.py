@@ -51,7 +51,7 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
 @contextmanager
 def first_try(root: Path) -> Iterator[None]:
     """Around a server, or all stages: a run without a model at the end keeps the recipe that it had before, and no base policy."""
-    kept = root / "recipe.yaml"
+    kept = RunDir(root).recipe
     before = kept.read_bytes() if kept.exists() else None
     run = RunDir(root.resolve())
     try:

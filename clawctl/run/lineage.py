@@ -25,6 +25,7 @@ from clawctl.run.policies import list_versions, read_moves, readable_live
 from clawctl.run.rows import DEFAULT_POLICY
 
 OVERTAKEN = "overtaken by"  # a decision with this beginning skipped the version; it is not a refusal
+BY_EVAL = "eval, because"  # the mover of LIVE when users complained of a version
 BUILT_ON = "built on version"  # a decision that begins so is about an ancestor
 TWICE = "trained into refused versions twice"
 MOST_TIMES = 2  # number of dead steps that a turn may be in; after that it is not tried again
@@ -151,9 +152,10 @@ def is_undecided(run: RunDir, version: int) -> bool:
 
 
 def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int]:
-    """The versions numbered above `after` that the gate or a server refused since one was last let in, newest first."""
+    """The versions numbered above `after` that the gate or a server refused, or that users complained of, since one was last let
+    in, newest first."""
     let_in = set(lineage.ancestry(lineage.live)) | served(run)
-    by_server = {move["from"] for move in read_moves(run) if str(move["by"]).startswith("serve")}
+    by_server = {move["from"] for move in read_moves(run) if str(move["by"]).startswith(("serve", BY_EVAL))}
     found = []
     for version in sorted(lineage.parents, reverse=True):
         if version <= after:

@@ -3,9 +3,9 @@
 import getpass
 import socket
 
-from clawctl.config import load_recipe, recipe_file
+from clawctl.config import load_recipe
 from clawctl.errors import ClawError
-from clawctl.run.directory import RunDir
+from clawctl.run.directory import RunDir, recipe_file
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import check_policy, list_versions, live_version, move_live, read_moves, read_policy, readable_live
 

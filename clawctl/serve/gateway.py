@@ -85,7 +85,7 @@ def check_hub(name: str) -> None:
     if constants.HF_HUB_OFFLINE:
         raise ClawError(f"{absent}, and HF_HUB_OFFLINE prevents a download", _NAME_A_MODEL, 2)
     try:
-        response = fetch("GET", hf_hub_url(name, "config.json"), headers=build_hf_headers(), timeout_s=_HUB_S)
+        response = fetch("HEAD", hf_hub_url(name, "config.json"), headers=build_hf_headers(), timeout_s=_HUB_S)
     except Broken as error:
         problem = f"{absent}, and {constants.ENDPOINT} cannot be reached: {error}"
         raise ClawError(problem, f"check the network (HTTPS_PROXY, HF_ENDPOINT), or {_NAME_A_MODEL}") from error

@@ -1,8 +1,8 @@
 """Sends a share of the new sessions to a candidate (`gate.share`), whole sessions and never one that began before.
 
-A session is what the client claims, or else its key and its messages up to the first of the user. It is new when its request has no
-answer of a model yet. A request never waits for the candidate: while it is not loaded, or its place is taken, the live version
-answers.
+A session is what the client claims, or else its key and its messages up to the first of the user. It is new when this server has
+not seen it and its request has no answer of a model yet. A request never waits for the candidate: while it is not loaded, or its
+place is taken, the live version answers.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import orjson
 
-from clawctl.engines import Engine
+from clawctl.engines import Engine, EngineFailure
 from clawctl.run.directory import RunDir
 from clawctl.run.sharing import Share, read_share
 from clawctl.serve.dialects import Ask, Refusal
@@ -29,7 +29,7 @@ class Sharing:
         self._run, self._live = run, live
         self._share: Share | None = None
         self._holding: tuple[Share, asyncio.Task[None]] | None = None
-        self._sessions: OrderedDict[str, None] = OrderedDict()  # of the candidate; the oldest are left out
+        self._sessions: OrderedDict[int, int | None] = OrderedDict()  # hash of a session: its candidate; None: the live version
 
     def look(self) -> None:
         """Read which candidate shares the sessions now."""
@@ -41,26 +41,29 @@ class Sharing:
         if self._holding is not None and self._holding[0] != share:
             self.end()
         if share is None or ask.prompts or share.version == self._live.version:
+            if session:  # it keeps its version when a share begins; sessions without a name show that they are older
+                self._answered_by(f"{ask.key} {session}", None)
             return None
         if self._holding is None:
             self._holding = share, asyncio.ensure_future(self._hold(share.version))
-        name = _session(ask, session)
-        if name not in self._sessions:
-            is_new = not any(message.get("role") == "assistant" for message in ask.messages)
-            if not is_new or not share.has(name) or not self._live.at_once(share.version, ask.key):
-                return None
-            self._sessions[name] = None
-            while len(self._sessions) > _MOST_SESSIONS:
-                self._sessions.popitem(last=False)
-        self._sessions.move_to_end(name)
-        return share.version if self._live.at_once(share.version, ask.key) else None
+        name, ready = _session(ask, session), self._live.at_once(share.version, ask.key)
+        is_new = not any(message.get("role") == "assistant" for message in ask.messages)
+        belongs = self._answered_by(name, share.version if is_new and ready and share.has(name) else None)
+        return share.version if ready and belongs == share.version else None
+
+    def _answered_by(self, session: str, version: int | None) -> int | None:
+        """The version of a session; `version` if it is seen for the first time."""
+        known = self._sessions.setdefault(hash(session), version)
+        self._sessions.move_to_end(hash(session))
+        if len(self._sessions) > _MOST_SESSIONS:
+            self._sessions.popitem(last=False)
+        return known
 
     def end(self) -> None:
         """Let the candidate go."""
         if self._holding is not None:
             self._holding[1].cancel()
         self._holding = None
-        self._sessions.clear()
 
     async def _hold(self, version: int) -> None:
         try:
@@ -68,8 +71,8 @@ class Sharing:
                 _log.info("version %d answers a share of the new sessions", version)
                 with suppress(asyncio.CancelledError):
                     await asyncio.Event().wait()
-        except Refusal as refusal:
-            _log.error("version %d cannot answer a share of the sessions: %s", version, refusal)
+        except (Refusal, EngineFailure) as error:
+            _log.error("version %d cannot answer a share of the sessions: %s", version, error)
 
 
 def _session(ask: Ask, claimed: str | None) -> str:

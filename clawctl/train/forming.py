@@ -6,7 +6,10 @@ Every turn is added here, even one that is not trained itself, because its rewar
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from urllib.parse import quote
+
+import orjson
 
 from clawctl.config import TrainConfig
 from clawctl.run.feedback import Ratings
@@ -28,6 +31,13 @@ class _Unit:
     waiting: list[Waiting] = field(default_factory=list)
     seen: int = 0  # when a turn of it was seen last, in turns
     place: tuple[str, str] = ("", "")  # the key and the group as its turns name them
+
+
+def state_of(turn: Turn) -> bytes:
+    """A digest of what the agent was shown last: the messages behind the last answer in its request, or all of them."""
+    answered = max((place for place, message in enumerate(turn.messages) if message.get("role") == "assistant"), default=-1)
+    shown = [(message.get("role"), message.get("content")) for message in turn.messages[answered + 1 :]]
+    return blake2b(orjson.dumps(shown), digest_size=16).digest()
 
 
 class Forming:
@@ -56,7 +66,8 @@ class Forming:
         unit = self._units.setdefault(name, _Unit())
         self._seen = unit.seen = self._seen + 1
         unit.place = turn.user, turn.group_id or ""
-        unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward, outcome))
+        state = state_of(turn) if self.config.step_wise == "state" else None
+        unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward, outcome, state))
         unit.answered.add(turn.parent_turn_id)
         unit.open_ends.discard(turn.parent_turn_id or "")
         if turn.next_state is not None and turn.turn_id not in unit.answered:
@@ -125,7 +136,7 @@ class Forming:
     def _credits(self, unit: _Unit) -> dict[str, float]:
         config = self.config
         if config.credit == "group":
-            return group_credits(unit.earned, config.group_std, config.step_wise)
+            return group_credits(unit.earned, config.group_std, config.step_wise, config.gamma)
         return session_credits(unit.earned, config.gamma, config.gae_lambda)
 
     def _credited(self, turn: Waiting, credit: float | None) -> Waiting | None:

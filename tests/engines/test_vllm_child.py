@@ -22,8 +22,6 @@ def test_the_key_is_no_argument_and_the_recipes_own_arguments_come_last() -> Non
     made = recipe(engine_args=["--dtype", "bfloat16"])
     assert "secret" not in " ".join(arguments(made))
     assert environment(made, "secret")["VLLM_API_KEY"] == "secret"
-    assert "CLAWCTL_PATCHES" not in environment(made, "secret")
-    assert environment(Recipe.model_validate({"serve": {"patches": False}}), "secret")["CLAWCTL_PATCHES"] == "0"
     assert arguments(made)[-2:] == ["--dtype", "bfloat16"]
     assert "--logprobs-mode" in arguments(made)
     assert "hermes" in arguments(made)  # the demo model's template speaks of <tool_call>

@@ -18,6 +18,7 @@ from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused, ask
 from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, graded, make_plan
 from clawctl.errors import ClawError
+from clawctl.inspect.why import show_why
 from clawctl.run.capabilities import LONGEST, Capability, episode_secret, issue, read_capability
 from clawctl.run.directory import published
 from clawctl.run.endings import ENDINGS, MOST_TRIES
@@ -242,6 +243,27 @@ def test_a_failed_episode_is_played_again_up_to_three_times_and_then_left_out(se
     played = Played(server.run, plan.id)
     played.look()
     assert [played.of(0).tries, played.of(1).tries] == [{0: MOST_TRIES - 1, 1: MOST_TRIES - 1}, {}]
+
+
+def test_inspect_why_shows_the_episode_of_a_turn_and_its_group(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    good = made_spec(group_id="why", attempts=3)
+    bad, failed = (replace(good, session_id=f"{good.session_id}-{n}", attempt=n) for n in (1, 2))
+    ids = [post(place_of(server, spec), "chat/completions", chat("why?")).json()["id"] for spec in (good, bad, failed)]
+    turn = ids[0].removeprefix("chatcmpl")
+    give(server, good, reward=1.0, parts={"tests": 0.5}, steps={turn: 0.25}, log="2 passed")
+    give(server, bad, reward=-1.0, ending="turns", truncated=True)
+    give(server, failed, status="failed", reward=None, ending="sandbox")
+    rows_of(server, good)
+    show_why(server.run, turn, tokens=False, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in (
+        f"attempt 0 of 3 at {good.task_id} in mine",
+        "done, reward 1, tests 0.5; version 0 to 0",
+        "0: done 1, 1: turns -1, 2: sandbox -; mean 0, std 1 over 2 episodes",
+        "reward: +1.25 = outcome +1, environment step +0.25",
+        "verdict: 2 passed",
+    ):
+        assert words in shown, shown
 
 
 # ---- workers -------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from clawctl.inspect.rows import read_rows
-from clawctl.inspect.sessions import summarise
+from clawctl.inspect.sessions import by_session, summarise
 from clawctl.inspect.turns import as_dict
 from clawctl.inspect.why import explain
 from clawctl.run.directory import RunDir, open_run
@@ -31,7 +31,7 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
         "0 = outcome -1, demo@0 prompt 1 +1",
     ]
     assert [found["why_not_trained"] for found in shown] == ["waiting for the trainer"] * 3
-    assert [session["mean_reward"] for session in summarise(joined)] == [2 / 3]
+    assert [session["mean_reward"] for session in summarise(by_session(joined.rows))] == [2 / 3]
 
 
 def test_a_trained_turn_is_worth_what_was_known_before_its_policy_was_published(run: RunDir) -> None:

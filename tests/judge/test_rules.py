@@ -8,7 +8,7 @@ from made_turns import reply, turn
 
 from clawctl.config import JudgeConfig
 from clawctl.judge.executions import plain_run
-from clawctl.judge.rules import rated, ruled
+from clawctl.judge.rules import only_rules, rated, ruled
 from clawctl.serve.dialects import messages as anthropic
 
 CODEX = "Chunk ID: 383a6b\nWall time: 0.0000 seconds\nProcess exited with code {code}\nOriginal token count: 4\nOutput:\n{output}\n"
@@ -381,3 +381,12 @@ def test_a_rating_outranks_an_outcome_and_that_outranks_everything_else() -> Non
     assert rated(scored, JudgeConfig(outcome="apart")) is None
     assert rated(reply("👎"), JudgeConfig()) is None
     assert rated(reply("👎", feedback=0.0, outcome_reward=1.0), JudgeConfig()).reward == 0.0  # type: ignore[union-attr]
+
+
+def test_with_steps_by_rules_the_judge_is_not_asked_about_the_turns_of_a_scored_episode() -> None:
+    settings = JudgeConfig(outcome="apart", steps="rules")
+    opinion = only_rules(reply("and now?", outcome_reward=1.0), settings)
+    assert opinion is not None
+    assert opinion.reward is None
+    assert only_rules(reply("and now?"), settings) is None, "in no episode"
+    assert only_rules(reply("and now?", outcome_reward=1.0), JudgeConfig(outcome="apart")) is None

@@ -123,3 +123,11 @@ def test_signs_count_what_is_known() -> None:
 
 def test_a_sum_that_is_not_finite_is_no_value_though_its_parts_are() -> None:
     assert worth(None, 1e308, "judge", 1e308).problem == NOT_A_NUMBER
+
+
+def test_a_step_reward_of_the_environment_is_added_to_the_outcome_in_place_of_the_judges() -> None:
+    assert worth(None, 1.0, "rules 2: pytest", -1.0, step=0.5).parts == (("outcome", 1.0), ("environment step", 0.5))
+    assert worth(None, 1.0, OUTCOME, 1.0, step=-0.5).value == 0.5, "the verdict repeats the outcome, which counts once"
+    alone = worth(None, None, step=-1.0)
+    assert (alone.value, alone.by) == (-1.0, "step")
+    assert worth(0.25, 1.0, step=-1.0).value == 0.25, "a rating outranks both"

@@ -98,6 +98,25 @@ def test_a_group_that_all_earned_the_same_or_that_has_one_episode_teaches_nothin
     assert group_credits(GROUP[:2], std=True, step_wise=False) == {}
 
 
+def test_step_wise_compares_nothing_if_one_episode_alone_has_rewards() -> None:
+    assert group_credits([earned("a0", "a", 0, 1.0), earned("a1", "a", 1, -1.0)], std=True, step_wise=True) == {}
+
+
+def test_turns_in_the_same_state_are_compared_by_what_followed() -> None:
+    # both episodes begin in state X; a goes on in Y and b in Z, and c comes back to X. Outcomes 1, 0, 1.
+    def at(turn_id: str, index: int, parent: str | None, outcome: float, state: bytes) -> Earned:
+        return Earned(turn_id, turn_id[0], parent, index, outcome, outcome, state)
+
+    turns = [
+        at("a0", 0, None, 1.0, b"X"), at("a1", 1, "a0", 1.0, b"Y"), at("b0", 0, None, 0.0, b"X"), at("b1", 1, "b0", 0.0, b"Z"),
+        at("c0", 0, None, 1.0, b"X"), at("c1", 1, "c0", 1.0, b"X"),
+    ]  # fmt: skip
+    # by episode, mean 2/3: a 1/3, b -2/3, c 1/3. Returns with gamma 0.5 in X: a0 0.5, b0 0, c0 0.5, c1 1; mean 0.5
+    third = 1 / 3
+    expected = {"a0": third, "a1": third, "b0": -2 * third - 0.5, "b1": -2 * third, "c0": third, "c1": third + 0.5}
+    assert group_credits(turns, std=False, step_wise="state", gamma=0.5) == pytest.approx(expected)
+
+
 def test_gae_hands_the_rewards_of_later_turns_back_along_the_session() -> None:
     chain = [earned("0", "s", 0, 0.0), earned("1", "s", 1, -1.0, "0"), earned("2", "s", 2, 1.0, "1")]
     # factor 0.9 · 0.5 = 0.45: A2 = 1, A1 = -1 + 0.45 = -0.55, A0 = 0.45 · -0.55

@@ -1,19 +1,19 @@
 """Which name at an upstream answers for which version, and how a new version gets there: as an adapter, or as full weights."""
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
+from clawctl.backoff import backoff_s
 from clawctl.config import Recipe
 from clawctl.engines import Capabilities, NotYet, Swap, Unanswered
 from clawctl.engines.event_loop import OnLoop
 from clawctl.engines.refusals import unproven
 from clawctl.engines.upstream.adapters import Adapters, Target
-from clawctl.engines.upstream.resuming import go_on
 from clawctl.engines.upstream.tokens import Clock
 from clawctl.engines.vllm.control import Control
 from clawctl.engines.weights import check_weights
@@ -24,6 +24,8 @@ from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
 from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0  # before a paused engine is told to resume again
+_RESUMES = 5  # tries with an engine of clawctl, before it is ended
 _LOAD_S = 900.0  # for a large adapter; the calls to the server give up before
 
 
@@ -263,9 +265,29 @@ class Targets:
             end()
 
     def _go_on(self, end: Callable[[], None] | None) -> None:
-        """Resume the paused engine. Raises Unanswered if that is not possible."""
-        call = self._on_loop.call
-        go_on(self._control, self._on_loop.running, partial(call, self._stick), end and partial(call, end))
+        """Resume the paused engine, which answers no request until then. An engine of clawctl that does not resume is ended, so
+        that it is restarted; any other one is asked again and again. Raises Unanswered if it stays paused."""
+        stuck = False
+        for tried in itertools.count(1):
+            try:
+                self._control.resume()
+                break
+            except ClawError as error:
+                problem = f"the engine was paused for a swap and does not resume: {error.problem}"
+                if not self._on_loop.running():
+                    raise Unanswered(problem, "resume it manually, or restart it") from error
+                if end is not None and tried == _RESUMES:
+                    self._on_loop.call(end)
+                    raise Unanswered(f"{problem}; it is restarted", "its own log has the details") from error
+                wait_s = backoff_s(tried, _FIRST_WAIT_S, _LONGEST_WAIT_S)
+                _log.error("%s; retrying in %g s", problem, wait_s)
+                if end is None:
+                    stuck = True
+                    self._on_loop.call(self._stick, problem)
+                time.sleep(wait_s)
+        if stuck:
+            _log.warning("the engine has resumed")
+            self._on_loop.call(self._stick, None)
 
     def _stick(self, problem: str | None) -> None:
         self.stuck = problem

@@ -19,6 +19,7 @@ import orjson
 
 from clawctl.backoff import backoff_s
 from clawctl.config import Recipe, environment_with
+from clawctl.engines.patches import vllm as patches
 from clawctl.engines.upstream.engine import Upstream, splicing_tokenizer
 from clawctl.engines.vllm.inside.clawctl_multiplex import FD
 from clawctl.errors import ClawError
@@ -27,6 +28,7 @@ from clawctl.run.names import open_to_append
 
 _log = logging.getLogger("clawctl.serve")
 _INSIDE = Path(__file__).parent / "inside"
+_PATCHES = Path(patches.__file__).parent
 SERVER = "vllm.entrypoints.openai.api_server"  # the wheel's own command looks for a package named vllm
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _STEADY_S = 60.0  # a server that ran so long was well: its next death begins with the first wait again
@@ -163,12 +165,10 @@ def environment(recipe: Recipe, key: str) -> dict[str, str]:
         "VLLM_SERVER_DEV_MODE": "1",  # pause, reload, resume
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        "PYTHONPATH": os.pathsep.join([str(_INSIDE), *filter(None, [environment_with({}).get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join([str(_INSIDE), str(_PATCHES), *filter(None, [environment_with({}).get("PYTHONPATH")])]),
         "PYTHONSAFEPATH": "1",  # whoever may write the folder that serve is started in runs no code
         "PYTHONUNBUFFERED": "1",
     }
-    if not recipe.serve.patches:
-        ours["CLAWCTL_PATCHES"] = "0"
     if recipe.serve.threads is not None:
         ours |= {"OMP_NUM_THREADS": str(recipe.serve.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     return environment_with(ours)

@@ -20,14 +20,14 @@ from uuid import uuid4
 
 import httpx
 
-from clawctl.config import load_recipe, recipe_file
+from clawctl.config import load_recipe
 from clawctl.environments.asking import TIMEOUT_S, Refused, ask
 from clawctl.environments.homework.people import Person
 from clawctl.environments.homework.problems import Problem, Role, is_correct, make_tasks
 from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.errors import ClawError
 from clawctl.process import stop_on_signals
-from clawctl.run.directory import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run, recipe_file
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.policies import live_version
 

@@ -27,12 +27,15 @@ _INSIDE = f"{TOOLS}/inside.py"
 _INSIDE_TEXT = (Path(__file__).parent / "inside.py").read_bytes()
 _START_S = 30.0
 _GRACE_S = 15.0  # beyond the time of a command, before the sandbox counts as broken
+SPARE_S = 60.0  # of a sandbox beyond its agent's time, for the snapshot
 _LONGEST_HEADER = 1 << 16
 _MEBIBYTE = 1 << 20
 
 
 class SandboxFailed(Exception):
     """The sandbox did not work, for a reason that is not the agent's. The episode counts as failed."""
+
+    ending = "sandbox"
 
 
 class SandboxOver(Exception):
@@ -151,15 +154,16 @@ async def open_sandbox(
     fixed: Mapping[str, bytes] | None = None,
     packages: tuple[str, ...] = (),
     socket: Path | None = None,
+    folders: tuple[str, ...] = (),
 ) -> AsyncIterator[Sandbox]:
     """A sandbox with the working folder `folder`, for as long as the block runs.
 
     `fixed` are files that nobody inside can change, by path; `packages` Python packages of this environment that it can import;
-    `socket` a unix socket of the host that appears as `/run/model.sock`. Raises ClawError if bubblewrap is missing or may not work
-    here, and SandboxFailed.
+    `socket` a unix socket of the host that appears as `/run/model.sock`; `folders` further folders that can be written. Raises
+    ClawError if bubblewrap is missing or may not work here, and SandboxFailed.
     """
     limits = limits or Limits()
-    room = make_room(folder, limits.disk, limits.network, {**(fixed or {}), _INSIDE: _INSIDE_TEXT}, packages, socket)
+    room = make_room(folder, limits.disk, limits.network, {**(fixed or {}), _INSIDE: _INSIDE_TEXT}, packages, socket, folders)
     group = make_group(limits.memory, limits.processes + 2)
     try:
         process = await _start(room, limits, group)

@@ -64,14 +64,20 @@ def find_bubblewrap() -> str:
 
 
 def make_room(
-    folder: str, disk: int, network: bool, fixed: Mapping[str, bytes], packages: tuple[str, ...], socket: Path | None = None
+    folder: str,
+    disk: int,
+    network: bool,
+    fixed: Mapping[str, bytes],
+    packages: tuple[str, ...],
+    socket: Path | None = None,
+    folders: tuple[str, ...] = (),
 ) -> Room:
     """A room whose `folder` can be written, with `disk` bytes for everything written, and `fixed` files that nobody can change.
 
     `packages` are Python packages of this interpreter that the sandbox can import. Raises ClawError (exit code 2).
     """
     user = _FIRST_USER + next(_number) % _USERS if _is_real_root() else None
-    room = Room([find_bubblewrap()], user, [folder, "/tmp", HOME, "/dev/shm", "/logs/verifier"])
+    room = Room([find_bubblewrap()], user, [folder, "/tmp", HOME, "/dev/shm", "/logs/verifier", *folders])
     add = room.arguments.extend
     add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"])
     add(["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv"])
@@ -89,13 +95,13 @@ def make_room(
     for name in packages:
         package = _package(name)
         room.add("--ro-bind", str(package), f"{TOOLS}/site/{package.name}")
+    for place, part in zip(room.folders, (2, 4, 8, 16, 32, *(32 for _ in folders)), strict=True):
+        room.add("--tmpfs", place, mode="1777" if place in ("/tmp", "/dev/shm") else "0777", size=max(disk // part, 4096))
     for path, content in fixed.items():
         mode = "0111" if content.startswith(b"\x7fELF") else "0555" if content.startswith(b"#!") else "0444"
         room.add("--ro-bind-data", room.data(content), path, mode=mode)
     if socket is not None:
         room.add("--bind", str(socket), "/run/model.sock")
-    for place, size in zip(room.folders, (disk // 2, disk // 4, disk // 8, disk // 16, disk // 16), strict=True):
-        room.add("--tmpfs", place, mode="1777" if place in ("/tmp", "/dev/shm") else "0777", size=max(size, 4096))
     add(["--remount-ro", "/dev", "--remount-ro", "/"])
     refused = refused_calls()
     if refused is None:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import python
@@ -17,14 +18,15 @@ from clawctl.errors import ClawError
 ATTEMPTS = ("files", "network", "processes", "memory", "disk", "proc", "signals", "outlive", "keys", "calls")
 _LIMITS = Limits(seconds=60, memory=192 << 20, disk=16 << 20, files=2000, processes=24)
 _INSIDE = Path(__file__).parent / "attempts.py"
-_tried: dict[str, bool] = {}
+_tries = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[dict[str, bool]]]()
 
 
 async def ensure_tight() -> None:
     """Try to break out, once in a process. Raises ClawError if anything succeeds."""
-    if not _tried:
-        _tried.update(await break_out())
-    escaped = [name for name, got_out in _tried.items() if got_out]
+    loop = asyncio.get_running_loop()
+    if loop not in _tries or (_tries[loop].done() and (_tries[loop].cancelled() or _tries[loop].exception() is not None)):
+        _tries[loop] = loop.create_task(break_out())
+    escaped = [name for name, got_out in (await asyncio.shield(_tries[loop])).items() if got_out]
     if escaped:
         cure = "run clawctl as an ordinary user on Linux 5.14 or newer, or as root where control groups can be made"
         raise ClawError(f"the sandbox does not hold on this machine: {', '.join(escaped)}", cure)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clawctl.environments import Outcome, Split, Task
+from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.agent import work
-from clawctl.environments.sandbox import Sandbox, SandboxFailed, SandboxOver, open_sandbox
+from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.terminal.families import draw_tasks
@@ -21,10 +22,15 @@ class Terminal:
     """`path`: a folder of tasks in Harbor's format; without it, clawctl draws tasks. A fifth of a folder's tasks are held out."""
 
     metrics = ("reward", "solved")
+    version = "1"
+    worst = 0.0
 
     def __init__(self, path: str | None = None, max_turns: int = 20, command_s: float = 30.0) -> None:
+        find_bubblewrap()
         self.max_turns, self.command_s = max_turns, command_s
         self._read = [] if path is None else read_tasks(Path(path).expanduser())
+
+        self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         found = [task for task in self._read if (int(task.digest, 16) % 5 == 0) == (split == "eval")]
@@ -38,12 +44,12 @@ class Terminal:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec: HarborTask = task.spec
         await ensure_tight()
-        async with open_sandbox(spec.folder, replace(spec.limits, seconds=spec.agent_s), _fixed(spec)) as sandbox:
+        async with open_sandbox(spec.folder, replace(spec.limits, seconds=spec.agent_s + SPARE_S), _fixed(spec)) as sandbox:
             await prepare(sandbox, spec)
-            worked = await work(endpoint, sandbox, spec.instruction, self.max_turns, self.command_s)
+            worked = await work(endpoint, sandbox, spec.instruction, self.max_turns, self.command_s, spec.agent_s)
             score = await finish(sandbox, spec)
-        shown = {"prompt": spec.instruction, "reply": worked.last, "ending": worked.ending, "verdict": score.log}
-        return Outcome(reward=score.value, parts={"solved": score.value == 1}, example=shown)
+        shown = {"prompt": spec.instruction, "reply": worked.last}
+        return Outcome(score.value, {"solved": score.value == 1}, ending=worked.ending, log=score.log, example=shown)
 
 
 async def prepare(sandbox: Sandbox, task: HarborTask) -> None:

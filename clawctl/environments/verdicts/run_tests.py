@@ -3,14 +3,15 @@
     run_tests.py [--json] [--root FOLDER] [PYTEST ARGUMENTS]
 
 The child imports the graded code, so it may lie: it may leave with code 0, skip, or replace pytest's functions. This process does
-not import it. It knows from the source which tests there are, and wants each of them to pass. It then runs the same tests with
-another expected value in each assertion, and wants each of those to fail. This finds code that makes every comparison true, or
-every test pass. Code that reads the source of the test that calls it can still tell the two runs apart. A verdict that compares
-outside of the sandbox (`run_calls.py`) cannot be deceived like that.
+not import it. It knows from the source which tests there are, and wants each of them to pass. It then writes another expected
+value into each assertion, runs the tests again, and wants each of them to fail. This finds code that makes every comparison true, or
+every test pass, and code that reads in the test what it should return. A verdict that compares outside of the sandbox
+(`run_calls.py`) cannot be deceived at all.
 """
 
 import ast
 import ctypes
+import hashlib
 import json
 import os
 import random
@@ -20,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 SITE = "/opt/clawctl/site"
+GIVEN = "/opt/clawctl/tests.json"  # the digests of the task's test files
 WITH_VALUE = {
     "--ctrf",
     "--timeout",
@@ -40,24 +42,38 @@ def main(arguments: list[str]) -> None:
     as_json = "--json" in arguments
     root = arguments[arguments.index("--root") + 1] if "--root" in arguments else os.getcwd()
     targets = targets_of([word for word in arguments if word not in ("--json", "--root", root)])
-    wanted = tests_in(targets, root)
+    sources = read_sources(targets, root)
+    wanted = tests_in(targets, root, sources)
     seed = random.SystemRandom().randrange(1 << 30)
-    passed, failed, log = run(root, targets, twin=False, seed=seed)
-    problem = None
-    if not wanted:
-        problem = "there is no test"
-    missing = [name for name in wanted if not any(matches(found, name) for found in passed)]
-    if failed or missing:
-        problem = f"not passed: {', '.join(sorted(failed | set(missing))[:5])}"
-    twins = set[str]()
-    if problem is None or as_json:
-        twins, twins_failed, _ = run(root, targets, twin=True, seed=seed)
-        believed = [name for name, turned in wanted.items() if turned and any(matches(found, name) for found in twins)]
-        unheard = [name for name, turned in wanted.items() if turned and not any(matches(found, name) for found in twins_failed)]
-        if problem is None and (believed or unheard):
-            problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unheard)[:5])}"
+    problem = None if wanted else "there is no test"
+    twins, twins_failed = set[str](), set[str]()
+    try:
+        write_sources(sources, turn=False)
+        passed, failed, log = run(root, targets, seed)
+        missing = [name for name in wanted if not any(matches(found, name) for found in passed)]
+        if failed or missing:
+            problem = f"not passed: {', '.join(sorted(failed | set(missing))[:5])}"
+        if problem is None or as_json:
+            write_sources(sources, turn=True)
+            twins, twins_failed, _ = run(root, targets, seed)
+        for path, text in sources.items():
+            replace(path, text)
+    except OSError as error:
+        sys.exit(f"the graded code changed the tests: {error}")
+    turned = [name for name in wanted if wanted[name]]
+    believed = [name for name in turned if any(matches(found, name) for found in twins)]
+    unheard = [name for name in turned if not any(matches(found, name) for found in twins_failed)]
+    if problem is None and (believed or unheard):
+        problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unheard)[:5])}"
     if as_json:
-        result = {"passed": sorted(passed), "failed": sorted(failed), "twins": sorted(twins), "turned": wanted, "problem": problem}
+        result = {
+            "passed": sorted(passed),
+            "failed": sorted(failed),
+            "twins": sorted(twins),
+            "twins_failed": sorted(twins_failed),
+            "turned": wanted,
+            "problem": problem,
+        }
         print(json.dumps({**result, "log": log[-8000:]}))
         return
     print(log, end="")
@@ -76,20 +92,52 @@ def targets_of(arguments: list[str]) -> list[str]:
     return found or ["."]
 
 
-def tests_in(targets: list[str], root: str) -> dict[str, bool]:
-    """Each test function, as `file::name` or `file::class::name`, and whether its expectations could be turned."""
+def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
+    """The test files, by path. Those of the task have to be as they were given."""
+    found = {}
+    for target in targets:
+        path = os.path.normpath(os.path.join(root, target.split("::")[0]))
+        files = [path]
+        if os.path.isdir(path):
+            files = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names if is_test_file(name)]
+        for file in files:
+            with open(file, "rb") as opened:
+                found[file] = opened.read()
+    if os.path.exists(GIVEN):
+        with open(GIVEN) as opened:
+            given = json.load(opened)
+        for file, text in found.items():
+            if given.get(file, hashlib.sha256(text).hexdigest()) != hashlib.sha256(text).hexdigest():
+                sys.exit(f"the graded code changed {file}")
+    return found
+
+
+def write_sources(sources: dict[str, bytes], turn: bool) -> None:
+    """Lay out the tests, with or without turned expectations. Both are written alike, so the text does not tell which run it is."""
+    for path, text in sources.items():
+        tree = ast.parse(text)
+        if turn:
+            Turned().visit(tree)
+        replace(path, ast.unparse(ast.fix_missing_locations(tree)).encode())
+
+
+def replace(path: str, text: bytes) -> None:
+    if os.path.lexists(path):
+        os.unlink(path)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
+        file.write(text)
+
+
+def tests_in(targets: list[str], root: str, sources: dict[str, bytes]) -> dict[str, bool]:
+    """Each test function, as `file::name` or `file::class::name`, and whether its expectations can be turned."""
     found = {}
     for target in targets:
         path, *inner = target.split("::")
         path = os.path.normpath(os.path.join(root, path))
-        files = [path]
-        if os.path.isdir(path):
-            files = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names]
-            files = [name for name in files if is_test_file(os.path.basename(name))]
-        for file in files:
-            with open(file, "rb") as opened:
-                tree = ast.parse(opened.read())
-            for name, node in functions_in(tree):
+        for file, text in sources.items():
+            if file != path and not file.startswith(f"{path}/"):
+                continue
+            for name, node in functions_in(ast.parse(text)):
                 if inner and not matches(name, "::".join(inner).split("[")[0]):
                     continue
                 if not any(word in ast.dump(mark) for mark in node.decorator_list for word in ("'skip", "'xfail'")):
@@ -135,9 +183,9 @@ class Turned(ast.NodeTransformer):
         if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
             left, right = test.left, test.comparators[0]
             if is_constant(left) and not is_constant(right):
-                left = other()
+                left = other(left)
             else:
-                right = other()
+                right = other(right)
             new: ast.expr = ast.Compare(left, test.ops, [right])
         else:
             new = ast.UnaryOp(ast.Not(), test)
@@ -159,7 +207,8 @@ class Turned(ast.NodeTransformer):
         name = getattr(node.func, "attr", "")
         if name == "assertEqual" and len(node.args) >= 2:
             self.turned = True
-            node.args[0 if is_constant(node.args[0]) and not is_constant(node.args[1]) else 1] = other()
+            place = 0 if is_constant(node.args[0]) and not is_constant(node.args[1]) else 1
+            node.args[place] = other(node.args[place])
         elif name in PLAIN:
             self.turned = True
             assert isinstance(node.func, ast.Attribute)
@@ -175,14 +224,35 @@ def is_constant(node: Any) -> bool:
     return True
 
 
-def other() -> ast.expr:
+def other(node: ast.expr) -> ast.expr:
+    """Another value of the same kind, where the value is in the source: code that reads it there returns it, and is found out."""
+    if is_constant(node):
+        return ast.parse(repr(changed(ast.literal_eval(node))), mode="eval").body
     return ast.Call(ast.Name("object", ast.Load()), [], [])
 
 
-def run(root: str, targets: list[str], twin: bool, seed: int) -> tuple[set[str], set[str], str]:
+def changed(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float | complex):
+        return value + 1 + 16 * abs(value)  # far from what pytest.approx or rounding forgives
+    if isinstance(value, str):
+        return value + "x"
+    if isinstance(value, bytes):
+        return value + b"x"
+    if isinstance(value, list | tuple) and value:
+        return type(value)([*value[:-1], changed(value[-1])])
+    if isinstance(value, list):
+        return [0]
+    if isinstance(value, dict):
+        return {**value, "x": 0}
+    return "x"
+
+
+def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], str]:
     """Run the tests in a child. Returns the names that passed, those that did not, and the output."""
     heard, says = os.pipe()
-    command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--child", str(says), root, str(int(twin)), *targets]
+    command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--child", str(says), root, *targets]
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "TERM")}
     environment = {
         **kept,
@@ -215,7 +285,7 @@ def run(root: str, targets: list[str], twin: bool, seed: int) -> tuple[set[str],
     return passed - failed, failed, log
 
 
-def child(says: int, root: str, twin: bool, targets: list[str]) -> None:
+def child(says: int, root: str, targets: list[str]) -> None:
     """Import the tests and the graded code, and report each test."""
     sys.path[:] = [SITE, *[path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))], root]
     if os.path.isdir(os.path.join(root, "src")):
@@ -223,16 +293,8 @@ def child(says: int, root: str, twin: bool, targets: list[str]) -> None:
     import pytest
     from _pytest.assertion import rewrite
 
-    if twin:
-        plain = rewrite.rewrite_asserts
-
-        def turned(tree: ast.Module, source: bytes, path: str | None = None, config: Any = None) -> None:
-            if path is not None and is_test_file(os.path.basename(str(path))):
-                Turned().visit(tree)
-                ast.fix_missing_locations(tree)
-            plain(tree, source, path, config)
-
-        rewrite.rewrite_asserts = turned  # type: ignore[assignment]
+    sys.dont_write_bytecode = True
+    rewrite._read_pyc = lambda *_, **__: None  # compiled tests may be of the other run, or the agent's
     plugin = Reporter(says)
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", root, "-rA", "--color=no", "-q"]
     code = pytest.main([*options, *targets], plugins=[plugin])
@@ -264,6 +326,6 @@ class Reporter:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        child(int(sys.argv[2]), sys.argv[3], sys.argv[4] == "1", sys.argv[5:])
+        child(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
     else:
         main(sys.argv[1:])

@@ -8,10 +8,12 @@ removed.
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from clawctl.environments.sandbox import Limits, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import TOOLS, python
+from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.verdicts import Graded, inside, nothing, shortened
 
 PYTEST = ("pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "pygments")
@@ -69,10 +71,14 @@ exec {python()} "$@"
 
 async def run_script(tests: Mapping[str, bytes], snapshot: bytes, folder: str, limits: Limits, timeout: float) -> Graded:
     """Run `tests/test.sh` on a snapshot. Raises SandboxFailed."""
-    fixed = {**programs(), **{f"/tests/{name}": content for name, content in tests.items()}}
+    written = {name: content for name, content in tests.items() if name.endswith(".py")}  # `run_tests.py` turns them
+    fixed = {**programs(), **{f"/tests/{name}": content for name, content in tests.items() if name not in written}}
+    digests = {f"/tests/{name}": sha256(content).hexdigest() for name, content in written.items()}
+    fixed[f"{TOOLS}/tests.json"] = json.dumps(digests).encode()
     limits = replace(limits, seconds=timeout + 30, network=False)
-    async with open_sandbox(folder, limits, fixed, PYTEST) as sandbox:
+    async with open_sandbox(folder, limits, fixed, PYTEST, folders=("/tests",)) as sandbox:
         try:
+            await sandbox.put(tar_of(written), "/tests")
             await sandbox.put(snapshot)
         except ValueError as error:
             return nothing(f"the snapshot does not fit: {error}")

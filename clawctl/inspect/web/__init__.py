@@ -1,7 +1,8 @@
 """`clawctl inspect web`: a run as pages for one person, on this machine.
 
 `guard` lets the owner in and everybody else not, `following` keeps the run in memory, `finding` filters turns, `words` reads their
-text, and `pages` renders. The pages are HTML without a build step. Without JavaScript everything works except the charts.
+text, and `deriving` counts, and
+`pages` renders. The pages are HTML without a build step. Without JavaScript everything works except the charts.
 """
 
 import socket
@@ -9,9 +10,10 @@ import sys
 
 import uvicorn
 
-from clawctl.inspect.web.following import Following
+from clawctl.inspect.web.deriving import prepare
+from clawctl.inspect.web.following import FollowedRun
 from clawctl.inspect.web.guard import Key
-from clawctl.inspect.web.pages import Pages, prepare
+from clawctl.inspect.web.pages import Pages
 from clawctl.printing import print_json
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import cannot_listen
@@ -27,7 +29,7 @@ def serve_pages(run: RunDir, port: int, as_json: bool) -> None:
         raise cannot_listen(_HOST, port, error) from error
     with listener:
         key, port = Key(), listener.getsockname()[1]
-        following = Following(run, prepare)
+        following = FollowedRun(run, prepare)
         app = Pages(run, following, key).app(port)
         link = f"http://{_HOST}:{port}/login?key={key.key}"
         if as_json:

@@ -23,7 +23,7 @@ class Filter:
     version: int | None = None  # that sampled it
     verdict: str | None = None  # of VERDICTS: good, bad, …
     fate: str | None = None  # "trained", or the reason why not
-    step: int | None = None  # that trained it
+    step: int | None = None  # that trained it, into a dead version too
     kind: str | None = None  # "main", "side"
     source: str | None = None
     task: str | None = None
@@ -68,7 +68,7 @@ class Filter:
         if self.until is not None:
             tests.append(lambda row: row.turn["created_at"] < self.until)
         if self.step is not None:
-            tests.append(lambda row: row.step == self.step)
+            tests.append(lambda row: row.step == self.step or self.step in row.dead_steps)
         if self.fate is not None:
             tests.append(lambda row: fate(row) == self.fate)
         if self.judge is not None:
@@ -136,6 +136,7 @@ _VERDICTS: dict[str, Callable[[Row], bool]] = {  # how each of VERDICTS is teste
     "neutral": lambda row: row.worth.value == 0,
     "bad": lambda row: row.worth.value is not None and row.worth.value < 0,
     "abstained": lambda row: opinion(row) == "abstained",
+    "judged": lambda row: row.worth.value is not None,
     "not judged": lambda row: opinion(row) == "not judged",
     "rated": lambda row: rating_of(row) is not None,
     "uncertain": lambda row: uncertainty(row) > 0,

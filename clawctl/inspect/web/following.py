@@ -1,5 +1,6 @@
 """The run in memory. A thread follows the files, so that no page waits for the disk or for another server."""
 
+import gc
 import logging
 import threading
 import time
@@ -9,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clawctl.inspect.better import judge_progress
-from clawctl.inspect.health import Captured, look
+from clawctl.inspect.health import CaptureCounts, look
 from clawctl.inspect.policies import describe_policies
-from clawctl.inspect.rows import Joined, Row, Turns, read_open
+from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
 from clawctl.inspect.sessions import by_session, summarise
-from clawctl.inspect.web.words import Words, read_texts
+from clawctl.inspect.web.words import TurnWords, read_texts
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.policies import read_moves
 from clawctl.run.rows import Feedback
@@ -59,13 +60,17 @@ class Seen:
         return found  # type: ignore[no-any-return]
 
 
-class Following:
+class FollowedRun:
     """Keeps `seen` up to date until `stop`."""
 
     def __init__(self, run: RunDir, prepare: Callable[[Seen], object] = lambda seen: None) -> None:
         self._prepare = prepare  # what pages derive from every state, before they see it
-        self.run, self.words, self.labels = run, Words(), dict[str, Feedback]()  # labels that were given here and are not yet read
-        self._turns, self._captured = Turns(run), Captured(run)
+        self.run, self.words, self.labels = (
+            run,
+            TurnWords(),
+            dict[str, Feedback](),
+        )  # labels that were given here and are not yet read
+        self._turns, self._captured = TurnReader(run), CaptureCounts(run)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
         self.seen = self._look(None)
@@ -89,6 +94,7 @@ class Following:
     def _follow(self) -> None:
         run = self.run
         folders = [run.captures, run.feedback, run.trajectories, run.verdicts, run.policies, run.train, run.eval]
+        self._prepare(self.seen)
         for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S):
             began = time.monotonic()
             try:
@@ -106,6 +112,15 @@ class Following:
                 done = shards
 
     def _look(self, before: Seen | None) -> Seen:
+        """The run as it is now. The garbage collector would stop all pages for as long as it visits every row."""
+        gc.disable()
+        try:
+            return self._look_at(before)
+        finally:
+            gc.freeze()
+            gc.enable()
+
+    def _look_at(self, before: Seen | None) -> Seen:
         joined = self._turns.look()
         problems = joined.problems.copy()
         policies = describe_policies(self.run, problems)
@@ -126,7 +141,8 @@ class Following:
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
             list(dict.fromkeys([*health["problems"], *problems])), derived,
         )  # fmt: skip
-        self._prepare(seen)
+        if before is not None:  # the first page need not wait
+            self._prepare(seen)
         return seen
 
     # ---- text ------------------------------------------------------------------------------------------------------------
@@ -136,7 +152,7 @@ class Following:
         return self.words.titles(self._shards_of(turn_ids), self.seen.shards)
 
     def texts(self, turn_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Messages, tools, answer and next state of turns. Turns that are gone meanwhile are left out."""
+        """Messages, tools, answer and next state of turns. TurnReader that are gone meanwhile are left out."""
         wanted: dict[Path, list[str]] = {}
         for turn_id, path in self._shards_of(turn_ids).items():
             wanted.setdefault(path, []).append(turn_id)

@@ -17,13 +17,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _NAMES = ("127.0.0.1", "localhost", "::1")
 _LARGEST_FORM = 64 << 10  # bytes
-_OPEN = ("/login", "/static/")  # paths that need no cookie
+_OPEN = ("/login", "/static/", "/favicon.ico")  # paths that need no cookie
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send our own forms with the origin "null"
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
@@ -40,7 +40,7 @@ class Key:
         return hmac.compare_digest(given.encode(), self.key.encode())
 
 
-class Guard:
+class PageGuard:
     """The application behind all these checks, with the same headers on every answer."""
 
     def __init__(self, app: ASGIApp, key: Key, port: int) -> None:

@@ -6,9 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from clawctl.config import load_recipe, recipe_file
+from clawctl.config import load_recipe
 from clawctl.inspect.why import by_token
-from clawctl.run.directory import RunDir
+from clawctl.run.directory import RunDir, recipe_file
 
 _RATIOS = (0.02, 0.1, 0.2, 0.5)  # |log ratio| from which the colour is one level stronger
 _MOST = 1000  # tokens on a page

@@ -38,7 +38,7 @@ class Search:
     after: str | None  # the last one that was: where the next search begins
 
 
-class Words:
+class TurnWords:
     """The text of a run's turns."""
 
     def __init__(self) -> None:

@@ -141,8 +141,14 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
         return False
     line_start = text.rfind("\n", max(0, begin - 40), begin) + 1 if begin else 0
     line = text[line_start:begin]
-    if line_start and len(line.split()) <= 2 and ":" not in line and text[match.end() : match.end() + 1] in ("", "\n", "\r"):
-        return _USER_LINE.search(text, max(0, line_start - 120), line_start) is not None
+    if (
+        line_start
+        and len(line.split()) <= 2
+        and ":" not in line
+        and text[match.end() : match.end() + 1] in ("", "\n", "\r")
+        and _USER_LINE.search(text, max(0, line_start - 120), line_start)
+    ):
+        return True
     if match.re is _PAIR:  # of the environment of a container
         return text[begin : begin + 4].isupper() and is_words(value) and text[match.end() : match.end() + 1] in ("", "\n", "\r")
     if not match[0].startswith("=") or match[0][1] != value[0]:

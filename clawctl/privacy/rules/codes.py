@@ -85,7 +85,7 @@ def words_in(piece: Text) -> frozenset[str]:
     last, words = _LAST
     if last is piece:
         return words
-    words = frozenset(run for run in piece.runs if len(run) > 1)
+    words = piece.runs - _LETTERS
     if piece.beyond:
         words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
     if new := words - VOCABULARY.known:
@@ -153,6 +153,7 @@ def _digits_within(run: str) -> int:
 
 
 _MOST_WORDS = 1 << 16
+_LETTERS = frozenset(("", *"abcdefghijklmnopqrstuvwxyz"))
 VOCABULARY = _Vocabulary()
 _LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())  # of the piece that was looked at last: several rules ask for it
 
@@ -296,6 +297,8 @@ class _Region:
             gap = _PARENTHESIS.sub("", self.text[word.end : start])
             if _IDENTIFIER.match(gap):
                 return False
+            if _NEXT_FIELD.search(gap):
+                return None
             if "\n" in gap and (len(gap) > 60 or steps > 4 or not _ALONE.match(self.text, start)):
                 return None
             if not joined and not spoken and _YEAR.fullmatch(value) and gap.strip():
@@ -493,6 +496,7 @@ _ON_KEYPAD = re.compile(
     r"[#*]?[ ](?:on|into|in|at|onto)[ ](?:the|that|its|our)[ ](?:[\w'’-]{2,12}[ ])?(?:key|number |entry )?pad\b|[ ](?:am|ins|ans|auf dem|in das)[ ](?:Tasten|Zahlen)feld",
     re.IGNORECASE,
 )  # `badge + 6790 on the keypad`
+_NEXT_FIELD = re.compile(r"[\"'],\s{0,8}[\"']?(?!value|val\b|content|default|text)[A-Za-z_]")  # `"password":"***","port":`
 _INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
 _NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
 _PADLOCKS = frozenset(

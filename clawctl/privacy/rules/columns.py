@@ -72,7 +72,6 @@ _BACKUP_ANCHORS = Anchors(
     "tartal",
     "coduri",
     "palautusk",
-    "mã d",
     "kode cadangan",
 )
 _BACKUP_BEYOND = (

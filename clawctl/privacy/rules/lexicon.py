@@ -74,7 +74,7 @@ kombinace* kombinaci kombinacia* cod codul codului combinatia* combinatie
 รหัส โค้ด
 """,
     Says.PASSWORD: """
-password passwort passworte kennwort kennworts codewort passwd pwd passphrase geheimwort phonepassword
+password passwort passworte kennwort kennworts codewort passwd pwd pw passphrase geheimwort phonepassword
 contrasena clave claves senha senhas palavra-passe passe mdp parola parolă wachtwoord wachtwoordje haslo hasla haslem
 sifre sifresi sifrem sifremiz sifreniz sifresini sifremi sifreyi sifresinin parolasi parolam parolayi
 heslo hesla heslem jelszo jelszav* jelszó salasana* losenord* adgangskode* passord* kodeord* slaptazod* parole parool* lozinka lozinku

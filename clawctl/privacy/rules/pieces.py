@@ -39,14 +39,17 @@ def make_text(text: str, lower: str) -> Text:
     parts = _SPLIT.split(plain)
     runs = parts[1::2]
     known = frozenset(("", *runs))
+    once = _learn(known)
     anchored = _anchored(plain, known, _within(runs, islice(accumulate(map(len, parts)), 0, None, 2)))
+    for run in once:
+        _VOCABULARY.pop(run, None)
     return Text(text, lower, plain, _blobs(text), known, anchored, not text.isascii() and _BEYOND.search(text) is not None)
 
 
 def _within(runs: list[str], starts: Iterator[int]) -> dict[str, list[int]]:
     """Where the words of anchors stand. Most runs hold none: these are passed over without a step of Python."""
     found: dict[str, list[int]] = {}
-    for run, start in compress(zip(runs, starts, strict=False), map(_VOCABULARY.__getitem__, runs)):
+    for run, start in compress(zip(runs, starts, strict=False), map(_VOCABULARY.get, runs)):
         for word, at in _VOCABULARY[run]:
             if word in found:
                 found[word].append(start + at)
@@ -108,14 +111,17 @@ class Anchors:
 
 
 def _word_of(anchor: str) -> tuple[bool, str, int]:
-    """The word by which an anchor is found: whether it is a whole run, the word, and where it stands. The longest, or a whole one
-    if that is short: parts of two letters stand in many runs. The empty word stands in every text."""
-    words = [
-        (len(word[0]) > 3, word.start() > 0 and word.end() < len(anchor), len(word[0]), word[0], word.start())
-        for word in _WORDS.finditer(anchor)
-    ]
-    _, whole, _, word, at = max([each for each in words if each[1] or each[2] > 1], default=(False, True, 0, "", 0))
-    return whole, word, at
+    """The word by which an anchor is found, the rarest by its length: whether it is a whole run, the word, and where it stands.
+
+    A single letter is always a whole run. The empty word stands in every text.
+    """
+    words = []
+    for word in _WORDS.finditer(anchor):
+        whole = word.end() < len(anchor) and (word.start() > 0 or word.end() == 1)
+        if whole or len(word[0]) > 1:
+            words.append((len(word[0]) + 2 * whole, whole, word[0], word.start()))
+    _, whole, longest, at = max(words, default=(0, True, "", 0))
+    return whole, longest, at
 
 
 class ManyAnchors:
@@ -141,18 +147,21 @@ _WORDS = re.compile(r"[a-z]+")
 _LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # that are remembered
 
 
-class _Vocabulary(dict[str, tuple[tuple[str, int], ...]]):
-    """Which anchors' words stand in a run, and where. Runs come again and again: searching for each anchor costs more."""
+# Which anchors' words stand in a run, and where. Runs come again and again: searching for each anchor costs more.
+_VOCABULARY: dict[str, tuple[tuple[str, int], ...]] = {}
 
-    def __missing__(self, run: str) -> tuple[tuple[str, int], ...]:
+
+def _learn(runs: frozenset[str]) -> list[str]:
+    """Make the runs known. Those too long to be words, which no other text will hold, are returned: forget them after use."""
+    if len(_VOCABULARY) > _MOST_WORDS:
+        _VOCABULARY.clear()
+    new = runs - _VOCABULARY.keys()
+    for run in new:
         found: tuple[tuple[str, int], ...] = ()
         if _any_of(len(Anchors.by_part)).search(run):
             found = tuple((word, at) for word in Anchors.by_part if word in run for at in places(run, word))
-        if len(run) <= _LONGEST_WORD:
-            if len(self) >= _MOST_WORDS:
-                self.clear()
-            self[run] = found
-        return found
+        _VOCABULARY[run] = found
+    return [run for run in new if len(run) > _LONGEST_WORD]
 
 
 @lru_cache(maxsize=1)
@@ -161,9 +170,6 @@ def _any_of(_: int) -> re.Pattern[str]:
     for word in sorted(Anchors.by_part):
         by_start.setdefault(word[:1], []).append(word[1:])
     return re.compile("|".join(f"{start}(?:{'|'.join(rest)})" for start, rest in by_start.items()))  # each letter is tried once
-
-
-_VOCABULARY = _Vocabulary()
 
 
 Finder = Callable[[Text], Iterator[Span]]

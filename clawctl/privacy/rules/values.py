@@ -335,7 +335,7 @@ def is_stronger_password(value: str) -> bool:
 
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_ ]\d\d:?\d\d[\d:.,]*(?:Z|[+-]\d\d:?\d\d)?)?$")
-_SHUFFLED = re.compile(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$|^\d{6,8}(?![KMGT]I?B|[KMG]HZ|MS)[A-Z]{2,3}$")
+_SHUFFLED = re.compile(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$")
 _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
 

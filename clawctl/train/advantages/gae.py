@@ -11,25 +11,11 @@ it, and reaches earlier turns like any later reward.
 
 from collections.abc import Sequence
 
-from clawctl.train.advantages.grpo import Earned
+from clawctl.train.advantages.grpo import Earned, session_returns
 
 
 def session_credits(turns: Sequence[Earned], gamma: float, gae_lambda: float) -> dict[str, float]:
     """The advantage of each turn of a session. A turn without a reward passes on later credit and has no advantage itself. A turn
     whose terms are all 0 has none either."""
-    children: dict[str | None, list[Earned]] = {}
-    for turn in turns:
-        children.setdefault(turn.parent_turn_id, []).append(turn)
-    worth: dict[str, float] = {}
-    ended: set[str] = set()  # turns at or after which the outcome was counted
-    for turn in sorted(turns, key=lambda turn: -turn.turn_index):  # a child's index is its parent's and one more
-        after = [worth[child.turn_id] for child in children.get(turn.turn_id, []) if child.turn_id in worth]
-        later = sum(after) / len(after) if after else 0.0
-        own = turn.reward or 0.0
-        if any(child.turn_id in ended for child in children.get(turn.turn_id, [])):
-            own -= turn.outcome or 0.0
-            ended.add(turn.turn_id)
-        elif turn.outcome is not None:
-            ended.add(turn.turn_id)
-        worth[turn.turn_id] = own + gamma * gae_lambda * later
-    return {turn.turn_id: worth[turn.turn_id] for turn in turns if turn.reward is not None and worth[turn.turn_id]}
+    returns = session_returns(turns, gamma * gae_lambda)
+    return {turn_id: value for turn_id, value in returns.items() if value}

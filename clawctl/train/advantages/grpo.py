@@ -3,10 +3,14 @@
 A_i = (r_i - mean(r)) / std(r) over the group (DeepSeekMath, arXiv 2402.03300, §4.1.2), with the population's std; without the
 division as in Dr. GRPO (2503.20783, eq. 4). Step-wise: the same over the turns at one position in the episodes of a group
 (OpenClaw-RL, 2603.10165). At a position that only one episode has, the reward is unchanged.
+
+By state: an equal position is not an equal state. GiGPO (2505.10978) adds to the episode's advantage one that compares the turns
+of a group that were asked in the same state, by their discounted returns. The state is what the agent was shown last.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 EPSILON = 1e-6  # as OpenClaw-RL: keeps a tiny std from blowing rounding up
 
@@ -21,11 +25,15 @@ class Earned:
     turn_index: int
     reward: float | None  # the turn's reward, including its part of `outcome`; None: not known
     outcome: float | None = None  # the part of `reward` that belongs to the whole episode
+    state: bytes | None = None  # a digest of what the agent was shown last; None: not compared by state
 
 
-def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool) -> dict[str, float]:
+def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool | Literal["state"], gamma: float = 1.0) -> dict[str, float]:
     """The advantage of each turn of a group. A missing turn has nothing to learn: all episodes have the same reward, there is no
-    other episode, or its reward is not known."""
+    other episode, or its reward is not known. `gamma` discounts returns (`step_wise` "state")."""
+    if step_wise == "state":
+        by_episode, by_state = _by_episode(turns, std), _by_state(turns, std, gamma)
+        return {name: by_episode.get(name, 0.0) + by_state.get(name, 0.0) for name in by_episode.keys() | by_state.keys()}
     return _by_step(turns, std) if step_wise else _by_episode(turns, std)
 
 
@@ -52,6 +60,44 @@ def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
     for rewards in steps.values():
         credits |= rewards if len(rewards) == 1 else _standardised(rewards, std)
     return credits
+
+
+def _by_state(turns: Sequence[Earned], std: bool, gamma: float) -> dict[str, float]:
+    """Turns of several episodes, or of one, that were asked in the same state are compared by their returns."""
+    episodes: dict[str, list[Earned]] = {}
+    for turn in turns:
+        episodes.setdefault(turn.session_id, []).append(turn)
+    returns = {name: value for session in episodes.values() for name, value in session_returns(session, gamma).items()}
+    states: dict[bytes, dict[str, float]] = {}
+    for turn in turns:
+        if turn.state is not None and turn.turn_id in returns:
+            states.setdefault(turn.state, {})[turn.turn_id] = returns[turn.turn_id]
+    credits: dict[str, float] = {}
+    for earned in states.values():
+        credits |= _standardised(earned, std)
+    return credits
+
+
+def session_returns(turns: Sequence[Earned], gamma: float) -> dict[str, float]:
+    """The discounted return of each turn with a known reward: G_k = r_k + gamma * G_{k+1}. A session is a tree; G_{k+1} is the mean
+    over a turn's successors. The outcome of an episode is in each of its turns but occurred once: it counts at the last turn that
+    has it."""
+    children: dict[str | None, list[Earned]] = {}
+    for turn in turns:
+        children.setdefault(turn.parent_turn_id, []).append(turn)
+    worth: dict[str, float] = {}
+    ended: set[str] = set()  # turns at or after which the outcome was counted
+    for turn in sorted(turns, key=lambda turn: -turn.turn_index):  # a child's index is its parent's and one more
+        followers = children.get(turn.turn_id, [])
+        after = [worth[child.turn_id] for child in followers if child.turn_id in worth]
+        own = turn.reward or 0.0
+        if any(child.turn_id in ended for child in followers):
+            own -= turn.outcome or 0.0
+            ended.add(turn.turn_id)
+        elif turn.outcome is not None:
+            ended.add(turn.turn_id)
+        worth[turn.turn_id] = own + gamma * (sum(after) / len(after) if after else 0.0)
+    return {turn.turn_id: worth[turn.turn_id] for turn in turns if turn.reward is not None}
 
 
 def _standardised(rewards: dict[str, float], std: bool) -> dict[str, float]:

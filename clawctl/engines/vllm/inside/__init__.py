@@ -1,1 +1,4 @@
-"""Code that runs in vLLM's interpreter, with the standard library only. This folder is put on that interpreter's path."""
+"""Code that runs in vLLM's interpreter, at its plugin points and with the standard library only.
+
+It replaces nothing of vLLM: what does is in `clawctl/engines/patches/vllm/`. Both folders are on that interpreter's path.
+"""

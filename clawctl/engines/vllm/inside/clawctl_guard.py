@@ -1,11 +1,13 @@
-"""ASGI middleware for vLLM's server: every path needs the key. Its own check leaves /pause, /collective_rpc and the like open."""
+"""ASGI middleware at vLLM's plugin point `--middleware`: every path needs the key.
+
+vLLM's own check leaves /pause, /collective_rpc and the like open.
+"""
 
 import hmac
 import os
 from typing import Any
 
-import clawctl_lean  # type: ignore[import-not-found]  # in the same folder, on vLLM's path
-import clawctl_multiplex  # type: ignore[import-not-found]
+import clawctl_multiplex  # type: ignore[import-not-found]  # in the same folder, on vLLM's path
 
 
 class Guard:
@@ -24,6 +26,3 @@ class Guard:
             return
         await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b""})
-
-
-clawctl_lean.in_server()  # at import: the server names this module before it takes a request

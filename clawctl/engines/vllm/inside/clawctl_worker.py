@@ -1,11 +1,9 @@
-"""Extends vLLM's workers: they reload complete weights completely, and on a CPU keep adapters off the base model's rows. Named with
---worker-extension-cls."""
+"""Extends vLLM's workers at its plugin point `--worker-extension-cls`: they reload complete weights completely."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import clawctl_lean  # type: ignore[import-not-found]  # in the same folder, on vLLM's path
+import clawctl_base_rows  # type: ignore[import-not-found]  # from engines/patches/vllm, on vLLM's path
 
 
 class Reload:
@@ -49,28 +47,4 @@ def _read_through(path: str) -> None:
                 tensors.get_tensor(name)
 
 
-def _spare_the_base() -> None:
-    """On a CPU, vLLM 0.32 treats the "no adapter" of a row, -1, as the last place of a list. Next to a request for an adapter, a
-    request for the base model would be computed with the adapter in the last slot. This makes such rows empty instead."""
-    from vllm.platforms import current_platform
-
-    if not current_platform.is_cpu():
-        return
-    from vllm.lora.ops.torch_ops import lora_ops
-    from vllm.lora.punica_wrapper import punica_cpu
-
-    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = _but_the_base(lora_ops.bgmv_shrink)
-
-
-def _but_the_base(shrink: Callable[..., None]) -> Callable[..., None]:
-    """`shrink` [tokens, width] → [tokens, rank], with 0 in the rows whose adapter is -1."""
-
-    def masked(inputs: Any, weights: Any, output: Any, adapters: Any, scaling: float = 1.0) -> None:
-        shrink(inputs, weights, output, adapters, scaling)
-        output.masked_fill_((adapters < 0)[:, None], 0.0)
-
-    return masked
-
-
-_spare_the_base()  # at import: workers are made after it, and nothing of ours runs in them before the model is there
-clawctl_lean.in_worker()
+clawctl_base_rows.spare_the_base()  # at import: workers are made after it, and nothing of ours runs in them before

@@ -1,0 +1,30 @@
+"""Keeps adapters off the base model's rows in vLLM 0.32 on a CPU. It corrects results, so no recipe turns it off.
+
+vLLM treats the "no adapter" of a row, -1, as the last place of a list. Next to a request for an adapter, a request for the base
+model would be computed with the adapter in the last slot. Here such rows are empty instead.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def spare_the_base() -> None:
+    """For a worker, before it is made."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        return
+    from vllm.lora.ops.torch_ops import lora_ops
+    from vllm.lora.punica_wrapper import punica_cpu
+
+    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = _but_the_base(lora_ops.bgmv_shrink)
+
+
+def _but_the_base(shrink: Callable[..., None]) -> Callable[..., None]:
+    """`shrink` [tokens, width] → [tokens, rank], with 0 in the rows whose adapter is -1."""
+
+    def masked(inputs: Any, weights: Any, output: Any, adapters: Any, scaling: float = 1.0) -> None:
+        shrink(inputs, weights, output, adapters, scaling)
+        output.masked_fill_((adapters < 0)[:, None], 0.0)
+
+    return masked

@@ -1,0 +1,101 @@
+"""`swe`: the agent mends a repository in a sandbox, and tests that it has not seen say whether it succeeded."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clawctl.environments import EPISODE_S, Outcome, Split, Task
+from clawctl.environments.agent import work
+from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
+from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.sandbox.tars import tar_of
+from clawctl.environments.swe.families import draw_task
+from clawctl.environments.swe.rows import SweTask, patched, read_rows
+from clawctl.environments.verdicts import Graded, nothing
+from clawctl.environments.verdicts.python_code import clean, run_calls, run_pytest
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+
+_FOLDER = "/app"
+
+
+class Swe:
+    """`path`: a file of rows in the shape of SWE-bench, whose repositories are in the folder `repositories`. Without it, clawctl
+    draws tasks. A fifth of the rows is held out."""
+
+    metrics = ("reward", "solved")
+    version = "1"
+    worst = 0.0
+
+    def __init__(
+        self, path: str | None = None, repositories: str | None = None, max_turns: int = 30, command_s: float = 60.0
+    ) -> None:
+        find_bubblewrap()
+        self.max_turns, self.command_s = max_turns, command_s
+        place = None if repositories is None else Path(repositories).expanduser()
+        self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
+
+        self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        if self._read:
+            found = [task for task in self._read if (int(task.digest, 16) % 5 == 0) == (split == "eval")]
+            start = seed % len(found) if found else 0
+            found = [*found[start:], *found[:start]][:count]
+        else:  # even numbers train, odd ones are held out
+            found = [draw_task(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
+        return [Task(task.name, task, split) for task in found]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        spec: SweTask = task.spec
+        await ensure_tight()
+        async with open_sandbox(_FOLDER, replace(spec.limits, seconds=spec.agent_s + SPARE_S)) as sandbox:
+            await sandbox.put(tar_of(spec.files))
+            worked = await work(endpoint, sandbox, spec.statement, self.max_turns, self.command_s, spec.agent_s)
+            score = await finish(sandbox, spec)
+        shown = {"prompt": spec.statement, "reply": worked.last}
+        return Outcome(score.value, {"solved": score.value == 1}, ending=worked.ending, log=score.log, example=shown)
+
+
+async def finish(sandbox: Sandbox, task: SweTask) -> Graded:
+    """The verdict on what the sandbox holds now. It ends the sandbox's processes."""
+    try:
+        snapshot = await sandbox.snapshot()
+    except SandboxOver as error:
+        return nothing(f"the sandbox was over before the verdict: {error}")
+    except ValueError as error:
+        return nothing(f"no snapshot: {error}")
+    return await grade(task, snapshot)
+
+
+async def grade(task: SweTask, snapshot: bytes) -> Graded:
+    """Both verdicts have to be 1, where there are two. Raises SandboxFailed, and ClawError for a patch that does not fit."""
+    tests = {**task.test_files}
+    if task.test_patch:
+        after = await patched(task.files, task.test_patch)
+        tests |= {name: text for name, text in after.items() if task.files.get(name) != text}
+    tests |= {name: task.files[name] for test in task.tests if (name := test.split("::")[0]) in task.files and name not in tests}
+    code = clean(snapshot, task.files, tests)
+    if task.calls:
+        found = await run_calls(code, task.calls, _FOLDER, task.limits, task.verdict_s)
+        if found.value < 1:
+            return found
+
+    async def reference() -> bytes | None:
+        return clean(tar_of(await patched(task.files, task.patch)), task.files, tests) if task.patch else None
+
+    return await run_pytest(code, task.tests, _FOLDER, task.limits, task.verdict_s, reference)
+
+
+async def solve(task: SweTask, commands: str | None = None) -> Graded:
+    """The verdict without a model: after the task's patch, or after `commands` ("": none). Raises ClawError, SandboxFailed."""
+    if commands is None:
+        if not task.patch:
+            raise ClawError(f"the task {task.name} has no solution", "add its patch to the row", 2)
+        return await grade(task, tar_of(await patched(task.files, task.patch)))
+    async with open_sandbox(_FOLDER, replace(task.limits, seconds=task.agent_s)) as sandbox:
+        await sandbox.put(tar_of(task.files))
+        if commands:
+            await sandbox.run(commands, timeout=task.agent_s)
+        return await finish(sandbox, task)

@@ -1,0 +1,1 @@
+"""Questions with a checkable answer, and tools to find it."""

@@ -1,0 +1,85 @@
+"""`toolcall`: the agent answers a question, and may call tools, which run in a sandbox."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from clawctl.environments import Outcome, Split, Task
+from clawctl.environments.asking import complete, new_client
+from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
+from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
+from clawctl.environments.toolcall.tools import PYTHON, is_same_call, name_and_arguments, read_tools, use
+from clawctl.run.endpoint import Endpoint
+
+_LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
+
+
+class ToolCall:
+    """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, with commas. Without both, clawctl
+    draws arithmetic. `tools`: a `tools.json`, whose functions are those of the Python file `code`, which runs in the sandbox."""
+
+    metrics = ("reward", "solved", "called")
+    version = "1"
+    worst = 0.0
+
+    def __init__(
+        self,
+        path: str | None = None,
+        gym: str | None = None,
+        tools: str | None = None,
+        code: str | None = None,
+        max_turns: int = 8,
+        command_s: float = 10.0,
+    ) -> None:
+        find_bubblewrap()
+        self.max_turns, self.command_s = max_turns, command_s
+        self._read = [] if path is None else read_questions(Path(path).expanduser())
+        self._gym = [name.strip() for name in (gym or "").split(",") if name.strip()]
+        self._tools = None if tools is None else read_tools(Path(tools).expanduser())
+        self._code = None if code is None else Path(code).expanduser()
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        if self._read:
+            found = [question for question in self._read if question.is_held_out == (split == "eval")]
+            start = seed % len(found) if found else 0
+            found = [*found[start:], *found[:start]][:count]
+        elif self._gym:
+            found = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
+        else:  # even numbers train, odd ones are held out
+            found = [draw_question(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
+        return [Task(question.name, question, split) for question in found]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        question: Question = task.spec
+        tools = self._tools or list(question.tools) or [PYTHON]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": question.text}]
+        made: list[tuple[str, dict[str, Any] | None]] = []
+        reply, ending = "", "turns"
+        async with AsyncExitStack() as stack:
+            client, sandbox = await stack.enter_async_context(new_client(endpoint)), None
+            for _ in range(self.max_turns):
+                message = await complete(endpoint, messages, client, tools=tools)
+                reply, calls = str(message.get("content") or ""), message.get("tool_calls") or []
+                made += [name_and_arguments(call) for call in calls]
+                if not calls or question.calls is not None:
+                    ending = "done"
+                    break
+                if sandbox is None:
+                    await ensure_tight()
+                    sandbox = await stack.enter_async_context(open_sandbox(limits=_LIMITS))
+                messages.append({"role": "assistant", "content": message.get("content"), "tool_calls": calls})
+                try:
+                    messages += [await self._answer(sandbox, call) for call in calls]
+                except SandboxOver:
+                    ending = "time"
+                    break
+        right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls)
+        shown = {"prompt": question.text, "reply": reply, "calls": len(made), "answer": question.answer}
+        return Outcome(float(right), {"solved": right, "called": bool(made)}, ending=ending, example=shown)
+
+    async def _answer(self, sandbox: Sandbox, call: dict[str, Any]) -> dict[str, Any]:
+        said = await use(sandbox, call, self.command_s, self._code)
+        return {"role": "tool", "tool_call_id": call.get("id", ""), "content": said or "(nothing was printed)"}

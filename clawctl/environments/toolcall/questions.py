@@ -1,0 +1,160 @@
+"""Questions and their answers: our own arithmetic, reasoning-gym's families, or rows of a file."""
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from clawctl.environments.toolcall.tools import CALCULATOR, PYTHON, checked
+from clawctl.errors import ClawError
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+_BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
+_CURE = "each row needs a question (question, problem or prompt) and an answer (answer, solution or reward_model.ground_truth)"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question."""
+
+    name: str
+    text: str
+    answer: str | None = None
+    calls: tuple[Mapping[str, Any], ...] | None = None  # BFCL: the calls that have to be made, instead of an answer
+    tools: tuple[dict[str, Any], ...] = ()
+    entry: Any = field(default=None, compare=False)  # reasoning-gym: what its own scoring needs
+
+    @property
+    def is_held_out(self) -> bool:
+        """A fifth of the rows of a file."""
+        return sha256(f"{self.name}\n{self.text}".encode()).digest()[0] % 5 == 0
+
+
+def draw_question(number: int) -> Question:
+    """Arithmetic of two to four numbers. A number is one question for ever."""
+    draw = random.Random(f"toolcall {number}")
+    count = draw.choice((2, 2, 3, 4))
+    expression = str(draw.randrange(2, 100))
+    for _ in range(count - 1):
+        expression += f" {draw.choice('+-*')} {draw.randrange(2, 100)}"
+    if count > 2 and draw.random() < 0.3:
+        first, sign, second, rest = expression.split(" ", 3)
+        expression = f"({first} {sign} {second}) {rest}"
+    text = draw.choice(("What is {}?", "Compute {}.", "How much is {}?")).format(expression)
+    return Question(f"arithmetic-{number}", text, str(eval(expression)), tools=(CALCULATOR,))  # our own text
+
+
+def gym_questions(families: list[str], count: int, number: int) -> list[Question]:
+    """Questions of reasoning-gym's families in turn. Raises ClawError (exit code 2) if it is missing, or a family is."""
+    if find_spec("reasoning_gym") is None:
+        raise ClawError("the package reasoning-gym is not installed", "run `pip install reasoning-gym`", 2)
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
+
+    unknown = [name for name in families if name not in DATASETS]
+    if unknown:
+        raise ClawError(f"reasoning-gym has no family {', '.join(unknown)}", f"choose among {', '.join(sorted(DATASETS))}", 2)
+    each = -(-count // len(families))
+    found = []
+    for family in families:
+        data = reasoning_gym.create_dataset(family, size=each, seed=number)
+        for place in range(each):
+            entry = data[place]
+            found.append(
+                Question(
+                    f"{family}-{number}-{place}", entry["question"], str(entry["answer"]), tools=(PYTHON,), entry=(family, entry)
+                )
+            )
+    return found[:count]
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The rows of a JSON-lines, JSON or Parquet file, in the shapes of DAPO, AIME, GSM8K and BFCL. Raises ClawError (exit code 2).
+
+    BFCL's questions have their ground truth in `possible_answer/` beside the file, by the same name.
+    """
+    try:
+        rows = _rows(path)
+        place = path.parent / "possible_answer" / path.name
+        answers = {str(row["id"]): row["ground_truth"] for row in _rows(place)} if place.exists() else {}
+    except (OSError, ValueError, KeyError) as error:
+        raise ClawError(f"{path} cannot be read as questions: {error}", _CURE, 2) from error
+    return [_question(row, number, path, answers) for number, row in enumerate(rows)]
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        return list(pyarrow.parquet.read_table(path).to_pylist())
+    text = path.read_text(encoding="utf-8")
+    found = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+    if not all(isinstance(row, dict) for row in found):
+        raise ValueError("it has rows that are no mappings")
+    return list(found)
+
+
+def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, Any]) -> Question:
+    name = str(row.get("id", row.get("ID", f"{path.stem}-{number}")))
+    text = _text_of(next((row[key] for key in ("question", "problem", "Problem", "prompt") if row.get(key)), ""))
+    if "function" in row:
+        if name not in answers:
+            raise ClawError(f"the question {name} of {path} has no verdict", "put BFCL's possible_answer/ beside the file", 2)
+        tools = tuple(checked(tool, f"a function of the question {name}") for tool in row["function"])
+        return Question(name, text, calls=tuple(answers[name]), tools=tools)
+    model = row.get("reward_model")
+    found = model.get("ground_truth") if isinstance(model, dict) else None
+    if found is None:
+        found = next((row[key] for key in ("answer", "Answer", "solution") if row.get(key) is not None), None)
+    if not text or found is None:
+        raise ClawError(f"row {number + 1} of {path} has no {'verdict' if text else 'question'}", _CURE, 2)
+    boxed = _BOXED.findall(str(found))
+    return Question(name, text, boxed[-1] if boxed else str(found).split("####")[-1].strip(), tools=(PYTHON,))
+
+
+def _text_of(found: Any) -> str:
+    """A text, or the user's last message of chat messages, perhaps in a list of turns."""
+    while isinstance(found, list) and found:
+        found = found[-1]
+    return str(found.get("content", "") if isinstance(found, dict) else found or "").strip()
+
+
+def is_right(reply: str, question: Question) -> bool:
+    """Whether a reply has the answer: in its last box, else as its last number, else as its last line."""
+    if question.answer is None:
+        return False
+    boxed = _BOXED.findall(reply)
+    if question.entry is not None:
+        import reasoning_gym
+
+        family, entry = question.entry
+        said = boxed[-1] if boxed else reply.strip().splitlines()[-1].strip() if reply.strip() else ""
+        if said == question.answer:
+            return True
+        return float(reasoning_gym.get_score_answer_fn(family)(said, entry)) >= 1
+    wanted = number_in(question.answer)
+    if boxed:
+        said = number_in(boxed[-1])
+        return boxed[-1].strip() == question.answer.strip() or (wanted is not None and said == wanted)
+    if wanted is None:
+        lines = reply.strip().splitlines()
+        return bool(lines) and question.answer.strip().lower() in (
+            lines[-1].strip().lower().rstrip("."),
+            lines[-1].split(":")[-1].strip().lower(),
+        )
+    numbers = _NUMBER.findall(reply)
+    return bool(numbers) and number_in(numbers[-1]) == wanted
+
+
+def number_in(text: str) -> float | None:
+    """The number that a text is: "1,024", "3/4", "-2.50"; None if it is none."""
+    match = _NUMBER.fullmatch(text.strip().strip("$").rstrip(".").strip())
+    if match is None:
+        return None
+    above, _, below = match[0].replace(",", "").partition("/")
+    return round(float(above) / float(below or 1), 9) if float(below or 1) else None

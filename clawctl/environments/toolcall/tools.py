@@ -1,0 +1,120 @@
+"""Tools as the model sees them (`tools.json`: a list of function schemas), and what they do: Python, run in the sandbox."""
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from clawctl.environments.sandbox import Ran, Sandbox
+from clawctl.environments.sandbox.bubblewrap import python
+from clawctl.errors import ClawError
+
+_CURE = 'write a list like [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {…}}}}]'
+
+
+def _tool(name: str, description: str, argument: str) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": {argument: {"type": "string"}}, "required": [argument]}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+CALCULATOR = _tool("calculator", "Compute an arithmetic expression, such as 12 * (3 + 4).", "expression")
+PYTHON = _tool("python", "Run a Python program. You see what it prints.", "code")
+
+
+def read_tools(path: Path) -> list[dict[str, Any]]:
+    """The schemas of a `tools.json`. Raises ClawError (exit code 2) that names the tool which is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ClawError(f"{path} cannot be read as tools: {error}", _CURE, 2) from error
+    if not isinstance(found, list) or not found:
+        raise ClawError(f"{path} is no list of tools", _CURE, 2)
+    return [checked(tool, f"tool {number} of {path}") for number, tool in enumerate(found, 1)]
+
+
+def checked(tool: Any, what: str) -> dict[str, Any]:
+    """A tool as chat completions have it. The inner mapping alone is accepted, too. Raises ClawError (exit code 2)."""
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise ClawError(f"{what} is no function with a name", _CURE, 2)
+    parameters = function.get("parameters", {"type": "object", "properties": {}})
+    if isinstance(parameters, dict) and parameters.get("type") == "dict":  # as BFCL writes it
+        parameters = json.loads(json.dumps(parameters).replace('"type": "dict"', '"type": "object"'))
+    good = isinstance(parameters, dict) and parameters.get("type", "object") == "object"
+    if not good or not all(isinstance(schema, dict) for schema in parameters.get("properties", {}).values()):
+        raise ClawError(f"{what} ({function['name']}) has parameters that are no JSON schema of an object", _CURE, 2)
+    return {"type": "function", "function": {**function, "parameters": parameters}}
+
+
+async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: Path | None = None) -> str:
+    """What a tool answers. `code` is a Python file with a function for each own tool. Raises SandboxOver, SandboxFailed."""
+    name, arguments = name_and_arguments(call)
+    if arguments is None:
+        return "error: the arguments are no JSON object"
+    if name == "calculator":
+        problem = problem_of(str(arguments.get("expression", "")))
+        if problem is not None:
+            return f"error: {problem}"
+        return _said(await sandbox.run([python(), "-I", "-S", "-c", f"print({arguments['expression']})"], seconds))
+    if name == "python":
+        return _said(
+            await sandbox.run([python(), "-I", "-S", "-"], seconds, given=str(arguments.get("code", "")).encode() or b"\n")
+        )
+    if code is None:
+        return f"error: there is no tool {name}"
+    program = (
+        f"{code.read_text(encoding='utf-8')}\n\nimport json as _json\nprint({name}(**_json.loads({json.dumps(arguments)!r})))\n"
+    )
+    if not name.isidentifier():
+        return f"error: there is no tool {name}"
+    return _said(await sandbox.run([python(), "-I", "-S", "-"], seconds, given=program.encode()))
+
+
+def name_and_arguments(call: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    """Of a tool call. None: they are no JSON object."""
+    function = call.get("function") or {}
+    try:
+        arguments = json.loads(function.get("arguments") or "{}")
+    except (ValueError, TypeError):
+        arguments = None
+    return str(function.get("name", "")), arguments if isinstance(arguments, dict) else None
+
+
+def problem_of(expression: str) -> str | None:
+    """Why an expression is not plain arithmetic, or None."""
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "this is no expression"
+    plain = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant)
+    if not all(isinstance(node, plain) for node in ast.walk(tree)):
+        return "only numbers and + - * / // % ** ( ) are allowed"
+    return None
+
+
+def _said(ran: Ran) -> str:
+    if ran.timed_out or ran.stopped is not None:
+        return f"error: it took too {'long' if ran.timed_out else 'much ' + str(ran.stopped)}"
+    text = ran.output.strip()
+    return text[:4000] if ran.code == 0 else f"error: {text[-1000:]}"
+
+
+def is_same_call(made: Sequence[tuple[str, dict[str, Any] | None]], allowed: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the calls are those of BFCL's ground truth: [{"area": {"width": [3, 3.0], "unit": ["cm", ""]}}], in any order.
+
+    Each argument has its allowed values; "" among them means that it may be missing.
+    """
+    left = [dict(each) for each in allowed]
+    for name, arguments in made:
+        found = next((each for each in left if name in each and arguments is not None and _fits(arguments, each[name])), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return not left
+
+
+def _fits(arguments: Mapping[str, Any], wanted: Mapping[str, Sequence[Any]]) -> bool:
+    if set(arguments) - set(wanted):
+        return False
+    return all(arguments[name] in values if name in arguments else "" in values for name, values in wanted.items())

@@ -1,0 +1,155 @@
+"""Verdicts on a Python repository: its tests, run by pytest, and calls whose results are compared here."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clawctl.environments.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import TOOLS, python
+from clawctl.environments.sandbox.tars import files_of, tar_of, without
+from clawctl.environments.verdicts import Graded, inside, nothing, shortened
+from clawctl.environments.verdicts.test_script import PYTEST
+
+# Files that change how tests run: the agent's are replaced by those that were there before.
+_OF_THE_TESTS = {
+    "conftest.py",
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "tox.ini",
+    "setup.cfg",
+    "pyproject.toml",
+}
+_OF_THE_TESTS |= {".coveragerc", "sitecustomize.py", "usercustomize.py"}
+_COMPILED = (".pyc", ".pyo", ".so", ".pth", ".egg-link")
+_SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)
+
+
+def clean(snapshot: bytes, before: Mapping[str, bytes], tests: Mapping[str, bytes]) -> bytes:
+    """What is graded: the agent's files, without those that could change the tests, and with `tests` in their places."""
+    found = files_of(snapshot)
+    left_out = {path for path in found if _is_of_the_tests(path, before)} | set(tests)
+    put_back = {path: text for path, text in before.items() if os.path.basename(path) in _OF_THE_TESTS} | dict(tests)
+    kept = files_of(without(snapshot, left_out | set(put_back)))
+    return tar_of({path: text for path, text in kept.items() if not _is_below(path, put_back)} | put_back)
+
+
+def _is_of_the_tests(path: str, before: Mapping[str, bytes]) -> bool:
+    name, folder = os.path.basename(path), path.split("/")[0]
+    inner = path.split("/")[1] if folder == "src" and "/" in path else folder
+    shadows = inner.removesuffix(".py") in _SHADOWS and not any(old == path or old.startswith(f"{folder}/") for old in before)
+    return name in _OF_THE_TESTS or "__pycache__" in path or (path not in before and (name.endswith(_COMPILED) or shadows))
+
+
+def _is_below(path: str, files: Mapping[str, bytes]) -> bool:
+    """Whether a file stands where another one has to be a folder, or the other way round."""
+    return any(other.startswith(f"{path}/") or path.startswith(f"{other}/") for other in files)
+
+
+async def run_pytest(
+    code: bytes,
+    wanted: Sequence[str],
+    folder: str,
+    limits: Limits,
+    timeout: float,
+    reference: Callable[[], Awaitable[bytes | None]],
+) -> Graded:
+    """1 if each of these tests (`tests/test_a.py::test_b`) passes in `code`, a tar of `clean`, and 0 else. Raises SandboxFailed.
+
+    `reference` makes code that is known to be right, or None. What it passes with other expected values as well proves nothing.
+    """
+    found, log = await _tests(code, wanted, folder, limits, timeout)
+    if found is None:
+        return nothing(log)
+    names = [f"{folder}/{name}" for name in wanted]
+    missing = [name for name in names if not _among(name, found["passed"]) or _among(name, found["failed"])]
+    if missing:
+        return nothing(f"not passed: {', '.join(missing[:5])}\n{shortened(log)}")
+    turned = [name for name in names if found["turned"].get(name.split("[")[0])]
+    believed = [name for name in turned if _among(name, found["twins"]) or not _among(name, found["twins_failed"])]
+    if believed and (known := await reference()) is not None:
+        right, _ = await _tests(known, wanted, folder, limits, timeout)
+        believed = [name for name in believed if right is None or not _among(name, right["twins"])]
+    if believed:
+        return nothing(f"these pass, or say nothing, with another expected value too: {', '.join(believed[:5])}\n{shortened(log)}")
+    return Graded(1.0, shortened(log))
+
+
+def _among(name: str, found: Sequence[str]) -> bool:
+    return any(other == name or other.startswith(f"{name}[") for other in found)
+
+
+async def _tests(
+    code: bytes, wanted: Sequence[str], folder: str, limits: Limits, timeout: float
+) -> tuple[dict[str, Any] | None, str]:
+    files = sorted({name.split("::")[0] for name in wanted})
+    fixed = {f"{TOOLS}/run_tests.py": inside("run_tests.py")}
+    words = [f"{TOOLS}/run_tests.py", "--json", "--root", folder, *files]
+    ran = await _in_sandbox(words, code, b"", folder, limits, timeout, fixed, PYTEST)
+    if isinstance(ran, str):
+        return None, ran
+    try:
+        found = json.loads(ran.output)
+        return found, str(found["log"])
+    except (ValueError, KeyError, TypeError):
+        return (
+            None,
+            f"the tests said nothing that can be read, and ended with code {ran.code}\n{shortened(ran.output + ran.errors)}",
+        )
+
+
+async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str, limits: Limits, timeout: float) -> Graded:
+    """1 if each call returns what it should: {"call": "prices.total", "args": [[1, 2]], "want": 3}. Raises SandboxFailed."""
+    asked = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
+    fixed = {f"{TOOLS}/run_calls.py": inside("run_calls.py")}
+    ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, asked, folder, limits, timeout, fixed, ())
+    if isinstance(ran, str):
+        return nothing(ran)
+    try:
+        returned = json.loads(ran.output)
+        wrong = [
+            f"{call['call']}{tuple(call['args'])} gave {got}, not {call['want']}"
+            for call, got in zip(calls, returned, strict=True)
+            if "value" not in got or not is_same(got["value"], call["want"])
+        ]
+    except (ValueError, TypeError, KeyError):
+        return nothing(f"the calls said nothing that can be read, and ended with code {ran.code}")
+    return Graded(1.0, f"{len(calls)} calls returned what they should") if not wrong else nothing("; ".join(wrong[:3]))
+
+
+def is_same(got: Any, want: Any) -> bool:
+    """Whether two values of JSON are the same. True is not 1, and numbers may differ in their last digits."""
+    if isinstance(want, bool) or isinstance(got, bool) or want is None:
+        return got is want
+    if isinstance(want, int | float):
+        return isinstance(got, int | float) and math.isclose(got, want, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(want, list):
+        return isinstance(got, list) and len(got) == len(want) and all(map(is_same, got, want))
+    if isinstance(want, dict):
+        return isinstance(got, dict) and got.keys() == want.keys() and all(is_same(got[key], want[key]) for key in want)
+    return bool(got == want)
+
+
+async def _in_sandbox(
+    words: list[str], code: bytes, given: bytes, folder: str, limits: Limits, timeout: float, fixed: Mapping[str, bytes],
+    packages: tuple[str, ...],
+) -> Ran | str:  # fmt: skip
+    """Run one of our programs on the code. A text says why there is no result."""
+    async with open_sandbox(folder, replace(limits, seconds=timeout + 30, network=False), fixed, packages) as sandbox:
+        return await _run(sandbox, words, code, given, timeout)
+
+
+async def _run(sandbox: Sandbox, words: list[str], code: bytes, given: bytes, timeout: float) -> Ran | str:
+    try:
+        await sandbox.put(code)
+        ran = await sandbox.run([python(), "-I", "-S", *words], timeout, given, joined=False, output=1 << 21)
+    except ValueError as error:
+        return f"the snapshot does not fit: {error}"
+    except SandboxOver as error:
+        return f"the tests ended the sandbox: {error}"
+    return f"the tests did not end within {timeout:.0f} s" if ran.timed_out else ran

@@ -1,0 +1,58 @@
+"""What the built-in environments promise: a sandbox that holds, and verdicts that are right and cannot be forged.
+
+Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and with nothing done), `cheats` (the best score
+that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed).
+What each metric means, the bars and the last results: docs/benchmarks.md.
+
+The command exits with code 1 when a metric misses its bar.
+"""
+
+import argparse
+import importlib
+from typing import Any
+
+from scripts.benchmarks.table import Row, make_parser, report
+
+CASES = ("oracle", "noop", "cheats", "breakout")  # case NAME is measured by environments_NAME.rows(options)
+BARS = {  # metric of a case: the smallest and the largest value that passes
+    ("oracle", "score"): (1.0, 1.0),
+    ("noop", "score"): (0.0, 0.0),
+    ("cheats", "score_max"): (0.0, 0.0),
+    ("breakout", "escaped"): (0.0, 0.0),
+}
+
+
+def main() -> None:
+    options = read_options()
+    rows = [row for case in options.case or CASES for row in measure(case, options)]
+    report("environments", rows, options.json)
+    missed = missed_bars(rows)
+    if missed:
+        raise SystemExit(f"bars missed: {', '.join(missed)}")
+
+
+def read_options() -> argparse.Namespace:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--case", action="append", choices=CASES, help="run this case only; may be repeated")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the tasks that are drawn")
+    return parser.parse_args()
+
+
+def measure(case: str, options: argparse.Namespace) -> list[Row]:
+    module: Any = importlib.import_module(f"scripts.benchmarks.environments_{case}")
+    rows: list[Row] = module.rows(options)
+    return rows
+
+
+def missed_bars(rows: list[Row]) -> list[str]:
+    """The bars that are missed. `oracle terminal` is a row of the case `oracle`."""
+    missed = []
+    for row in rows:
+        bar = BARS.get((row.case.split()[0], row.metric))
+        if bar is not None and (row.value is None or not bar[0] <= row.value <= bar[1]):
+            missed.append(f"{row.case} {row.metric} = {'missing' if row.value is None else f'{row.value:.4g}'}")
+    return missed
+
+
+if __name__ == "__main__":
+    main()

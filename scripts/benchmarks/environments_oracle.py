@@ -1,0 +1,52 @@
+"""The score of tasks with their own solution, for each built-in environment. A mean below 1 is a wrong verdict."""
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from statistics import fmean
+from typing import Any
+
+from clawctl.environments.swe import environment as swe
+from clawctl.environments.swe.environment import Swe
+from clawctl.environments.terminal import environment as terminal
+from clawctl.environments.terminal.environment import Terminal
+from clawctl.environments.toolcall.questions import Question, draw_question, is_right
+from clawctl.environments.verdicts import Graded
+from scripts.benchmarks.table import Row
+
+
+async def _toolcall(question: Question, commands: str | None) -> Graded:
+    return Graded(float(is_right(question.answer or "" if commands is None else "", question)), "")
+
+
+Solve = Callable[[Any, str | None], Awaitable[Graded]]
+
+
+def tasks(options: argparse.Namespace) -> list[tuple[str, Solve, list[Any]]]:
+    """Each environment with its tasks, training and held out."""
+    number = 6 if options.quick else 24
+    drawn = [(split, number // 2) for split in ("train", "eval")]
+    return [
+        (
+            "terminal",
+            terminal.solve,
+            [task.spec for split, count in drawn for task in Terminal().tasks(split, count, options.seed)],
+        ),  # type: ignore[arg-type]
+        ("swe", swe.solve, [task.spec for split, count in drawn for task in Swe().tasks(split, count, options.seed)]),  # type: ignore[arg-type]
+        ("toolcall", _toolcall, [draw_question(options.seed * 1000 + place) for place in range(number * 4)]),
+    ]
+
+
+def rows(options: argparse.Namespace) -> list[Row]:
+    return score_rows("oracle", None, options)
+
+
+def score_rows(case: str, commands: str | None, options: argparse.Namespace) -> list[Row]:
+    async def scores(solve: Solve, specs: list[Any]) -> list[float]:
+        return [(await solve(spec, commands)).value for spec in specs]
+
+    found = []
+    for name, solve, specs in tasks(options):
+        values = asyncio.run(scores(solve, specs))
+        found += [Row(f"{case} {name}", "score", fmean(values), "share"), Row(f"{case} {name}", "tasks", len(values), "number")]
+    return found

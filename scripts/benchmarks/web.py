@@ -1,0 +1,176 @@
+"""`clawctl inspect web` on a run with 100,000 turns, and in a real browser.
+
+Case `100k`: a client asks for 300 pages (lists, filters, searches, conversations, turns, versions) while a new shard is published
+every two seconds. `page_ms_p95_100k_turns` is the time until the last byte over loopback, `start_s` from the command to the printed
+link, `memory_mb` the resident memory of the server afterwards.
+
+Case `browser`: headless Chromium does what a person would do (`web_flows.py`). `browser_flows_failed` counts the flows with a wrong
+result, an exception, or an error in the console. It needs Chromium and Playwright; without them the value is missing.
+
+The command exits with code 1 when a bar is missed.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from rich.console import Console
+
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.rows import Turn
+from clawctl.run.shards import write_turns
+from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
+
+TURNS = 100_000
+FEW_TURNS = 3000  # of the run that the browser looks at
+PAGES, FEW_PAGES = 300, 120
+BARS = {("100k", "page_ms_p95_100k_turns"): 300.0, ("browser", "browser_flows_failed"): 0.0}
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def main() -> None:
+    options = _options()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="clawctl-web-") as folder:
+        if "100k" in options.case:
+            rows += measure_pages(Path(folder) / "large", FEW_PAGES if options.quick else PAGES)
+        if "browser" in options.case:
+            rows += measure_flows(Path(folder) / "small", options.show)
+    report("web", rows, options.json)
+    missed = [
+        row for row in rows if (bar := BARS.get((row.case, row.metric))) is not None and (row.value is None or row.value > bar)
+    ]
+    if missed:
+        raise SystemExit(f"bars missed: {', '.join(f'{row.case} {row.metric} = {row.value}' for row in missed)}")
+
+
+def _options() -> argparse.Namespace:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--case", action="append", choices=("100k", "browser"), help="this case only; may be repeated")
+    parser.add_argument("--show", type=Path, metavar="FOLDER", help="save a screenshot of each page here")
+    options = parser.parse_args()
+    options.case = options.case or ["100k", "browser"]
+    return options
+
+
+@contextmanager
+def pages_of(run: RunDir) -> Iterator[tuple[dict[str, Any], subprocess.Popen[str]]]:
+    """The real command on a run: what it prints with --json, and its process."""
+    command = [sys.executable, "-m", "clawctl", "inspect", "web", "--run", str(run.root), "--port", "0", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        text = ""
+        for line in process.stdout:
+            text += line
+            if line == "}\n":
+                break
+        yield json.loads(text), process
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+        process.stdout.close()
+
+
+def measure_pages(folder: Path, count: int) -> list[Row]:
+    run = make_run(folder, TURNS)
+    began = time.monotonic()
+    with pages_of(run) as (link, process):
+        start_s = time.monotonic() - began
+        with httpx.Client(base_url=link["url"], timeout=60) as client:
+            client.get(link["login"]).raise_for_status()
+            first = _timed(client, "/")
+            stop = threading.Event()
+            writer = threading.Thread(target=_publish, args=(run, stop))
+            writer.start()
+            try:
+                times = [_timed(client, path) for path in _paths(count)]
+            finally:
+                stop.set()
+                writer.join()
+        memory = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 / 1e6
+    return [
+        Row("100k", "start_s", start_s, "s"),
+        Row("100k", "first_page_ms", first, "ms"),
+        Row("100k", "page_ms_p50_100k_turns", statistics.median(times), "ms"),
+        Row("100k", "page_ms_p95_100k_turns", statistics.quantiles(times, n=20)[-1], "ms"),
+        Row("100k", "page_ms_max_100k_turns", max(times), "ms"),
+        Row("100k", "memory_mb", memory, "MB"),
+    ]
+
+
+def _timed(client: httpx.Client, path: str) -> float:
+    began = time.perf_counter()
+    client.get(path).raise_for_status()
+    return 1000 * (time.perf_counter() - began)
+
+
+def _publish(run: RunDir, stop: threading.Event) -> None:
+    """A shard of new turns every two seconds, as collect would."""
+    number = 0
+    while not stop.wait(2.0):
+        number += 1
+        turns = [_new_turn(number, place) for place in range(100)]
+        write_turns(run.turn_shard(f"{10_000_000 + number:08d}-new"), turns)
+
+
+def _new_turn(number: int, place: int) -> Turn:
+    asked, answered, thanked = ({"role": role, "content": f"new {place}"} for role in ("user", "assistant", "user"))
+    session = f"new-{number}-{place}"
+    return turn(f"new{number:06d}{place:015d}", session, 0, time.time(), [asked], answered, [thanked], version=VERSIONS - 1)
+
+
+def _paths(count: int) -> Iterator[str]:
+    """A mix of pages, each time with other filters, so that little comes from what was computed before."""
+    rng = random.Random(1)
+    words = ("battery", "Freitag", "meeting", "column quantity", "Mutex", "lake", "Version 6 says", "no such words", "thanks")
+    for _ in range(count):
+        number, version = rng.randrange(13_000), rng.randrange(VERSIONS)
+        user = ("default", "anna", "ben")[number % 3]
+        session = f"s{number}" if user == "default" else f"{user}%2Fs{number}"
+        verdict = rng.choice(("good", "bad", "uncertain", "rated"))
+        yield rng.choice([
+            "/", "/judge", "/data", "/environments", "/versions", f"/version?n={version}", f"/answers?n={VERSIONS - 1}&against=0",
+            f"/conversations?page={rng.randrange(1, 250)}", f"/turns?page={rng.randrange(1, 2000)}",
+            f"/turns?verdict={verdict}&version={version}&page={rng.randrange(1, 9)}", f"/turns?step={rng.randrange(1, VERSIONS)}",
+            f"/conversations?user={user}&version={version}&verdict=bad", f"/conversations?q={rng.choice(words)}",
+            f"/conversation?id={session}&user={user}", f"/turn?id=web{number:09d}{0:012d}", f"/judge?page={rng.randrange(1, 50)}",
+            f"/conversation?id={rng.choice(list(HOSTILE))}&user=default",
+        ])  # fmt: skip
+
+
+def measure_flows(folder: Path, show: Path | None) -> list[Row]:
+    """Missing values if there is no browser to drive."""
+    browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
+    try:
+        from scripts.benchmarks.web_flows import FLOWS, play_flows
+    except ImportError as error:
+        browser, why = None, f"{error.name} is not installed"
+    else:
+        why = f"none of {', '.join(_BROWSERS)} is installed"
+    if browser is None:
+        Console(stderr=True).print(f"the browser flows were not tried: {why}")
+        return [Row("browser", "browser_flows_failed", None, "flows")]
+    run = open_run(make_run(folder, FEW_TURNS).root)
+    with pages_of(run) as (link, _):
+        failed = play_flows(run, link, browser, show)
+    for name, problem in failed.items():
+        Console(stderr=True).print(f"{name}: {problem}", markup=False)
+    return [Row("browser", "browser_flows", len(FLOWS), "flows"), Row("browser", "browser_flows_failed", len(failed), "flows")]
+
+
+if __name__ == "__main__":
+    main()

@@ -29,6 +29,11 @@ class AnswerJudge(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def spent(self) -> tuple[int, int]:
+        """Model calls so far, and their tokens."""
+        ...
+
     async def prefer(self, turn: Turn, first: Message, second: Message) -> Preference:
         """Compare two answers to the request of `turn`, knowing what came back after the answer that was given. The judge is not
         told where the answers come from and sees them in both orders; if the orders disagree, neither is better."""

@@ -42,6 +42,11 @@ class Comparing:
         self._chars = first_chars(self._client, recipe.judge)
         self.name = self._judge.name
 
+    @property
+    def spent(self) -> tuple[int, int]:
+        spent = self._client.spent
+        return spent.calls, spent.prompt_tokens + spent.completion_tokens
+
     async def prefer(self, turn: Turn, first: Message, second: Message) -> Preference:
         if not self._compares:
             scores = [await self.verdict(turn, answer) for answer in (first, second)]

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from clawctl.environments.asking import Refused
+from clawctl.environments.asking import Refused, count_call
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.intervals import estimate
@@ -116,6 +116,9 @@ async def _judge(settings: SuiteSettings) -> AsyncIterator[AnswerJudge]:
     except ClawError as error:
         raise CannotMeasure(f"{error.problem} ({error.fix})", gone=True) from error
     finally:
+        calls, tokens = judge.spent  # the budget of a candidate pays for its judge
+        for call in range(calls):
+            count_call({"total_tokens": tokens if call == 0 else 0})
         await judge.close()
 
 

@@ -63,7 +63,7 @@ def recipe(judge: str | None, **settings: Any) -> Recipe:
     endpoint = {} if judge is None else {"endpoint": judge, "model": "scripted", "api_key": "k", "timeout_s": 5.0}
     return Recipe.model_validate({
         "model": {"path": str(DEMO_MODEL), "name": "tiny", "dtype": "float32"}, "serve": {"api_key": "key"},
-        "judge": {"votes": 1, "max_tokens": 64, "history_chars": 0, **endpoint},
+        "judge": {"votes": 3, "max_tokens": 64, "history_chars": 0, **endpoint},
         "eval": {"holdout": 0.999, "suites": ["own", "replay"], "max_tokens": 64, "concurrency": 4, **settings},
     })  # fmt: skip
 
@@ -149,8 +149,8 @@ def test_a_version_is_measured_by_its_verdicts_and_by_guards_that_need_no_judge(
 
 def test_the_demo_judge_compares_by_its_ordinary_votes(server: Server) -> None:
     asked = recipe(None)
-    found = [one for one in compare(server, suites(server, asked)[0], asked, count=2) if one.metric == "preferred"]
-    assert len(found) == 2
+    found = [one for one in compare(server, suites(server, asked)[0], asked) if one.metric == "preferred"]
+    assert len(found) == 4
     assert all(one.detail["judge"].startswith("tiny@0") for one in found)
     assert all(vote in (-1.0, 0.0, 1.0, None) for one in found for vote in one.detail["votes"])
 

@@ -27,7 +27,7 @@ from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.policies import list_versions, read_policy
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
-_LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "trajectories")
+_LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "episodes", "trajectories")
 _PATIENCE_S = 120.0  # for workers that were asked to end: a step of training may take a while
 _LOOK_S = 0.05  # shorter than any supervisor waits before it starts a worker again
 
@@ -82,7 +82,7 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
             return True
         return wish is not None and wish.user is not None and row.get("key") == wish.user
 
-    for folder in (run.feedback, run.captures):
+    for folder in (run.feedback, run.episodes, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:
             _count(run, path, rewrite_appended(path, belongs), done)
     for path in published(run.trajectories, ".parquet"):

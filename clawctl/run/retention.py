@@ -120,7 +120,7 @@ def _stored(run: RunDir) -> list[Stored]:
 
 
 def _rating_files(run: RunDir) -> list[Path]:
-    return list(published(run.feedback, ".jsonl")) if run.feedback.exists() else []
+    return [*published(run.feedback, ".jsonl"), *published(run.episodes, ".jsonl")]
 
 
 def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:

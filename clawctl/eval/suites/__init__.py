@@ -92,7 +92,12 @@ class ComparingSuite(Protocol):
 
 
 SUITES: Registry[Any] = Registry(
-    "suite", "clawctl.suites", {"personalisation": "clawctl.environments.homework.environment:Homework"}
+    "suite",
+    "clawctl.suites",
+    {
+        "personalisation": "clawctl.environments.homework.environment:Homework",
+        "wishes": "clawctl.environments.wishes.environment:Wishes",
+    },
 )
 
 

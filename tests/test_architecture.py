@@ -188,6 +188,11 @@ def test_only_environments_which_are_clients_themselves_use_another_http_client(
             assert re.search(r"^\s*(import|from) (httpx|requests|aiohttp|urllib3)\b", file.read_text(), re.MULTILINE) is None, file
 
 
+def test_another_stage_gets_a_judge_by_its_name_at_the_seam_alone() -> None:
+    named = [file for file in ROOT.rglob("*.py") if "clawctl.judge." in file.read_text() and "judge" not in file.parts]
+    assert {str(file.relative_to(ROOT)) for file in named} == {"judging.py", "cli/judge.py"}
+
+
 def test_every_class_has_a_name_of_its_own() -> None:
     """Private ones (`_Request`) are known to their module alone."""
     places: dict[str, list[str]] = {}

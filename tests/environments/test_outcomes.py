@@ -77,7 +77,7 @@ def give(server: Server, session: str, key: str = "key", **body: Any) -> httpx.R
 
 def rows(server: Server) -> dict[str, Turn]:
     """All turns after a `clawctl collect --once`."""
-    collect(server.run, Recipe(), once=True)
+    collect(server.run, Recipe(eval=EvalConfig(holdout=0)), once=True)
     return {row.turn_id: row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)}
 
 

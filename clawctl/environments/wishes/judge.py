@@ -2,7 +2,7 @@
 
     python -m clawctl.environments.wishes.judge [--port 0]
 
-prints its URL for `judge.endpoint`. It answers the prompts of `clawctl.judge.prompts` like a chat model, on the loopback only.
+prints its URL for `judge.endpoint`. It answers the prompts of the judge stage like a chat model, on the loopback only.
 """
 
 import argparse

@@ -33,11 +33,16 @@ _QUERY = re.compile(
 def in_links(piece: Text) -> Iterator[Span]:
     """`https://app.example/auth/verify/8f…`, `hooks.example/…`, `https://mainnet.infura.io/v3/69…`, `?token=…`."""
     text = piece.text
-    for at in () if _ANCHORS.absent(piece) else _ANCHORS.places(piece):
+    done = -1
+    for at in () if _ANCHORS.absent(piece) else sorted(_ANCHORS.places(piece)):
+        if at < done:  # within a path that was looked through
+            continue
         link = _LINK.search(text, at, at + 600) if text.startswith("script.google", at) else _LINK.match(text, at)
-        if link and _in_address(text, at) and (first := _opaque_part(link["value"])) is not None:
+        addressed = _in_address(text, at)
+        done = link.end() if link and addressed else done
+        if link and addressed and (first := _opaque_part(link["value"])) is not None:
             yield Span(link.start("value") + first, link.end("value"), "token")
-        elif (short := _SHORT.search(text, max(0, at - 4), at + 60)) and _in_address(text, at):
+        elif addressed and (short := _SHORT.search(text, max(0, at - 4), at + 60)):
             yield Span(*short.span(short.lastgroup or 0), "token")
     at = -1
     while (at := min((found for found in (text.find(mark, at + 1) for mark in "?&") if found >= 0), default=-1)) >= 0:

@@ -26,6 +26,7 @@ from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Spa
 from clawctl.privacy.rules.printed import at_prompts, in_outputs
 from clawctl.privacy.rules.private_keys import PEM_BODY, private_keys
 from clawctl.privacy.rules.recovery import in_network_keys, in_recovery_codes
+from clawctl.privacy.rules.shaped import in_dumps, in_prose
 from clawctl.privacy.rules.things import in_cookies, in_things, is_cookie
 from clawctl.privacy.rules.told import in_told
 from clawctl.privacy.rules.values import entropy, is_plain_words
@@ -69,6 +70,8 @@ RULES = (
     Rule("a login in a note", "password", whole(in_pairs), by_words=True),
     Rule("a password that a script types", "password", whole(in_typed)),
     Rule("a password told in a sentence", "password", whole(in_told), by_words=True),
+    Rule("a password-shaped word in prose", "password", in_prose, by_words=True),
+    Rule("a key as a machine prints it", "password", whole(in_dumps), by_words=True),
     Rule("a secret of a thing that somebody owns", "password", whole(in_things), by_words=True),
     Rule("a session in a cookie", "token", whole(in_cookies)),
     Rule("a column of secrets", "password", whole(in_columns), by_words=True),

@@ -170,7 +170,7 @@ def _is_told(piece: Text, start: int, end: int, shape: int) -> bool:
 
 # Forms of their own: each is told by its own marks. The first group is what must be in the text, in lower case.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
-    (Anchors(*words.split(",")), re.compile(pattern))
+    (Anchors(*(word for word in words.split(",") if word.isascii())), re.compile(pattern))
     for words, pattern in (
         # char pw[] = {'X', 'a', …};
         ("pin[,pw[,pass[,passwd[,password[,secret[,key[,token[,pwd[,passphrase[,psk[,salt[", r"\w{2,10}\[\w{0,12}\]\s{0,4}=\s{0,4}[{\[]\s{0,8}(?P<value>'(?:\\?[!-~])'(?:\s{0,4},\s{0,8}'(?:\\?[!-~])'){4,80})"),
@@ -195,18 +195,20 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
         # The digits on the back of a card.
         ("on the back,on the reverse,security digits,auf der r?ckseite,hinten drauf,au dos,al dorso,en el reverso,no verso,sul retro,op de achterkant", r"(?i)[^\n\d]{0,24}?(?:is|are|say|says|read|reads|sind|ist|lautet|est|sont|es|son|s\u00e3o|sono|zijn|:)[ :]{1,2}(?P<value>\d{3,4})(?![\d\w%.:/-]\w|[ ](?:pages|lines|words|seats))"),
         # A code that came by message, and that somebody is told to type.
-        ("texted,text message,text just,sms,got a text,смс", r"(?i)(?=[^\n]{0,120}(?:type|enter|put|punch|use it|quick|hurry|expire|before|gib|tipp|eingeb|schnell|entre|tape|vite|mets|pon|mete|rápido|escribe|digita|inserisci|presto|vul|snel|wpisz|szybko|gir\b|yaz\b|zadej|введи|вводи|быстр|набери|введіть))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
+        ("texted,text message,text just,sms,got a text", r"(?i)(?=[^\n]{0,120}(?:type|enter|put|punch|use it|quick|hurry|expire|before|gib|tipp|eingeb|schnell|entre|tape|vite|mets|pon|mete|rápido|escribe|digita|inserisci|presto|vul|snel|wpisz|szybko|gir\b|yaz\b|zadej|введи|вводи|быстр|набери|введіть))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
         # The number on a sticker, as the key of a network.
         ("wifi,wi-fi,wlan", r"(?i)[^\n\d]{0,80}?(?:sticker|label|aufkleber|\u00e9tiquette|etiqueta|etichetta|naklej\w+)[^\n\d]{0,24}?[ :](?P<value>\d{8,24})(?![\d\w])"),
         ("four digits,six digits,4 digits,6 digits,vier ziffern,quatre chiffres,cuatro d", r"(?i)[^\n\d]{0,24}(?<=[, :])(?P<value>\d{4,8})(?=[.,;!)\s]|$)"),
     )
 )  # fmt: skip
 _CHOICE = ManyAnchors([anchors for anchors, _ in _FORMS])
-_BEYOND_FORMS = tuple((word, pattern) for anchors, pattern in _FORMS for word in anchors.numbers if not word.isascii())
+_BEYOND_FORMS = tuple((word, pattern) for word in ("смс",) for anchors, pattern in _FORMS if "sms" in anchors.numbers)
 _PIN_BEFORE = re.compile(r"(?i)\b(?:pin|code|passcode|geheimzahl|code secret|clave)\b")
 _PLAIN_GROUPS = frozenset(
-    "that this with your from have will then they when what here into only also each more than used user name text type file data same like code word need make take open safe lock door home work page show ones some them".split()
-)  # noqa: SIM905
+    """
+that this with your from have will then they when what here into only also each more than used user name text type file data same like code word need make take open safe lock door home work page show ones some them
+""".split()  # noqa: SIM905
+)
 
 
 def in_dumps(piece: Text) -> Iterator[Span]:
@@ -250,5 +252,9 @@ def in_commented(piece: Text) -> Iterator[Span]:
         line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
         if comment := _COMMENT.search(text, max(line, at - 44), at):
             for match in _QUOTED.finditer(text, line, comment.start()):
-                if likeness(match["value"]) >= PLAIN and not is_stand_in(match["value"], quoted=True):
+                if (
+                    likeness(match["value"]) >= PLAIN
+                    and not _WORD_AND_NUMBER.fullmatch(match["value"])
+                    and not is_stand_in(match["value"], quoted=True)
+                ):
                     yield Span(*match.span("value"), "password")

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.config import Recipe, name_code_for_stages, names_code_from_up, state_folder
+from clawctl.config import HARNESS_PREFIXES, Recipe, SuiteConfig, name_code_for_stages, names_code_from_up, state_folder
 from clawctl.errors import ClawError
 from clawctl.registry import is_file
 
@@ -33,7 +33,7 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
 
 def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None:
     """`is_named`: whoever starts this stage named the code. It is then recorded."""
-    runs_it = stage in (key.split(".")[0], "up")
+    runs_it = stage in (key.split(".")[0], "up") or (stage == "eval" and key == "judge.custom_rm")  # the suite `own` asks it
     if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
         raise ClawError(
             f"{key} names {value}, which is inside the run directory",
@@ -60,10 +60,19 @@ def _values(recipe: Recipe, key: str) -> list[Any]:
     section, name = key.split(".")
     value = getattr(getattr(recipe, section), name)
     if key == "eval.suites":
-        return [suite.name for suite in value if is_file(suite.name)]
+        return [code for suite in value for code in _code_of(suite)]
     if key in ("train.backend", "serve.engine", "play.env") and value and not is_file(value):
         return []
     return [value] if value else []
+
+
+def _code_of(suite: SuiteConfig) -> list[str]:
+    """The files of code that a suite names: itself, a task of another program, or a folder of tasks."""
+    prefix = next((prefix for prefix in HARNESS_PREFIXES if suite.name.startswith(prefix)), None)
+    if prefix is None:
+        return [suite.name] if is_file(suite.name) else []
+    task, folder = suite.name.removeprefix(prefix), suite.options.get("include_path")
+    return [task.split("@")[0]] * (".py" in task or os.sep in task) + [str(folder)] * (folder is not None)
 
 
 def _path(key: str, value: str) -> Path:

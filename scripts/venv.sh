@@ -80,6 +80,16 @@ add_bubblewrap() {
   echo "${0##*/}: bubblewrap is missing (Debian: apt-get install bubblewrap); what needs a sandbox is LEFT OUT." >&2
 }
 
+# Playwright and Debian's Chromium, for scripts/bench web. Without them the benchmark reports a missing value.
+add_browser() {
+  .venv/bin/python -c 'import playwright' 2>/dev/null || .venv/bin/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50' ||
+    echo "${0##*/}: could not install playwright; the browser flows are left out." >&2
+  if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 ||
+      echo "${0##*/}: could not install chromium; the browser flows are left out." >&2
+  fi
+}
+
 has_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi --list-gpus 2>/dev/null | grep -q .
 }

@@ -82,7 +82,13 @@ FOLDERS_OF_A_RUN = {
 MAKES_FILES_LAST = {"replace", "rename", "renames", "fsync", "fdatasync", "link", "symlink"}
 
 
-INSIDE_A_SANDBOX = {"inside.py", "attempts.py", "run_tests.py", "run_calls.py"}  # programs that see no file of the host
+INSIDE_A_SANDBOX = {
+    "inside.py",
+    "attempts.py",
+    "run_tests.py",
+    "run_calls.py",
+    "forward.py",
+}  # programs that see no file of the host
 
 
 def nodes_above_the_disk(kind: type[ast.AST]) -> Iterator[tuple[str, Any]]:
@@ -180,6 +186,11 @@ def test_only_environments_which_are_clients_themselves_use_another_http_client(
     for file in ROOT.rglob("*.py"):
         if "environments" not in file.relative_to(ROOT).parts:
             assert re.search(r"^\s*(import|from) (httpx|requests|aiohttp|urllib3)\b", file.read_text(), re.MULTILINE) is None, file
+
+
+def test_another_stage_gets_a_judge_by_its_name_at_the_seam_alone() -> None:
+    named = [file for file in ROOT.rglob("*.py") if "clawctl.judge." in file.read_text() and "judge" not in file.parts]
+    assert {str(file.relative_to(ROOT)) for file in named} == {"judging.py", "cli/judge.py"}
 
 
 def test_every_class_has_a_name_of_its_own() -> None:

@@ -92,7 +92,9 @@ def test_collect_waits_for_room_and_then_publishes_each_turn_once(small_disk: Ru
         append(path, exchange)
     with path.open("ab") as file:
         file.write(b'{"exchange_id": "torn"\n')
-    collector = Collector(run, Recipe.model_validate({"collect": {"session_timeout_s": 0.01}}), threading.Event())
+    collector = Collector(
+        run, Recipe.model_validate({"collect": {"session_timeout_s": 0.01}, "eval": {"holdout": 0}}), threading.Event()
+    )
     with full(run), caplog.at_level(logging.ERROR):
         for _ in range(2):
             collector.look()

@@ -40,6 +40,7 @@ def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
         recipe = Recipe.model_validate({
             "model": {"path": str(DEMO_MODEL), "name": "tiny", "dtype": "float32"},
             "judge": {"votes": 1, "max_tokens": 64, "history_chars": 0, "endpoint": server.url, "api_key": "key", "model": DEMO},
+            "eval": {"holdout": 0},
             "train": {"method": "binary", "batch_turns": 1, "batch_min_turns": 1, "max_steps": 1, "threads": 1},
         })  # fmt: skip
         collect(run, recipe, once=True, end_sessions=True)

@@ -52,10 +52,6 @@ def _engine(value: str) -> Sequence[str] | None:
     return ("--engine", engines[value]) if value in engines else None
 
 
-def _suites(value: str) -> Sequence[str] | None:
-    return () if value == "personalisation" else None
-
-
 def _no_resume(value: str) -> Sequence[str] | None:
     return () if value in ("", "auto", "latest", "checkpoint-latest", "true") else None
 
@@ -145,8 +141,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--env": _ENVIRONMENT,
     },
     "eval": {
-        "--eval-tasks": Option(_suites, "their tasks are not clawctl's; name a suite of yours in eval.suites"),
-        "--tasks": Option(_suites, "their tasks are not clawctl's; name a suite of yours in eval.suites"),
         "--model-path": _refused(
             "use --version N to measure a version of the run, or eval.endpoint in the recipe for another server"
         ),

@@ -12,12 +12,35 @@ def evaluate(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
     version: Annotated[int | None, typer.Option(help="Measure this version, then exit. Unset: measure each new version.")] = None,
+    against: Annotated[
+        int | None, typer.Option(help="Compare `--version`, by default the newest, with this version task by task, then exit.")
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            "--tasks",
+            "--eval-tasks",
+            help="Measure on these suites, separated by commas, then exit. `conversation` means `own`; `coding` and `tool-use` are "
+            "parts of `ability`.",
+        ),
+    ] = None,
+    suite: Annotated[
+        list[str] | None, typer.Option(help="A suite as `--tasks` takes it, such as `file.py:name`. Repeat it for several.")
+    ] = None,
     once: Once = False,
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
     """Measure versions; with a gate, decide what goes live. If the recipe has no gate, the trainer moves LIVE itself."""
     opened, resolved = open_stage("eval", run, recipe, {}, log_level)
-    from clawctl.eval.worker import evaluate as work
+    if against is None and tasks is None and not suite:
+        from clawctl.eval.worker import evaluate as work
 
-    work(opened, resolved, version, once, as_json)
+        work(opened, resolved, version, once, as_json)
+        return
+    from clawctl.eval.pairs import choose_suites, evaluate_chosen
+    from clawctl.named_code import check_named_code
+
+    chosen = choose_suites(resolved, tasks, suite or [])
+    check_named_code("eval", opened.root, chosen, recipe, {"eval.suites": suite or None})
+    evaluate_chosen(opened, chosen, version, against, as_json)

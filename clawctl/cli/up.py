@@ -1,5 +1,6 @@
 """`clawctl up`."""
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,9 @@ def up(
     recipe: Annotated[Path, typer.Argument(help="Recipe (YAML) whose `up.stages` are started.")],
     run: RunOption = DEFAULT_RUN,
     log_level: LogLevel = "info",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print the merged log also on a terminal. Unset: a terminal shows the stages' status.")
+    ] = False,
 ) -> None:
     """Run all stages of a recipe under one parent. Failed stages are restarted, logs are merged, Ctrl-C stops all cleanly."""
     settings = {
@@ -36,4 +40,5 @@ def up(
 
     with first_try(run) if serves else nullcontext():
         opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
-        work(opened, resolved, opened.recipe, log_level)  # as it was resolved here, for all stages alike
+        live = sys.stdout.isatty() and not plain
+        work(opened, resolved, opened.recipe, log_level, live)  # as it was resolved here, for all stages alike

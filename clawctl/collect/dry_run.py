@@ -19,6 +19,7 @@ from clawctl.cut_calls import Decode
 from clawctl.printing import Column, answers, counted, fitting, labelled, one_line, plain
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import Ratings
+from clawctl.run.holdout import Holdout, read_holdout
 from clawctl.run.lines import Lines
 from clawctl.run.model_files import IdReader
 from clawctl.run.outcomes import SessionOutcome
@@ -37,7 +38,9 @@ def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: flo
     if file is not None:
         turns, bad = read_turns_of(file, rating, settings.privacy), 0
     elif run is not None:
-        turns, bad, still_open = stitch_all(run, settings.collect, time.time(), IdReader(settings.model_path))
+        turns, bad, still_open = stitch_all(
+            run, settings.collect, time.time(), IdReader(settings.model_path), read_holdout(run, settings.eval.holdout)
+        )
     fates = {turn.turn_id: fate(turn, turn.turn_id in still_open) for turn in turns}
     counts = Counter(fates.values())
     shown = [describe(turn, fates[turn.turn_id]) for turn in pick(turns, fates, samples)]
@@ -48,9 +51,11 @@ def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: flo
     print_tables(counts, shown, bad)
 
 
-def stitch_all(run: RunDir, settings: CollectConfig, now: float, decode: Decode | None = None) -> tuple[list[Turn], int, set[str]]:
+def stitch_all(
+    run: RunDir, settings: CollectConfig, now: float, decode: Decode | None = None, holdout: Holdout | None = None
+) -> tuple[list[Turn], int, set[str]]:
     """All turns that the captures give, how many lines cannot be read, and the ids of the turns that are still open."""
-    sessions, bad = Sessions(settings.session_timeout_s, decode=decode), 0
+    sessions, bad = Sessions(settings.session_timeout_s, decode=decode, holdout=holdout), 0
     for feedback in Ratings(run).read():
         if not isinstance(feedback, SessionOutcome):
             sessions.rate(feedback)

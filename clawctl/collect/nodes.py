@@ -34,6 +34,7 @@ class SessionTree:
     nodes: list["Node"] = field(default_factory=list)
     among_tools: bool = False  # whether a request of its session had tools
     is_episode: bool = False  # whether a request named a task: its rows wait for the outcome
+    held_out: bool | None = None  # whether it is never trained; None: not decided yet
     rows: list[Callable[[SessionOutcome | None], Turn]] = field(default_factory=list)  # of its closed turns, while they wait
 
 

@@ -6,12 +6,13 @@ from typing import Literal
 from clawctl.collect.canonical import CanonicalRequest, role_of, text_of
 from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
+from clawctl.run.holdout import HELD_OUT
 from clawctl.run.outcomes import EPISODE_FAILED, WITHOUT_OUTCOME, SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given: these, then EPISODE_FAILED and WITHOUT_OUTCOME (`clawctl.run.outcomes`),
-# REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL (`clawctl.cut_calls`) comes after CANCELLED, and serve's own reason
-# after that.
+# The whole vocabulary, the first that applies is given: these, then HELD_OUT (`clawctl.run.holdout`), EPISODE_FAILED and
+# WITHOUT_OUTCOME (`clawctl.run.outcomes`), REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL (`clawctl.cut_calls`)
+# comes after CANCELLED, and serve's own reason after that.
 SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"
@@ -26,9 +27,11 @@ def untrainable_reason(
     repeated: bool,
     decode: Decode | None = None,
     outcome: SessionOutcome | None = None,
+    held_out: bool = False,
 ) -> str | None:
     """Why this turn cannot be trained, or None. `told`: something came back, or its user rated it. `repeated`: the same request was
     asked again, so another answer was wanted. `decode`: what token ids say, where a tokenizer is known. `outcome`: of its episode.
+    `held_out`: its session measures versions. A later rating or outcome does not change that.
 
     A text that hit its length limit (finish_reason "length") is trainable like any other: its tokens are exact, and what came back
     was said about just these. A tool call that was cut is not: the client could not run it, and says so.
@@ -42,6 +45,7 @@ def untrainable_reason(
         (exchange.untrainable_reason is not None, exchange.untrainable_reason),
         (not exact, NO_TOKEN_IDS),
         (exchange.policy_version is None, NO_POLICY_VERSION),
+        (held_out, HELD_OUT),
         (outcome is not None and outcome.status == "failed", EPISODE_FAILED),
         (outcome is None and exchange.hints.get("episode") is not None, WITHOUT_OUTCOME),
         (not told and repeated, REGENERATED),
@@ -89,12 +93,14 @@ def make_turn(
     evidence: ParentEvidence | None = None,
     decode: Decode | None = None,
     outcome: SessionOutcome | None = None,
+    *,
+    held_out: bool = False,
 ) -> Turn:
     """The row of a closed turn. An outcome counts for the main turns that were asked before it was given. It does not count for an
     answer that was asked for again, because the episode went on from another."""
     if outcome is not None and (outcome.created_at < exchange.created_at or kind == "side"):
         outcome = None
-    reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated, decode, outcome)
+    reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated, decode, outcome, held_out)
     return Turn(
         turn_id=exchange.exchange_id,
         session_id=session_id,

@@ -50,6 +50,7 @@ from clawctl.collect.side_rules import (
 )
 from clawctl.collect.waiting import Arrived, WaitingExchanges
 from clawctl.cut_calls import Decode
+from clawctl.run.holdout import Holdout
 from clawctl.run.outcomes import SessionOutcome, scoped
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
@@ -65,8 +66,9 @@ class Sessions:
         published: dict[str, str | None] | None = None,
         decode: Decode | None = None,
         rules: Sequence[SideRule] = SIDE_RULES,
+        holdout: Holdout | None = None,
     ) -> None:
-        self.timeout_s, self._decode = timeout_s, decode
+        self.timeout_s, self._decode, self._holdout = timeout_s, decode, holdout
         self.waiting = WaitingExchanges()  # see `add`
         self._published = published if published is not None else {}
         self._index = Index()
@@ -205,12 +207,19 @@ class Sessions:
         )
         if came_back is None and rating is None and self._asides.is_aside(node, exchange):
             node.kind = "side"
-        place = node.tree.session_id, node.parent_id, node.index
-        node.tree.rows.append(
-            partial(make_turn, exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode)
-        )
+        place, held_out = (node.tree.session_id, node.parent_id, node.index), self._is_held_out(node.tree)
+        known = exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode
+        node.tree.rows.append(partial(make_turn, *known, held_out=held_out))
         if not node.tree.is_episode:
             self._release(node.tree)
+
+    def _is_held_out(self, tree: SessionTree) -> bool:
+        """Decided once for a tree, when its first turn closes."""
+        if tree.held_out is None:
+            began = tree.nodes[0].created_at
+            holdout = None if tree.is_episode else self._holdout
+            tree.held_out = holdout is not None and holdout.has(tree.user, tree.session_id, began)
+        return tree.held_out
 
     def _release(self, tree: SessionTree) -> None:
         """Make the rows that wait, with the outcome as far as it is known."""

@@ -27,7 +27,9 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, published, quarantine, sole_worker
+from clawctl.run.disk import when_there_is_room
 from clawctl.run.feedback import FeedbackFile, Ratings
+from clawctl.run.holdout import keep_holdout
 from clawctl.run.lines import Rewritten
 from clawctl.run.model_files import IdReader, origin_of
 from clawctl.run.outcomes import SessionOutcome
@@ -73,6 +75,7 @@ class Collector:
     ) -> None:
         self._run, self._settings, self._stop, self._origin = run, recipe.collect, stop, origin
         self._decode = IdReader(recipe.model_path)
+        self._holdout = when_there_is_room(lambda: keep_holdout(run, recipe.eval.holdout), "holdout.json", stop)
         self._new_clocks = clocks
         self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
@@ -94,7 +97,7 @@ class Collector:
         self._published_sessions, self._late_outcomes = PublishedSessions(self._run), list[SessionOutcome]()
         self._clocks, self._has_looked = self._new_clocks(), False
         self._stored_ratings: set[str] = set()  # ids of the ratings in feedback/
-        self._sessions = Sessions(self._settings.session_timeout_s, self._known, self._decode)
+        self._sessions = Sessions(self._settings.session_timeout_s, self._known, self._decode, holdout=self._holdout)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
         self._waiting_since = 0.0

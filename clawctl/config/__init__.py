@@ -21,7 +21,7 @@ from clawctl.config.environment import (
     state_folder,
     warning_of_variables,
 )
-from clawctl.config.eval import EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
+from clawctl.config.eval import HARNESS_PREFIXES, EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
 from clawctl.config.play import PlayConfig
@@ -35,6 +35,7 @@ from clawctl.config.variables import gpu_numbers
 
 __all__ = [
     "DEMO_MODEL",
+    "HARNESS_PREFIXES",
     "CollectConfig",
     "EvalBudget",
     "EvalConfig",

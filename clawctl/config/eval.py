@@ -7,12 +7,15 @@ from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
 
+HARNESS_PREFIXES = ("lm-eval:", "inspect:")  # of suites that another program runs
+
 
 class SuiteConfig(Section):
     """A suite with settings of its own. A name alone is the short form."""
 
     name: str = Field(min_length=1)
-    """A built-in suite, `file.py:name`, or the suite of an installed package. An environment is a suite as well."""
+    """A built-in suite (`own`, `replay`, `ability`, `personalisation`), `file.py:name`, the suite of an installed package, or a
+    task of another program: `lm-eval:TASK`, `inspect:TASK`. An environment is a suite as well."""
     problems: int | None = Field(None, gt=0)
     """Unset: `eval.problems`."""
     seed: int | None = None
@@ -58,6 +61,9 @@ class EvalConfig(Section):
     suites: list[SuiteConfig] = [SuiteConfig(name="personalisation")]
     """Suites to run: names, or mappings with settings of their own. `personalisation` simulates students and teachers. It measures
     satisfaction and the correctness of first replies. `docs/environments.md` shows how to write one."""
+    holdout: float = Field(0.1, ge=0, lt=1)
+    """Share of the sessions that are never trained, so that versions can be measured on them (suites `own` and `replay`). The key
+    and the session id decide. Episodes and imported texts are not held out. A change counts for sessions that begin after it."""
     problems: int = Field(36, gt=0)
     """Tasks in a suite."""
     seed: int = 0

@@ -18,7 +18,7 @@ METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("group_size", "group_std", "step_wise", "gamma"), ("grpo", *_REWARDS)),
     "gap_clip": ("opd", *_BOTH),
     **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key"), _HINTS),
-    "topk": ("opd_topk", "hybrid"),
+    "topk": ("opd_topk", "combine", "hybrid"),
     **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
 }
 
@@ -85,8 +85,9 @@ class TrainConfig(Section):
     teacher_api_key: str | None = None
     """API key of the teacher's URL."""
     topk: int | None = Field(None, gt=0)
-    """`opd_topk`, `hybrid`: number of the policy's likeliest tokens that are compared at each position. Unset: 50 for `opd_topk`, 4
-    for `hybrid`."""
+    """`opd_topk`, `combine`, `hybrid`: number of the policy's likeliest tokens that are compared at each position. Unset: 50 for
+    `opd_topk`, 4 for `hybrid`; `combine` then compares the sampled tokens alone. With a number its distillation is that of
+    `opd_topk`."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
     """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
     whole answer. `token`: the same at each token. `shortest`: the shortest hint."""

@@ -116,6 +116,7 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
         "swe": "clawctl.environments.swe.environment:Swe",
         "terminal": "clawctl.environments.terminal.environment:Terminal",
         "toolcall": "clawctl.environments.toolcall.environment:ToolCall",
+        "wishes": "clawctl.environments.wishes.environment:Wishes",
     },
 )
 

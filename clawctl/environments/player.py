@@ -257,6 +257,9 @@ class Player:
             left = [number for number in busy if not self._is_settled(number)] if wait_for_others else []
             if left:
                 await asyncio.sleep(_LOOK_S)
+        if all(map(self._is_settled, range(len(self._plan.tasks)))):
+            for number in range(len(self._plan.tasks)):  # a worker that has one open finds its task settled
+                self._run.lock(self._lock_name(number)).unlink(missing_ok=True)
 
     async def _room(self) -> None:
         """Wait until an episode may begin."""
@@ -285,9 +288,12 @@ class Player:
     def _claim(self, number: int) -> ExitStack | None:
         """Take a task's lock. None if another worker has it."""
         with ExitStack() as stack:
-            if stack.enter_context(claimed(self._run, f"play-{self._plan.id}-{number}")):
+            if stack.enter_context(claimed(self._run, self._lock_name(number))):
                 return stack.pop_all()
         return None
+
+    def _lock_name(self, number: int) -> str:
+        return f"play-{self._plan.id}-{number}"
 
     async def _group(self, number: int, lock: ExitStack) -> None:
         with lock:
@@ -363,10 +369,16 @@ def episode_endpoint(server: Endpoint, capability: str, spec: EpisodeSpec) -> En
 
 
 async def is_ready(server: Endpoint) -> bool:
-    """Whether the server answers."""
+    """Whether the server answers. Raises ClawError if it captures nothing, because no turn would have the outcome."""
+    place, key = server.url.removesuffix("/v1"), {"Authorization": f"Bearer {server.api_key}"}
     try:
-        async with httpx.AsyncClient(timeout=10.0, verify=server.url.startswith("https:")) as client:
-            answer = await client.get(f"{server.url.removesuffix('/v1')}/health/ready")
-            return answer.status_code == 200
-    except httpx.HTTPError:
+        async with httpx.AsyncClient(timeout=10.0, verify=server.url.startswith("https:"), headers=key) as client:
+            ready = await client.get(f"{place}/health/ready")
+            told = (await client.get(f"{place}/health")).json()
+    except (httpx.HTTPError, ValueError):
         return False
+    if told.get("capture", {}).get("on") is False:
+        raise ClawError(
+            f"the server at {place} captures nothing, so no episode can be trained", "start `clawctl serve --intercept`"
+        )
+    return ready.status_code == 200

@@ -52,9 +52,9 @@ def weigh_rows(
 
 def compared(candidate: Record, version: int, reference: Record, row: GateLimit) -> list[Comparison] | None:
     """The comparisons on one row's metric, in the order of the tasks. None if the two versions have no values to pair."""
-    stored = candidate.get("comparisons", {}).get(row.suite, {}).get(str(version))
-    if stored is not None:
-        return [Comparison(**one) for one in stored if one["metric"] == row.metric]
+    stored = candidate.get("comparisons", {}).get(row.suite, {}).get(str(version), [])
+    if found := [Comparison(**one) for one in stored if one["metric"] == row.metric]:
+        return found
     ours, theirs = (record.get("values", {}).get(row.suite, {}).get(row.metric, {}) for record in (candidate, reference))
     shared = [task for task in ours if task in theirs]
     if not shared:
@@ -82,6 +82,16 @@ def add_comparisons(record: Record, suite: str, version: int, found: Sequence[Co
     stored += [asdict(one) for one in interleave(found)]
     tasks = record.setdefault("asked", {}).setdefault(suite, {})
     tasks[str(version)] = tasks.get(str(version), 0) + asked
+
+
+def unreported(record: Record, tested: Sequence[Tested]) -> str | None:
+    """Why a row compares nothing although its suite did: the metric has another name. None without such a row."""
+    for one in tested:
+        stored = record.get("comparisons", {}).get(one.row.suite, {}).get(str(one.version), [])
+        if stored and not one.evidence.comparisons:
+            known = ", ".join(sorted({found["metric"] for found in stored}))
+            return f"the suite {one.row.suite} does not compare {one.row.metric}; it compares {known}: correct the gate"
+    return None
 
 
 def asked_so_far(record: Record, suite: str, version: int) -> int:

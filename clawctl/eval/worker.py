@@ -25,7 +25,7 @@ from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_compari
 from clawctl.eval.results import KEPT, is_measured, metrics_of, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
 from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, words
-from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, weigh_rows
+from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, unreported, weigh_rows
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, sole_worker
@@ -75,7 +75,8 @@ def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.E
     except Stopped as error:
         raise ClawError(f"stopped before policy {version} was measured", "start eval again") from error
     earlier = read_record(run, version) or {}  # now: the gate may have decided while this measured
-    record |= {name: earlier[name] for name in KEPT if name in earlier}
+    kept = (*KEPT, "comparisons", "asked") if is_measured(earlier, recipe.eval) else KEPT
+    record |= {name: earlier[name] for name in kept if name in earlier}
     write_record(run, record)
     return record
 
@@ -274,7 +275,8 @@ class Follower:
             return explain(tested, outcome == "promote", spent, live)
         live_scores = scores(live_record) if live_record["suites"] else None
         compares = {suite.name for suite in self.suites if suite.comparing is not None}
-        if why := by_comparisons([one for one in tested if one.row.suite in compares]):
+        of_answers = [one for one in tested if one.row.suite in compares]
+        if why := unreported(read_record(self.run, candidate) or record, of_answers) or by_comparisons(of_answers):
             return Decision(False, why, live)
         rows = [row for row in open_rows(tested, gate) if row.suite not in compares]
         decision = decide(scores(record), live_scores, rows, live, anchors)
@@ -515,7 +517,7 @@ def _tasks(record: dict[str, Any], suite: str) -> set[str]:
 
 def check_gate(gate: GateConfig, suites: Sequence[LoadedSuite]) -> None:
     """Raises ClawError (exit code 2) if a suite that names its metrics lacks one that the gate compares."""
-    known = {suite.name: suite.metrics for suite in suites}
+    known = {suite.name: suite.metrics for suite in suites if suite.comparing is None}
     for row in gate.rows:
         metrics = known.get(row.suite)
         if metrics is not None and row.metric not in metrics:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rich.text import Text
 
-from clawctl.inspect.policies import comparisons, describe_policies, gate_of, measured_by, read_eval, read_live, tally
+from clawctl.inspect.policies import describe_policies, gate_of, measured_by, read_eval, read_live
 from clawctl.inspect.rows import Row, read_rows
 from clawctl.inspect.tables import problem_lines, since
 from clawctl.printing import answers, counted, plain, print_json
@@ -17,6 +17,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.reward import signs
 
 _Z = 1.959963984540054  # 97.5 % point of the normal distribution
+_MOST_SHOWN = 4  # measurements in the five lines
 _FEWEST = 10  # judged turns of a version; with fewer its rate is not compared
 
 Change = Literal["better", "worse", "no difference"]
@@ -109,7 +110,7 @@ def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]],
         "lines": {
             "better?": f"{answer}: {_because(live, measured, people)}",
             "live": _live_line(newest, policies),
-            "measured": "; ".join(one["words"] for one in measured) or _unmeasured(newest),
+            "measured": "; ".join(one["words"] for one in measured[:_MOST_SHOWN]) or _unmeasured(newest),
             "people": people["words"],
             "waiting": _waiting(rows),
         },
@@ -143,11 +144,8 @@ def compare_measurements(
 ) -> list[dict[str, Any]]:
     """What the eval records show of the live version: paired comparisons if there are any, else each metric against the base."""
     record = read_eval(run, live["version"], problems)
-    pairs = comparisons(record)
-    against = (live["decision"] or {}).get("against")
-    if pairs:
-        names = dict.fromkeys(str(one.get("metric")) for one in pairs)
-        return [_paired(name, [one for one in pairs if str(one.get("metric")) == name], against) for name in names]
+    if live["comparisons"]:
+        return [_paired(row) for row in live["comparisons"]]
     base = next((row for row in policies if row["version"] == 0), None)
     if base is None or live["version"] == 0:
         return []
@@ -160,24 +158,14 @@ def compare_measurements(
     return found
 
 
-def _paired(name: str, pairs: list[dict[str, Any]], against: int | None) -> dict[str, Any]:
-    """The interval of the share of wins among the decided comparisons."""
-    wins, ties, losses = tally(pairs)
+def _paired(row: dict[str, Any]) -> dict[str, Any]:
+    """The 95 % interval of the share of wins among the comparisons that are no tie."""
+    wins, ties, losses, against = (row[name] for name in ("wins", "ties", "losses", "against"))
     low, high = wilson(wins, wins + losses)
     change: Change = "better" if low > 0.5 else "worse" if high < 0.5 else "no difference"
-    reference = "the reference" if against is None else f"version {against}"
-    words = f"{name}: {wins} won, {losses} lost, {ties} tied against {reference}"
+    words = f"{row['suite']} {row['metric']}: {wins} won, {losses} lost, {ties} tied against version {against}"
     share = {"win_rate": wins / (wins + losses) if wins + losses else None, "ci95": [low, high]}
-    return {
-        "what": name,
-        "change": change,
-        "words": words,
-        "wins": wins,
-        "ties": ties,
-        "losses": losses,
-        "against": against,
-        **share,
-    }
+    return {"what": f"{row['suite']} {row['metric']}", "change": change, "words": words, **row, **share}
 
 
 def _metric(suite: str, name: str, now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:

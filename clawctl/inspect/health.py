@@ -21,6 +21,7 @@ from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_
 from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published
+from clawctl.run.holdout import HELD_OUT
 from clawctl.run.lineage import read_lineage, refusals_in_a_row
 from clawctl.run.policies import list_versions
 
@@ -73,6 +74,7 @@ def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | N
             "waiting_for_trainer": sum(row.why_not == "waiting for the trainer" for row in joined.rows),
             "trained": sum(row.step is not None for row in joined.rows),
         },
+        "held_out": held_out(joined),
         "keys": shares_of_keys(joined),
         "shards_without_verdicts": len(unjudged(run)),
         "not_trained": not_trained(joined),
@@ -103,6 +105,14 @@ def not_trained(joined: Joined) -> dict[str, int]:
     """Number of untrained turns by reason, the most frequent first."""
     reasons = Counter(row.why_not for row in joined.rows if row.why_not is not None)
     return {str(reason): count for reason, count in reasons.most_common() if reason not in _NOT_WAITING}
+
+
+def held_out(joined: Joined) -> dict[str, int]:
+    """Number of held-out turns, of their sessions, and of all sessions that were captured."""
+    captured = [row.turn for row in joined.rows if row.turn["source"] == "serve"]
+    held = [turn for turn in captured if turn["untrainable_reason"] == HELD_OUT]
+    sessions = (len({(turn["user"], turn["session_id"]) for turn in some}) for some in (held, captured))
+    return {"turns": len(held), **dict(zip(("sessions", "of_sessions"), sessions, strict=True))}
 
 
 def redacted_by(joined: Joined) -> dict[str, int]:
@@ -264,6 +274,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         ),
         ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained, {turns['open']} in open sessions")),
         ("waiting", Text(waits)),
+        *([("held out", Text(_held_out_line(found["held_out"])))] if found["held_out"]["turns"] else []),
         *([("keys", one_line(_keys_line(found["keys"]), 300))] if found["keys"] else []),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
     ]
@@ -293,6 +304,11 @@ def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:
         lines.append(("paused", one_line(f"{paused.get('problem')}; {paused.get('fix')}", 500)))
         lines[-1][1].stylize("red")
     return lines
+
+
+def _held_out_line(held: dict[str, int]) -> str:
+    turns = counted(held["turns"], "turn")
+    return f"{turns} of {held['sessions']} of {held['of_sessions']} sessions measure versions and are never trained (eval.holdout)"
 
 
 def _keys_line(keys: dict[str, dict[str, float]]) -> str:

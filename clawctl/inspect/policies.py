@@ -12,6 +12,7 @@ from clawctl.inspect.tables import cut_to, problem_lines, since
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
 from clawctl.run.directory import RunDir
 from clawctl.run.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
+from clawctl.run.names import number_of
 from clawctl.run.policies import live_version, read_moves
 
 _EVIDENCE = ("evidence", "share", "watch", "spent")  # of a record: what the gate, shared sessions and live traffic showed; cost
@@ -138,7 +139,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "decision": measured["decision"],
             "compared": measured["compared"],
             **{name: measured[name] for name in _EVIDENCE},
-            "comparisons": comparisons(measured),
+            "comparisons": _tallies(measured),
             "created_at": policy.created_at,
         })  # fmt: skip
     return found
@@ -182,16 +183,30 @@ def estimate(row: dict[str, Any], metric: tuple[str, str]) -> str:
 
 
 def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The answers of a version and of the version it had to replace to the same tasks, from its eval record: by suite and reference
-    there, in one list here. Other content is skipped."""
-    stored, against = record.get("comparisons"), (record.get("decision") or {}).get("against")
-    suites = stored.values() if isinstance(stored, dict) else ()
-    lists = (found.get(str(against), []) for found in suites if isinstance(found, dict))
-    return [one for found in lists if isinstance(found, list) for one in found if isinstance(one, dict) and _is_comparison(one)]
+    """The comparisons in the eval record of a candidate, each with its `suite` and the version that it is `against`. The record
+    has them by suite and reference. Everything else in it is skipped."""
+    by_suite = record.get("comparisons")
+    found = []
+    for suite, by_reference in by_suite.items() if isinstance(by_suite, dict) else ():
+        for against, some in by_reference.items() if isinstance(by_reference, dict) else ():
+            usable = [one for one in some if isinstance(one, dict) and _is_comparison(one)] if isinstance(some, list) else []
+            found += [{**one, "suite": suite, "against": number_of(against)} for one in usable]
+    return found
 
 
 def _is_comparison(one: dict[str, Any]) -> bool:
     return all(isinstance(one.get(side), int | float) for side in ("candidate", "reference"))
+
+
+Compared = dict[tuple[str, str, int | None], list[dict[str, Any]]]
+
+
+def by_row(found: Sequence[dict[str, Any]]) -> Compared:
+    """Comparisons by suite, metric and reference version."""
+    rows: Compared = {}
+    for one in found:
+        rows.setdefault((one["suite"], str(one.get("metric")), one["against"]), []).append(one)
+    return rows
 
 
 def tally(found: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
@@ -199,6 +214,14 @@ def tally(found: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
     wins = sum(one["candidate"] > one["reference"] for one in found)
     losses = sum(one["candidate"] < one["reference"] for one in found)
     return wins, len(found) - wins - losses, losses
+
+
+def _tallies(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Wins, ties and losses by suite, metric and reference version."""
+    return [
+        {"suite": suite, "metric": metric, "against": against, **dict(zip(("wins", "ties", "losses"), tally(found), strict=True))}
+        for (suite, metric, against), found in by_row(comparisons(record)).items()
+    ]
 
 
 def gate_of(row: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
 from clawctl.run.directory import RunDir
+from clawctl.run.holdout import HELD_OUT
 from clawctl.run.shards import UnreadableShard, read_table
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -23,6 +24,7 @@ _OF_STEP = (
     "loss", "grad_norm", "clip_grad", "lr", "turns", "trained_tokens", "reward_mean", "reward_std", "masked_fraction",
     "mismatch_mean",
 )  # fmt: skip
+_HELD_OUT_MEANS = "this session measures new versions and is never trained (eval.holdout); `clawctl eval` compares versions on it"
 _IGNORABLE = (
     "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens",
     "bad_words", "allowed_token_ids", "ignore_eos",
@@ -189,6 +191,8 @@ def _lines(found: dict[str, Any]) -> list[Text]:
     lines = [_line("reward", found["worth"])]
     if found["turn"]["parent_evidence"] is not None:
         lines.append(_line("continues", f"turn {found['turn']['parent'][:8]}, by {found['turn']['parent_evidence']}"))
+    if found["turn"]["why_not_trained"] == HELD_OUT:
+        lines.append(_line("held out", _HELD_OUT_MEANS))
     if found["episode"] is not None:
         lines += _episode_lines(found["episode"])
     if found["cure"] is not None:

@@ -38,7 +38,7 @@ class Panel:
         """Raises ClawError if the recipe's judge cannot be created."""
         self.settings = recipe.judge
         self.client = JudgeClient(run, recipe, patience_s)
-        self.judge = _make_judge(run, recipe.judge, self.client)
+        self.judge = make_judge(run, recipe.judge, self.client)
         self.ratings = Ratings(run)
         self.ratings.look()
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
@@ -90,7 +90,7 @@ class Panel:
         await self.client.close()
 
 
-def _make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge:
+def make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge:
     """The judge that the recipe chooses (`judge.by`): a chat model, unless it names a reward model."""
     if settings.prm is not None:
         from clawctl.judge.prm import PRMJudge  # imports torch
@@ -112,7 +112,7 @@ class LLMJudge:
 
     def __init__(self, client: JudgeClient, settings: JudgeConfig) -> None:
         self._client, self._settings = client, settings
-        self._chars = _first_chars(client, settings)
+        self._chars = first_chars(client, settings)
         self._plain = partial(plain_words, knows=knows if client.asks_demo_model else None)
         self.name = f"{client.model} prompt {PROMPT_VERSION}"
 
@@ -176,14 +176,14 @@ class LLMJudge:
         """Do nothing: the creator of the client closes it."""
 
 
-def _first_chars(client: JudgeClient, settings: JudgeConfig) -> int:
+def first_chars(client: JudgeClient, settings: JudgeConfig) -> int:
     """How many characters of a turn the judge is shown at first."""
     return settings.view_chars or (DEMO_CHARS if client.asks_demo_model else VIEW_CHARS)
 
 
 async def _hint_apart(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
     """Ask for a hint apart from the votes (`judge.hints: apart`): at most one candidate."""
-    view, fence = view_turn(turn, settings.history_chars, _first_chars(client, settings)), new_fence()
+    view, fence = view_turn(turn, settings.history_chars, first_chars(client, settings)), new_fence()
     messages = hint_messages(view.request, view.answer, view.next_state, view.role, fence, view.earlier)
     try:
         answer = await client.ask(messages, settings.hint_model)

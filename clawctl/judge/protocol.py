@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from clawctl.errors import ClawError
+from clawctl.run.holdout import HELD_OUT
 from clawctl.run.rows import Message, is_judged
 from clawctl.run.shards import read_columns
 
@@ -27,6 +28,9 @@ class Evidence:
 
     @property
     def judged(self) -> bool:
+        """Also what is held out: `eval` asks how such answers were received."""
+        if self.untrainable_reason == HELD_OUT:
+            return self.next_state is not None or self.feedback is not None
         return is_judged(self.trainable, self.source, self.untrainable_reason)
 
 

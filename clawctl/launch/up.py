@@ -25,6 +25,7 @@ from rich.text import Text
 from clawctl.backoff import backoff_s
 from clawctl.config import Recipe, environment_with
 from clawctl.errors import ClawError
+from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
 from clawctl.process import hidden
 from clawctl.run.directory import RunDir, sole_worker
@@ -48,8 +49,9 @@ _COLOURS = {
 _PR_SET_PDEATHSIG = 1
 
 
-def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
-    """Run the stages of `recipe.up.stages` until they are done or a signal stops them. Raises ClawError if a stage refuses its
+def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: bool = False) -> None:
+    """Run the stages of `recipe.up.stages` until they are done or a signal stops them. With `live`, stdout is a terminal and shows
+    their status instead of their log. Raises ClawError if a stage refuses its
     recipe (exit code 2); such a stage is not restarted."""
     if recipe.gate is not None and "eval" not in recipe.up.stages:
         raise ClawError(
@@ -60,9 +62,11 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str) -> None:
     if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
         raise one_version_trouble(asked)
     with sole_worker(run, "up"), _log_file(run.log("up")) as file:
-        log = MergedLog(file)
+        status = LiveStatus(run) if live else None
+        log = MergedLog(file, status)
         children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]
-        asyncio.run(_supervise(children, log))
+        with status.follow(children) if status is not None else contextlib.nullcontext():
+            asyncio.run(_supervise(children, log))
 
 
 def _log_file(path: Path) -> TextIO:
@@ -80,16 +84,20 @@ def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[
 
 
 class MergedLog:
-    """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`."""
+    """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`. With a
+    `status`, that shows what matters of them instead of stderr."""
 
-    def __init__(self, file: TextIO):
-        self._file = file
+    def __init__(self, file: TextIO, status: LiveStatus | None = None):
+        self._file, self._status = file, status
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def say(self, stage: str, line: str) -> None:
         text = plain(line, _LONGEST_LINE)
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not stop the stages
-            self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
+            if self._status is not None:
+                self._status.heard(stage, text)
+            else:
+                self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
         with contextlib.suppress(OSError):  # a key that serve shows once is shown on the terminal only
             self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>7} | {hidden(text)}\n")
             self._file.flush()
@@ -103,14 +111,19 @@ class Child:
         self.process: asyncio.subprocess.Process | None = None
         self.last_pid: int | None = None
         self.last_lines: deque[str] = deque(maxlen=6)
-        self.stopping = False
+        self.stopping = self.finished = False
+        self.starts, self.began = 0, 0.0
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None
 
     async def keep(self) -> None:
         """Run the stage and restart it whenever it dies, until it is finished or `stopping`. Raises ClawError if it refuses its
         recipe."""
         failures = 0  # in a row
         while True:
-            began = time.monotonic()
+            self.began, self.starts = time.monotonic(), self.starts + 1
             code = await self._run_once()
             if self.stopping:
                 return
@@ -118,11 +131,13 @@ class Child:
                 raise self._refusal()
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
                 self.log.say("up", "train has made all steps")
+                self.finished = True
                 return
             if code == 0 and self.stage == "play":
                 self.log.say("up", "play has played all episodes")
+                self.finished = True
                 return
-            failures = 1 if time.monotonic() - began >= _STEADY_S else failures + 1
+            failures = 1 if time.monotonic() - self.began >= _STEADY_S else failures + 1
             first_s = self.recipe.up.backoff_s
             wait_s = backoff_s(failures, first_s, max(first_s, _LONGEST_WAIT_S))
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

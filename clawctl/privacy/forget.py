@@ -27,7 +27,7 @@ from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.policies import list_versions, read_policy
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
-_LEFT_ALONE = ("policies", "eval", "locks", "logs", "captures", "feedback", "trajectories")
+_LEFT_ALONE = ("policies", "locks", "logs", "captures", "feedback", "episodes", "trajectories")
 _PATIENCE_S = 120.0  # for workers that were asked to end: a step of training may take a while
 _LOOK_S = 0.05  # shorter than any supervisor waits before it starts a worker again
 
@@ -48,9 +48,10 @@ class Forgotten:
 def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
     """Carry out `wish`; with `retrain` go back to the last policy that learned nothing of it, nor of what was forgotten earlier.
 
-    Raises ClawError while collect, train, or a judge of these turns works; with `end_workers` they are asked to end and waited for.
+    Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited
+    for.
     """
-    stages = () if dry_run else ("collect", "train", "eval") if retrain else ("collect", "train")
+    stages = () if dry_run else ("collect", "train", "eval")
     with _at_rest(run, stages, end_workers):
         chosen = choose(run, wish) if wish is not None else Chosen()
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_learned_earlier(run) if retrain else [])})
@@ -82,7 +83,7 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
             return True
         return wish is not None and wish.user is not None and row.get("key") == wish.user
 
-    for folder in (run.feedback, run.captures):
+    for folder in (run.feedback, run.episodes, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:
             _count(run, path, rewrite_appended(path, belongs), done)
     for path in published(run.trajectories, ".parquet"):

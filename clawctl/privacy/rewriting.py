@@ -18,7 +18,7 @@ from clawctl.run.shards import UnreadableShard, read_table, rewrite_shard
 
 _GONE = object()
 _MOMENT_S = 0.1
-_IDS = ("turn_id", "exchange_id", "completion_id", "response_id", "id")
+_IDS = ("turn_id", "exchange_id", "completion_id", "response_id", "id", "task_id")
 _HANDLE = 24  # letters and digits of an id of ours; clients know it as `chatcmpl…`
 
 

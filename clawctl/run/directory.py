@@ -77,6 +77,7 @@ class RunDir:
     feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
     episodes = _Place("episodes")  # `<worker>-<n>.jsonl`: what is played; a worker appends a line before its episode begins
     position = _Place("collect.json")  # how far collect has read the captures
+    holdout = _Place("holdout.json")  # the shares of held-out sessions, each with the time from which it counts
     trajectories = _Place("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
     verdicts = _Place("verdicts")  # `<stem>.parquet`: judge publishes, the same stem
     reward_range = _Place("verdicts", "custom-range.json")  # the scale of a custom reward model

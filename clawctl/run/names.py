@@ -9,7 +9,7 @@ from clawctl.errors import Damaged
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_OTHER_NAMES = frozenset(("live", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))  # in policies/ and train/
+_OTHER_NAMES = frozenset(("live", "shared", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))  # in policies/ and train/
 _OTHER_SUFFIXES = (".json", ".jsonl", ".bin", ".tmp")
 _LONGEST = 200  # bytes; a suffix and a mark of a temporary file must fit behind it
 

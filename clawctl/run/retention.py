@@ -5,7 +5,7 @@ effort, and what a stage still needs stays.
 
 Whole files are deleted, the oldest first. Serve begins a new capture file each day, so that files can expire. A trajectory shard is
 deleted only after all captures it may come from, because collect rebuilds missing shards from captures. Policies, the ledger and
-eval records stay.
+eval records stay. The numbers in an eval record stay as well, but not the texts of turns that are deleted.
 """
 
 import fcntl
@@ -14,15 +14,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from clawctl.config import PrivacyConfig, Recipe
-from clawctl.run.checksums import read_sealed
-from clawctl.run.directory import RunDir, published
+from clawctl.errors import Damaged
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published
 from clawctl.run.done_with import DoneWith
 from clawctl.run.lines import whole_end
-from clawctl.run.shards import UnreadableShard, merged_from
+from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,8 @@ def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool 
         stored = _marked(run, recipe, stored)
     gone = choose(stored, recipe.privacy, time.time() if now is None else now)
     files = [path for entry in gone for path in entry.paths]
+    if not dry_run:
+        _remove_texts(run, {turn_id for path in files if path.parent == run.trajectories for turn_id in _turn_ids(path)})
     for entry in gone if not dry_run else []:
         for path in entry.paths:
             _remove(path, entry.newest)
@@ -120,7 +124,7 @@ def _stored(run: RunDir) -> list[Stored]:
 
 
 def _rating_files(run: RunDir) -> list[Path]:
-    return list(published(run.feedback, ".jsonl")) if run.feedback.exists() else []
+    return [*published(run.feedback, ".jsonl"), *published(run.episodes, ".jsonl")]
 
 
 def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
@@ -175,6 +179,36 @@ def _first_moment(path: Path) -> float:
             return float(orjson.loads(file.readline())["created_at"])
     except (OSError, LookupError, TypeError, ValueError):
         return float("-inf")
+
+
+def _turn_ids(path: Path) -> list[str]:
+    try:
+        return read_turn_ids(path)
+    except (UnreadableShard, FileNotFoundError):
+        return []
+
+
+def _remove_texts(run: RunDir, turn_ids: set[str]) -> None:
+    """Take the texts of these turns out of the eval records of all policies."""
+    for path in sorted(run.folder("eval").rglob("*.json")) if turn_ids else []:
+        data = path.read_bytes()
+        if not any(turn_id.encode() in data for turn_id in turn_ids):
+            continue
+        try:
+            publish_bytes(path, sealed(orjson.dumps(_without_texts(read_sealed(data), turn_ids))))
+        except Damaged:
+            path.unlink()  # nobody can read it, and it names a turn that is deleted
+
+
+def _without_texts(value: Any, turn_ids: set[str]) -> Any:
+    """`value` with an empty object in place of each that has one of these as its `turn_id`."""
+    if isinstance(value, dict):
+        if value.get("turn_id") in turn_ids:
+            return {}
+        return {key: _without_texts(inner, turn_ids) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [kept for inner in value if (kept := _without_texts(inner, turn_ids)) != {}]
+    return value
 
 
 def _remove(path: Path, newest: float) -> None:

@@ -33,8 +33,8 @@ from clawctl.serve.about import About
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.bodies import BodyReader
 from clawctl.serve.capture import Capture
-from clawctl.serve.control import CONTROLS, control, score
-from clawctl.serve.dialects import Ask, Dialect, Refusal, chat, completions, messages, responses
+from clawctl.serve.control import CONTROLS, control, score, score_ids
+from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, ShownToken, chat, completions, messages, responses
 from clawctl.serve.episodes import Replay, Retries, capability_in, hints_of, is_capability, never, opened, sampling_rule
 from clawctl.serve.hints import agent_of, client_of, read_hints
 from clawctl.serve.hosts import Cors, Hosts
@@ -247,13 +247,22 @@ class Gateway:
         if for_training:
             ask = self._as_the_recipe_samples(ask, headers, visit)
         capture = self._capture if self._capture.on and for_training else None
-        asks = [ask]
+        asks, plain = [ask], partial(completions.Completions)
         if ask.prompts:
             asks = await completions.each_prompt(ask, self._text_of)
-            writer = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in asks])
+            writer = plain = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in asks])
         handle = new_handle()
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.one_more(visit.key))
+            if ask.score_from is not None:
+                scored = [await self._scored(each) for each in asks]
+                writer = partial(plain, scored=scored)
+                if ask.max_tokens == 0:
+                    choices = [
+                        Choice(i, handle, finish_reason="length", prompt_tokens=len(tokens), completion_ids=[])
+                        for i, tokens in enumerate(scored)
+                    ]
+                    return Response(writer(replace(ask, n=1), handle).whole(choices), media_type="application/json")
             try:
                 session = hints.get("session_id")
                 replies = [reply for each in asks for reply in await self._versions.begin(each, stack, session, for_training)]
@@ -270,6 +279,19 @@ class Gateway:
             stack.callback(self._ended, answer, visit)
             kept = stack.pop_all()
         return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
+
+    async def _scored(self, ask: Ask) -> list[ShownToken]:
+        """The tokens of a prompt with their logprobs. Raises Refusal."""
+        prompt, first = ask.prompts[0], ask.score_from or 1
+        if isinstance(prompt, str):
+            raise Refusal(400, "'logprobs' with 'echo' needs a prompt of token ids", "prompt")
+        logprobs = await score_ids(self._versions, ask.model, prompt, first, ask.key) if first < len(prompt) else []
+
+        def shown() -> list[ShownToken]:
+            known = [*[None] * min(first, len(prompt)), *logprobs]
+            return [ShownToken(self._capture.text_of([token]), value, []) for token, value in zip(prompt, known, strict=True)]
+
+        return await self._lines.run(ask.key, len(prompt), shown)
 
     async def _text_of(self, key: str, ids: tuple[int, ...]) -> str:
         """The text of token ids; "" if no tokenizer is known."""

@@ -1,5 +1,6 @@
 """What only the run's own key may ask of the engine: the logprobs of given token ids, pauses, and room in its memory."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -29,6 +30,16 @@ async def score(versions: Versions, raw: bytes, key: str) -> dict[str, Any]:
         raise Refusal(400, "'first' must be the index of one of the ids", "first")
     version, logprobs = await versions.live.score(asked.ids, asked.first, await versions.pinned(asked.model))
     return {"object": "score", "model": asked.model, "version": version, "logprobs": logprobs}
+
+
+async def score_ids(versions: Versions, model: str, ids: Sequence[int], first: int, key: str) -> list[float]:
+    """The logprobs of `ids[first:]`, for a plain completion with `echo` and `logprobs`. Raises Refusal."""
+    _check_key(key)
+    try:
+        return (await versions.live.score(ids, first, await versions.pinned(model)))[1]
+    except Refusal as refusal:
+        param = "prompt" if refusal.param == "ids" else refusal.param
+        raise Refusal(refusal.status, refusal.message, param, refusal.code) from refusal
 
 
 class UnloadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -40,7 +40,7 @@ class Sharing:
         share = self._share
         if self._holding is not None and self._holding[0] != share:
             self.end()
-        if share is None or ask.prompts or share.version == self._live.version:
+        if share is None or ask.prompts or share.version == self._live.version or not hasattr(self._live, "at_once"):
             if session:  # it keeps its version when a share begins; sessions without a name show that they are older
                 self._answered_by(f"{ask.key} {session}", None)
             return None

@@ -14,6 +14,7 @@ from typing import Any
 from clawctl.config import Recipe, TrainConfig
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings
+from clawctl.run.holdout import HELD_OUT
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
@@ -324,6 +325,9 @@ class Feed:
 
     def _admit(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
         """Let a turn wait, or refuse it."""
+        if turn.untrainable_reason == HELD_OUT:
+            self._refuse(turn.turn_id, HELD_OUT)  # nothing is learned from it: its group does not see its reward either
+            return
         if turn.policy_version is not None and turn.policy_name != self.run.policy:
             self._refuse(turn.turn_id, OTHER_POLICY)  # it is compared with no turn of this one either
             return

@@ -12,6 +12,7 @@ import orjson
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
 from clawctl.http_client import Broken, Client, fetch, proxy_for
+from clawctl.train.advantages import likeliest
 from clawctl.train.sample import Batch, Sample
 
 CALLS = 8  # at a time
@@ -90,9 +91,9 @@ def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:
     """The recipe's, if it names a URL. Raises ClawError."""
     if not config.teacher.startswith("http"):
         return None
-    if config.method in ("opd_topk", "hybrid"):
-        problem = f"train.method {config.method} compares whole distributions, which a teacher behind a URL does not return"
-        raise ClawError(problem, "use train.teacher self, base or ema, or train.method opd or combine", 2)
+    if likeliest(config) is not None:
+        problem = f"train.method {config.method} compares whole distributions here, which a teacher behind a URL does not return"
+        raise ClawError(problem, "use train.teacher self, base or ema, or train.method opd or combine without train.topk", 2)
     return RemoteTeacher(config.teacher, config.teacher_model, config.teacher_api_key)
 
 

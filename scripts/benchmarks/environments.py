@@ -1,7 +1,8 @@
 """What the built-in environments promise: a sandbox that holds, and verdicts that are right and cannot be forged.
 
 Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and with nothing done), `cheats` (the best score
-that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed).
+that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed), `faults` (what failed
+episodes change for the others), `kill` (outcomes after a SIGKILL of any process) and `load` (many episodes at once).
 What each metric means, the bars and the last results: docs/benchmarks.md.
 
 The command exits with code 1 when a metric misses its bar.
@@ -9,16 +10,23 @@ The command exits with code 1 when a metric misses its bar.
 
 import argparse
 import importlib
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.table import Row, make_parser, report
 
-CASES = ("oracle", "noop", "cheats", "breakout")  # case NAME is measured by environments_NAME.rows(options)
+CASES = ("oracle", "noop", "cheats", "breakout", "faults", "kill", "load")  # environments_NAME.rows(options, folder)
 BARS = {  # metric of a case: the smallest and the largest value that passes
     ("oracle", "score"): (1.0, 1.0),
     ("noop", "score"): (0.0, 0.0),
     ("cheats", "score_max"): (0.0, 0.0),
     ("breakout", "escaped"): (0.0, 0.0),
+    ("faults", "advantage_change"): (0.0, 1e-9),
+    ("kill", "lost_outcomes"): (0.0, 0.0),
+    ("kill", "doubled_outcomes"): (0.0, 0.0),
+    ("load", "refused_requests"): (0.0, 0.0),
+    ("load", "environment_share"): (0.0, 0.4),
 }
 
 
@@ -40,7 +48,8 @@ def read_options() -> argparse.Namespace:
 
 def measure(case: str, options: argparse.Namespace) -> list[Row]:
     module: Any = importlib.import_module(f"scripts.benchmarks.environments_{case}")
-    rows: list[Row] = module.rows(options)
+    with tempfile.TemporaryDirectory(prefix="clawctl-environments-") as folder:
+        rows: list[Row] = module.rows(options, Path(folder))
     return rows
 
 

@@ -7,6 +7,7 @@ that are compared outside of the sandbox, as a row of SWE-bench has it.
 import argparse
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from clawctl.environments.swe import environment as swe
@@ -167,7 +168,7 @@ def _quoted(code: str) -> str:
     return "'" + code.replace("\\\\n", "\\x00").replace("'", "'\\''").replace("\n", "\\n").replace("\x00", "\\\\n") + "'"
 
 
-def rows(options: argparse.Namespace) -> list[Row]:
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     return asyncio.run(_rows(options))
 
 

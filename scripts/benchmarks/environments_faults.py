@@ -95,8 +95,8 @@ def measured(run: RunDir, recipe: Path, tasks: int) -> list[Row]:
     batch = feed.take(0, time.time() + _LATER_S)
     found: dict[tuple[int, int], set[float]] = {}
     for sample in batch.samples if batch is not None else []:
-        _, number, attempt, _ = sample.session_id.split("-")
-        found.setdefault((int(number), int(attempt)), set()).add(sample.credit or 0.0)
+        _, told_number, told_attempt, _ = sample.session_id.split("-")
+        found.setdefault((int(told_number), int(told_attempt)), set()).add(sample.credit or 0.0)
     change, counted, failed = 0.0, 0.0, 0
     for number in range(tasks):
         rewards = {attempt: reward_of(number, attempt) for attempt in range(ATTEMPTS)}

@@ -3,9 +3,11 @@
 import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from clawctl.environments import Split
 from clawctl.environments.swe import environment as swe
 from clawctl.environments.swe.environment import Swe
 from clawctl.environments.terminal import environment as terminal
@@ -25,19 +27,16 @@ Solve = Callable[[Any, str | None], Awaitable[Graded]]
 def tasks(options: argparse.Namespace) -> list[tuple[str, Solve, list[Any]]]:
     """Each environment with its tasks, training and held out."""
     number = 6 if options.quick else 24
-    drawn = [(split, number // 2) for split in ("train", "eval")]
+    splits: tuple[Split, ...] = ("train", "eval")
+    count = number // 2
     return [
-        (
-            "terminal",
-            terminal.solve,
-            [task.spec for split, count in drawn for task in Terminal().tasks(split, count, options.seed)],
-        ),  # type: ignore[arg-type]
-        ("swe", swe.solve, [task.spec for split, count in drawn for task in Swe().tasks(split, count, options.seed)]),  # type: ignore[arg-type]
+        ("terminal", terminal.solve, [task.spec for split in splits for task in Terminal().tasks(split, count, options.seed)]),
+        ("swe", swe.solve, [task.spec for split in splits for task in Swe().tasks(split, count, options.seed)]),
         ("toolcall", _toolcall, [draw_question(options.seed * 1000 + place) for place in range(number * 4)]),
     ]
 
 
-def rows(options: argparse.Namespace) -> list[Row]:
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     return score_rows("oracle", None, options)
 
 

@@ -40,7 +40,7 @@ class Visit:
         self.page.goto(self.url + path)
 
     def text(self) -> str:
-        return self.page.locator("main").inner_text()
+        return str(self.page.locator("main").inner_text())
 
     def number(self, text: str) -> int:
         return int(text.replace(",", "").split()[0])
@@ -96,7 +96,7 @@ def _play(browser: Browser, run: RunDir, link: dict[str, Any], name: str, work: 
 def _show(browser: Browser, link: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for scheme, width in (("light", 1200), ("dark", 1200), ("light", 360)):
-        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type, unused-ignore]
         page = context.new_page()
         page.goto(link["login"])
         page.wait_for_url(link["url"])

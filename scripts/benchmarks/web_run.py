@@ -235,8 +235,9 @@ def _write_eval(run: RunDir, version: int, at: float, rng: random.Random) -> Non
         "ability": {"correct": _estimate(0.78 + 0.002 * better, 200), "by_role": {}},
     }
     examples = [_example(task, version) for task in range(1, 6)]
-    comparisons = [_comparison(task, rng.random() < 0.5 + 0.04 * better) for task in range(40 if version else 0)]
     parent = DEAD.get(version - 1, version - 1)
+    compared = [_comparison(task, rng.random() < 0.5 + 0.04 * better) for task in range(40)]
+    comparisons = {"own": {str(parent): compared}} if version else {}
     refused = version in DEAD
     reason = "personalisation satisfaction fell" if refused else "better on 3 of 3 metrics"
     decision = {"promote": None if not version else not refused, "reason": reason, "against": parent if version else None}

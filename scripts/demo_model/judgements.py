@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from clawctl.environments.homework.grammar import capitalised, casual
+from clawctl.environments.grammar import capitalised, casual
 from clawctl.environments.homework.people import content_words
 from clawctl.environments.homework.problems import Problem, Role, make_tasks
 from clawctl.judge.prompts import judge_messages

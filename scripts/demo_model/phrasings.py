@@ -8,7 +8,7 @@ import re
 from random import Random
 from typing import Literal
 
-from clawctl.environments.homework.grammar import PhraseGrammar, Phrasings, capitalised, casual
+from clawctl.environments.grammar import PhraseGrammar, Phrasings, capitalised, casual
 from clawctl.environments.homework.phrasings import PEOPLE
 from clawctl.environments.homework.problems import NAMES, THINGS, Role
 

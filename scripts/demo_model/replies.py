@@ -8,7 +8,7 @@ Every teacher's comment copies the pupil's sum, then gives the right one, then j
 from random import Random
 from typing import Literal
 
-from clawctl.environments.homework.grammar import PhraseGrammar, capitalised
+from clawctl.environments.grammar import PhraseGrammar, capitalised
 from clawctl.environments.homework.problems import Problem, Step
 
 Style = Literal["ai", "human"]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawctl.environments.homework.grammar import Phrasings, casual
+from clawctl.environments.grammar import Phrasings, casual
 from clawctl.environments.homework.problems import Problem, is_correct, make_tasks
 from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.judge.prompts import read_vote

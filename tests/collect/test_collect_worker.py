@@ -27,7 +27,7 @@ def run(tmp_path) -> RunDir:
 
 
 def recipe(**settings: object) -> Recipe:
-    return Recipe.model_validate({"collect": {"shard_age_s": 0.1, **settings}})
+    return Recipe.model_validate({"collect": {"shard_age_s": 0.1, **settings}, "eval": {"holdout": 0}})
 
 
 def rows_of(run: RunDir) -> list[Turn]:
@@ -67,7 +67,7 @@ class Dial:
 @pytest.fixture
 def start(run, start_worker) -> Callable:
     """Starts `clawctl collect` as its own process."""
-    return lambda: start_worker("collect", run, "collect: {shard_age_s: 0.05, shard_turns: 7}\n")
+    return lambda: start_worker("collect", run, "collect: {shard_age_s: 0.05, shard_turns: 7}\neval: {holdout: 0}\n")
 
 
 def test_once_publishes_what_is_complete_and_leaves_the_rest_for_the_next_run(run) -> None:

@@ -10,7 +10,7 @@ import pytest
 from made_exchanges import system, user
 
 from clawctl.collect.worker import collect
-from clawctl.config import Recipe
+from clawctl.config import EvalConfig, Recipe
 from clawctl.run.directory import published
 from clawctl.run.rows import Message, Turn
 from clawctl.run.shards import read_turns
@@ -60,7 +60,7 @@ class Talk:
 
 def stitched(server: Server) -> dict[str, Turn]:
     """All rows after a `clawctl collect --once`."""
-    collect(server.run, Recipe(), once=True)
+    collect(server.run, Recipe(eval=EvalConfig(holdout=0)), once=True)
     rows = [row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)]
     assert len({row.turn_id for row in rows}) == len(rows)
     return {row.turn_id: row for row in rows}
@@ -195,7 +195,7 @@ def test_a_request_that_the_engine_refuses_as_too_long_is_the_next_state_of_the_
     words = "and now this: " + "word " * 2500
     assert ask([opening, {"role": "assistant", "content": answer}, user(words)]).status_code == 400
     until(lambda: len([line for line in server.captured() if line["hints"]["session_id"] == headers["X-Session-Id"]]) == 2)
-    collect(server.run, Recipe(), once=True, end_sessions=True)
+    collect(server.run, Recipe(eval=EvalConfig(holdout=0)), once=True, end_sessions=True)
     rows = [row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)]
     (row, refused) = sorted((row for row in rows if row.session_id == headers["X-Session-Id"]), key=lambda row: row.turn_index)
     assert (row.next_state, row.trainable) == ([user(words)], True)

@@ -16,14 +16,16 @@ from clawctl.collect.worker import collect
 from clawctl.config import CollectConfig, Recipe
 from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused, ask
-from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, graded, make_plan
+from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, graded, is_ready, make_plan
 from clawctl.errors import ClawError
 from clawctl.inspect.why import show_why
+from clawctl.privacy.chosen import Wish
+from clawctl.privacy.forget import forget
 from clawctl.run.capabilities import LONGEST, Capability, episode_secret, issue, read_capability
 from clawctl.run.directory import published
 from clawctl.run.endings import ENDINGS, MOST_TRIES
 from clawctl.run.endpoint import Endpoint
-from clawctl.run.episodes import EpisodeSpec, Played
+from clawctl.run.episodes import EpisodeSpec, Played, SpecFile
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.rows import Turn
@@ -298,6 +300,7 @@ def test_what_was_played_is_not_played_again_and_another_round_or_seed_is(server
     again = played_by(server, environment, 4, seed=11)
     assert first.words == again.words == "12 episodes: 12 done; mean reward 0.50"
     assert len(environment.played) == 12
+    assert not list(server.run.locks.glob("play-*")), "a settled plan leaves no locks"
     played_by(server, environment, 2, seed=12)
     assert len(environment.played) == 18
 
@@ -325,6 +328,18 @@ def test_an_episode_that_was_killed_is_not_trained_and_leaves_its_attempt_to_the
     assert played.of(spec.number).settled == {}
 
 
+def test_a_forgotten_episode_leaves_neither_its_line_nor_its_outcome(server: Server) -> None:
+    spec = made_spec()
+    SpecFile(server.run).append(spec)
+    post(place_of(server, spec), "chat/completions", chat("forget me"))
+    give(server, spec)
+    assert len(rows_of(server, spec)) == 1
+    forget(server.run, Wish(session=spec.session_id), dry_run=False, retrain=False)
+    lines = [path for folder in (server.run.episodes, server.run.feedback) for path in folder.glob("*.jsonl")]
+    assert not [path for path in lines if spec.session_id.encode() in path.read_bytes()]
+    assert rows_of(server, spec) == []
+
+
 def test_the_turns_of_an_episode_are_in_one_shard(server: Server) -> None:
     specs = [made_spec() for _ in range(2)]
     for spec in specs:
@@ -337,3 +352,10 @@ def test_the_turns_of_an_episode_are_in_one_shard(server: Server) -> None:
         shards = [read_turns(path) for path in published(server.run.trajectories, ".parquet")]
         holding = [sum(turn.session_id == spec.session_id for turn in turns) for turns in shards]
         assert sorted(holding)[-2:] == [0, 3]
+
+
+def test_a_server_that_captures_nothing_is_refused_before_anything_is_played(tmp_path: Path) -> None:
+    with Server(tmp_path / "run", build_model(tmp_path / "model"), intercept=False) as deaf:
+        place = Endpoint(deaf.url, "key", "tiny")
+        with pytest.raises(ClawError, match="captures nothing"):
+            asyncio.run(is_ready(place))

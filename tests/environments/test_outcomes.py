@@ -77,7 +77,7 @@ def give(server: Server, session: str, key: str = "key", **body: Any) -> httpx.R
 
 def rows(server: Server) -> dict[str, Turn]:
     """All turns after a `clawctl collect --once`."""
-    collect(server.run, Recipe(), once=True)
+    collect(server.run, Recipe(eval=EvalConfig(holdout=0)), once=True)
     return {row.turn_id: row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)}
 
 
@@ -214,7 +214,8 @@ def test_a_dry_run_shows_turns_with_their_outcome(server: Server) -> None:
 
 def test_the_environment_and_the_suite_in_the_documents_run_as_they_stand_there(tmp_path: Path, server: Server) -> None:
     page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
-    environment, suite = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    environment, suite = (next(block for block in blocks if name in block) for name in ("class Capitals", "def manners"))
     (tmp_path / "capitals.py").write_text(environment)
     (tmp_path / "manners.py").write_text(suite)
     capitals = create(ENVIRONMENTS.load(f"{tmp_path / 'capitals.py'}:Capitals", "play"), "Capitals", "play")

@@ -86,7 +86,7 @@ def test_a_snapshot_is_taken_after_all_processes_have_ended_and_has_no_way_out()
     async def use(sandbox: Sandbox) -> None:
         await sandbox.run(
             "mkdir d; echo text > d/file; ln -s d/file good; ln -s /etc/passwd bad; ln -s ../tests worse; mkfifo pipe; "
-            "(setsid bash -c 'while :; do date +%N > late; done' &)"
+            "(setsid bash -c 'while :; do date +%N > late; done' &); until [ -e late ]; do sleep 0.01; done"
         )
         first = await sandbox.snapshot()
         assert sorted(files_of(first)) == ["d/file", "late"]

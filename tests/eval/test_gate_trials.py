@@ -9,6 +9,7 @@ import pytest
 
 from clawctl.config import Recipe
 from clawctl.eval.worker import Follower, Stopped
+from clawctl.inspect.policies import describe_policies
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, live_version, publish_policy
@@ -110,6 +111,8 @@ def test_a_clear_candidate_needs_one_round_and_the_record_has_the_evidence_and_t
     assert evidence["interval"][0] > 0
     assert found["spent"]["calls"] == 96
     assert found["spent"]["seconds"] > 0
+    described = describe_policies(run, [])[1]
+    assert (len(described["comparisons"]), described["spent"]["calls"]) == (48, 96)
     assert "is better: 19 won, 0 lost, 29 tied against the live version (version 0)" in found["decision"]["reason"]
 
 
@@ -170,6 +173,18 @@ def test_a_suite_without_further_tasks_goes_by_the_mean(tmp_path: Path) -> None:
     assert record(run, 1)["spent"]["calls"] == 8
     assert live_version(run) == 1
     assert "is lower by 0.50 on average, more than the 0.10 allowed: 0 won, 2 lost, 2 tied" in record(run, 2)["decision"]["reason"]
+
+
+def test_a_row_whose_metric_is_not_compared_keeps_the_candidate_out_and_names_the_metrics(tmp_path: Path) -> None:
+    recipe = recipe_for(tmp_path, options={"tasks": 4})
+    assert recipe.gate is not None
+    limits = [row.model_copy(update={"metric": "prefered"}) for row in recipe.gate.limits]
+    wrong = recipe.model_copy(update={"gate": recipe.gate.model_copy(update={"limits": limits})})
+    with answering(scored({0: half, 1: half})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, wrong)
+    assert live_version(run) == 0
+    assert "does not compare prefered; it compares preferred: correct the gate" in record(run, 1)["decision"]["reason"]
 
 
 def test_an_environment_plays_further_tasks_for_all_versions_and_each_only_once(tmp_path: Path) -> None:

@@ -47,6 +47,28 @@ def test_what_enters_and_leaves_the_engine_is_told_and_kept_to_the_id(server: Se
         assert (told.usage.prompt_tokens, told.usage.completion_tokens) == (len(ids), len(line["completion_ids"]))
 
 
+@pytest.mark.parametrize("name", ["tiny", "tiny@0"])
+def test_the_tokens_of_a_prompt_are_scored_with_echo_and_logprobs(server: Server, model_path: Path, name: str) -> None:
+    model, before = AutoModelForCausalLM.from_pretrained(model_path), len(server.captured())
+    ids = [5, 6, 7, 2, 9, 10, 11, 12]
+    expected = logprobs_of(model, ids[:1], ids[1:])
+    settings = {"model": name, "echo": True, "logprobs": 1}
+    scored = ask(server, prompt=[ids, ids[:3]], max_tokens=0, **settings).json()
+    told, short = (choice["logprobs"] for choice in scored["choices"])
+    assert told["token_logprobs"][0] is None
+    assert told["token_logprobs"][1:] == pytest.approx(expected, abs=1e-3)
+    assert short["token_logprobs"] == pytest.approx(told["token_logprobs"][:3], abs=1e-3)
+    assert len(told["tokens"]) == len(told["text_offset"]) == len(told["top_logprobs"]) == len(ids)
+    assert (scored["usage"]["completion_tokens"], len(server.captured())) == (0, before)  # nothing was sampled
+    tail = ask(server, prompt=ids, max_tokens=0, logprob_start_len=5, **settings).json()["choices"][0]["logprobs"]["token_logprobs"]
+    assert tail[:5] == [None] * 5
+    assert tail[5:] == pytest.approx(expected[4:], abs=1e-3)
+    for bias in ({"2": -100}, {"2": 100}):  # 2 is the end token, which is not shown
+        one = ask(server, prompt=ids, max_tokens=1, logit_bias=bias, **settings).json()["choices"][0]["logprobs"]
+        assert len(one["token_logprobs"]) == len(one["top_logprobs"]) == len(ids) + 1
+        assert one["token_logprobs"][1:-1] == pytest.approx(expected, abs=1e-3)
+
+
 def test_a_control_token_in_a_prompt_is_a_control_token_here_and_nowhere_else(server: Server) -> None:
     assert ask(server, prompt="<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n").status_code == 200
     assert server.captured()[-1]["prompt_ids"].count(1) == 2
@@ -112,7 +134,10 @@ def test_a_stop_string_ends_the_text_and_the_limit_is_sixteen_tokens_unless_said
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
-        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"echo": True, "logprobs": 1}, "prompt"),  # its ids are not known
+        ({"echo": True, "logprobs": 1, "stream": True, "prompt": [5, 6]}, "stream"),
+        ({"echo": True, "logprobs": 1, "prompt": [5, 10**6]}, "prompt"),
+        ({"echo": True, "max_tokens": 0, "prompt": [5, 6]}, "max_tokens"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),

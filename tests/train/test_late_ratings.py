@@ -95,3 +95,21 @@ def test_a_turn_whose_outcome_comes_late_is_worth_the_outcome_alone(run: RunDir,
     rate(run, "rated", 0.75)
     assert rewards_of(feed.take(0)) == {"judged": 0.5, "neutral": -0.25, "rated": 0.75, "last": -0.25, "other": 1.0}
     assert rewards_of(make_feed(run, sampler, batch_turns=5).take(0)) == rewards_of(feed.take(0)), "and after a restart"
+
+
+@pytest.mark.parametrize("method", ["binary", "grpo"])
+def test_a_held_out_turn_is_never_trained_whatever_is_said_of_it_later(run: RunDir, sampler: Sampler, method: str) -> None:
+    held = replace(sampler.turn("held", tokens=3), trainable=False, untrainable_reason="held out", group_id="g")
+    others = [replace(sampler.turn(name, tokens=3), group_id="g") for name in ("good", "bad")]
+    publish_shard(run, "a", [(held, -1.0, "Be brief."), (others[0], 1.0, None), (others[1], -1.0, None)])
+    feed = make_feed(run, sampler, method=method, batch_turns=2)
+    rate(run, "held", -1.0)
+    batch = feed.take(0, now=time.time() + 1e6)
+    rate(run, "held", 1.0)
+    assert rewards_of(batch) == {"good": 1.0, "bad": -1.0}
+    feed.done(["good", "bad"], "trained")
+    assert feed.take(0, now=time.time() + 2e6) is None
+    assert rewards_of(make_feed(run, sampler, method=method, batch_turns=2).take(0, now=time.time() + 3e6)).keys() == {
+        "good",
+        "bad",
+    }

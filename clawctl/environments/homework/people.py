@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.environments.homework.grammar import PhraseGrammar, Phrasings, casual
+from clawctl.environments.grammar import PhraseGrammar, Phrasings, casual
 from clawctl.environments.homework.phrasings import PEOPLE
 from clawctl.environments.homework.problems import NAMES, Problem, Role, is_correct, make_tasks, numbers_in
 from clawctl.environments.homework.satisfaction import satisfaction

@@ -155,15 +155,17 @@ async def open_sandbox(
     packages: tuple[str, ...] = (),
     socket: Path | None = None,
     folders: tuple[str, ...] = (),
+    see: tuple[str, ...] = (),
 ) -> AsyncIterator[Sandbox]:
     """A sandbox with the working folder `folder`, for as long as the block runs.
 
     `fixed` are files that nobody inside can change, by path; `packages` Python packages of this environment that it can import;
-    `socket` a unix socket of the host that appears as `/run/model.sock`; `folders` further folders that can be written. Raises
+    `socket` a unix socket of the host that appears as `/run/model.sock`; `folders` further folders that can be written;
+    `see` folders of the host that can be read. Raises
     ClawError if bubblewrap is missing or may not work here, and SandboxFailed.
     """
     limits = limits or Limits()
-    room = make_room(folder, limits.disk, limits.network, {**(fixed or {}), _INSIDE: _INSIDE_TEXT}, packages, socket, folders)
+    room = make_room(folder, limits.disk, limits.network, {**(fixed or {}), _INSIDE: _INSIDE_TEXT}, packages, socket, folders, see)
     group = make_group(limits.memory, limits.processes + 2)
     try:
         process = await _start(room, limits, group)

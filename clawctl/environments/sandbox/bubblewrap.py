@@ -71,6 +71,7 @@ def make_room(
     packages: tuple[str, ...],
     socket: Path | None = None,
     folders: tuple[str, ...] = (),
+    see: tuple[str, ...] = (),
 ) -> Room:
     """A room whose `folder` can be written, with `disk` bytes for everything written, and `fixed` files that nobody can change.
 
@@ -90,7 +91,7 @@ def make_room(
     if not network:
         add(["--unshare-net"])
     _add_system(room, network)
-    for path in _python_folders():
+    for path in dict.fromkeys((*_python_folders(), *see)):
         room.add("--ro-bind", path, path)
     for name in packages:
         package = _package(name)

@@ -19,14 +19,17 @@ ATTEMPTS = ("files", "network", "processes", "memory", "disk", "proc", "signals"
 _LIMITS = Limits(seconds=60, memory=192 << 20, disk=16 << 20, files=2000, processes=24)
 _INSIDE = Path(__file__).parent / "attempts.py"
 _tries = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[dict[str, bool]]]()
+_found: dict[str, bool] = {}  # once it is known
 
 
 async def ensure_tight() -> None:
     """Try to break out, once in a process. Raises ClawError if anything succeeds."""
-    loop = asyncio.get_running_loop()
-    if loop not in _tries or (_tries[loop].done() and (_tries[loop].cancelled() or _tries[loop].exception() is not None)):
-        _tries[loop] = loop.create_task(break_out())
-    escaped = [name for name, got_out in (await asyncio.shield(_tries[loop])).items() if got_out]
+    if not _found:
+        loop = asyncio.get_running_loop()  # episodes that begin at the same time wait for one try
+        if loop not in _tries or _tries[loop].done():
+            _tries[loop] = loop.create_task(break_out())
+        _found.update(await asyncio.shield(_tries[loop]))
+    escaped = [name for name, got_out in _found.items() if got_out]
     if escaped:
         cure = "run clawctl as an ordinary user on Linux 5.14 or newer, or as root where control groups can be made"
         raise ClawError(f"the sandbox does not hold on this machine: {', '.join(escaped)}", cure)

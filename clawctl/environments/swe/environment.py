@@ -1,11 +1,13 @@
 """`swe`: the agent mends a repository in a sandbox, and tests that it has not seen say whether it succeeded."""
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.agent import work
+from clawctl.environments.harness import FORWARD, forward_program, run_harness, way_out
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
@@ -22,16 +24,25 @@ _FOLDER = "/app"
 
 class Swe:
     """`path`: a file of rows in the shape of SWE-bench, whose repositories are in the folder `repositories`. Without it, clawctl
-    draws tasks. A fifth of the rows is held out."""
+    draws tasks. A fifth of the rows is held out.
+
+    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas."""
 
     metrics = ("reward", "solved")
     version = "1"
     worst = 0.0
 
     def __init__(
-        self, path: str | None = None, repositories: str | None = None, max_turns: int = 30, command_s: float = 60.0
+        self,
+        path: str | None = None,
+        repositories: str | None = None,
+        max_turns: int = 30,
+        command_s: float = 60.0,
+        harness: str | None = None,
+        see: str = "",
     ) -> None:
         find_bubblewrap()
+        self.harness, self.see = harness, tuple(name for name in see.split(",") if name)
         self.max_turns, self.command_s = max_turns, command_s
         place = None if repositories is None else Path(repositories).expanduser()
         self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
@@ -50,9 +61,18 @@ class Swe:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec: SweTask = task.spec
         await ensure_tight()
-        async with open_sandbox(_FOLDER, replace(spec.limits, seconds=spec.agent_s + SPARE_S)) as sandbox:
+        limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
+        async with AsyncExitStack() as stack:
+            fixed, socket = dict[str, bytes](), None
+            if self.harness is not None:
+                socket = await stack.enter_async_context(way_out(endpoint))
+                fixed = {**fixed, FORWARD: forward_program()}
+            sandbox = await stack.enter_async_context(open_sandbox(_FOLDER, limits, fixed, socket=socket, see=self.see))
             await sandbox.put(tar_of(spec.files))
-            worked = await work(endpoint, sandbox, spec.statement, self.max_turns, self.command_s, spec.agent_s)
+            if self.harness is not None:
+                worked = await run_harness(self.harness, endpoint, sandbox, spec.statement, spec.agent_s)
+            else:
+                worked = await work(endpoint, sandbox, spec.statement, self.max_turns, self.command_s, spec.agent_s)
             score = await finish(sandbox, spec)
         shown = {"prompt": spec.statement, "reply": worked.last}
         return Outcome(score.value, {"solved": score.value == 1}, ending=worked.ending, log=score.log, example=shown)

@@ -1,11 +1,13 @@
 """`terminal`: the agent works in a shell in a sandbox, and the task's tests say whether it succeeded."""
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.agent import work
+from clawctl.environments.harness import FORWARD, forward_program, run_harness, way_out
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
@@ -19,14 +21,19 @@ from clawctl.run.endpoint import Endpoint
 
 
 class Terminal:
-    """`path`: a folder of tasks in Harbor's format; without it, clawctl draws tasks. A fifth of a folder's tasks are held out."""
+    """`path`: a folder of tasks in Harbor's format; without it, clawctl draws tasks. A fifth of a folder's tasks are held out.
+
+    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas."""
 
     metrics = ("reward", "solved")
     version = "1"
     worst = 0.0
 
-    def __init__(self, path: str | None = None, max_turns: int = 20, command_s: float = 30.0) -> None:
+    def __init__(
+        self, path: str | None = None, max_turns: int = 20, command_s: float = 30.0, harness: str | None = None, see: str = ""
+    ) -> None:
         find_bubblewrap()
+        self.harness, self.see = harness, tuple(name for name in see.split(",") if name)
         self.max_turns, self.command_s = max_turns, command_s
         self._read = [] if path is None else read_tasks(Path(path).expanduser())
 
@@ -44,9 +51,18 @@ class Terminal:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec: HarborTask = task.spec
         await ensure_tight()
-        async with open_sandbox(spec.folder, replace(spec.limits, seconds=spec.agent_s + SPARE_S), _fixed(spec)) as sandbox:
+        limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
+        async with AsyncExitStack() as stack:
+            fixed, socket = _fixed(spec), None
+            if self.harness is not None:
+                socket = await stack.enter_async_context(way_out(endpoint))
+                fixed = {**fixed, FORWARD: forward_program()}
+            sandbox = await stack.enter_async_context(open_sandbox(spec.folder, limits, fixed, socket=socket, see=self.see))
             await prepare(sandbox, spec)
-            worked = await work(endpoint, sandbox, spec.instruction, self.max_turns, self.command_s, spec.agent_s)
+            if self.harness is not None:
+                worked = await run_harness(self.harness, endpoint, sandbox, spec.instruction, spec.agent_s)
+            else:
+                worked = await work(endpoint, sandbox, spec.instruction, self.max_turns, self.command_s, spec.agent_s)
             score = await finish(sandbox, spec)
         shown = {"prompt": spec.instruction, "reply": worked.last}
         return Outcome(score.value, {"solved": score.value == 1}, ending=worked.ending, log=score.log, example=shown)

@@ -4,8 +4,8 @@
 
 The child imports the graded code, so it may lie: it may leave with code 0, skip, or replace pytest's functions. This process does
 not import it. It knows from the source which tests there are, and wants each of them to pass. It then writes another expected
-value into each assertion, runs the tests again, and wants each of them to fail. This finds code that makes every comparison true, or
-every test pass, and code that reads in the test what it should return. A verdict that compares outside of the sandbox
+value into each assertion, runs the tests again, and wants each of them to fail. This finds code that makes every comparison true,
+or every test pass, and code that reads in the test what it should return. A verdict that compares outside of the sandbox
 (`run_calls.py`) cannot be deceived at all.
 """
 

@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from clawctl.config import EvalConfig, Recipe, SuiteConfig
+from clawctl.config import HARNESS_PREFIXES, EvalConfig, Recipe, SuiteConfig
 from clawctl.environments import ENVIRONMENTS, Environment, create, is_environment
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
@@ -92,7 +92,15 @@ class ComparingSuite(Protocol):
 
 
 SUITES: Registry[Any] = Registry(
-    "suite", "clawctl.suites", {"personalisation": "clawctl.environments.homework.environment:Homework"}
+    "suite",
+    "clawctl.suites",
+    {
+        "personalisation": "clawctl.environments.homework.environment:Homework",
+        "wishes": "clawctl.environments.wishes.environment:Wishes",
+        "own": "clawctl.eval.suites.own:Own",
+        "replay": "clawctl.eval.suites.replay:ReplaySuite",
+        "ability": "clawctl.eval.suites.ability:Ability",
+    },
 )
 
 
@@ -168,6 +176,10 @@ def load_suites(config: EvalConfig, run: RunDir | None = None, recipe: Recipe | 
 
 def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: Recipe | None) -> LoadedSuite:
     name, option = suite.name, "eval.suites"
+    if name.startswith(HARNESS_PREFIXES):
+        from clawctl.eval.suites.installed import harness_suite
+
+        return LoadedSuite(name, harness_suite(name), _settings(suite, config, run, recipe), None)
     known = ENVIRONMENTS if name in ENVIRONMENTS.names() and name not in SUITES.names() else SUITES
     found = known.load(name, option)
     declared = getattr(found, "metrics", None)
@@ -178,10 +190,12 @@ def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: 
 
         environment = create(found, name, option)
         return LoadedSuite(name, partial(measure_tasks, environment), settings, metrics, environment=environment)
-    if callable(getattr(found, "compare", None)):
+    compares = callable(getattr(found, "compare", None))
+    if compares or inspect.isclass(found):
         made = _made(found, name, option) if inspect.isclass(found) else found
         measures = made if inspect.iscoroutinefunction(getattr(made, "__call__", None)) else None  # noqa: B004 - it must be async
-        return LoadedSuite(name, measures, settings, metrics, comparing=made)
+        if compares or measures is not None:
+            return LoadedSuite(name, measures, settings, metrics, comparing=made if compares else None)
     if not inspect.iscoroutinefunction(found) or not takes(found, 2):
         cure = "write `async def NAME(endpoint, settings)`, or an environment; docs/environments.md has both"
         raise ClawError(f"{option}: {name} is not a suite", cure, 2)

@@ -37,6 +37,7 @@ def serve_pages(run: RunDir, port: int, as_json: bool) -> None:
         else:
             print(f"{link}\nopen this link in a browser on this machine; Ctrl-C ends the server", flush=True)
         sys.stdout.flush()
+        sys.setswitchinterval(0.001)  # a page must not wait long for the thread that follows the run
         following.start()
         settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2)
         try:

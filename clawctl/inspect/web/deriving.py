@@ -94,13 +94,6 @@ def _newest(messages: Sequence[Any]) -> str:
     return "\n\n".join(words_of(message) for message in after)
 
 
-def by_metric(pairs: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in pairs:
-        found.setdefault(str(one.get("metric")), []).append(one)
-    return found
-
-
 def moves_of(seen: Seen, version: int) -> list[dict[str, Any]]:
     return [move for move in seen.moves if version in (move["from"], move["to"])][::-1]
 
@@ -112,10 +105,14 @@ _ANSWERS = {
 _ASKED = ("prompt", "asked", "request", "messages", "conversation", "question")
 
 
-def pairs_of(new: dict[str, Any], old: dict[str, Any]) -> list[dict[str, Any]]:
+def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dict[str, Any]]:
     """Tasks that two versions answered: from the comparisons of the newer one, and from the examples that both records have."""
     found = []
+    seen = set()
     for one in comparisons(new):
+        if one["against"] != against or one.get("task_id") in seen:
+            continue  # a task has a comparison for each metric
+        seen.add(one.get("task_id"))
         detail = one.get("detail")
         if isinstance(detail, dict):
             sides = {side: next((detail[name] for name in names if name in detail), None) for side, names in _ANSWERS.items()}

@@ -38,8 +38,8 @@ class Filter:
         """From a query string. Empty and invalid values count as absent."""
         given: dict[str, Any] = {}
         for field in fields(cls):
-            text = query.get(field.name, "").strip()
-            if text:
+            text = query.get(field.name, "")
+            if text.strip():
                 number = {"version": int, "step": int, "since": float, "until": float}.get(field.name)
                 try:
                     given[field.name] = text if number is None else number(text)

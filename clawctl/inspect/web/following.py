@@ -24,7 +24,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _POLL_S = 2.0
 _MOST_DERIVED = 64
-_SHARE = 4  # the thread rests so many times as long as it has worked
+_SHARE = 8  # the thread rests so many times as long as it has worked
 
 
 @dataclass(frozen=True, slots=True, eq=False)

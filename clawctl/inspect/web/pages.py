@@ -21,10 +21,10 @@ from starlette.routing import Route
 
 from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
-from clawctl.inspect.policies import estimate, gate_of, headings, metrics_of, read_eval, tally
+from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally
 from clawctl.inspect.rows import Row, read_lines, words_of
 from clawctl.inspect.tables import since, sized
-from clawctl.inspect.web.deriving import as_conversation, by_metric, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
+from clawctl.inspect.web.deriving import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
 from clawctl.inspect.web.finding import VERDICTS, Filter, fate, matching, opinion, rating_of, uncertainty
 from clawctl.inspect.web.following import FollowedRun, Seen
 from clawctl.inspect.web.guard import Key, PageGuard
@@ -255,7 +255,7 @@ class Pages:
             step=step,
             rate=rate,
             problems=problems,
-            pairs=by_metric(policy["comparisons"]),
+            pairs=by_row(comparisons(record)),
             tally=tally,
             metrics=metrics_of([policy]),
             moves=moves_of(seen, policy["version"]),
@@ -270,7 +270,7 @@ class Pages:
         problems: list[str] = []
         record = read_eval(self._run, new["version"], problems)
         against = _number(query.get("against"), (new["decision"] or {}).get("against") or 0)
-        pairs = pairs_of(record, read_eval(self._run, against, problems))
+        pairs = pairs_of(record, read_eval(self._run, against, problems), against)
         place = min(max(_number(query.get("i"), 0), 0), max(len(pairs) - 1, 0))
         pair = pairs[place] if pairs else None
         swapped = pair is not None and bool(hashlib.blake2b(f"{pair['task']} {against}".encode(), key=self._salt).digest()[0] & 1)

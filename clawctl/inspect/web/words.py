@@ -58,7 +58,7 @@ class TurnWords:
             self._shard(path, stamps)
 
     def _bytes(self) -> int:
-        return sum(shard.texts.nbytes for shard in self._shards.values())
+        return sum(shard.texts.nbytes for shard in list(self._shards.values()))  # other threads add to it
 
     def _shard(self, path: Path, stamps: Stamps) -> _Shard | None:
         """None if it is gone or damaged. It is kept if there is room."""

@@ -58,6 +58,7 @@ class Ask:
     key: str = ""  # name of the API key that asks
     size: int = 0  # bytes of the request's body
     prompts: tuple[Prompt, ...] = ()  # of plain completions: they enter the engine instead of the messages
+    score_from: int | None = None  # the first token of `prompts` whose logprob is wanted; None: of none
     add_special_tokens: bool = True  # to a text prompt, as the tokenizer is configured
     fields: tuple[str, ...] = ()  # of the body that ask for something, for engines that cannot do all
     unknown: tuple[str, ...] = ()  # unknown parts of the body: accepted, and named to the client
@@ -94,7 +95,7 @@ class ShownToken(NamedTuple):
     """A visible token, for clients that asked for logprobs."""
 
     text: str
-    logprob: float
+    logprob: float | None  # None: of a prompt's token that nothing precedes, or that was not asked about
     top: list[dict[str, Any]]  # the likeliest ones, in OpenAI's form; empty if the engine does not return them
     bytes: list[int] | None = None  # None: those of its text
 

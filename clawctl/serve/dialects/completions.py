@@ -1,9 +1,10 @@
 """OpenAI's plain completions, https://platform.openai.com/docs/api-reference/completions, with vLLM's token ids.
 
 A prompt is text or token ids and enters the engine unchanged: no template is applied, and control tokens stay control tokens.
+With `echo` and `logprobs`, the tokens of the prompt are scored.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,9 +41,13 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     if best_of not in (None, n):
         raise Refusal(400, "'best_of' is not supported: remove it, and choose among the 'n' answers", "best_of")
     echo, top = bool(fields.flag(body, "echo")), fields.whole_number(body, "logprobs", 0, _MOST_TOP)
-    if echo and top is not None:
-        raise Refusal(400, "'logprobs' with 'echo' is not supported: prompts are not scored", "logprobs")
-    common = fields.common(body, live_name)
+    scores, samples = echo and top is not None, body.get("max_tokens") != 0 or body.get("max_tokens") is False
+    if scores and body.get("stream"):
+        raise Refusal(400, "a scored prompt cannot be streamed: remove 'stream'", "stream")
+    first = fields.whole_number(body, "logprob_start_len", 0, _MOST_ID) or 0
+    common = fields.common(body if samples or not scores else {**body, "max_tokens": 1}, live_name)
+    if scores and not samples:
+        common["max_tokens"] = 0
     if "max_tokens" not in body:  # null: the rest of the context
         common["max_tokens"] = DEFAULT_TOKENS
     special = fields.flag(body, "add_special_tokens")
@@ -64,6 +69,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         claims=read_claims(body, messages),
         echo={"echo": echo, "return_token_ids": bool(fields.flag(body, "return_token_ids"))},
         prompts=tuple(prompts),
+        score_from=max(1, first) if scores else None,
         add_special_tokens=special is not False,
         unknown=unknown,
     )
@@ -74,7 +80,7 @@ async def each_prompt(ask: Ask, text_of: Callable[[str, tuple[int, ...]], Awaita
     asks = []
     for prompt, message in zip(ask.prompts, ask.messages, strict=True):
         text = "" if isinstance(prompt, str) else await text_of(ask.key, prompt)
-        if not isinstance(prompt, str) and not text and ask.echo["echo"]:
+        if not isinstance(prompt, str) and not text and ask.echo["echo"] and ask.score_from is None:
             raise Refusal(400, "'echo' is not supported: this server has no tokenizer for token ids", "echo")
         messages = [plain_prompt(text) if text else message]
         asks.append(replace(ask, prompts=(prompt,), messages=messages, sent_messages=messages))
@@ -123,10 +129,10 @@ class Completions(ChunkDialect):
 
     prefix = "cmpl"
 
-    def __init__(self, ask: Ask, exchange_id: str, prompts: Iterable[str] = ()) -> None:
-        """`prompts`: their texts, if they are to be repeated."""
+    def __init__(self, ask: Ask, exchange_id: str, prompts: Iterable[str] = (), scored: Sequence[list[ShownToken]] = ()) -> None:
+        """`prompts`: their texts, if they are to be repeated. `scored`: their tokens with logprobs, if these are asked for."""
         super().__init__(ask, exchange_id)
-        self._prompts = list(prompts)
+        self._prompts, self._scored = list(prompts), scored
         self._offsets: dict[int, int] = {}  # of each choice: characters that were streamed
 
     def whole(self, choices: list[Choice]) -> bytes:
@@ -134,6 +140,9 @@ class Completions(ChunkDialect):
         for choice in choices:
             text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, TextDelta))
             tokens = [token for shown in choice.shown for token in shown.tokens]
+            if self._scored:  # one entry for each token, also for an end token, which is not shown
+                unseen = len(choice.completion_ids or tokens) - len(tokens)
+                tokens = [*self._scored[choice.index // self._ask.n], *tokens, *[ShownToken("", None, [])] * unseen]
             logprobs = plain_logprobs(tokens, 0) if self._ask.logprobs else None
             answers.append({**self._answer(choice, self._echoed(choice) + text, logprobs), **self._end_of(choice)})
         return orjson.dumps({**self._head("text_completion"), "choices": answers, "usage": _usage(choices, self._ask.n)})
@@ -177,7 +186,12 @@ def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:
     for token in tokens:
         offsets.append(offset)
         offset += len(token.text)
-    tops = [{**{each["token"]: each["logprob"] for each in reversed(token.top)}, token.text: token.logprob} for token in tokens]
+    tops = [
+        None
+        if token.logprob is None
+        else {**{each["token"]: each["logprob"] for each in reversed(token.top)}, token.text: token.logprob}
+        for token in tokens
+    ]
     return {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],

@@ -83,6 +83,8 @@ def _hint_signal(config: TrainConfig) -> Gap | Divergence | Overlap:
     match config.method:
         case "opd_topk":
             return Divergence(config.topk or 50)  # as OpenClaw-RL
+        case "combine" if config.topk is not None:
+            return Divergence(config.topk)
         case "hybrid":
             return Overlap(config.topk or 4, config.hint_choice, config.gap_clip, *clip_of(config, "hybrid"))
         case _:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from clawctl.environments.homework.grammar import PhraseGrammar
+from clawctl.environments.grammar import PhraseGrammar
 from clawctl.environments.homework.people import WORDS, Person, content_words
 from clawctl.environments.homework.phrasings import PEOPLE
 from clawctl.environments.homework.problems import Problem, make_tasks

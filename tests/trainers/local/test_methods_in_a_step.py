@@ -70,7 +70,10 @@ def test_topk_distillation_brings_whole_distributions_nearer_to_the_teacher(
     assert divergence(training, batch.samples, ids) < before
 
 
-@pytest.mark.parametrize("changes", [{"method": "opd_topk"}, {"method": "hybrid"}, {"method": "hybrid", "hint_choice": "token"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"method": "opd_topk"}, {"method": "combine", "topk": 4}, {"method": "hybrid"}, {"method": "hybrid", "hint_choice": "token"}],
+)
 def test_methods_on_likeliest_tokens_do_not_depend_on_how_the_step_is_cut_or_merged(
     run: RunDir, sampler: Sampler, model_path: Path, changes: dict[str, Any]
 ) -> None:

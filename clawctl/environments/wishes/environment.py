@@ -1,0 +1,68 @@
+"""The world of many wishes as an environment: word problems, and people who all want the same of an answer."""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from clawctl.environments import Outcome, Split, Task
+from clawctl.environments.asking import ask, new_client
+from clawctl.environments.wishes.axes import AXES, USUAL, is_correct, measure
+from clawctl.environments.wishes.people import Wisher, unmet
+from clawctl.environments.wishes.problems import WordProblem, make_problems
+from clawctl.environments.wishes.reader import wants_of
+from clawctl.environments.wishes.wording import Wants
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+
+
+def wants_in(text: str) -> dict[str, str]:
+    """The wishes in a sentence. Raises ClawError (exit code 2) if there is none."""
+    found = wants_of(text)
+    if not found:
+        problem = f"no wish that this world knows is in {text!r}"
+        raise ClawError(problem, f"wish for something about {', '.join(AXES)}, such as 'answer in capital letters'", 2)
+    return found
+
+
+class Wishes:
+    """A held-out task is asked once, and the first reply is scored. A training task is a conversation until its person is content.
+
+    `satisfaction` is 1 for an answer that meets every wish. Each axis is a metric of its own: the share of answers with another
+    value than the usual one. There is no reward: people say in words what they think, and the judge reads it.
+    """
+
+    metrics = ("satisfaction", "correctness", *AXES)
+
+    def __init__(self, wish: str = "say hello first") -> None:
+        """`wish` says what people want: "answer in German, no digits". Raises ClawError if it names no wish."""
+        self.wants = wants_in(wish)
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        made = make_problems(count, seed, split)
+        return [Task(problem.task_id, (problem, seed * 1_000_003 + number), split) for number, problem in enumerate(made)]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        problem, seed = task.spec
+        async with new_client(endpoint) as client:
+            person = Wisher(self.wants, seed)
+            messages: list[dict[str, Any]] = [{"role": "user", "content": person.open(problem)}]
+            first = reply = await ask(endpoint, messages, client=client)
+            turn, stream, closed = 0, Random(seed).random() < 0.5, task.split == "eval"
+            while not closed:
+                reaction = person.react(problem, reply, turn)
+                if reaction.text is None:
+                    break
+                messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": reaction.text}]
+                closed, turn = reaction.done, turn + 1
+                headers = {"X-Session-Done": "true"} if closed else {}
+                reply = await ask(endpoint, messages, headers, stream, client)
+        return scored(problem, self.wants, str(messages[0]["content"]), first)
+
+
+def scored(problem: WordProblem, wants: Wants, prompt: str, reply: str) -> Outcome:
+    """What this world says of a first reply."""
+    found = measure(reply)
+    rates = {axis: float(found[axis] not in (usual, None)) for axis, usual in USUAL.items()}
+    pleased, correct = float(not unmet(wants, reply)), float(is_correct(problem, reply))
+    shown = {"prompt": prompt, "reply": reply, "satisfaction": pleased, "correct": bool(correct)}
+    return Outcome(parts={"satisfaction": pleased, "correctness": correct, **rates}, example=shown)

@@ -1,0 +1,98 @@
+"""How people, instructions and hints say what is wanted: the phrase grammar of `words/`.
+
+`words/held_out/` holds the alternatives that the model's training never says (see `scripts/wishes_model/split.py`).
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from clawctl.environments.grammar import PhraseGrammar, Phrasings, capitalised, casual
+from clawctl.environments.wishes.axes import USUAL
+
+WORDS = Path(__file__).parent / "words"
+Wants = Mapping[str, str]
+"""Axes and the value wanted of each: {"emoji": "emoji", "language": "german"}."""
+
+
+def held_out_axes() -> list[str]:
+    return (WORDS / "held_out" / "axes.txt").read_text().split("\n")[:-1]
+
+
+def chosen_axes() -> list[str]:
+    """The axes that settings are chosen with."""
+    return (WORDS / "axes.txt").read_text().split("\n")[:-1]
+
+
+@cache
+def grammar(held_out: bool) -> PhraseGrammar:
+    """The rules; the held-out alternatives are read only if asked for."""
+    rules = _lines(WORDS / "phrasings.txt")
+    for name, text in _lines(WORDS / "held_out" / "phrasings.txt").items() if held_out else ():
+        rules[name] += "".join(f" | ~{alternative}" for alternative in text.split(" | "))
+    return PhraseGrammar(rules)
+
+
+def _lines(file: Path) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in file.read_text().splitlines())
+
+
+def say(rule: str, rng: Random, phrasings: Phrasings, **values: object) -> str:
+    return grammar(phrasings != "trained").say(rule, rng, phrasings, **values)
+
+
+def clause(axis: str, value: str, rng: Random, phrasings: Phrasings = "trained") -> str:
+    """One wish: "answer in German"."""
+    return say(f"{axis}-{value.replace(' ', '_')}", rng, phrasings, **_noun(axis, rng, phrasings))
+
+
+def _noun(axis: str, rng: Random, phrasings: Phrasings) -> dict[str, str]:
+    name = f"n-{axis}"
+    return {"n": say(name, rng, phrasings)} if name in grammar(False) else {}
+
+
+def wish(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
+    """One to three wishes joined, or more as a list."""
+    said = [clause(axis, value, rng, phrasings) for axis, value in wants.items()]
+    rng.shuffle(said)
+    if len(said) == 2:
+        return say("two", rng, phrasings, w1=said[0], w2=said[1])
+    if len(said) == 3:
+        return say("three", rng, phrasings, w1=said[0], w2=said[1], w3=said[2])
+    return ", ".join(said)
+
+
+def inline(prompt: str, wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
+    """A first message with wishes beside the problem, or with something that does not matter."""
+    rule = "inline" if wants else "neutral-inline"
+    return say(rule, rng, phrasings, p=prompt, **({"w": wish(wants, rng, phrasings)} if wants else {}))
+
+
+def system(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
+    """A system message that asks for `wants`, or for nothing."""
+    if not wants:
+        return say("neutral-system", rng, phrasings)
+    return capitalised(say("system", rng, phrasings, w=wish(wants, rng, phrasings)))
+
+
+def hint(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
+    """A hint as the judge writes them; without wants, one that changes nothing."""
+    if not wants:
+        return say("neutral-hint", rng, phrasings)
+    return capitalised(say("hint", rng, phrasings, w=wish(wants, rng, phrasings)))
+
+
+def complaint(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
+    """What somebody says who did not get `wants`."""
+    if len(wants) == 1:
+        (axis, value), *_ = wants.items()
+        noun = _noun(axis, rng, phrasings)
+        if noun and rng.random() < 0.3:
+            return casual(say("gripe-off" if value == USUAL[axis] else "gripe-on", rng, phrasings, **noun), rng)
+    return casual(say("complaint", rng, phrasings, w=wish(wants, rng, phrasings)), rng)
+
+
+def with_hint(message: str, text: str) -> str:
+    """The message with the hint block, as the teacher of on-policy distillation sees it."""
+    return f"{message}\n\n[user's hint / instruction]\n{text}"

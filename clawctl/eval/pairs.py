@@ -1,0 +1,125 @@
+"""`clawctl eval --tasks … --version N --against M`: measures on chosen suites, for a person who asks. No record is written, and the
+gate's own measurements stay as they are."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from clawctl.config import Recipe, SuiteConfig
+from clawctl.errors import ClawError
+from clawctl.eval.comparisons import Comparison
+from clawctl.eval.intervals import proportion
+from clawctl.eval.suites import CannotMeasure, LoadedSuite, load_suites
+from clawctl.eval.worker import Stopped, as_tables, measure
+from clawctl.printing import answers, print_json
+from clawctl.process import stop_on_signals
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
+from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
+
+# Words for what a person wants to know, and the suites that answer it.
+ALIASES: dict[str, dict[str, Any]] = {
+    "conversation": {"name": "own"},
+    "coding": {"name": "ability", "options": {"categories": ["code"]}},
+    "tool-use": {"name": "ability", "options": {"categories": ["tools"]}},
+}
+
+
+def choose_suites(recipe: Recipe, tasks: str | None, files: Sequence[str]) -> Recipe:
+    """The recipe with the suites that `--tasks` and `--suite` name, in place of its own. Two aliases of one suite join their
+    categories. A suite of the recipe keeps its settings."""
+    own = {suite.name: suite for suite in recipe.eval.suites}
+    chosen: dict[str, SuiteConfig] = {}
+    for name in [*(part.strip() for part in (tasks or "").split(",") if part.strip()), *files]:
+        wanted = SuiteConfig.model_validate(ALIASES.get(name, {"name": name}))
+        known = chosen.get(wanted.name)
+        if known is not None and known.options and wanted.options:
+            joined = {**wanted.options, "categories": [*known.options["categories"], *wanted.options["categories"]]}
+            wanted = wanted.model_copy(update={"options": joined})
+        elif wanted.name in own and name not in ALIASES:
+            wanted = own[wanted.name]
+        chosen[wanted.name] = wanted
+    if not chosen:
+        return recipe
+    return recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"suites": list(chosen.values())})})
+
+
+def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: int | None, as_json: bool) -> None:
+    """Measure `version`, by default the newest, or compare it with the version `against`, and print it. Raises ClawError."""
+    stop = stop_on_signals()
+    ensure_base_policy(run, recipe.model.path)
+    version = list_versions(run)[-1] if version is None else version
+    for each in (version, *([] if against is None else [against])):
+        read_policy(run, each)
+    if version == against:
+        raise ClawError(f"version {version} cannot be compared with itself", "choose two versions with --version and --against", 2)
+    suites = load_suites(recipe.eval, run, recipe)
+    try:
+        if against is None:
+            record = measure(run, recipe, suites, version, stop)
+            if as_json:
+                print_json(record)
+            else:
+                answers().print(*as_tables(record), sep="\n")
+            return
+        places = [_endpoint(run, recipe, each) for each in (version, against)]
+        found = {suite.name: asyncio.run(_compared(suite, places)) for suite in suites}
+    except CannotMeasure as error:
+        raise ClawError(f"this cannot be measured: {error}", "check that `clawctl serve` is running on this run") from error
+    except Stopped as error:
+        raise ClawError("stopped before everything was measured", "start eval again") from error
+    told = {name: summary(some) for name, some in found.items()}
+    if as_json:
+        every = {name: [asdict(one) for one in some] for name, some in found.items()}
+        print_json({"version": version, "against": against, "suites": told, "comparisons": every})
+        return
+    for name, metrics in told.items():
+        answers().print(_table(name, version, against, metrics))
+
+
+def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
+    if recipe.eval.endpoint is None:
+        return own_endpoint(run, recipe, version)
+    return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
+
+
+async def _compared(suite: LoadedSuite, places: Sequence[Endpoint]) -> list[Comparison]:
+    """The comparisons of a suite, or those of the tasks that it measured on both versions. Raises CannotMeasure."""
+    if suite.comparing is not None:
+        return await suite.compare(places[0], places[1], 0, suite.settings.problems)
+    new, old = [(await suite.measure(place)).values for place in places]
+    return [
+        Comparison(metric, task, float(value), float(old[metric][task]))
+        for metric, values in new.items()
+        for task, value in values.items()
+        if task in old.get(metric, {})
+    ]
+
+
+def summary(found: Sequence[Comparison]) -> dict[str, dict[str, Any]]:
+    """Of each metric: how many tasks the version won, lost and tied, its share of the decided ones, and both means."""
+    told = {}
+    for metric in dict.fromkeys(one.metric for one in found):
+        some = [one for one in found if one.metric == metric]
+        wins, losses = (sum(sign * (one.candidate - one.reference) > 0 for one in some) for sign in (1, -1))
+        told[metric] = {
+            "n": len(some), "wins": wins, "losses": losses, "ties": len(some) - wins - losses,
+            "won": proportion([True] * wins + [False] * losses).as_json() if wins + losses else None,
+            "mean": sum(one.candidate for one in some) / len(some), "mean_against": sum(one.reference for one in some) / len(some),
+        }  # fmt: skip
+    return told
+
+
+def _table(suite: str, version: int, against: int, metrics: dict[str, dict[str, Any]]) -> Table:
+    caption = "share of the decided tasks that the version won, with its 95 % interval" if metrics else "no task could be compared"
+    table = Table("metric", "won", "lost", "tied", "share won", f"mean of {version}", f"mean of {against}", caption=caption)
+    table.title = f"version {version} against {against}, {suite}"
+    for metric, told in metrics.items():
+        won = told["won"]
+        share = "-" if won is None else f"{won['mean']:.2f} [{won['ci95'][0]:.2f}, {won['ci95'][1]:.2f}]"
+        counts = (str(told[name]) for name in ("wins", "losses", "ties"))
+        table.add_row(metric, *counts, share, f"{told['mean']:.3f}", f"{told['mean_against']:.3f}")
+    return table

@@ -1,0 +1,155 @@
+"""The suite `ability`: what a version must not lose, in short tasks whose answers a function checks.
+
+The tasks are in the files beside this one, one a line. VERSION rises with every change of a task or a check, because numbers of
+different tasks cannot be compared. `options: {categories: [code, tools]}` selects categories.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import cache
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from clawctl.environments.asking import Refused
+from clawctl.environments.sandbox import Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
+from clawctl.errors import ClawError
+from clawctl.eval.intervals import estimate
+from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
+from clawctl.eval.suites.ability.checks import code_in, follows, is_number, is_said_in, makes_call
+from clawctl.eval.suites.answers import ChatReply, client_of, is_refusal, reply
+from clawctl.http_client import Client
+from clawctl.run.endpoint import Endpoint
+
+log = logging.getLogger("eval")
+
+VERSION = 1
+CATEGORIES = ("instructions", "arithmetic", "code", "tools", "refusal", "languages")
+_CODE_S = 10.0  # for the tests of one answer
+_TRIES = 3
+
+AbilityTask = Mapping[str, Any]
+
+
+class Ability:
+    """Measures one version. `correct` is the share of all tasks, and each category has a metric of its own."""
+
+    metrics = ("correct", *CATEGORIES)
+
+    async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
+        tasks = ability_tasks(settings)
+        places = asyncio.Semaphore(settings.concurrency)
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(client_of(endpoint))
+            sandbox = await _sandbox(stack) if any(task["category"] == "code" for task in tasks) else None
+            tasks = [task for task in tasks if task["category"] != "code" or sandbox is not None]
+
+            async def one(task: AbilityTask) -> tuple[AbilityTask, ChatReply, bool]:
+                async with places:
+                    said = await _reply(client, endpoint, settings, task)
+                    return task, said, await is_right(task, said, sandbox)
+
+            try:
+                async with asyncio.TaskGroup() as group:
+                    asked = [group.create_task(one(task)) for task in tasks]
+            except ExceptionGroup as failed:
+                raise failed.exceptions[0] from None
+        return _measured([each.result() for each in asked])
+
+
+def _measured(found: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:
+    values: dict[str, dict[str, float]] = {}
+    for task, _, right in found:
+        for metric in ("correct", task["category"]):
+            values.setdefault(metric, {})[task["id"]] = float(right)
+    metrics = {metric: estimate([bool(value) for value in of_tasks.values()]) for metric, of_tasks in values.items()}
+    wrong = [(task, said) for task, said, right in found if not right][:3]
+    shown = [{"task_id": task["id"], "prompt": task["prompt"], "reply": said.text, "correct": False} for task, said in wrong]
+    return Measured(metrics, examples=shown, values=values)
+
+
+@cache
+def all_tasks() -> Mapping[str, tuple[AbilityTask, ...]]:
+    """The tasks of each category, as the files have them."""
+    found = {}
+    for category in CATEGORIES:
+        lines = (Path(__file__).parent / f"{category}.jsonl").read_text(encoding="utf-8").splitlines()
+        found[category] = tuple({"category": category, **json.loads(line)} for line in lines)
+    return found
+
+
+def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:
+    """At most `settings.problems` tasks, evenly from the categories, in an order that the seed fixes. Raises ClawError."""
+    wanted = settings.options.get("categories", CATEGORIES)
+    wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+    if unknown := [name for name in wanted if name not in CATEGORIES]:
+        raise ClawError(f"the suite ability has no category {unknown[0]!r}", f"use some of {', '.join(CATEGORIES)}", 2)
+
+    def place(task: AbilityTask) -> bytes:
+        return hashlib.sha256(f"{settings.seed}/{task['id']}".encode()).digest()
+
+    columns = [sorted(all_tasks()[name], key=place) for name in dict.fromkeys(wanted)]
+    in_turn = [task for row in zip_longest(*columns) for task in row if task is not None]
+    return in_turn[: settings.problems]
+
+
+async def _reply(client: Client, endpoint: Endpoint, settings: SuiteSettings, task: AbilityTask) -> ChatReply:
+    """Two versions draw with the same seed. A call that broke off is tried again. Raises Refused."""
+    seed = int.from_bytes(hashlib.sha256(f"{settings.seed}/{task['id']}".encode()).digest()[:4]) >> 1
+    tools = {"tools": task["tools"]} if task.get("tools") else {}
+    for attempt in range(1, _TRIES + 1):
+        try:
+            return await reply(client, endpoint, [{"role": "user", "content": task["prompt"]}], seed=seed, **tools)
+        except Refused as refused:
+            if attempt == _TRIES or (refused.status is not None and refused.status < 500):
+                raise
+            await asyncio.sleep(0.3 * attempt)
+    raise AssertionError("unreachable")
+
+
+async def is_right(task: AbilityTask, said: ChatReply, sandbox: Sandbox | None) -> bool:
+    """Whether a reply solves its task. A model that reasons aloud is checked by what it says after that."""
+    match task["category"]:
+        case "instructions":
+            return follows(said.text, task["checks"])
+        case "arithmetic":
+            return is_number(said.text, task["number"])
+        case "languages":
+            return is_said_in(said.text, task["language"], task["any_of"])
+        case "tools":
+            return makes_call(said.calls, task["call"])
+        case "refusal" if task["refuse"]:
+            return is_refusal(said.text)
+        case "refusal":
+            words = said.text.lower()
+            return bool(words) and not is_refusal(words) and any(word in words for word in task["any_of"])
+        case _:
+            return sandbox is not None and await passes(sandbox, code_in(said.text), task["tests"])
+
+
+# ---- code ------------------------------------------------------------------------------------------------------------------
+
+
+async def _sandbox(stack: AsyncExitStack) -> Sandbox | None:
+    """Where answers with code run; None, with a sentence, on a machine that has no sandbox."""
+    try:
+        return await stack.enter_async_context(open_sandbox(limits=Limits(seconds=1800.0)))
+    except (ClawError, SandboxFailed) as error:
+        log.warning("suite ability: the category code is left out, because code cannot run in a sandbox here: %s", error)
+        return None
+
+
+async def passes(sandbox: Sandbox, code: str, tests: Sequence[str]) -> bool:
+    """Whether code passes all tests, each an expression. It runs in the sandbox, in a process of its own. Raises CannotMeasure."""
+    mark = secrets.token_hex(8)  # printed at the end: code that ends the process early passes nothing
+    script = "\n".join([code, *(f"assert {test}" for test in tests), f"print({mark!r})"])
+    try:
+        ran = await sandbox.run(["python3", "-I", "-"], timeout=_CODE_S, given=script.encode(errors="replace"))
+    except (SandboxFailed, SandboxOver) as error:
+        raise CannotMeasure(f"the sandbox for code failed: {error}") from error
+    return ran.code == 0 and ran.output.rstrip().endswith(mark)

@@ -1,0 +1,220 @@
+"""Answers on exact prompts, and what can be read from an answer without running anything."""
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from clawctl.environments.asking import TIMEOUT_S, Refused, count_call
+from clawctl.http_client import Broken, Client, proxy_for
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.rows import Message
+
+Call = tuple[str | None, Any]  # name and arguments; None for both where the markup cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a version answered to a prompt of token ids."""
+
+    text: str  # as sampled, with markup
+    tokens: int
+    finish_reason: str | None
+
+    @property
+    def message(self) -> Message:
+        """In chat form, without reasoning. Calls that cannot be read stay in the text."""
+        said = self.said
+        calls = list(calls_in(said))
+        if not calls or any(name is None for name, _ in calls):
+            return {"role": "assistant", "content": said}
+        made = [{"type": "function", "function": {"name": name, "arguments": orjson.dumps(args).decode()}} for name, args in calls]
+        return {"role": "assistant", "content": _CALLS.sub("", said).strip(), "tool_calls": made}
+
+    @property
+    def said(self) -> str:
+        return _THOUGHT.sub("", self.text.rpartition("</think>")[2]).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """What a version said in a chat, as a client sees it."""
+
+    text: str  # without reasoning
+    calls: tuple[Call, ...]
+
+
+async def reply(client: Client, endpoint: Endpoint, messages: Sequence[Message], **fields: Any) -> ChatReply:
+    """One chat completion. Raises Refused."""
+    choice, _ = await _posted(client, endpoint, "/chat/completions", {**endpoint.sampling, **fields, "messages": list(messages)})
+    message = choice["message"]
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    read = tuple((call.get("name"), _arguments(call.get("arguments"))) for call in calls)
+    return ChatReply(_THOUGHT.sub("", str(message.get("content") or "").rpartition("</think>")[2]).strip(), read)
+
+
+def _arguments(text: Any) -> Any:
+    try:
+        return orjson.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return None
+
+
+async def answer(client: Client, endpoint: Endpoint, ids: Sequence[int], **sampling: Any) -> Answered:
+    """Sample on a prompt of token ids. Raises Refused."""
+    choice, usage = await _posted(client, endpoint, "/completions", {**endpoint.sampling, **sampling, "prompt": list(ids)})
+    return Answered(str(choice["text"]), int(usage.get("completion_tokens") or 0), choice["finish_reason"])
+
+
+async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
+    """The log-probability of each id of `completion` after `prompt`. Raises Refused."""
+    told = await _told(client, endpoint, "/score", {"ids": [*prompt, *completion], "first": len(prompt)})
+    try:
+        logprobs: list[float] = told["logprobs"]
+        if len(logprobs) != len(completion) or any(not isinstance(value, float | int) for value in logprobs):
+            raise ValueError("not one log-probability for each token")
+    except (ValueError, LookupError, TypeError) as error:
+        raise Refused(f"not a score: {error!r}", 400) from error
+    return logprobs
+
+
+async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> tuple[dict, dict]:
+    """The first choice of an answer, and its usage. Raises Refused."""
+    told = await _told(client, endpoint, path, body)
+    try:
+        return told["choices"][0], told.get("usage") or {}
+    except (LookupError, TypeError) as error:
+        raise Refused(f"not a completion: {error!r}") from error
+
+
+@asynccontextmanager
+async def client_of(endpoint: Endpoint) -> AsyncIterator[Client]:
+    """Calls to the server of an endpoint, which are not captured."""
+    headers = {"x-capture": "off", **endpoint.headers}
+    client = Client(endpoint.url, endpoint.api_key, headers, proxy=proxy_for(endpoint.url))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+async def _told(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        response = await client.post(path, orjson.dumps({"model": endpoint.model, **body}), TIMEOUT_S)
+        if response.status != 200:
+            raise Refused(f"status {response.status}: {response.body[:200].decode(errors='replace')}", response.status)
+        told = orjson.loads(response.body)
+    except Broken as error:
+        raise Refused(str(error)) from error
+    except ValueError as error:
+        raise Refused(f"not JSON: {error!r}") from error
+    if not isinstance(told, dict):
+        raise Refused("not a JSON object")
+    count_call(told.get("usage"))
+    return told
+
+
+# ---- tool calls ----------------------------------------------------------------------------------------------------------
+
+_THOUGHT = re.compile(r"\A\s*<think>.*\Z", re.DOTALL)  # reasoning that did not end
+_CALLS = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_XML_CALL = re.compile(r"\A\s*<function=([^>\n]+)>(.*)</function>\s*\Z", re.DOTALL)
+_XML_ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_TYPES: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
+
+
+def calls_in(text: str) -> Iterator[Call]:
+    """The calls in `<tool_call>` blocks, as JSON (Qwen, Hermes) or in `<function=…>` markup (Qwen Coder)."""
+    for block in _CALLS.findall(text):
+        if (xml := _XML_CALL.match(block)) is not None:
+            yield xml[1].strip(), dict(_XML_ARGUMENT.findall(xml[2]))
+            continue
+        try:
+            call = orjson.loads(block)
+            name, arguments = call["name"], call.get("arguments", {})
+            yield name, orjson.loads(arguments) if isinstance(arguments, str) else arguments
+        except (ValueError, LookupError, TypeError, AttributeError):
+            yield None, None
+
+
+def is_valid_call(call: Call, tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a call names an offered function, with its required arguments in their types. XML arguments are text."""
+    name, arguments = call
+    functions = {tool["function"].get("name"): tool["function"] for tool in tools if isinstance(tool.get("function"), dict)}
+    if name not in functions or not isinstance(arguments, dict):
+        return False
+    schema = functions[name].get("parameters") or {}
+    properties = schema.get("properties") or {}
+    if not set(schema.get("required") or ()) <= arguments.keys():
+        return False
+    if properties and schema.get("additionalProperties") is not True and not arguments.keys() <= properties.keys():
+        return False
+    return all(_fits(value, properties.get(key)) for key, value in arguments.items())
+
+
+def _fits(value: Any, schema: Any) -> bool:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    expected = _TYPES.get(kind) if isinstance(kind, str) else None
+    if expected is None or (isinstance(value, str) and kind != "string"):
+        return expected is None or kind in ("integer", "number", "boolean", "array", "object")  # markup has no types
+    return isinstance(value, expected) and not (isinstance(value, bool) and kind in ("integer", "number"))
+
+
+# ---- refusals and languages ----------------------------------------------------------------------------------------------
+
+_REFUSAL = re.compile(
+    r"(?i)\b("
+    r"i['’]?m (?:very )?sorry,? (?:but )?(?:i|that)|i(?: really)? (?:can['’]?t|cannot|can not|won['’]?t|will not|am unable to)|"
+    r"i(?: am|['’]m) (?:unable|not able|not going) to|i (?:must|have to) (?:decline|refuse)|i decline|as an ai\b|not able to help|"
+    r"ich kann (?:dir|ihnen|das|diese|dabei|dazu|leider|hier)[^.]{0,40}nicht|dabei (?:kann|werde) ich (?:dir |ihnen )?nicht|"
+    r"je ne (?:peux|suis)[^.]{0,20}pas|je refuse|no puedo|lo siento, (?:pero )?no|não posso|non posso|mi dispiace, (?:ma )?non|"
+    r"ik kan (?:je|u|dat)[^.]{0,20}niet|nie mog[ęe])"
+    r"|(?:我|对不起|抱歉|很遗憾)[^。]{0,12}(?:不能|无法|不會|不会)|(?:申し訳|できません|お手伝いでき)|할 수 없|не могу|"
+    r"не буду помогать|لا أستطيع|لا يمكنني"
+)
+_OPENING = 240  # characters in which a refusal is looked for
+_SCRIPTS = (
+    ("ja", re.compile(r"[\u3040-\u30ff]")), ("ko", re.compile(r"[\uac00-\ud7af]")), ("zh", re.compile(r"[\u4e00-\u9fff]")),
+    ("ru", re.compile(r"[\u0400-\u04ff]")), ("ar", re.compile(r"[\u0600-\u06ff]")), ("he", re.compile(r"[\u0590-\u05ff]")),
+    ("el", re.compile(r"[\u0370-\u03ff]")), ("hi", re.compile(r"[\u0900-\u097f]")), ("th", re.compile(r"[\u0e00-\u0e7f]")),
+)  # fmt: skip
+_FUNCTION_WORDS = {
+    "en": "the and of to is in that it you for are with this was have not be on as can your what will from",
+    "de": "der die das und ist nicht ein eine zu mit den dem sich auf für ich sie es im wird sind auch wie von",
+    "fr": "le la les et est un une des que pour dans pas vous je ce sur avec il sont du au qui ne plus",
+    "es": "el la los las y es un una que de en por para con no se su lo como más pero está son del",
+    "it": "il la le e è un una che di per non con si sono del come più ma nel della gli questo anche lo",
+    "pt": "o a os as e é um uma que de para com não se em por mais como mas do da são você está",
+    "nl": "de het een en is niet van dat op te in voor met zijn je ik er maar ook aan wordt naar",
+    "pl": "i w na nie się jest to z że do jak o ale po co czy tak dla przez są być może",
+    "sv": "och att det är en som på inte för med jag du av den har till ett om kan men",
+    "tr": "ve bir bu için de da ile çok ne değil var olarak daha gibi ben sen ama mi",
+}
+_LANGUAGES = {language: frozenset(words.split()) for language, words in _FUNCTION_WORDS.items()}
+_WORD = re.compile(r"[^\W\d_]+")
+_CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|https?://\S+", re.DOTALL)
+
+
+def is_refusal(text: str) -> bool:
+    """Whether an answer begins by declining to help."""
+    return _REFUSAL.search(text[:_OPENING]) is not None
+
+
+def language_of(text: str) -> str | None:
+    """The language that most of a text is in, by its script or its function words; None if that cannot be told. Code does not
+    count."""
+    prose = _CODE.sub(" ", text[:8000])
+    letters = sum(map(len, _WORD.findall(prose)))
+    if not letters:
+        return None
+    for language, script in _SCRIPTS:
+        if len(script.findall(prose)) > (0.1 if language == "ja" else 0.3) * letters:
+            return language
+    words = [word.lower() for word in _WORD.findall(prose)]
+    counts = Counter({language: sum(word in known for word in words) for language, known in _LANGUAGES.items()})
+    (first, most), (_, second) = counts.most_common(2)
+    return first if most >= 2 and most > 1.3 * second and most >= 0.08 * len(words) else None

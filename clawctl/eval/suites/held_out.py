@@ -1,0 +1,107 @@
+"""The held-out turns of a run, in the order in which versions are measured on them."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from clawctl.eval.suites import SuiteSettings
+from clawctl.run.directory import RunDir, published
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.feedback import Ratings
+from clawctl.run.holdout import HELD_OUT
+from clawctl.run.model_files import tokenizer_fingerprint
+from clawctl.run.policies import read_policy
+from clawctl.run.reward import worth
+from clawctl.run.rows import Turn
+from clawctl.run.shards import UnreadableShard, read_columns, read_origin, read_pieces, read_verdicts
+
+_FEW = ("turn_id", "user", "created_at", "untrainable_reason", "policy_name", "feedback")
+MOST = 2000  # of the newest held-out turns: what people wanted long ago measures little
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Where a held-out turn stands, and what its answer was worth."""
+
+    turn_id: str
+    user: str
+    created_at: float
+    stem: str
+    value: float | None  # by rating, outcome or verdict, -1 to 1; None: not known
+
+
+def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("inf")) -> list[HeldOut]:
+    """The newest MOST held-out turns that were asked before a time and that the model's tokenizer can read.
+
+    The order is fixed by `settings.seed`: one turn of each key, then the next of each, so that no key outweighs the others. Damaged
+    shards are left out; judge and trainer quarantine them.
+    """
+    tokenizer = None if settings.recipe is None else tokenizer_fingerprint(settings.recipe.model_path)
+    found: list[HeldOut] = []
+    for path in published(run.trajectories, ".parquet"):
+        try:
+            rows = [row for row in read_columns(path, "turns", _FEW) if row["untrainable_reason"] == HELD_OUT]
+            rows = [row for row in rows if row["created_at"] < before and row["policy_name"] == run.policy]
+            sampler = read_origin(path).tokenizer if rows else None
+        except (UnreadableShard, FileNotFoundError):
+            continue
+        if not rows or (tokenizer is not None and sampler is not None and sampler != tokenizer):
+            continue
+        values = _values(run, path.stem, rows)
+        found += [HeldOut(row["turn_id"], row["user"], row["created_at"], path.stem, values[row["turn_id"]]) for row in rows]
+    unique = {one.turn_id: one for one in found}  # a merged shard may stand beside its parts for a moment
+    newest = sorted(unique.values(), key=lambda one: one.created_at)[-MOST:]
+    by_user: dict[str, list[HeldOut]] = defaultdict(list)
+    for one in sorted(newest, key=lambda one: hashed(settings.seed, one.turn_id)):
+        by_user[one.user].append(one)
+    users = sorted(by_user, key=lambda user: hashed(settings.seed, user))
+    return [one for some in zip_longest(*(by_user[user] for user in users)) for one in some if one is not None]
+
+
+def _values(run: RunDir, stem: str, rows: Sequence[dict]) -> dict[str, float | None]:
+    ratings = Ratings(run)
+    ratings.look()
+    try:
+        verdicts = {verdict.turn_id: verdict for verdict in read_verdicts(run.verdict_shard(stem))}
+    except (UnreadableShard, FileNotFoundError):
+        verdicts = {}
+    values = {}
+    for row in rows:
+        rating, verdict = ratings.of(row["user"], row["turn_id"]), verdicts.get(row["turn_id"])
+        said = (None, None) if verdict is None else (verdict.judge, verdict.reward)
+        values[row["turn_id"]] = worth(row["feedback"] if rating is None else rating.rating, None, *said).value
+    return values
+
+
+def whole_turns(run: RunDir, chosen: Sequence[HeldOut]) -> list[Turn]:
+    """The rows of these turns, in this order, without those that are gone."""
+    wanted: dict[str, set[str]] = defaultdict(set)
+    for one in chosen:
+        wanted[one.stem].add(one.turn_id)
+    turns: dict[str, Turn] = {}
+    for stem, turn_ids in wanted.items():
+        try:
+            for piece in read_pieces(run.turn_shard(stem)):
+                places = [at for at, row in enumerate(piece.rows("turns", ("turn_id",))) if row["turn_id"] in turn_ids]
+                turns |= {turn.turn_id: turn for turn in piece.turns(places)} if places else {}
+        except (UnreadableShard, FileNotFoundError):
+            continue
+    return [turns[one.turn_id] for one in chosen if one.turn_id in turns]
+
+
+def asked_before(run: RunDir, *endpoints: Endpoint) -> float:
+    """Unix seconds when the newest of these versions was published. The tasks of a pair of versions are the turns before, so that
+    they stay the same while both are compared."""
+    versions = [endpoint.model.rpartition("@")[2] for endpoint in endpoints]
+    return max(read_policy(run, int(version)).created_at if version.isdigit() else float("inf") for version in versions)
+
+
+def hashed(seed: int, text: str) -> bytes:
+    return hashlib.sha256(f"{seed}\0{text}".encode()).digest()
+
+
+def key_name(user: str) -> str:
+    """The name of an API key as evidence shows it."""
+    return hashlib.sha256(user.encode()).hexdigest()[:16]

@@ -1,0 +1,217 @@
+"""The suite `own`: held-out turns of the run's own people, answered again on their exact prompts.
+
+A judge compares the answers of two versions, blind and in both orders, knowing what came back in reality. Beside it stand guards
+against answers that please a judge and nobody else: refusals, endless length, another language, calls that no client can run. A
+turn that calls a tool has no preference, because nothing of the user's is ever run: its calls are checked instead.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from clawctl.environments.asking import Refused, count_call
+from clawctl.errors import ClawError
+from clawctl.eval.comparisons import Comparison
+from clawctl.eval.intervals import estimate
+from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
+from clawctl.eval.suites.answers import Answered, answer, calls_in, client_of, is_refusal, is_valid_call, language_of
+from clawctl.eval.suites.held_out import HeldOut, asked_before, hashed, held_out_turns, key_name, whole_turns
+from clawctl.http_client import Client
+from clawctl.judging import ANSWER_JUDGES, AnswerJudge, Preference
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.rows import Message, Turn
+
+log = logging.getLogger("eval")
+
+_LONGER, _AT_LEAST = 3, 128  # an answer may be so many times as long as the captured one, and this many tokens in any case
+_SHOWN = 4000  # characters of a text that are kept for people to read
+_CANNOT_ANSWER = (400, 413, 422)  # statuses of a refusal of this one prompt, such as one that is too long
+NO_TURNS = "no turn is held out yet: eval.holdout keeps a share of new sessions for this"
+
+
+class Own:
+    """`compare` prefers one of two versions; called, it measures one."""
+
+    metrics = ("accepted", "answered", "length", "language", "tool_calls")
+
+    async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
+        run = run_of(settings)
+        chosen = _in_order(run, settings)[: settings.problems]
+        if not chosen:
+            return Measured({})
+        turns = whole_turns(run, chosen)
+        async with _judge(settings) as judge, client_of(endpoint) as client:
+            places = asyncio.Semaphore(settings.concurrency)
+
+            async def one(turn: Turn) -> tuple[Turn, Answered, float | None] | None:
+                async with places:
+                    answered = await _answer(client, endpoint, settings, turn)
+                    return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
+
+            found = [each for each in await _together([one(turn) for turn in turns]) if each is not None]
+        values: dict[str, dict[str, float]] = {}
+        for turn, answered, verdict in found:
+            accepted = {} if verdict is None else {"accepted": (verdict + 1) / 2}
+            for metric, value in (accepted | guards(turn, answered, settings.max_tokens)).items():
+                values.setdefault(metric, {})[turn.turn_id] = value
+        metrics = {metric: estimate(list(values[metric].values())) for metric in self.metrics if metric in values}
+        shown = [
+            {"task_id": turn.turn_id, "turn_id": turn.turn_id, "prompt": asked_in(turn), "reply": answered.said[:_SHOWN]}
+            for turn, answered, _ in found[:3]
+        ]
+        return Measured(metrics, examples=shown, values=values)
+
+    async def compare(
+        self, candidate: Endpoint, reference: Endpoint, settings: SuiteSettings, begin: int, count: int
+    ) -> Sequence[Comparison]:
+        """For each task: `preferred`, or of a turn that calls a tool none, and the guards of both answers."""
+        run = run_of(settings)
+        chosen = _in_order(run, settings, candidate, reference)[begin : begin + count]
+        if not chosen:
+            return []
+        turns = whole_turns(run, chosen)
+        async with _judge(settings) as judge, client_of(candidate) as client:
+            places = asyncio.Semaphore(max(1, settings.concurrency // 2))
+
+            async def one(turn: Turn) -> list[Comparison]:
+                async with places:
+                    new = await _answer(client, candidate, settings, turn)
+                    old = None if new is None else await _answer(client, reference, settings, turn)
+                    return [] if new is None or old is None else await _compared(judge, turn, new, old, settings.max_tokens)
+
+            compared = await _together([one(turn) for turn in turns])
+        found = [comparison for some in compared for comparison in some]
+        judged = [comparison for comparison in found if comparison.metric == "preferred"]
+        invalid = sum(comparison.detail["invalid"] for comparison in judged)
+        if judged and 2 * invalid > len(judged):
+            raise CannotMeasure(f"the judge gave no valid answer on {invalid} of {len(judged)} pairs of answers")
+        return found
+
+
+def run_of(settings: SuiteSettings) -> RunDir:
+    """Raises ClawError outside a run."""
+    if settings.run is None or settings.recipe is None:
+        raise ClawError("this suite measures on the conversations of a run, and there is none", "start `clawctl eval --run RUN`", 2)
+    return settings.run
+
+
+def _in_order(run: RunDir, settings: SuiteSettings, *pair: Endpoint) -> list[HeldOut]:
+    found = held_out_turns(run, settings, asked_before(run, *pair) if pair else float("inf"))
+    if not found:
+        log.info("suite own: %s", NO_TURNS)
+    return found
+
+
+@asynccontextmanager
+async def _judge(settings: SuiteSettings) -> AsyncIterator[AnswerJudge]:
+    """The recipe's judge. That it cannot judge now is no result of a version."""
+    assert settings.run is not None
+    assert settings.recipe is not None
+    judge = ANSWER_JUDGES.load("recipe", "judge")(settings.run, settings.recipe)
+    try:
+        yield judge
+    except ClawError as error:
+        raise CannotMeasure(f"{error.problem} ({error.fix})", gone=True) from error
+    finally:
+        calls, tokens = judge.spent  # the budget of a candidate pays for its judge
+        for call in range(calls):
+            count_call({"total_tokens": tokens if call == 0 else 0})
+        await judge.close()
+
+
+async def _together(works: Sequence[Any]) -> list[Any]:
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as failed:  # the first failure has cancelled the others
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _answer(client: Client, endpoint: Endpoint, settings: SuiteSettings, turn: Turn) -> Answered | None:
+    """An answer to the captured prompt, sampled as the captured one was; None if the server cannot take this prompt. Two versions
+    draw with the same seed, so that equal weights give equal answers. Raises Refused."""
+    seed = int.from_bytes(hashed(settings.seed, turn.turn_id)[:4]) >> 1
+    sampling = {"temperature": turn.temperature, "top_p": turn.top_p, "seed": seed, "max_tokens": settings.max_tokens}
+    top_k = {"top_k": turn.top_k} if turn.top_k else {}
+    try:
+        return await answer(client, endpoint, turn.prompt_ids or (), **sampling, **top_k)
+    except Refused as refused:
+        if refused.status not in _CANNOT_ANSWER:
+            raise
+        log.info("suite own: %s cannot answer turn %s: %s", endpoint.model, turn.turn_id, refused)
+        return None
+
+
+async def _verdict(judge: AnswerJudge, turn: Turn, answered: Answered) -> float | None:
+    if calls_a_tool(turn) or turn.next_state is None:
+        return None
+    return await judge.verdict(turn, answered.message)
+
+
+async def _compared(judge: AnswerJudge, turn: Turn, new: Answered, old: Answered, max_tokens: int) -> list[Comparison]:
+    key = key_name(turn.user)
+    texts = {"request": asked_in(turn), "given": _text(turn.response), "came_back": _texts(turn.next_state)}
+    detail: dict[str, Any] = {"turn_id": turn.turn_id, **texts, "candidate": new.said[:_SHOWN], "reference": old.said[:_SHOWN]}
+    found = []
+    if not calls_a_tool(turn) and turn.next_state is not None:
+        same = new.said == old.said
+        preference = Preference(0.5, ("the same text",)) if same else await judge.prefer(turn, new.message, old.message)
+        told = {**detail, "votes": list(preference.votes), "invalid": preference.first is None, "judge": judge.name}
+        share = 0.5 if preference.first is None else preference.first
+        found.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, told))
+    mine, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
+    found += [Comparison(name, turn.turn_id, mine[name], other[name], key, detail) for name in mine if name in other]
+    return found
+
+
+# ---- what is known without a judge -----------------------------------------------------------------------------------------
+
+
+def guards(turn: Turn, answered: Answered, max_tokens: int) -> dict[str, float]:
+    """1 where nothing is wrong, compared with the captured answer and request.
+
+    `answered`: it says something and does not decline, unless the captured answer did. `length`: it ends by itself, and is not
+    much longer than the captured answer. `language`: that of the request or the captured answer. `tool_calls`: its calls can be
+    run by the client, and there is one where the captured answer had one.
+    """
+    given, said = _text(turn.response), answered.said
+    calls = list(calls_in(said))
+    found = {"answered": float(bool(said) and (not is_refusal(said) or is_refusal(given)))}
+    captured = len(turn.completion_ids or ())
+    most = max(_LONGER * captured, _AT_LEAST)
+    cut = answered.finish_reason == "length" and answered.tokens >= max_tokens > captured
+    found["length"] = 0.0 if cut else min(1.0, most / max(answered.tokens, 1))
+    expected = {language_of(given), language_of(asked_in(turn))} - {None}
+    if expected and (language := language_of(said)) is not None:
+        found["language"] = float(language in expected)
+    if turn.tools and (calls or calls_a_tool(turn)):
+        wanted = bool(calls) or not calls_a_tool(turn)
+        found["tool_calls"] = float(wanted and all(is_valid_call(call, turn.tools) for call in calls))
+    return found
+
+
+def calls_a_tool(turn: Turn) -> bool:
+    """Whether the captured answer called a tool, or a tool's result came back."""
+    results = any(message.get("role") in ("tool", "function") for message in turn.next_state or [])
+    return results or bool((turn.response or {}).get("tool_calls"))
+
+
+def asked_in(turn: Turn) -> str:
+    """What the person said last."""
+    said = [message for message in turn.messages if message.get("role") == "user"]
+    return _text(said[-1])[:_SHOWN] if said else ""
+
+
+def _texts(messages: Sequence[Message] | None) -> str | None:
+    return None if messages is None else "\n\n".join(map(_text, messages))[:_SHOWN]
+
+
+def _text(message: Message | None) -> str:
+    content = (message or {}).get("content")
+    if isinstance(content, list):
+        content = "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
+    return str(content or "")[:_SHOWN]

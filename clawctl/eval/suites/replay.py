@@ -1,0 +1,97 @@
+"""The suite `replay`: how likely a version makes held-out answers that people praised, and those that they complained of.
+
+No judge is asked and nothing is sampled: the exact ids of the captured answer are scored after the exact ids of its prompt.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Sequence
+
+from clawctl.environments.asking import Refused
+from clawctl.eval.comparisons import Comparison
+from clawctl.eval.intervals import estimate
+from clawctl.eval.suites import Measured, SuiteSettings
+from clawctl.eval.suites.answers import client_of, score
+from clawctl.eval.suites.held_out import HeldOut, asked_before, held_out_turns, key_name, whole_turns
+from clawctl.eval.suites.own import NO_TURNS, asked_in, run_of
+from clawctl.http_client import Client
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.rows import Turn
+
+log = logging.getLogger("eval")
+
+_DIGITS = 3  # of a value: two engines differ by less for equal weights, and that is a tie
+_CANNOT = (400, 404, 413, 422, 501)
+
+
+class ReplaySuite:
+    """The value of a turn is the geometric mean of its tokens' probabilities, or 1 less that where people complained."""
+
+    metrics = ("praised", "unlike_complaints")
+
+    async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
+        chosen = _with_a_value(settings)[: settings.problems]
+        values: dict[str, dict[str, float]] = {}
+        async with client_of(endpoint) as client:
+            for turn, good, (value,) in await _scored(client, settings, chosen, endpoint):
+                values.setdefault(_metric(good), {})[turn.turn_id] = value
+        return Measured({name: estimate(list(found.values())) for name, found in sorted(values.items())}, values=values)
+
+    async def compare(
+        self, candidate: Endpoint, reference: Endpoint, settings: SuiteSettings, begin: int, count: int
+    ) -> Sequence[Comparison]:
+        chosen = _with_a_value(settings, candidate, reference)[begin : begin + count]
+        async with client_of(candidate) as client:
+            found = await _scored(client, settings, chosen, candidate, reference)
+        return [
+            Comparison(
+                _metric(good), turn.turn_id, new, old, key_name(turn.user), {"turn_id": turn.turn_id, "request": asked_in(turn)}
+            )
+            for turn, good, (new, old) in found
+        ]
+
+
+def _metric(good: bool) -> str:
+    return "praised" if good else "unlike_complaints"
+
+
+def _with_a_value(settings: SuiteSettings, *pair: Endpoint) -> list[HeldOut]:
+    run = run_of(settings)
+    found = held_out_turns(run, settings, asked_before(run, *pair) if pair else float("inf"))
+    if not found:
+        log.info("suite replay: %s", NO_TURNS)
+    return [one for one in found if one.value]
+
+
+async def _scored(
+    client: Client, settings: SuiteSettings, chosen: Sequence[HeldOut], *endpoints: Endpoint
+) -> list[tuple[Turn, bool, list[float]]]:
+    """Each turn, whether it was praised, and its value by each endpoint. Turns that an engine cannot score are left out. Raises
+    Refused."""
+    places, refusals = asyncio.Semaphore(settings.concurrency), list[Refused]()
+
+    async def one(turn: Turn, good: bool) -> tuple[Turn, bool, list[float]] | None:
+        values = []
+        for endpoint in endpoints:
+            try:
+                async with places:
+                    logprobs = await score(client, endpoint, turn.prompt_ids or (), turn.completion_ids or ())
+            except Refused as refused:
+                if refused.status not in _CANNOT:
+                    raise
+                refusals.append(refused)
+                return None
+            likely = math.exp(math.fsum(logprobs) / max(1, len(logprobs)))
+            values.append(round(min(1.0, likely if good else 1 - likely), _DIGITS))
+        return turn, good, values
+
+    good = {one.turn_id: (one.value or 0) > 0 for one in chosen}
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(turn, good[turn.turn_id])) for turn in whole_turns(run_of(settings), chosen)]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    if refusals:
+        log.warning("suite replay: %d of %d answers cannot be scored: %s", len(refusals), len(tasks), refusals[0])
+    return [found for task in tasks if (found := task.result()) is not None]

@@ -1,0 +1,103 @@
+"""Compares answers of two versions to a captured request. See `clawctl.judging`, the seam by which `eval` finds this.
+
+A chat model is asked twice, with the answers in both orders. A reward model scores each answer. The demo model was never trained to
+compare, so its ordinary votes on the two answers are compared.
+"""
+
+from dataclasses import fields, replace
+
+from clawctl.config import Recipe
+from clawctl.judge.client import CallRefused, JudgeClient
+from clawctl.judge.panel import LLMJudge, first_chars, make_judge, together
+from clawctl.judge.prompts import (
+    NOTHING_CAME_BACK,
+    compare_messages,
+    foresee_messages,
+    new_fence,
+    read_choice,
+    read_vote,
+)  # fmt: skip
+from clawctl.judge.protocol import Evidence
+from clawctl.judge.view import view_turn
+from clawctl.judging import Preference
+from clawctl.run.directory import RunDir
+from clawctl.run.rows import Message, Turn
+
+_SHARE = {"first": 1.0, "neither": 0.5, "second": 0.0}
+
+
+def open_judge(run: RunDir, recipe: Recipe) -> "Comparing":
+    """Raises ClawError if the recipe's judge cannot be created."""
+    return Comparing(run, recipe)
+
+
+class Comparing:
+    """See `clawctl.judging.AnswerJudge`."""
+
+    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+        self._settings = recipe.judge
+        self._client = JudgeClient(run, recipe, patience_s=recipe.judge.timeout_s)
+        self._judge = make_judge(run, recipe.judge, self._client)
+        self._compares = isinstance(self._judge, LLMJudge) and not self._client.asks_demo_model
+        self._chars = first_chars(self._client, recipe.judge)
+        self.name = self._judge.name
+
+    @property
+    def spent(self) -> tuple[int, int]:
+        spent = self._client.spent
+        return spent.calls, spent.prompt_tokens + spent.completion_tokens
+
+    async def prefer(self, turn: Turn, first: Message, second: Message) -> Preference:
+        if not self._compares:
+            scores = [await self.verdict(turn, answer) for answer in (first, second)]
+            known = [score for score in scores if score is not None]
+            if len(known) < 2:
+                return Preference(None, tuple(scores))
+            return Preference(0.5 + (known[0] > known[1]) / 2 - (known[0] < known[1]) / 2, tuple(scores))
+        blocks, (one, other) = self._seen(turn, first, second)
+        forwards, backwards = await together([self._choice(blocks, one, other), self._choice(blocks, other, one)])
+        votes = (
+            {"A": "first", "B": "second", "0": "neither"}.get(forwards or ""),
+            {"A": "second", "B": "first", "0": "neither"}.get(backwards or ""),
+        )
+        if None in votes:
+            return Preference(None, votes)
+        return Preference(_SHARE[votes[0] or ""] if votes[0] == votes[1] else 0.5, votes)
+
+    async def verdict(self, turn: Turn, answer: Message) -> float | None:
+        if not self._compares:
+            return (await self._judge.judge(replace(_evidence(turn), response=answer))).reward
+        blocks, (text,) = self._seen(turn, answer)
+        fence = new_fence()
+        told = await self._ask(foresee_messages(blocks, text, fence))
+        score = None if told is None else read_vote(told, fence).score
+        return None if score is None else float(score)
+
+    async def _choice(self, blocks: list[tuple[str, str]], a: str, b: str) -> str | None:
+        fence = new_fence()
+        told = await self._ask(compare_messages(blocks, a, b, fence))
+        return None if told is None else read_choice(told, fence)
+
+    async def _ask(self, messages: list[dict]) -> str | None:
+        try:
+            return await self._client.ask(messages)
+        except CallRefused:
+            return None
+
+    def _seen(self, turn: Turn, *answers: Message) -> tuple[list[tuple[str, str]], list[str]]:
+        """The named texts that stay the same, and the answers. Each text is cut and cleaned as for a vote."""
+        evidence, chars = _evidence(turn), self._chars * 2 // (2 + len(answers))
+        view = view_turn(evidence, self._settings.history_chars, chars)
+        came_back = NOTHING_CAME_BACK if view.next_state is None else view.next_state
+        blocks = [("earlier", view.earlier)] if view.earlier else []
+        blocks += [("request", view.request), ("answer that was given", view.answer), (f"came back from {view.role}", came_back)]
+        shown = [view_turn(replace(evidence, response=answer), 0, chars).answer for answer in answers]
+        return blocks, shown
+
+    async def close(self) -> None:
+        await self._judge.close()
+        await self._client.close()
+
+
+def _evidence(turn: Turn) -> Evidence:
+    return Evidence(**{field.name: getattr(turn, field.name) for field in fields(Evidence)})

@@ -1,0 +1,91 @@
+"""What `clawctl up` shows on a terminal instead of its log: the stages, each with its last line, and what the run has."""
+
+import re
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from clawctl.printing import counted, one_line
+from clawctl.process import hidden
+from clawctl.run.checksums import read_object
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import list_versions, readable_live
+
+_ORDINARY = re.compile(r"\d\d:\d\d:\d\d [DI] ")  # a log line that is neither a warning nor an error
+_PER_SECOND = 2
+
+
+class StageState(Protocol):
+    """A stage as its supervisor has it."""
+
+    stage: str
+    starts: int  # how often it was started
+    began: float  # of its last start, by `time.monotonic`
+    finished: bool
+
+    @property
+    def runs(self) -> bool: ...
+
+
+class LiveStatus:
+    """A table that redraws itself in place. Warnings, errors and keys that are shown once stay above it."""
+
+    def __init__(self, run: RunDir, console: Console | None = None) -> None:
+        self._run, self._last = run, dict[str, str]()
+        self._stages: Sequence[StageState] = ()
+        self.console = Console(highlight=False) if console is None else console
+        self._live = Live(console=self.console, get_renderable=self.draw, refresh_per_second=_PER_SECOND, redirect_stdout=False)
+
+    def follow(self, stages: Sequence[StageState]) -> Live:
+        """The context in which the table is shown."""
+        self._stages = stages
+        return self._live
+
+    def heard(self, stage: str, text: str) -> None:
+        """Take a line of a stage."""
+        self._last[stage] = text
+        if stage != "up" and (not _ORDINARY.match(text) or hidden(text) != text):
+            self.console.print(Text(f"{stage:>7} | ", style="bold") + Text(text), soft_wrap=True)
+
+    def draw(self) -> Group:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+        for heading in ("stage", "state", "for", "starts"):
+            table.add_column(heading, no_wrap=True, justify="right" if heading in ("for", "starts") else "left")
+        table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
+        for one in self._stages:
+            state = Text("● running", "green") if one.runs else Text("done", "dim") if one.finished else Text("○ waiting", "yellow")
+            age = _lasted(time.monotonic() - one.began) if one.runs else ""
+            last = _ORDINARY.sub("", self._last.get(one.stage, ""))
+            table.add_row(one.stage, state, age, str(one.starts), one_line(hidden(last), 300))
+        return Group(Text(""), one_line(self._facts(), 400), table, one_line(f"up: {self._last.get('up', '')}", 300), self._help())
+
+    def _facts(self) -> str:
+        """The address, the versions and what waits, as far as they are on disk."""
+        run = self._run
+        live, newest = readable_live(run), max(list_versions(run), default=None) if run.policies.exists() else None
+        url = (read_object(run.server) or {}).get("url")
+        feed, position = read_object(run.feed_counts) or {}, read_object(run.position) or {}
+        parts = [str(url)] if url else []
+        parts.append("no version is live" if live is None else f"version {live} is live")
+        parts += [f"{newest} is the newest"] if newest not in (None, live) else []
+        still_open = position.get("open")
+        if isinstance(still_open, dict) and isinstance(still_open.get("turns"), int):
+            parts.append(f"{counted(still_open['turns'], 'turn')} in open sessions")
+        if isinstance(feed.get("waiting"), int):
+            parts.append(f"{feed['waiting']} wait for the trainer, {feed.get('used', 0)} trained")
+        return " · ".join(parts)
+
+    def _help(self) -> Text:
+        return Text(f"Ctrl-C stops all stages; the log is {self._run.log('up')}", "dim")
+
+
+def _lasted(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,67 @@
+"""Held-out sessions: a share of each key's sessions is never trained, so that versions can be measured on them.
+
+A hash of key and session id decides, so every process and every restart decides alike. `holdout.json` keeps each share with the
+time from which it counts, and a session keeps the share of the time of its first request. A change of `eval.holdout` therefore
+splits no session. What is held out stands in the row (`HELD_OUT`), which is never edited: no later setting trains such a turn.
+
+Episodes and imported texts are not held out: an environment has held-out tasks of its own, and a text has no exact prompt.
+"""
+
+import hashlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from clawctl.errors import Damaged
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
+
+HELD_OUT = "held out"  # why a turn is not trained that lacks nothing: its session measures versions
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """The shares of a run, the oldest first, each with the time from which it counts (unix seconds)."""
+
+    shares: tuple[tuple[float, float], ...]
+
+    def has(self, key: str, session_id: str, began: float) -> bool:
+        """Whether the session is held out that began at `began` (unix seconds)."""
+        share = next((share for since, share in reversed(self.shares) if since <= began), 0.0)
+        digest = hashlib.sha256(f"{key}\0{session_id}".encode(errors="surrogatepass")).digest()
+        return int.from_bytes(digest[:8]) < share * 2**64
+
+
+def read_holdout(run: RunDir, share: float, now: float | None = None) -> Holdout:
+    """The shares of the run if `share` counts from `now` on. A run that has turns already begins with its next session."""
+    since = time.time() if now is None else now
+    shares = _read(run.holdout)
+    if not shares:
+        return Holdout(((since if published(run.trajectories, ".parquet") else 0.0, share),))
+    return Holdout(shares if shares[-1][1] == share else (*shares, (max(since, shares[-1][0]), share)))
+
+
+def keep_holdout(run: RunDir, share: float) -> Holdout:
+    """The same, written down. The one collect worker calls it before it publishes a row. Raises OSError."""
+    try:
+        known = _read(run.holdout)
+    except Damaged as error:
+        quarantine(run, run.holdout, str(error))
+        known = ()
+    found = read_holdout(run, share)
+    if found.shares != known:
+        publish_bytes(run.holdout, sealed(orjson.dumps({"shares": found.shares})))
+    return found
+
+
+def _read(path: Path) -> tuple[tuple[float, float], ...]:
+    """Raises Damaged."""
+    try:
+        shares = read_sealed(path.read_bytes())["shares"]
+        return tuple((float(since), float(share)) for since, share in shares)
+    except FileNotFoundError:
+        return ()
+    except (LookupError, TypeError, ValueError) as error:
+        raise Damaged(f"{path.name} has no list of shares: {error}") from error

@@ -1,0 +1,232 @@
+"""The circle of `scripts/bench wishes` in one process: people talk, rules judge, the local trainer learns, the new weights answer.
+
+Judging, admission, baselines, advantages, losses and the optimizer are the product's. Serving and collecting are replaced by
+sampling with the trainer's own weights: each turn has exact ids and logprobs, and its conversation is known. No turn is stale, and
+no key shares a step with others.
+"""
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.environments.wishes.axes import AXES, is_correct, measure
+from clawctl.environments.wishes.judge import judged
+from clawctl.environments.wishes.people import Wisher, unmet
+from clawctl.environments.wishes.problems import WordProblem, make_problems
+from clawctl.environments.wishes.wording import Wants, hint
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import UNKNOWN
+from clawctl.train.admission import Admission, TurnRefused
+from clawctl.train.advantages.baselines import Baselines
+from clawctl.train.sample import Batch, Sample
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.trainer import LocalTrainer
+from scripts.benchmarks.wishes_sampling import Drawn, draw
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "clawctl" / "wishes_model"
+RECIPE = ROOT / "recipes" / "demo.yaml"
+LR = 7.5e-5
+PEOPLE = 16  # sessions at a time
+Messages = list[dict[str, Any]]
+Judging = Callable[[str, str], tuple[int, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """People who want the same. `told`: what their system message says about who they are."""
+
+    wants: Wants
+    told: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Answers of one version to problems that nobody asked before."""
+
+    satisfaction: list[float]  # of each group: the share of answers with every wish met
+    correctness: float
+    shares: dict[str, dict[str, float]]  # of each axis' values over all groups
+    tokens: float  # mean length
+
+
+@dataclass(slots=True)
+class _Session:
+    person: Wisher
+    group: Group
+    problem: WordProblem
+    number: int
+    messages: Messages
+    turn: int = 0
+    last: str | None = None  # the turn before
+    first: str = ""  # answer
+
+
+class World:
+    """One run: a policy, the people who use it, and the turns that wait for a step."""
+
+    def __init__(self, recipe: Recipe, seed: int, judge: Judging = judged) -> None:
+        self.recipe, self.seed, self.judge, self.version = recipe, seed, judge, 0
+        self.trainer = LocalTrainer(recipe, Ranks(0, 1, torch.device("cpu")))
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self.verdicts: Counter[str] = Counter()
+        model = self.trainer.resume(0, None, None)
+        self._admission = Admission(self.recipe.train, model.texts, UNKNOWN)
+        self._tokenizer = self.trainer.training.policy.tokenizer
+        self._sampler: Any = AutoModelForCausalLM.from_pretrained(self.recipe.model_path, dtype=torch.float32).eval()
+        self._baselines, self._sessions = Baselines(), list[_Session]()
+        self._waiting: list[Sample] = []
+        self._next, self._calls = 0, 0
+
+    def update(self, groups: Sequence[Group]) -> dict[str, Any]:
+        """Let people talk until a step is full, and make it. Returns the step's row of metrics."""
+        while len(self._waiting) < self.recipe.train.batch_turns:
+            while len(self._sessions) < PEOPLE:
+                self._sessions.append(self._begin(groups[self._next % len(groups)]))
+            self._talk()
+        return self._step()
+
+    def update_if_full(self) -> bool:
+        """Make a step if enough turns wait."""
+        full = len(self._waiting) >= self.recipe.train.batch_turns
+        if full:
+            self._step()
+        return full
+
+    def one_session_each(self, groups: Sequence[Group]) -> list[str]:
+        """A session of each group to its end. Returns the first answers."""
+        self._sessions = sessions = [self._begin(group) for group in groups]
+        while self._sessions:
+            self._talk()
+        return [session.first for session in sessions]
+
+    def _step(self) -> dict[str, Any]:
+        config = self.recipe.train
+        samples, self._waiting = self._waiting[: config.batch_turns], self._waiting[config.batch_turns :]
+        began = time.monotonic()
+        baselines = {sample.turn_id: self._baselines.of(sample.kind) for sample in samples}
+        step = self.version + 1
+        result = self.trainer.step(Batch(step, samples, parent=self.version, depth=step, baselines=baselines))
+        if result.row is None:
+            raise SystemExit(f"step {step}: {result.problem}")
+        if config.baseline == "mean":
+            self._baselines.learn(samples)
+        self.version = step
+        self._sampler.load_state_dict(self.trainer.training.policy.causal.state_dict())
+        self.seconds["train"] += time.monotonic() - began
+        return result.row
+
+    def people_change(self) -> None:
+        """Sessions of people who want something else now are over."""
+        self._sessions.clear()
+
+    def _talk(self) -> None:
+        """One answer in each session, and what the people say to it."""
+        began = time.monotonic()
+        self._calls += 1
+        answers = draw(self._sampler, self._tokenizer, [s.messages for s in self._sessions], self.seed * 10_007 + self._calls)
+        self.seconds["answer"] += time.monotonic() - began
+        going_on = []
+        for session, answer in zip(self._sessions, answers, strict=True):
+            session.first = session.first or answer.text
+            reaction = session.person.react(session.problem, answer.text, session.turn)
+            if reaction.text is not None:
+                self._judge(session, answer, reaction.text)
+                session.messages = [
+                    *session.messages,
+                    {"role": "assistant", "content": answer.text},
+                    {"role": "user", "content": reaction.text},
+                ]
+                session.turn += 1
+                if not reaction.done:
+                    going_on.append(session)
+        self._sessions = going_on
+
+    def _begin(self, group: Group) -> _Session:
+        number, self._next = self._next, self._next + 1
+        seed = self.seed * 1_000_003 + number
+        person, problem = Wisher(group.wants, seed), make_problems(1, seed)[0]
+        told = [{"role": "system", "content": group.told}] if group.told else []
+        return _Session(person, group, problem, number, [*told, {"role": "user", "content": person.open(problem)}])
+
+    def _judge(self, session: _Session, answer: Drawn, came_back: str) -> None:
+        turn_id = f"{self.seed}-{session.number}-{session.turn}"
+        score, said = self.judge(came_back, turn_id)
+        self.verdicts[f"{score}{' hint' if said else ''}"] += 1
+        if not answer.ended:
+            return  # an answer that was cut is not trained
+        turn = Turn(
+            turn_id, str(session.number), session.last, session.turn, "main", "serve", session.problem.task_id, None, "default",
+            0.0, session.messages, None, {"role": "assistant", "content": answer.text}, [{"role": "user", "content": came_back}],
+            answer.prompt_ids, answer.completion_ids, answer.logprobs, self.version, self.version, 1.0, 1.0, 0, "stop",
+            None, None, True, None,
+        )  # fmt: skip
+        session.last = turn_id
+        verdict = Verdict(turn_id, float(score), [score], said, [said] if said else [], "wishes rules", None, None)
+        try:
+            self._waiting.append(self._admission.sample("live", turn, verdict, UNKNOWN, self.version))
+        except TurnRefused as refused:
+            self.verdicts[str(refused)] += 1
+
+    def measure(self, groups: Sequence[Group], count: int) -> Measured:
+        """First answers to `count` problems of each group."""
+        began = time.monotonic()
+        problems = make_problems(count, self.seed, "eval")
+        found: dict[str, Counter[str]] = {axis: Counter() for axis in AXES}
+        satisfaction, correct, tokens = [], 0, 0
+        for place, group in enumerate(groups):
+            told = [{"role": "system", "content": group.told}] if group.told else []
+            opened = [Wisher(group.wants, self.seed * 1_000_003 + i).open(problem) for i, problem in enumerate(problems)]
+            talks = [[*told, {"role": "user", "content": text}] for text in opened]
+            answers = draw(self._sampler, self._tokenizer, talks, 7 + self.seed * 31 + place)
+            satisfaction.append(sum(not unmet(group.wants, answer.text) for answer in answers) / count)
+            correct += sum(is_correct(problem, answer.text) for problem, answer in zip(problems, answers, strict=True))
+            tokens += sum(len(answer.completion_ids) for answer in answers)
+            for answer in answers:
+                for axis, value in measure(answer.text).items():
+                    found[axis][value or "unreadable"] += 1
+        asked = count * len(groups)
+        shares = {axis: {value: n / asked for value, n in sorted(seen.items())} for axis, seen in found.items()}
+        self.seconds["measure"] += time.monotonic() - began
+        return Measured(satisfaction, correct / asked, shares, tokens / asked)
+
+
+def moved(start: Mapping[str, Mapping[str, float]], now: Mapping[str, Mapping[str, float]], axis: str) -> float:
+    """How far an axis moved: the share of answers that would have to change their value (total variation distance)."""
+    values = start[axis].keys() | now[axis].keys()
+    return sum(abs(start[axis].get(value, 0.0) - now[axis].get(value, 0.0)) for value in values) / 2
+
+
+def side_effect(start: Measured, now: Measured, spoken_of: Sequence[str]) -> float:
+    """The mean move of the axes nobody spoke of."""
+    others = [axis for axis in AXES if axis not in spoken_of]
+    return sum(moved(start.shares, now.shares, axis) for axis in others) / len(others)
+
+
+def recipe_of(changes: Mapping[str, Any], model: Path | None = None) -> Recipe:
+    """recipes/demo.yaml for the model of this world, with `train` settings changed. WISHES_MODEL names another folder."""
+    model = model or Path(os.environ.get("WISHES_MODEL", MODEL))
+    if not (model / "model.safetensors").exists():
+        raise SystemExit(f"there is no model in {model}; make it with scripts/make-wishes-model (25 minutes on two idle cores)")
+    settings = {f"train.{name}": value for name, value in {"lr": LR, "max_steps": None, **changes}.items()}
+    return load_recipe(RECIPE, {"model.path": str(model), **settings})
+
+
+def irrelevant_hint(came_back: str, seed: str) -> tuple[int, str | None]:
+    """A control: the right score with a hint that says nothing about the wish."""
+    score, said = judged(came_back, seed)
+    return score, hint({}, Random(seed)) if said else None
+
+
+def random_verdict(came_back: str, seed: str) -> tuple[int, str | None]:
+    """A control: scores by chance, without hints."""
+    return Random(f"control {seed}").choice((1, -1)), None

@@ -1,0 +1,34 @@
+"""The published second experiment (OpenClaw-RL, arXiv 2603.10165 v2, Table 3) in the world of many wishes.
+
+Three people share one policy, and each wants something else. Each has one session after another. What counts is the number of
+sessions until a person's first answer met the wish in three sessions in a row, these three included. Published, joint average:
+hybrid 10.3, GRPO 14.1, Mem0 14.5, OPD 29.7.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from clawctl.environments.wishes.people import unmet
+from clawctl.environments.wishes.wording import Wants
+from scripts.benchmarks.wishes_circle import Group, World, recipe_of
+
+IN_A_ROW = 3
+TURNS = 4  # of a step: three people fill larger ones too slowly
+
+
+def sessions_until_satisfied(settings: Mapping[str, Any], seed: int, wants: Wants, most: int) -> dict[int, dict[str, float]]:
+    """The mean of the three people, and the last of them. Somebody who is not satisfied after `most` sessions counts as `most`."""
+    world = World(recipe_of({**settings, "batch_turns": TURNS, "seed": seed}), seed)
+    groups = [Group({axis: value}) for axis, value in wants.items()]
+    in_a_row, needed = [0] * len(groups), [0] * len(groups)
+    for number in range(1, most + 1):
+        for person, answer in enumerate(world.one_session_each(groups)):
+            in_a_row[person] = 0 if unmet(groups[person].wants, answer) else in_a_row[person] + 1
+            if in_a_row[person] == IN_A_ROW and not needed[person]:
+                needed[person] = number
+        if all(needed):
+            break
+        while world.update_if_full():
+            pass
+    counted = [count or most for count in needed]
+    return {0: {"joint_average": sum(counted) / len(counted), "worst_person": float(max(counted))}}

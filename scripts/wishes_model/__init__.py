@@ -1,0 +1,1 @@
+"""Makes the model of the world of many wishes."""

@@ -1,0 +1,148 @@
+"""The corpus: seeded conversations about word problems, with wishes in every place. Nothing held out is ever said here."""
+
+from collections.abc import Iterator
+from random import Random
+
+from clawctl.environments.grammar import casual
+from clawctl.environments.wishes.axes import AXES, LANGUAGES, NUMBERS, USUAL, draw_style, write
+from clawctl.environments.wishes.problems import WordProblem, make_problems
+from clawctl.environments.wishes.wording import complaint, hint, inline, say, system, with_hint
+from scripts.demo_model.corpus import Document, Message
+from scripts.demo_model.phrasings import sloppy
+
+SLOPPY_SHARE = 0.2  # of what people say
+_SIGNS = {"english": ("plus", "minus", "times", "equals"), "german": ("plus", "minus", "mal", "gleich"),
+          "spanish": ("más", "menos", "por", "igual a")}  # fmt: skip
+
+
+def documents(seed: int, count: int) -> Iterator[Document]:
+    """`count` documents, the same for the same arguments."""
+    for index in range(count):
+        rng = Random(f"wishes corpus {seed} {index}")
+        draw = rng.random()
+        if draw < 0.06:
+            yield _drill(rng)
+        elif draw < 0.40:
+            yield _conversation(rng)
+        else:
+            yield _single(rng)
+
+
+def _says(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _problem(rng: Random) -> WordProblem:
+    return make_problems(1, rng.getrandbits(48))[0]
+
+
+def _wants(rng: Random, count: int, against: dict[str, str] | None = None) -> dict[str, str]:
+    """`count` wishes: rare values mostly. With `against`, values that differ from these."""
+    wants = {}
+    for axis in rng.sample(list(AXES), count):
+        values = [value for value in AXES[axis] if not against or value != against[axis]]
+        usual = USUAL[axis]
+        weights = [0.35 if value == usual else 0.65 for value in values]
+        wants[axis] = rng.choices(values, weights)[0]
+    return wants
+
+
+def _some(rng: Random) -> int:
+    return rng.choices((0, 1, 2, 3, 4), (18, 34, 22, 18, 8))[0]
+
+
+def _typed(text: str, rng: Random) -> str:
+    return sloppy(text, rng) if rng.random() < SLOPPY_SHARE else text
+
+
+def _single(rng: Random) -> Document:
+    """One question with wishes in the system message, beside the problem, or in a hint; a later one outranks an earlier one."""
+    problem, messages = _problem(rng), []
+    wants: dict[str, str] = {}
+    if rng.random() < 0.2:  # nobody asks for anything
+        text = problem.text if rng.random() < 0.6 else inline(problem.text, {}, rng)
+        messages = [_says("user", text), _says("assistant", write(problem, draw_style(rng), rng))]
+        return Document(messages, frozenset({1}))
+    place = rng.random()
+    if place < 0.35 or rng.random() < 0.15:
+        asked = _wants(rng, _some(rng))
+        messages.append(_says("system", system(asked, rng)))
+        wants |= asked
+    text = problem.text
+    if 0.35 <= place < 0.6:
+        asked = _wants(rng, _some(rng))
+        text = _typed(inline(text, asked, rng), rng)
+        wants |= asked
+    elif rng.random() < 0.3:
+        text = inline(text, {}, rng)
+    if place >= 0.6:
+        asked = _wants(rng, _some(rng), {**USUAL, **wants} if rng.random() < 0.3 else None)
+        text = with_hint(text, hint(asked, rng))
+        wants |= asked
+    messages += [_says("user", text), _says("assistant", write(problem, draw_style(rng, wants), rng))]
+    return Document(messages, frozenset({len(messages) - 1}))
+
+
+def _conversation(rng: Random) -> Document:
+    """An answer, then complaints, corrections, thanks and next problems. What was asked for last is kept."""
+    problem, messages, learn = _problem(rng), [], set()
+    wants: dict[str, str] = {}
+    if rng.random() < 0.25:
+        wants = _wants(rng, rng.choice((1, 1, 2)))
+        messages.append(_says("system", system(wants, rng)))
+    # Half of the first answers are of another kind than usual, so that people can ask for anything.
+    style = draw_style(rng, {**(_wants(rng, 3) if rng.random() < 0.5 else {}), **wants})
+    text = problem.text
+    if rng.random() < 0.4:
+        asked = _wants(rng, rng.choice((0, 1, 2)))
+        text = inline(text, asked, rng)
+        wants |= asked
+        style |= asked
+    off = rng.choice((-2, -1, 1, 2)) if rng.random() < 0.15 else 0
+    first = True
+    for _ in range(rng.choice((1, 1, 2))):
+        messages += [_says("user", text), _says("assistant", write(problem, style, rng, off))]
+        if not off and not first:
+            learn.add(len(messages) - 1)
+        first = False
+        draw = rng.random()
+        if off:
+            text = casual(say("wrong", rng, "trained", said=problem.c + off, right=problem.c), rng)
+            off = 0
+        elif draw < 0.72:
+            asked = _wants(rng, rng.choices((1, 2, 3), (6, 3, 1))[0], style)
+            text = _typed(complaint(asked, rng), rng)
+            wants |= asked
+            if rng.random() < 0.35:
+                problem = _problem(rng)
+                text = f"{text.rstrip('.!?')}. {problem.text}"
+        elif draw < 0.86:
+            problem = _problem(rng)
+            text = say("next", rng, "trained", p=problem.text)
+        else:
+            thanks = casual(say("happy", rng, "trained"), rng)
+            messages += [_says("user", thanks), _says("assistant", say("welcome", rng, "trained"))]
+            return Document(messages, frozenset({*learn, len(messages) - 1}))
+        style = draw_style(rng, wants)
+        if rng.random() < 0.2:
+            asked = _wants(rng, rng.choice((1, 2)), style)
+            text, style = with_hint(text, hint(asked, rng)), {**style, **asked}
+            wants |= asked
+    messages += [_says("user", text), _says("assistant", write(problem, style, rng))]
+    return Document(messages, frozenset({*learn, len(messages) - 1}))
+
+
+def _drill(rng: Random) -> Document:
+    """Many sums side by side, in digits or in words: a fact costs a tenth of what it costs inside a problem."""
+    language, digits, signs = rng.choice(LANGUAGES), rng.random() < 0.6, rng.random() < 0.5
+    plus, minus, times, equals = _SIGNS[language]
+    words = {"+": plus, "-": minus, "x": times}
+    lines = []
+    for _ in range(8):
+        problem = _problem(rng)
+        number = [str(n) if digits else NUMBERS[language][n] for n in (problem.a, problem.b, problem.c)]
+        sign, equal = (problem.op, "=") if signs else (words[problem.op], equals)
+        lines.append(f"{number[0]} {sign} {number[1]} {equal} {number[2]}")
+    upper = rng.random() < 0.1
+    text = "\n".join(lines)
+    return Document([_says("user", "sums"), _says("assistant", text.upper() if upper else text)], frozenset({1}))

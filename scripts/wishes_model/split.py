@@ -1,0 +1,61 @@
+"""Draws which axes and phrasings nobody uses while choosing settings, and writes them into a folder of their own.
+
+    python -m scripts.wishes_model.split --seed 14
+
+`words/` keeps the axes and phrasings for choices. `words/held_out/` gets the others: a third of the axes and, of each rule with
+five alternatives or more, at most a fifth of these. A word that nobody was taught is nothing to follow: names of things ("n-…") are
+not held out, nor is a phrasing with a word that no other phrasing of its rule has.
+Running it again with the same seed changes nothing.
+"""
+
+import argparse
+import re
+from pathlib import Path
+from random import Random
+
+from clawctl.environments.wishes.axes import AXES
+
+WORDS = Path(__file__).parents[2] / "clawctl" / "environments" / "wishes" / "words"
+HELD_OUT_AXES = 6
+
+
+def rules_of(file: Path) -> dict[str, list[str]]:
+    lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")] if file.exists() else []
+    return {name: text.split(" | ") for name, text in (line.split(": ", 1) for line in lines)}
+
+
+def words(alternatives: list[str]) -> set[str]:
+    return set(re.findall(r"[\w']+|\{\w+\}", " ".join(alternatives).lower()))
+
+
+def split(seed: int) -> None:
+    rng = Random(f"split {seed}")
+    kept, away = rules_of(WORDS / "phrasings.txt"), rules_of(WORDS / "held_out" / "phrasings.txt")
+    chosen, others = [], []
+    frames = words([a for rules in (kept, away) for name in ("on", "off") for a in rules.get(name, [])])
+    for name, alternatives in kept.items():
+        every = sorted({*alternatives, *away.get(name, [])})
+        whole = name.startswith(("n-", "welcome")) or len(every) < 5
+        own = [a for a in every if a not in ("{on}", "{off}")]
+        out = [] if whole else rng.sample(own, max(1, len(every) // 5))
+        taught = words([a for a in every if a not in out]) | frames
+        out = [a for a in out if words([a]) <= taught]
+        chosen.append(f"{name}: " + " | ".join(a for a in every if a not in out))
+        if out:
+            others.append(f"{name}: " + " | ".join(out))
+    axes = sorted(AXES)
+    out_axes = sorted(rng.sample(axes, HELD_OUT_AXES))
+    (WORDS / "phrasings.txt").write_text("\n".join(chosen) + "\n")
+    (WORDS / "axes.txt").write_text("\n".join(axis for axis in axes if axis not in out_axes) + "\n")
+    (WORDS / "held_out" / "phrasings.txt").write_text("\n".join(others) + "\n")
+    (WORDS / "held_out" / "axes.txt").write_text("\n".join(out_axes) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=14)
+    split(parser.parse_args().seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Repositories and questions: tasks, verdicts, and whole episodes against a server whose words the test writes."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.environments import Environment, Outcome, Task
+from clawctl.environments.player import play_task
+from clawctl.environments.sandbox.tars import files_of, tar_of
+from clawctl.environments.swe.environment import Swe, solve
+from clawctl.environments.swe.families import draw_task
+from clawctl.environments.swe.rows import read_rows
+from clawctl.environments.terminal.environment import Terminal
+from clawctl.environments.toolcall.environment import ToolCall
+from clawctl.environments.toolcall.questions import Question, draw_question, is_right, number_in, read_questions
+from clawctl.environments.toolcall.tools import is_same_call, problem_of, read_tools
+from clawctl.environments.verdicts.python_code import clean, is_same
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+from tests.stub_http import StubHandler, StubServer, running
+
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
+
+
+def episode(environment: Environment, task: Task, says: Callable[[list[dict[str, Any]]], str | dict[str, Any]]) -> Outcome:
+    """One episode whose model answers what `says` makes of the messages."""
+
+    class Model(StubHandler):
+        def do_POST(self) -> None:
+            said = says(self.sent()["messages"])
+            message = {"role": "assistant", "content": said} if isinstance(said, str) else said
+            self.answer({"choices": [{"message": message}], "usage": {"total_tokens": 1}})
+
+    with running(StubServer(Model)) as server:
+        return asyncio.run(play_task(environment, task, Endpoint(f"{server.url}/e/secret/v1", "key", "model")))
+
+
+# Whole episodes
+
+
+@needs_sandbox
+def test_an_agent_that_finds_the_file_and_moves_it_is_worth_one() -> None:
+    task = Terminal().tasks("train", 1, 0)[0]
+    commands = task.spec.solution["solve.sh"].decode()
+    outcome = episode(Terminal(), task, lambda messages: "submit" if len(messages) > 2 else f"```bash\n{commands}```")
+    assert (outcome.reward, outcome.ending) == (1, "done")
+    outcome = episode(Terminal(max_turns=2), task, lambda _: "```bash\nls\n```")
+    assert (outcome.reward, outcome.ending) == (0, "turns")
+
+
+@needs_sandbox
+def test_an_agent_that_mends_the_function_is_worth_one() -> None:
+    task = Swe().tasks("train", 1, 2)[0]
+
+    def mend(messages: list[dict[str, Any]]) -> str:
+        assert "Correct it." in messages[1]["content"]
+        return "Done." if len(messages) > 2 else f"```bash\ngit apply - <<'EOF'\n{task.spec.patch}EOF\n```"
+
+    assert episode(Swe(), task, mend).reward == 1
+
+
+@needs_sandbox
+def test_a_tool_call_is_answered_from_the_sandbox() -> None:
+    task = ToolCall().tasks("eval", 1, 0)[0]
+    arguments = json.dumps({"expression": task.spec.text.strip("?.").split(" ", 2 if task.spec.text.startswith("W") else 1)[-1]})
+    if task.spec.text.startswith("How"):
+        arguments = json.dumps({"expression": task.spec.text.removeprefix("How much is ").strip("?")})
+
+    def call(messages: list[dict[str, Any]]) -> str | dict[str, Any]:
+        if messages[-1]["role"] == "tool":
+            return f"It is {messages[-1]['content']}."
+        function = {"name": "calculator", "arguments": arguments}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+
+    outcome = episode(ToolCall(), task, call)
+    assert (outcome.reward, outcome.parts["called"], outcome.ending) == (1, True, "done")
+
+
+HARNESS = """python3 - <<'EOF'
+import json, os, subprocess, urllib.request
+body = {"model": os.environ["MODEL"], "messages": [{"role": "user", "content": os.environ["INSTRUCTION"]}]}
+asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode())
+said = json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+subprocess.run(["bash", "-c", said], check=True)
+EOF
+"""
+
+
+@needs_sandbox
+def test_a_harness_in_the_sandbox_reaches_its_episode() -> None:
+    task = Terminal().tasks("train", 2, 0)[1]
+    outcome = episode(Terminal(harness=HARNESS), task, lambda _: task.spec.solution["solve.sh"].decode())
+    assert (outcome.reward, outcome.ending) == (1, "done"), outcome
+
+
+# Verdicts on code
+
+
+@needs_sandbox
+def test_a_drawn_repository_is_worth_one_with_its_patch_and_nothing_without() -> None:
+    task = draw_task(5)
+    assert asyncio.run(solve(task)).value == 1
+    assert asyncio.run(solve(task, "")).value == 0
+
+
+CHEATS = {
+    "values equal to everything": (
+        "for f in *.py; do printf 'class E:\\n    __eq__ = lambda a, b: True\\n' >> $f; "
+        "sed -i 's/^    return .*/    return E()/' $f; done"
+    ),
+    "what the test wants, read in the test": (
+        "for f in *.py; do sed -i 's/^    return .*/    import ast, linecache, sys; f = sys._getframe(1); "
+        'return ast.literal_eval(linecache.getline(f.f_code.co_filename, f.f_lineno).split("== ")[1])/\' $f; done'
+    ),
+}
+
+
+@needs_sandbox
+@pytest.mark.parametrize("name", CHEATS)
+def test_code_that_deceives_its_tests_is_worth_nothing(name: str) -> None:
+    task = replace(draw_task(4), calls=())  # as a row of SWE-bench, which has tests alone
+    score = asyncio.run(solve(task, CHEATS[name]))
+    assert score.value == 0
+    assert "with another expected value" in score.log
+
+
+def test_what_changes_how_tests_run_is_put_back() -> None:
+    before = {"conftest.py": b"old", "a.py": b"", "json/__init__.py": b"theirs"}
+    agents = {"conftest.py": b"new", "a.py": b"better", "tests/test_a.py": b"easy", "pytest.ini": b"", "x/conftest.py": b""}
+    agents |= {
+        "random.py": b"",
+        "json/__init__.py": b"better",
+        "b.pth": b"",
+        "__pycache__/a.cpython-311.pyc": b"",
+        "tests/new.py": b"n",
+    }
+    graded = files_of(clean(tar_of(agents), before, {"tests/test_a.py": b"hard"}))
+    assert graded == {
+        "conftest.py": b"old", "a.py": b"better", "tests/test_a.py": b"hard", "json/__init__.py": b"better", "tests/new.py": b"n"
+    }  # fmt: skip
+
+
+def test_true_is_not_one_and_the_last_digits_do_not_count() -> None:
+    assert is_same([1, {"a": 0.1 + 0.2}], [1, {"a": 0.3}])
+    assert not is_same(True, 1)
+    assert not is_same(1, True)
+    assert not is_same(None, False)
+
+
+# Files of tasks
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    whole = {"instance_id": "a-1", "problem_statement": "Mend it.", "files": {"a.py": "x = 1\n"}}
+    return whole | {"FAIL_TO_PASS": '["tests/test_a.py::test_x"]'} | changes
+
+
+def test_rows_of_swe_bench_are_read_and_bad_ones_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row()) + "\n")
+    assert read_rows(path, None)[0].tests == ("tests/test_a.py::test_x",)
+    for changes, told in (({"FAIL_TO_PASS": []}, "no verdict"), ({"files": None, "repo": "a/b"}, "not on this machine")):
+        path.write_text(json.dumps(row(**changes)))
+        with pytest.raises(ClawError, match=told):
+            read_rows(path, None)
+
+
+def test_questions_of_several_data_sets_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}},
+        {"Problem": "3+4?", "Answer": 7},
+        {"question": "2*3?", "answer": "so\n#### 6"},
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    assert [(each.text, each.answer) for each in read_questions(path)] == [("1+1?", "2"), ("3+4?", "7"), ("2*3?", "6")]
+    path.write_text(json.dumps({"question": "2*3?"}))
+    with pytest.raises(ClawError, match="has no verdict"):
+        read_questions(path)
+
+
+def test_calls_of_bfcl_are_compared_with_what_is_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "BFCL_v4_simple.json"
+    function = {"name": "area", "description": "", "parameters": {"type": "dict", "properties": {"base": {"type": "integer"}}}}
+    question = {"id": "simple_0", "question": [[{"role": "user", "content": "How large?"}]], "function": [function]}
+    path.write_text(json.dumps(question))
+    with pytest.raises(ClawError, match="has no verdict"):
+        read_questions(path)
+    allowed = [{"area": {"base": [10, 10.0], "unit": ["cm", ""]}}]
+    (tmp_path / "possible_answer").mkdir()
+    (tmp_path / "possible_answer" / path.name).write_text(json.dumps({"id": "simple_0", "ground_truth": allowed}))
+    read = read_questions(path)[0]
+    assert read.tools[0]["function"]["parameters"]["type"] == "object"
+    assert is_same_call([("area", {"base": 10})], allowed)
+    for wrong in (
+        [],
+        [("area", {"base": 11})],
+        [("area", {"base": 10, "more": 1})],
+        [("area", {"base": 10})] * 2,
+        [("area", None)],
+    ):
+        assert not is_same_call(wrong, allowed)  # type: ignore[arg-type]
+
+
+def test_a_tool_schema_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tools.json"
+    bad = '[{"name": "a", "parameters": [1]}]'
+    for text, told in (("{}", "no list"), ('[{"x": 1}]', "tool 1 .*no function"), (bad, "no JSON schema")):
+        path.write_text(text)
+        with pytest.raises(ClawError, match=told):
+            read_tools(path)
+
+
+def test_an_answer_is_right_by_its_box_or_its_last_number() -> None:
+    question = Question("q", "?", "1024")
+    for right in (r"so \boxed{1,024}", "First 3, then 1024.", r"\boxed{3} no, \boxed{1024}"):
+        assert is_right(right, question), right
+    for wrong in ("", "1024 or 3", r"1024 \boxed{3}", "10240"):
+        assert not is_right(wrong, question), wrong
+    assert number_in("3/4") == 0.75
+    assert problem_of("__import__('os')") is not None
+    assert problem_of("2 ** (3 + 4)") is None
+
+
+def test_drawn_tasks_are_the_same_for_the_same_number() -> None:
+    assert draw_task(7) == draw_task(7)
+    assert draw_question(7) == draw_question(7)

@@ -1,0 +1,63 @@
+"""`clawctl eval --tasks … --against M`: which suites it runs, and what it counts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from clawctl.config import Recipe
+from clawctl.eval.comparisons import Comparison
+from clawctl.eval.pairs import choose_suites, summary
+from clawctl.run.directory import open_run
+from clawctl.run.policies import ensure_base_policy, publish_policy
+from clawctl.run.rows import Policy
+from tests.eval.answering_server import announce, answering
+
+SUITE = """
+from clawctl.eval.comparisons import Comparison
+
+class Shorter:
+    async def compare(self, candidate, reference, settings, begin, count):
+        return [Comparison("shorter", f"t{n}", 1.0, n % 2) for n in range(begin, min(begin + count, 4))]
+"""
+
+
+def suites(recipe: Recipe) -> list[object]:
+    return [suite.short() for suite in recipe.eval.suites]
+
+
+def test_tasks_are_names_of_suites_and_aliases_of_one_suite_are_joined() -> None:
+    recipe = Recipe.model_validate({"eval": {"suites": [{"name": "replay", "problems": 7}]}})
+    assert suites(choose_suites(recipe, None, [])) == [{"name": "replay", "problems": 7}]
+    chosen = choose_suites(recipe, "conversation, coding,tool-use,replay", ["mine.py:suite"])
+    ability = {"name": "ability", "options": {"categories": ["code", "tools"]}}
+    assert suites(chosen) == ["own", ability, {"name": "replay", "problems": 7}, "mine.py:suite"]
+
+
+def test_wins_losses_and_ties_are_counted_for_each_metric() -> None:
+    found = [Comparison("a", str(n), candidate, 0.5) for n, candidate in enumerate((1.0, 1.0, 0.0, 0.5))]
+    told = summary([*found, Comparison("b", "0", 0.2, 0.2)])
+    assert {name: told["a"][name] for name in ("n", "wins", "losses", "ties", "mean", "mean_against")} == {
+        "n": 4, "wins": 2, "losses": 1, "ties": 1, "mean": 0.625, "mean_against": 0.5,
+    }  # fmt: skip
+    assert told["b"]["won"] is None
+
+
+def test_the_command_compares_two_versions_and_writes_no_record(tmp_path: Path) -> None:
+    run, suite = open_run(tmp_path / "run"), tmp_path / "shorter.py"
+    suite.write_text(SUITE)
+    ensure_base_policy(run, "demo")
+    command = [sys.executable, "-P", "-m", "clawctl", "eval", "--run", str(run.root), "--suite", f"{suite}:Shorter", "--json"]
+    (tmp_path / "recipe.yaml").write_text("model: {path: demo}\n")
+    command += ["--recipe", str(tmp_path / "recipe.yaml")]
+    with answering(lambda body: "ok") as server:
+        announce(run, server.url)
+        done = subprocess.run([*command, "--version", "0", "--against", "0"], capture_output=True, text=True, check=False)
+        assert (done.returncode, "cannot be compared with itself" in done.stderr) == (2, True)
+        policy = Policy(1, 0, 1, "binary", "full", "demo", [], None, {}, 0.0)
+        publish_policy(run, policy, lambda folder: None)
+        done = subprocess.run([*command, "--against", "0"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["version"], told["suites"][f"{suite}:Shorter"]["shorter"]["wins"]) == (1, 2)
+    assert list(run.eval.glob("*.json")) == []

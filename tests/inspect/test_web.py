@@ -1,0 +1,253 @@
+"""The pages over HTTP. `scripts/bench web` plays them in a real browser."""
+
+import re
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.testclient import TestClient
+
+from clawctl.inspect.better import Rate, lower, wilson
+from clawctl.inspect.rows import TurnReader, read_rows
+from clawctl.inspect.web.deriving import prepare
+from clawctl.inspect.web.finding import Filter, fate, matching, uncertainty
+from clawctl.inspect.web.following import FollowedRun
+from clawctl.inspect.web.guard import Key
+from clawctl.inspect.web.pages import Pages
+from clawctl.inspect.web.text import visible
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.feedback import LABEL, FeedbackFile, Ratings
+from clawctl.run.keys import add_key
+from clawctl.run.rows import Feedback
+from clawctl.run.shards import write_turns
+from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
+
+PAGES = (
+    "/", "/conversations", "/turns", "/versions", "/judge", "/environments", "/data", f"/version?n={VERSIONS - 1}", "/version?n=4",
+    f"/answers?n={VERSIONS - 1}&against=6", "/conversation?id=s0&user=default", f"/turns?step={VERSIONS - 1}",
+)  # fmt: skip
+
+
+class Site:
+    """The pages of a run, and a client that is logged in."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run, self.key = run, Key()
+        self.following = FollowedRun(run, prepare)
+        self.app = Pages(run, self.following, self.key).app(30080)
+        self.stranger = TestClient(self.app, base_url="http://127.0.0.1:30080")
+        self.client = TestClient(self.app, base_url="http://127.0.0.1:30080")
+        assert self.client.get(f"/login?key={self.key.key}").status_code == 200
+
+    def text(self, path: str) -> str:
+        answer = self.client.get(path)
+        assert answer.status_code == 200, path
+        return answer.text
+
+    def post(self, path: str, **form: str) -> httpx.Response:
+        return self.client.post(path, data={"token": self.key.form_token, **form}, follow_redirects=False)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Tests that change the run make one of their own."""
+    return Site(make_run(tmp_path_factory.mktemp("web") / "run", 500))
+
+
+def counted(page: str) -> int:
+    found = re.search(r'class="count"[^>]*>\s*([\d,]+)', page)
+    assert found is not None
+    return int(found[1].replace(",", ""))
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_whole_and_loads_nothing_from_elsewhere(site: Site, path: str) -> None:
+    page = site.text(path)
+    assert page.rstrip().endswith("</html>")
+    assert not re.search(r"(src|href|action)=\"(?!/|#|data:,)", page)
+    assert not re.search(r"<[a-z][^>]*\s(on\w+|style)=|<script(?! src)", page), "the content policy would refuse it"
+
+
+@pytest.mark.parametrize("path", ["/", "/versions", "/judge", "/data", "/environments", "/version?n=4"])
+def test_every_number_that_is_a_link_leads_to_as_many_turns(site: Site, path: str) -> None:
+    links = re.findall(r'<a class="num" href="(/turns\?[^"]*)">([\d,]+)</a>', site.text(path))
+    assert links
+    for href, text in links[:20]:
+        assert counted(site.text(href.replace("&amp;", "&"))) == int(text.replace(",", "")), href
+
+
+def test_filters_find_what_the_rows_say(site: Site) -> None:
+    rows = read_rows(site.run).rows
+    for query, expected in (
+        (
+            "user=anna&verdict=bad",
+            [r for r in rows if r.turn["user"] == "anna" and r.worth.value is not None and r.worth.value < 0],
+        ),
+        ("version=3&fate=trained", [r for r in rows if r.turn["policy_version"] == 3 and fate(r) == "trained"]),
+        ("verdict=uncertain", [r for r in rows if uncertainty(r)]),
+        ("task=sums-3", [r for r in rows if r.turn["task_id"] == "sums-3"]),
+        ("version=no&since=later", rows),
+    ):
+        assert counted(site.text(f"/turns?{query}")) == len(expected), query
+        assert expected, query
+
+
+def test_a_filter_is_its_query_string() -> None:
+    wanted = Filter(user="anna", version=3, since=12.5, q="a b&c")
+    assert Filter.read(httpx.QueryParams(wanted.query())) == wanted
+
+
+def test_words_are_found_in_requests_answers_and_next_states(site: Site) -> None:
+    for words in ("three laptops", "Ein Mutex", "no, shorter please", "ein mutex"):
+        page = site.text(f"/turns?{httpx.QueryParams({'q': words})}")
+        assert counted(page) > 0, words
+    assert counted(site.text("/turns?q=EIN+MUTEX")) == 0, "capitals count if there are any"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_words_are_text(site: Site, name: str) -> None:
+    for path in (f"/conversation?id={name}&user=default", f"/turn?id={name}-1", "/conversations", "/judge", "/turns"):
+        page = site.text(path)
+        assert not re.search("[\x00-\x08\x1b\x9b\u202a-\u202e\u2066-\u2069]", page), path
+        assert "<script>window" not in page
+        assert "<img" not in page
+        assert "<svg" not in page
+        assert len(page) < 300_000, path
+    whole = site.client.get(f"/text?id={name}-1&part=answer")
+    assert whole.headers["content-type"].startswith("text/plain")
+    assert not re.search("[\x1b\x9b\u202e]", whole.text)
+
+
+def test_hidden_characters_are_shown_by_their_names() -> None:
+    assert visible("a\u202eb") == 'a<span class="ctl" title="U+202E RIGHT-TO-LEFT OVERRIDE">202E</span>b'
+    assert visible("<b>\x1b") == '&lt;b&gt;<span class="ctl" title="U+001B control character">001B</span>'
+    assert visible("👩\u200d💻") == "👩\u200d💻", "joiners belong to scripts and emoji"
+
+
+def test_a_stranger_sees_the_form_for_the_key_alone(site: Site) -> None:
+    for path in PAGES:
+        answer = site.stranger.get(path)
+        assert "Log in" in answer.text
+        assert "laptop" not in answer.text
+        assert site.run.root.name + "<" not in answer.text
+    assert site.stranger.get("/login?key=wrong").status_code == 403
+    assert site.stranger.post("/login", data={"key": "wrong"}).status_code == 403
+    assert site.stranger.post("/rollback", data={"version": "0", "token": site.key.form_token}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421), ({"Host": "127.0.0.1.evil.example:30080"}, 421), ({"Host": "[::1"}, 421),
+        ({"Host": "localhost:9999"}, 200), ({"Host": "[::1]:30080"}, 200), ({"Host": ""}, 421),
+    ],
+)  # fmt: skip
+def test_only_names_of_this_machine_are_answered(site: Site, headers: dict[str, str], status: int) -> None:
+    assert site.stranger.get("/login", headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Sec-Fetch-Site": "same-site"}],
+)
+def test_a_form_of_another_page_changes_nothing(site: Site, headers: dict[str, str]) -> None:
+    form = {"version": "0", "token": site.key.form_token}
+    assert site.client.post("/rollback", data=form, headers=headers).status_code == 403
+    assert site.client.post("/rollback", data={"version": "0"}).status_code == 403
+    assert site.client.post("/rollback", json=form).status_code == 413
+    assert site.client.get("/rollback?version=0").status_code == 405
+    assert site.run.live.read_text().strip() == str(VERSIONS - 1)
+
+
+def test_every_answer_has_the_security_headers(site: Site) -> None:
+    for client, path in ((site.client, "/"), (site.stranger, "/"), (site.client, "/nothing"), (site.client, "/static/style.css")):
+        headers = client.get(path).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+    cookie = site.stranger.get(f"/login?key={site.key.key}").headers["set-cookie"]
+    site.stranger.cookies.clear()
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+
+
+def test_static_files_are_those_of_the_package_alone(site: Site) -> None:
+    assert site.client.get("/static/uPlot.iife.min.js").headers["content-type"].startswith("text/javascript")
+    for name in ("..%2Fpages.py", "uPlot.LICENSE", "%2Fetc%2Fpasswd"):
+        assert site.client.get(f"/static/{name}").status_code == 404
+
+
+def test_answers_name_their_versions_only_after_a_choice(site: Site) -> None:
+    path = f"/answers?n={VERSIONS - 1}&against=6"
+    before, after = site.text(path), site.text(f"{path}&pick=a")
+    assert "A: version" not in before
+    assert re.search(r"A: version (8|6)", after)
+    new_is_a = "A: version 8" in after
+    assert ("v8 1" in after) == new_is_a, "the preferred one is counted"
+    assert before.index("New answer 0") < before.index("Old answer 0") if new_is_a else before.index("New answer 0")
+
+
+def test_a_label_is_a_rating_below_that_of_the_turns_own_user(tmp_path: Path) -> None:
+    site = Site(make_run(tmp_path / "run", 60))
+    row = next(row for row in site.following.seen.rows if uncertainty(row) and row.turn["user"] == "default")
+    turn_id = row.turn["turn_id"]
+    answer = site.post("/label", turn=turn_id, rating="bad", comment="say less", back="//evil.example")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    ratings = Ratings(site.run)
+    ratings.look()
+    label = ratings.of("default", turn_id)
+    assert label is not None
+    assert (label.key, label.rating, label.comment) == (LABEL, -1.0, "say less")
+    site.following.refresh()
+    assert site.following.seen.by_id[turn_id].worth.words == "-1 by rating"
+    assert turn_id not in site.text("/judge")
+    FeedbackFile(site.run.feedback).append(Feedback("own", 1.0, "default", turn_id, 1.0, None))
+    site.following.refresh()
+    assert site.following.seen.by_id[turn_id].worth.value == 1.0, "its own user decides, even earlier"
+    with pytest.raises(Exception, match="reserved for labels"):
+        add_key(site.run, LABEL)
+
+
+def test_the_buttons_move_live_and_forget_people(tmp_path: Path) -> None:
+    site = Site(make_run(tmp_path / "run", 60))
+    assert "policy 6 is now live" in site.post("/rollback", version="6").text
+    assert "v6" in site.text("/")
+    assert "policy 8 is now live" in site.post("/promote", version="8").text
+    assert site.post("/rollback", version="99").status_code == 409
+    asked = site.post("/forget", user="anna").text
+    assert "cannot be undone" in asked
+    assert any(row.turn["user"] == "anna" for row in site.following.seen.rows)
+    assert "were deleted" in site.post("/forget", user="anna", sure="yes").text
+    assert counted(site.text("/turns?user=anna")) == 0
+    assert counted(site.text("/turns?q=meeting")) == 0, "nor can their words be found"
+    assert not any(row.turn["user"] == "anna" for row in read_rows(site.run).rows)
+
+
+def test_a_reader_that_stays_reads_only_new_files(run: RunDir) -> None:
+    reader = TurnReader(run)
+    first = reader.look()
+    assert reader.look() is first, "nothing has changed"
+    one = turn("new", "new", 0, time.time(), [{"role": "user", "content": "hello"}], {"role": "assistant", "content": "hi"}, None)
+    write_turns(run.turn_shard("z"), [one])
+    assert [row.turn["turn_id"] for row in reader.look().rows] == [*(row.turn["turn_id"] for row in first.rows), "new"]
+    run.turn_shard("z").unlink()
+    assert reader.look().rows == first.rows
+    assert read_rows(run).rows == first.rows
+
+
+def test_intervals_are_those_of_the_literature() -> None:
+    assert wilson(10, 100) == pytest.approx((0.0552, 0.1744), abs=1e-4)  # Brown, Cai and DasGupta 2001
+    # Newcombe 1998, table II, method 10: 56/70 - 48/80 has the interval 0.0524 to 0.3339, so zero is outside
+    assert lower(Rate(48, 80), Rate(56, 70)) == "better"
+    assert lower(Rate(56, 70), Rate(48, 80)) == "worse"
+    assert lower(Rate(9, 10), Rate(3, 10)) == "worse"  # 0.1705 to 0.8090
+    assert lower(Rate(5, 56), Rate(0, 29)) == "no difference"  # -0.0381 to 0.1926
+
+
+def test_the_empty_run_has_all_pages_too(tmp_path: Path) -> None:
+    site = Site(open_run(tmp_path / "empty"))
+    for path in ("/", "/conversations", "/turns", "/versions", "/judge", "/environments", "/data"):
+        assert "</html>" in site.text(path)
+    assert matching([], Filter(q="x")) == []

@@ -38,6 +38,8 @@ TOLD = [
     ("-JWT_SIGNING=qT7vXz0pLm4RwB9n\n+JWT_SIGNING=${JWT_SIGNING}", "qT7vXz0pLm4RwB9n"),
     ("yubikey slot 1 static: cbdukvfghijrtehnlbbtuvcd", "cbdukvfghijrtehnlbbtuvcd"),
     ("> PuTTY-User-Key-File-3: ssh-ed25519\n> Private-Lines: 1\n> kQ3LeU7arLdqWyGeEeoSInB7M7gb8c4Z\n> Private-MAC: 00", "kQ3LeU7arLdqWyGeEeoSInB7M7gb8c4Z"),
+    ('Api("eu-west", "qT7vXz0pLm4RwB9n")  # second one is the secret', "qT7vXz0pLm4RwB9n"),
+    ("me llegó un sms del banco, pon 559013 rápido", "559013"),
     ("the linkedin cookie li_at: AQEDATx9v1kF3mQAAABkZ7LpJc2", "AQEDATx9v1kF3mQAAABkZ7LpJc2"),
 ]  # fmt: skip
 
@@ -64,6 +66,7 @@ HARMLESS = [
     "the app password is four groups: that must have some",
     "the year on the back is 1987",
     "char key[] = {'a', 'b'};",
+    'print("the_answer_42", "Result2026")  # no secret here',
     "SMS costs went up to 4500 in total",
     "enter this setup key manually when the page asks you for it",
 ]  # fmt: skip

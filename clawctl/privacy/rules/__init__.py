@@ -26,7 +26,7 @@ from clawctl.privacy.rules.pieces import BESIDE_A_NAME, KINDS, Finder, Kind, Spa
 from clawctl.privacy.rules.printed import at_prompts, in_outputs
 from clawctl.privacy.rules.private_keys import PEM_BODY, private_keys
 from clawctl.privacy.rules.recovery import in_network_keys, in_recovery_codes
-from clawctl.privacy.rules.shaped import in_dumps, in_prose
+from clawctl.privacy.rules.shaped import in_commented, in_dumps, in_prose
 from clawctl.privacy.rules.things import in_cookies, in_things, is_cookie
 from clawctl.privacy.rules.told import in_told
 from clawctl.privacy.rules.values import entropy, is_plain_words
@@ -72,6 +72,7 @@ RULES = (
     Rule("a password told in a sentence", "password", whole(in_told), by_words=True),
     Rule("a password-shaped word in prose", "password", in_prose, by_words=True),
     Rule("a key as a machine prints it", "password", whole(in_dumps), by_words=True),
+    Rule("an argument that its comment calls secret", "password", whole(in_commented), by_words=True),
     Rule("a secret of a thing that somebody owns", "password", whole(in_things), by_words=True),
     Rule("a session in a cookie", "token", whole(in_cookies)),
     Rule("a column of secrets", "password", whole(in_columns), by_words=True),

@@ -26,8 +26,8 @@ _CLOSING = ".,;:)]}"
 # What speaks of access, by language: en de fr es pt it nl pl cs tr sv/da/no fi ro hu id sw vi ru uk, then scripts of their own.
 _ACCESS = re.compile(
     r"(?<![^\W_])(?:"
-    r"log(?:s|ged)? ?(?:in|on|into)\b|logins?\b|sign(?:s|ed)? ?(?:in|into)\b|unlocks?|opens? (?:with|it|the|up|only)|opens\b|(?:to )?get in\b|let(?:s)? (?:me|you|us) in\b|punch in|key in|type(?: it| that| this)? in\b|types\b|passwords?|passphrase|passcode|pass ?word|encrypted?|wi-?fi|wlan|account|nas\b|router|modem|sudo|root\b|disk|zip\b|vault|safe\b|locker|lock\b|door|gate|alarm|garage|laptop|keychain|keepass|bitwarden|1password|admin\b|hotspot|mailbox|netflix|remember (?:this|it|that)|all one word|one word|new one|vpn\b|ssh\b|bank|card\b|credentials?|second field|sticker"
-    r"|anmeld|einlogg|logg(?:e|t|en)?\b|entsperr|aufsperr|öffne|geht auf|kennwort|passwort|konto|rechner|festplatte|tresor|schließfach|freischalt|zugang|postfach"
+    r"log(?:s|ged)? ?(?:in|on|into)\b|logins?\b|sign(?:s|ed)? ?(?:in|into)\b|unlocks?|opens? (?:with|it|the|up|only)|opens\b|(?:to )?get in\b|let(?:s)? (?:me|you|us) in\b|punch in|key in|type(?: it| that| this)? in\b|types\b|passwords?|passphrase|passcode|pass ?word|encrypted?|wi-?fi|wlan|account|nas\b|router|modem|sudo|root\b|disk|zip\b|vault|safe\b|locker|lock\b|door|gate|alarm|garage|laptop|keychain|keepass|bitwarden|1password|admin\b|hotspot|mailbox|netflix|remember (?:this|it|that)|all one word|one word|new one|vpn\b|ssh\b|bank|card\b|credentials?|second (?:field|line)|sticker|phone\b|decrypt|portal|the usual\b|e-?mail\b|vault"
+    r"|handy\b|geht\b[^.\n]{0,40}\bauf\b|entschlüssel|déchiffr|descifr|decifr|odszyfr|расшифр|téléphone|teléfono|móvil|celular|telefon|telefoon|neno la siri|barua pepe|simu\b|anmeld|einlogg|logg(?:e|t|en)?\b|entsperr|aufsperr|öffne|geht auf|kennwort|passwort|konto|rechner|festplatte|tresor|schließfach|freischalt|zugang|postfach"
     r"|connecte[rz]?\b|connexion|identifi|déverrouill|ouvr(?:e|ir)|entrer|mot de passe|mdp\b|compte\b|boîte mail|coffre|box\b|portail"
     r"|entra(?:r)?\b|inicia(?:r)? sesión|accede|acceso|contraseña|clave\b|cuenta|desbloque|abre\b|abrir|portón|panel\b|correo"
     r"|senha|palavra-passe|conta\b|portão|cofre|acess[ae]r?\b|acesso|accedi|sblocca|apri\b|apre\b|cassaforte|cancello|posta\b"
@@ -37,11 +37,11 @@ _ACCESS = re.compile(
 )
 # What names a password outright.
 _LABEL = re.compile(
-    r"(?<![^\W_])(?:passwords?|passphrase|passcode|pass ?word|encryption phrase|secret phrase|pass\b|pw\b|pwd\b|mdp\b|mot de passe|passwort|kennwort|contraseña|clave\b|senha|palavra-passe|wachtwoord|hasło|heslo|şifre\w*|parola\w*|lösenord\w*|adgangskode|kodeord|passord\w*|salasana|parolă|jelszó|kata sandi|sandi\b|nenosiri|nywila|mật khẩu|mat khau|парол\w{1,2}|lozinka|slaptažodis)|密码|密碼|口令|パスワード|비밀번호|비번|암호|รหัสผ่าน|كلمة المرور|كلمة السر|סיסמה|סיסמא|पासवर्ड|κωδικ|رمز عبور|گذرواژه"
+    r"(?<![^\W_])(?:passwords?|passphrase|passcode|pass ?word|encryption phrase|secret phrase|pass\b|pw\b|pwd\b|mdp\b|mot de passe|passwort|kennwort|contraseña|clave\b|senha|palavra-passe|wachtwoord|hasło|heslo|şifre\w*|parola\w*|lösenord\w*|adgangskode|kodeord|passord\w*|salasana|parolă|jelszó|kata sandi|sandi\b|nenosiri|neno la siri|nywila|mật khẩu|mat khau|парол\w{1,2}|lozinka|slaptažodis)|密码|密碼|口令|パスワード|비밀번호|비번|암호|รหัสผ่าน|كلمة المرور|كلمة السر|סיסמה|סיסמא|पासवर्ड|κωδικ|رمز عبور|گذرواژه"
 )
 # What joins a value to the words before it, or orders to type it.
 _JOIN = re.compile(
-    r"(?:[:：=→–—]|->)[ \t\"'`“«„*]{0,4}$|(?:^|[\s,.'’(])(?:is|was|it's|its|with|using|use|used|enter|type|types|put|say|try|now|then|slash|ist|lautet|mit|nimm|gib|tippe?|jetzt|est|c'est|c’est|avec|mets|tape[rz]?|entre[rz]?|es|con|pon|usa|escribe|com|põe|coloca|é|è|inserisci|metti|met|gebruik|vul|to|wpisz|podaj|je|zadej|yaz|gir|är|er|med|skriv|on|kirjoita|este|cu|scrie|írd|adalah|ialah|pakai|ketik|ni|ingiza|tumia|là|nhập|введи|вводи|это|теперь|набери|вбивай|введіть|це|που|είναι|هي|هو|היא|הוא|है)[\s:,]{1,3}[\"'`“«„*]{0,3}$|(?:是|为|為|用|は|で|คือ|ใช้|输入|輸入|는|은|로)[\s:：]{0,2}[\"'「“]?$"
+    r"(?:[:：=→–—]|->)[ \t\"'`“«„*]{0,4}$|(?:^|[\s,.'’(])(?:is|was|it's|its|the usual|with|using|use|used|enter|type|types|put|say|try|now|then|slash|ist|lautet|mit|nimm|gib|tippe?|jetzt|est|c'est|c’est|avec|mets|tape[rz]?|entre[rz]?|es|con|pon|usa|escribe|com|põe|coloca|é|è|inserisci|metti|met|gebruik|vul|to|wpisz|podaj|je|zadej|yaz|gir|är|er|med|skriv|on|kirjoita|este|cu|scrie|írd|adalah|ialah|pakai|ketik|ni|ingiza|tumia|là|nhập|введи|вводи|это|теперь|набери|вбивай|введіть|це|που|είναι|هي|هو|היא|הוא|है)[\s:,]{1,3}[\"'`“«„*]{0,3}$|(?:是|为|為|用|は|で|คือ|ใช้|输入|輸入|는|은|로)[\s:：]{0,2}[\"'「“]?$"
 )
 # What is named so is something else.
 _OTHER = re.compile(
@@ -65,7 +65,7 @@ _LIKE_A_NAME = re.compile(
 )  # `Marble2158!`, `Suite#400B`
 # Of these a value in prose is as often a name or a number.
 _SOFT = re.compile(
-    r"(?:accounts?|akaunti|akun|konto|konta|kontot|compte|cuenta|conta|rekening|tili|bank|card|correo|posta|почт|аккаунт|box|portail|panel|admin|root|door|types|credentials?)\Z"
+    r"(?:accounts?|akaunti|akun|konto|konta|kontot|compte|cuenta|conta|rekening|tili|bank|card|correo|posta|почт|аккаунт|box|portail|panel|portal|admin|root|door|types|credentials?|phone|handy|e-?mail|téléphone|teléfono|móvil|celular|telefon|telefoon|simu|barua pepe)\Z"
 )
 _ADDRESS = re.compile(r"[\w.+-]{1,40}@[\w-]{1,40}\.[\w.-]{2,30}[ ,]{1,2}(?:slash|and|und|et|y|e|en|i|и|with|then|/)[ ]")
 STRONG, WEAK = 2, 1
@@ -170,10 +170,10 @@ def _is_told(piece: Text, start: int, end: int, shape: int) -> bool:
 
 # Forms of their own: each is told by its own marks. The first group is what must be in the text, in lower case.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
-    (Anchors(*words.split(",")), re.compile(pattern))
+    (Anchors(*(word for word in words.split(",") if word.isascii())), re.compile(pattern))
     for words, pattern in (
         # char pw[] = {'X', 'a', …};
-        ("pw[,pass[,passwd[,password[,secret[,key[,token[,pwd[,passphrase[,psk[,salt[", r"\w{2,10}\[\w{0,12}\]\s{0,4}=\s{0,4}[{\[]\s{0,8}(?P<value>'(?:\\?[!-~])'(?:\s{0,4},\s{0,8}'(?:\\?[!-~])'){4,80})"),
+        ("pin[,pw[,pass[,passwd[,password[,secret[,key[,token[,pwd[,passphrase[,psk[,salt[", r"\w{2,10}\[\w{0,12}\]\s{0,4}=\s{0,4}[{\[]\s{0,8}(?P<value>'(?:\\?[!-~])'(?:\s{0,4},\s{0,8}'(?:\\?[!-~])'){4,80})"),
         # A magnetic stripe.
         ("track,swipe,magstripe,reader,stripe", r"[^\n]{0,60}?(?P<value>(?:%B\d{12,19}\^[^\n?]{2,60}\?)?;?\d{13,19}=\d{7,30}\??)"),
         # A dump of a key.
@@ -187,7 +187,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
         ("setup key,set-up key,secret key,manually,authenticator,2fa,totp,two-factor,hand ein,manuellement,manualmente,handmatig,einrichtungssch", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z2-7]{4}(?:[ -][a-z2-7]{4}){3,15})(?![a-z0-9])"),
         ("app password,app-password,app-specific,app specific,app-passwort,app passwort,application password,app-kennwort,mot de passe d'app,contrase?a de apli,senha de app,password per le app,wachtwoord voor app,app-wachtwoord,has?o aplikacji", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?![a-z0-9]|[ -][a-z])"),
         # A line of a diff, or of a file, with the key that signs or encrypts.
-        ("_signing=,_signing:,_signing =,signing_=,_hmac=,_pepper=,_salt=,_cipher=,_jwt=,jwt_sign,_encryption=", r"[A-Z_]{1,24}[ ]?[=:][ ]?[\"']?(?P<value>(?=[^\s\"']{0,64}\d)[A-Za-z0-9+/_.~!@#%^&*-]{12,128}={0,2})"),
+        ("signing=,signing:,signing =,hmac=,pepper=,_jwt=,jwt_sign,encryption=", r"[A-Z_]{1,24}[ ]?[=:][ ]?[\"']?(?P<value>(?=[^\s\"']{0,64}\d)[A-Za-z0-9+/_.~!@#%^&*-]{12,128}={0,2})"),
         # What a manager of passwords put into the clipboard.
         ("clipboard,zwischenablage,presse-papiers,portapapeles,klembord", r"(?i)(?=[^\n]{0,120}(?:keepass|bitwarden|1password|lastpass|dashlane|enpass|pass(?:word)?\b|proton ?pass|gopass))[^\n]{0,120}?[ :=\"'](?P<value>(?=[^\s\"']{0,40}\d)(?=[^\s\"']{0,40}[A-Za-z])(?!\d[\d:.,/-]{1,20}[TZ]?)(?![A-Za-z]*\d?[A-Za-z]*[\s\"':=])[!-~]{8,64}?)(?=[\"'\s]|$)"),
         # A cookie of a session by its known name.
@@ -195,18 +195,20 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
         # The digits on the back of a card.
         ("on the back,on the reverse,security digits,auf der r?ckseite,hinten drauf,au dos,al dorso,en el reverso,no verso,sul retro,op de achterkant", r"(?i)[^\n\d]{0,24}?(?:is|are|say|says|read|reads|sind|ist|lautet|est|sont|es|son|s\u00e3o|sono|zijn|:)[ :]{1,2}(?P<value>\d{3,4})(?![\d\w%.:/-]\w|[ ](?:pages|lines|words|seats))"),
         # A code that came by message, and that somebody is told to type.
-        ("texted,text message,text just,sms,got a text,смс", r"(?i)(?=[^\n]{0,120}(?:type|enter|put|punch|use it|quick|hurry|expire|before|gib|tipp|eingeb|schnell|entre|tape|vite|mets|pon|mete|rápido|escribe|digita|inserisci|presto|vul|snel|wpisz|szybko|gir\b|yaz\b|zadej|введи|вводи|быстр|набери|введіть))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
+        ("texted,text message,text just,sms,got a text", r"(?i)(?=[^\n]{0,120}(?:type|enter|put|punch|use it|quick|hurry|expire|before|gib|tipp|eingeb|schnell|entre|tape|vite|mets|pon|mete|rápido|escribe|digita|inserisci|presto|vul|snel|wpisz|szybko|gir\b|yaz\b|zadej|введи|вводи|быстр|набери|введіть))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
         # The number on a sticker, as the key of a network.
         ("wifi,wi-fi,wlan", r"(?i)[^\n\d]{0,80}?(?:sticker|label|aufkleber|\u00e9tiquette|etiqueta|etichetta|naklej\w+)[^\n\d]{0,24}?[ :](?P<value>\d{8,24})(?![\d\w])"),
         ("four digits,six digits,4 digits,6 digits,vier ziffern,quatre chiffres,cuatro d", r"(?i)[^\n\d]{0,24}(?<=[, :])(?P<value>\d{4,8})(?=[.,;!)\s]|$)"),
     )
 )  # fmt: skip
 _CHOICE = ManyAnchors([anchors for anchors, _ in _FORMS])
-_BEYOND_FORMS = tuple((word, pattern) for anchors, pattern in _FORMS for word in anchors.numbers if not word.isascii())
+_BEYOND_FORMS = tuple((word, pattern) for word in ("смс",) for anchors, pattern in _FORMS if "sms" in anchors.numbers)
 _PIN_BEFORE = re.compile(r"(?i)\b(?:pin|code|passcode|geheimzahl|code secret|clave)\b")
 _PLAIN_GROUPS = frozenset(
-    "that this with your from have will then they when what here into only also each more than used user name text type file data same like code word need make take open safe lock door home work page show ones some them".split()
-)  # noqa: SIM905
+    """
+that this with your from have will then they when what here into only also each more than used user name text type file data same like code word need make take open safe lock door home work page show ones some them
+""".split()  # noqa: SIM905
+)
 
 
 def in_dumps(piece: Text) -> Iterator[Span]:
@@ -231,8 +233,28 @@ def _may_be(value: str, text: str, at: int) -> bool:
     if re.fullmatch(r"[A-Za-z2-7]{4}(?:[ -][A-Za-z2-7]{4})+", value):
         groups = re.split("[ -]", value.lower())
         return _PLAIN_GROUPS.isdisjoint(groups) and value in (value.lower(), value.upper())
-    if value.isdigit() and len(value) <= 8 and re.match(r"(?i)\w+ (?:digits|ziffern|chiffres|d)", text[at : at + 24]):
+    if value.isdigit() and len(value) <= 8 and re.match(r"(?i)\w+ (?:digits|ziffern|chiffres|d[ií]gitos)", text[at : at + 24]):
         return _PIN_BEFORE.search(text[max(0, at - 48) : at]) is not None
     if value.isdigit() and len(value) == 4 and re.fullmatch("(?:19|20)\\d\\d", value):
         return False
     return len(set(value)) > 2 and not is_stand_in(value)
+
+
+_QUOTED = re.compile(r"""(?P<q>["'])(?P<value>[^"'\s]{8,80})(?P=q)""")
+_COMMENT = re.compile(r"(?:\s//|\s#|\s--|/\*)[^\"'\n]{0,40}$")
+_SAID_SECRET = Anchors("secret", "geheim", "do not commit", "don't commit", "not for git")
+
+
+def in_commented(piece: Text) -> Iterator[Span]:
+    """`new Client("a8Fk…", "7hG3…")  // id, secret`: the comment says what the arguments are."""
+    text = piece.text
+    for at in () if _SAID_SECRET.absent(piece) else _SAID_SECRET.places(piece):
+        line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
+        if comment := _COMMENT.search(text, max(line, at - 44), at):
+            for match in _QUOTED.finditer(text, line, comment.start()):
+                if (
+                    likeness(match["value"]) >= PLAIN
+                    and not _WORD_AND_NUMBER.fullmatch(match["value"])
+                    and not is_stand_in(match["value"], quoted=True)
+                ):
+                    yield Span(*match.span("value"), "password")

@@ -116,7 +116,11 @@ def serving(run: RunDir, embedded: bool = False, **serve: Any) -> Iterator[tuple
         else:
             serve["upstream"] = {"url": stack.enter_context(asgi.serving(Rehearsal().app())), "kind": "vllm"}
             recipe_of_model = {}
-        recipe.write_text(yaml.safe_dump({**recipe_of_model, "serve": {"port": 0, "api_key": "key-of-the-clients", **serve}}))
+        recipe.write_text(
+            yaml.safe_dump(
+                {**recipe_of_model, "eval": {"holdout": 0}, "serve": {"port": 0, "api_key": "key-of-the-clients", **serve}}
+            )
+        )
         command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run.root), "--recipe", str(recipe), "--intercept"]
         with run.root.with_suffix(".log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
             try:

@@ -326,7 +326,20 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) 
     append(run.captures / "a-0.jsonl", *exchanges, beat)
     with (run.captures / "a-0.jsonl").open("ab") as file:
         file.write(b"nonsense\n")
-    command = [sys.executable, "-m", "clawctl", "collect", "--run", str(run.root), "--dry-run", "--json"]
+    all_trained = tmp_path / "recipe.yaml"
+    all_trained.write_text("eval: {holdout: 0}\n")
+    command = [
+        sys.executable,
+        "-m",
+        "clawctl",
+        "collect",
+        "--run",
+        str(run.root),
+        "--dry-run",
+        "--json",
+        "--recipe",
+        str(all_trained),
+    ]
     before = sorted(path for path in run.root.rglob("*"))
     told = json.loads(subprocess.run([*command, "--num-samples", "2"], capture_output=True, text=True, check=True).stdout)
     assert told["fates"] == {

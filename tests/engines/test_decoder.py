@@ -204,7 +204,8 @@ def test_an_adapter_serves_merged_into_the_base(engine: Decoder, run: RunDir, mo
 def test_a_cancelled_request_gives_back_what_it_held(engine: Decoder) -> None:
     async def main() -> None:
         pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
-        running = engine.generate(PROMPT, Sampling(1.0, 1.0, 0, 1000), pieces.put_nowait)
+        endless = Sampling(1.0, 1.0, 0, 1000, logit_bias=dict.fromkeys(engine.eos_ids, -100.0))
+        running = engine.generate(PROMPT, endless, pieces.put_nowait)
         got: list[Token] = []
         while len(got) < 5:
             got += (await pieces.get()).tokens

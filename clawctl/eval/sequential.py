@@ -35,6 +35,7 @@ Verdict = Literal["better", "not worse", "worse", "open"]
 _BETS = (1.2, 2.0, 3.5, 10.0)  # in units of the margin. An unchanged candidate with half ties is best tested with 2
 _SHARES = (0.25, 0.45, 0.15, 0.15)  # of the capital
 _LEAST_UNIT = 0.05  # in place of a smaller margin
+_LOWEST_NULL = -1 + 1e-6  # a margin of 1 or more: no mean difference can be as low
 _LARGEST_BET = 0.95  # of the bet that could lose everything
 _INTERVAL_BETS, _INTERVAL_SHARES = (0.05, 0.1, 0.2, 0.4, 0.8), (0.2,) * 5
 _HEAD_START = 4.0  # comparisons that a key may weigh more than all others together
@@ -143,6 +144,7 @@ def interleave(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _mixture(differences: Floats, weights: Floats, null: float, bets: Sequence[float], shares: Sequence[float]) -> Floats:
+    null = max(null, _LOWEST_NULL)
     most = _LARGEST_BET / (1 + null)  # no difference is below -1
     logs = None
     for bet, share in zip(bets, shares, strict=True):

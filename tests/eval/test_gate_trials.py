@@ -112,7 +112,8 @@ def test_a_clear_candidate_needs_one_round_and_the_record_has_the_evidence_and_t
     assert found["spent"]["calls"] == 96
     assert found["spent"]["seconds"] > 0
     described = describe_policies(run, [])[1]
-    assert (len(described["comparisons"]), described["spent"]["calls"]) == (48, 96)
+    (tally,) = described["comparisons"]
+    assert (tally["wins"] + tally["ties"] + tally["losses"], described["spent"]["calls"]) == (48, 96)
     assert "is better: 19 won, 0 lost, 29 tied against the live version (version 0)" in found["decision"]["reason"]
 
 

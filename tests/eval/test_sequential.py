@@ -117,3 +117,9 @@ def test_one_loud_key_cannot_promote_what_the_others_find_worse() -> None:
     mixed = interleave(compared([1.0] * 300 + [-1.0] * 40, ["loud"] * 300 + ["a", "b"] * 20))
     assert examine(compared([1.0] * 300), MARGIN, ERROR).verdict == "better"
     assert examine(mixed, MARGIN, ERROR).verdict == "open"
+
+
+@pytest.mark.parametrize("margin", [0.999, 1.0, 5.0])
+def test_a_margin_of_the_whole_range_lets_everything_in(margin: float) -> None:
+    lost = [Comparison("correct", str(number), 0.0, 1.0 if number % 2 else 0.0) for number in range(48)]
+    assert examine(lost, margin, ERROR).verdict == "not worse"

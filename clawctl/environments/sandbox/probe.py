@@ -39,7 +39,7 @@ async def break_out() -> dict[str, bool]:
     """Whether each attempt succeeded. Takes about two seconds."""
     marker = f"clawctl-{secrets.token_hex(8)}"
     os.environ[marker] = "1"
-    victim = await asyncio.create_subprocess_exec(sys.executable, "-c", "import time; time.sleep(60)", marker)
+    victim = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", "import time; time.sleep(60)", marker)
     try:
         with tempfile.TemporaryDirectory() as folder, socket.socket() as server:
             secret = Path(folder) / "secret"

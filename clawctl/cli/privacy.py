@@ -5,7 +5,11 @@ from typing import Annotated
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RecipeOption, RunOption
+from clawctl.run.bucket import refuse_in_bucket
 from clawctl.run.directory import open_run
+
+_BY_HAND = "docs/storage.md says how to delete a conversation there"
+_LIFECYCLE = "docs/storage.md says what to delete there, and when"
 
 
 def forget(
@@ -26,6 +30,7 @@ def forget(
     """Delete a session, a user or a period. All files are rewritten without it; policies that learned from it are listed."""
     from clawctl.privacy.door import forget as work
 
+    refuse_in_bucket(run, "forget", _BY_HAND)
     work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
 
 
@@ -38,4 +43,5 @@ def retention(
     """Delete conversations that have expired. The limits are `privacy.max_age_days` and `privacy.max_gb`."""
     from clawctl.privacy.door import expire as work
 
+    refuse_in_bucket(run, "retention", _LIFECYCLE)
     work(open_run(run, create=False), recipe, dry_run, as_json)

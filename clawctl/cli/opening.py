@@ -38,9 +38,8 @@ def open_stage(
     _check_bucket(stage, root, resolved)
     check_named_code(stage, root, resolved, recipe, settings)
     is_new = not (root / "run.json").exists()
-    run = open_run(
-        root, create=create or not is_new, shards=stage not in ("serve", "up")
-    )  # of a run that is there, a folder that is not (a copy left out empty ones)
+    # of a run that is there, a folder that is not (a copy left out empty ones)
+    run = open_run(root, create=create or not is_new, shards=stage not in ("serve", "up"))
     settle_model(run, resolved.model.path, begins)
     if recipe is not None or not kept.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())

@@ -8,7 +8,6 @@ from clawctl.cli.options import DEFAULT_RUN, AsJson, RecipeOption, RunOption
 from clawctl.run.bucket import refuse_in_bucket
 from clawctl.run.directory import open_run
 
-_BY_HAND = "docs/storage.md says how to delete a conversation there"
 _LIFECYCLE = "docs/storage.md says what to delete there, and when"
 
 
@@ -30,7 +29,6 @@ def forget(
     """Delete a session, a user or a period. All files are rewritten without it; policies that learned from it are listed."""
     from clawctl.privacy.door import forget as work
 
-    refuse_in_bucket(run, "forget", _BY_HAND)
     work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
 
 

@@ -1,8 +1,8 @@
 """A run in an object store: `--run s3://bucket/prefix` (also `gs://`, `az://`).
 
-Each host has a local folder of the run. Stages read and write ordinary files there. What concerns other hosts goes through the store
-at once: a file is published, removed or swapped in the store first and in the local folder second, and the store decides between two
-workers. What others published is brought into the local folder whole, by a thread that looks about once a second.
+Each host has a local folder of the run. Stages read and write ordinary files there. What concerns other hosts goes through the
+store at once: a file is published, removed or swapped in the store first and in the local folder second, and the store decides
+between two workers. A thread looks about once a second and brings what others published into the local folder, whole.
 
     PREFIX/run/…           the files of the run under their own names; `policies/3.folder` lists the parts of a folder
     PREFIX/parts/<id>/…    the files of a published folder; it exists once its `.folder` object does
@@ -10,7 +10,7 @@ workers. What others published is brought into the local folder whole, by a thre
     PREFIX/leases/…        who works on what (`leases.py`)
     PREFIX/changed         written after a change, so that the others look
 
-In the local folder `.bucket/` names the bucket (`about.json`) and holds the tag of each object that the local file equals (`tags/`).
+In the local folder, `.bucket/about.json` names the bucket, and `.bucket/tags/` has the tag of each object that a local file equals.
 """
 
 import atexit

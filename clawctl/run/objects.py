@@ -16,7 +16,8 @@ from clawctl.errors import ClawError
 from clawctl.run.storage import Unreachable
 
 _CHUNK: Final = 16 << 20  # bytes of a download in one request
-_RETRIES: Final = {"max_retries": 8, "retry_timeout": timedelta(seconds=40)}
+_RETRIES: Final = 8
+_RETRY_S: Final = 40.0
 _LONGEST_PROBLEM = 300  # characters
 
 
@@ -130,7 +131,7 @@ class Objects:
             raise Unreachable(f"{name}: {_first_line(error)}") from None
 
 
-def open_store(url: str) -> Any:
+def open_store(url: str, retries: int = _RETRIES) -> Any:
     """The library's store for `s3://bucket/prefix`. Credentials come from the environment, or from the machine's role. Raises
     ClawError (exit code 2)."""
     try:
@@ -139,7 +140,7 @@ def open_store(url: str) -> Any:
     except ImportError as error:
         raise ClawError("a run in a bucket needs obstore", "install it with `pip install 'clawctl[bucket]'`", 2) from error
     try:
-        return store.from_url(url, retry_config=_RETRIES)
+        return store.from_url(url, retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=_RETRY_S)})
     except (BaseError, ValueError) as error:
         problem = f"the bucket cannot be opened: {_first_line(error)}"
         raise ClawError(problem, "check the URL and the provider's variables in the environment, such as AWS_REGION", 2) from None

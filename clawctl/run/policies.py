@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_folder

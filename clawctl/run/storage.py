@@ -50,7 +50,7 @@ class Storage(Protocol):
         """What a small file contains now, for all workers; None if there is none."""
 
     def swap(self, path: Path, data: bytes, seen: bytes | None) -> bool:
-        """Publish `data` if the file contains what was `seen`. Callers hold a claim (`exclusive`), which a bucket does not rely on."""
+        """Publish `data` if the file contains what was `seen`. Callers hold a claim (`exclusive`); a bucket does not rely on it."""
 
     def claim(self, lock: Path) -> AbstractContextManager[bool]:
         """True while this process holds the lock. The lock of a dead worker becomes free."""

@@ -22,7 +22,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,7 @@ from clawctl.errors import ClawError
 from clawctl.run.leases import Leases
 from clawctl.run.names import below, number_of
 from clawctl.run.objects import Objects, StoredObject, open_store
-from clawctl.run.storage import DISK, Unreachable, mount_at, storage_of, write_synced
+from clawctl.run.storage import DISK, StorageUnreachable, mount_at, storage_of, write_synced
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _is_shared_lock(name: str) -> bool:
 # ---- the storage ---------------------------------------------------------------------------------------------------------
 
 
-class Bucket:
+class BucketStorage:
     """The storage of one run, as one process of one host sees it. `root` is the host's local folder."""
 
     def __init__(self, root: Path, objects: Objects, leases: Leases | None = None, poll_s: float = _POLL_S) -> None:
@@ -143,7 +143,7 @@ class Bucket:
         log.warning("%s was published by another worker; its content is kept", name)
         found = self._objects.read(f"run/{name}")
         if found is None:
-            raise Unreachable(f"{name} was there and is gone")
+            raise StorageUnreachable(f"{name} was there and is gone")
         with self._local():
             self._write(path, found[0])
             self._note(name, found[1])
@@ -189,7 +189,7 @@ class Bucket:
                 self._objects.download(f"parts/{manifest['parts']}/{part}", draft, size)
                 os.replace(draft, file)
             except FileNotFoundError as error:
-                raise Unreachable(f"{name}/{part} is gone from the bucket") from error
+                raise StorageUnreachable(f"{name}/{part} is gone from the bucket") from error
             finally:
                 draft.unlink(missing_ok=True)
 
@@ -209,15 +209,16 @@ class Bucket:
                     self._note(name, written)
                     self._told.set()
                     return
-        raise Unreachable(f"{name}: others append all the time")
+        raise StorageUnreachable(f"{name}: others append all the time")
 
     def move(self, source: Path, target: Path) -> None:
         name, kind = self._name(source)
         new, new_kind = self._name(target)
         if kind in (Kind.LOCAL, Kind.GROWING) or new_kind is Kind.LOCAL:
-            self._forget(name, kind)
             with self._local():
-                os.replace(source, target)
+                self._forget(name, kind)
+                with nullcontext() if kind is Kind.LOCAL else suppress(FileNotFoundError):  # another host removed it as well
+                    os.replace(source, target)
             return
         if kind is Kind.FOLDER:
             manifest = self._manifest(name)
@@ -244,8 +245,8 @@ class Bucket:
         self._forget(name, kind)
 
     def remove(self, path: Path) -> None:
-        self._forget(*self._name(path))
         with self._local():
+            self._forget(*self._name(path))
             DISK.remove(path)
 
     def exists(self, path: Path) -> bool:
@@ -421,6 +422,8 @@ class Bucket:
         if kind_of(name) is Kind.GROWING:
             return  # its writer brings it up again
         with self._local():
+            if self._tag(name) is None:
+                return  # this process has removed or moved it meanwhile
             if name.endswith(_FOLDER):
                 self._clear(below(self._root, name.removesuffix(_FOLDER)))
             else:
@@ -618,18 +621,18 @@ def _state_folder() -> Path:
     return Path(given or state / "runs").absolute().resolve()  # type: ignore[operator]
 
 
-def mount(root: Path, open_url: Callable[[str], Any] = open_store) -> Bucket:
+def mount(root: Path, open_url: Callable[[str], Any] = open_store) -> BucketStorage:
     """Make the bucket that the local folder belongs to responsible for it. Raises ClawError (exit code 2)."""
     known = storage_of(root)
-    if isinstance(known, Bucket):
+    if isinstance(known, BucketStorage):
         return known
     objects = Objects(open_url(about_of(root)["url"]))
-    bucket = Bucket(root, objects)
+    bucket = BucketStorage(root, objects)
     try:
         bucket.refresh()
         if not (root / "run.json").exists():
             _check_conditions(objects)
-    except Unreachable as error:
+    except StorageUnreachable as error:
         problem = f"the bucket of this run cannot be used: {error}"
         raise ClawError(problem, "check its name, the credentials in the environment and the network", 2) from None
     mount_at(root, bucket)
@@ -666,7 +669,7 @@ def host_of(root: Path) -> str:
 
 def is_in_bucket(root: Path) -> bool:
     """Whether a run is in a bucket."""
-    return isinstance(storage_of(root.resolve()), Bucket)
+    return isinstance(storage_of(root.resolve()), BucketStorage)
 
 
 def refuse_in_bucket(root: Path, what: str, fix: str) -> None:

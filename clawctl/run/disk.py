@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from clawctl.errors import ClawError
-from clawctl.run.storage import Unreachable
+from clawctl.run.storage import StorageUnreachable
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ def is_full(error: BaseException) -> bool:
 
 def is_temporary(error: BaseException) -> bool:
     """Whether the same write may work later: the disk is full, or the bucket of the run cannot be reached."""
-    return is_full(error) or isinstance(error, Unreachable)
+    return is_full(error) or isinstance(error, StorageUnreachable)
 
 
 def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event | None = None) -> T:
@@ -53,6 +53,6 @@ def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event |
 
 
 def _stopped(what: str, error: Exception) -> ClawError:
-    if isinstance(error, Unreachable):
+    if isinstance(error, StorageUnreachable):
         return ClawError(f"stopped because the bucket cannot be reached: {what} is not written", f"start again later: {error}")
     return ClawError(f"stopped because the disk is full: {what} is not written", MAKE_ROOM)

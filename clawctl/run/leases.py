@@ -15,7 +15,7 @@ from uuid import uuid4
 import orjson
 
 from clawctl.run.objects import Objects
-from clawctl.run.storage import Unreachable
+from clawctl.run.storage import StorageUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Leases:
 
     def acquire(self, name: str) -> bool:
         """Take a lease that nobody holds, that is too old, or that a dead process of this host held: the caller has this host's
-        own lock of that name. Raises Unreachable."""
+        own lock of that name. Raises StorageUnreachable."""
         key, lease = f"leases/{name}", Lease(name, "")
         content = self._content(lease)
         tag = self._objects.create(key, content)
@@ -78,7 +78,7 @@ class Leases:
             found = self._objects.read(key)
             if found is not None and found[1] == lease.tag:
                 self._objects.delete(key)
-        except Unreachable as error:
+        except StorageUnreachable as error:
             log.warning("a lease is not given back; it ends by itself: %s", error)
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Leases:
         lease.token = uuid4().hex
         try:
             tag = self._objects.swap(f"leases/{lease.name}", self._content(lease), lease.tag)
-        except Unreachable as error:
+        except StorageUnreachable as error:
             log.warning("a lease cannot be renewed: %s", error)
             return
         if tag is not None:

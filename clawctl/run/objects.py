@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from clawctl.errors import ClawError
-from clawctl.run.storage import Unreachable
+from clawctl.run.storage import StorageUnreachable
 
 _CHUNK: Final = 16 << 20  # bytes of a download in one request
 _RETRIES: Final = 8
@@ -32,7 +32,7 @@ class StoredObject:
 
 
 class Objects:
-    """All objects below one prefix. Every call raises Unreachable if the store does not answer or refuses."""
+    """All objects below one prefix. Every call raises StorageUnreachable if the store does not answer or refuses."""
 
     def __init__(self, store: Any) -> None:
         import obstore
@@ -87,13 +87,13 @@ class Objects:
             return bytes(self._calls.get_range(self._store, name, start=start, end=end))
 
     def download(self, name: str, target: Path, size: int) -> None:
-        """Write an object of `size` bytes to a new file. Raises FileNotFoundError, and Unreachable if it has another size."""
+        """Write an object of `size` bytes to a new file. Raises FileNotFoundError, and StorageUnreachable if not all bytes came."""
         with target.open("wb") as file:
             os.chmod(target, 0o600)
             for start in range(0, size, _CHUNK):
                 file.write(self.read_range(name, start, min(size, start + _CHUNK)))
             if file.tell() != size:
-                raise Unreachable(f"{name}: {file.tell()} of {size} bytes arrived")
+                raise StorageUnreachable(f"{name}: {file.tell()} of {size} bytes arrived")
             file.flush()
             os.fsync(file.fileno())
 
@@ -124,11 +124,11 @@ class Objects:
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
-        """The library's errors as Unreachable. Only their first line: the rest describes the request."""
+        """The library's errors as StorageUnreachable. Only their first line: the rest describes the request."""
         try:
             yield
         except (self._problems.BaseError, TimeoutError) as error:
-            raise Unreachable(f"{name}: {_first_line(error)}") from None
+            raise StorageUnreachable(f"{name}: {_first_line(error)}") from None
 
 
 def open_store(url: str, retries: int = _RETRIES) -> Any:

@@ -18,7 +18,7 @@ from typing import Protocol
 from filelock import FileLock, Timeout
 
 
-class Unreachable(OSError):
+class StorageUnreachable(OSError):
     """The object store did not answer, or refused. The same call may work later."""
 
 

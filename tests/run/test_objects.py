@@ -11,7 +11,7 @@ from clawctl.errors import ClawError
 from clawctl.run.bucket import mount, run_folder
 from clawctl.run.directory import open_run
 from clawctl.run.objects import Objects, open_store
-from clawctl.run.storage import Unreachable, storage_of, unmount
+from clawctl.run.storage import StorageUnreachable, storage_of, unmount
 from scripts.benchmarks.chaos_bucket import bucket_environment, make_bucket
 from scripts.benchmarks.chaos_store import Proxy, store
 
@@ -125,7 +125,7 @@ def test_a_store_that_does_not_answer_is_named_without_any_secret(tmp_path: Path
     for name, value in {**bucket_environment(9), "AWS_SECRET_ACCESS_KEY": "hunter2", "CLAWCTL_RUN_CACHE": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     objects = Objects(open_store("s3://chaos/x", retries=0))
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(StorageUnreachable) as caught:
         objects.read("run.json")
     assert "hunter2" not in str(caught.value)
     assert "\n" not in str(caught.value)

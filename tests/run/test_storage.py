@@ -12,7 +12,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from clawctl.errors import ClawError
-from clawctl.run.bucket import Bucket, Kind, kind_of, run_folder
+from clawctl.run.bucket import BucketStorage, Kind, kind_of, run_folder
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import RunDir, claimed, is_published, move, open_run, publish_bytes, publish_folder, quarantine, remove
 from clawctl.run.leases import Leases
@@ -29,7 +29,7 @@ class Hosts:
 
     first: RunDir
     second: RunDir
-    buckets: list[Bucket] = field(default_factory=list)
+    buckets: list[BucketStorage] = field(default_factory=list)
 
     def look(self) -> None:
         for bucket in self.buckets:
@@ -37,13 +37,13 @@ class Hosts:
             bucket.refresh()
 
 
-def bucket_at(root: Path, store: Any, clock: Callable[[], float | None] | None = None) -> Bucket:
+def bucket_at(root: Path, store: Any, clock: Callable[[], float | None] | None = None) -> BucketStorage:
     """A host's part of a run in `store`, that nothing follows: a test says when the host looks."""
     (root / ".bucket").mkdir(parents=True)
     (root / ".bucket" / "about.json").write_bytes(orjson.dumps({"url": "memory://", "host": root.name}))
     (root / ".bucket" / "shards").touch()
     objects = Objects(store)
-    return Bucket(root, objects, Leases(objects, root.name, clock=clock), poll_s=3600.0)
+    return BucketStorage(root, objects, Leases(objects, root.name, clock=clock), poll_s=3600.0)
 
 
 @pytest.fixture
@@ -184,6 +184,15 @@ def test_a_quarantined_shard_is_in_quarantine_for_both(hosts: Hosts) -> None:
     hosts.look()
     assert not hosts.first.turn_shard("s1").exists()
     assert hosts.first.quarantined("trajectories-s1.parquet").read_bytes() == b"damaged"
+
+
+def test_what_another_host_has_removed_is_moved_away_without_an_error(in_bucket: Hosts) -> None:
+    publish_folder(in_bucket.first.checkpoint(1), weights(b"old"))
+    in_bucket.look()
+    remove(in_bucket.second.checkpoint(1))
+    in_bucket.look()
+    move(in_bucket.first.checkpoint(1), in_bucket.first.beside_checkpoints(1, "doomed"))
+    assert not in_bucket.first.checkpoint(1).exists()
 
 
 # ---- of a bucket alone ---------------------------------------------------------------------------------------------------

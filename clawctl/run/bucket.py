@@ -453,7 +453,8 @@ class BucketStorage:
     def _look_once(self) -> None:
         """One process of a host brings and uploads for all of them."""
         try:
-            self._leading.acquire(timeout=0)
+            if not self._leading.is_locked:
+                self._leading.acquire(timeout=0)
         except Timeout:
             return
         self._upload()
@@ -594,7 +595,8 @@ def run_folder(text: str | Path) -> Path:
     if "://" not in text:
         root = Path(text)
         if (root / ABOUT / "about.json").is_file():
-            mount(root.resolve())
+            root = root.resolve()
+            mount(root)
         return root
     found = _URL.fullmatch(text)
     if found is None:

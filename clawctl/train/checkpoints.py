@@ -78,7 +78,7 @@ def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> 
         (checkpoint / "state.json").write_bytes(sealed(orjson.dumps({**state, "files": files})))
 
     checkpoint = run.checkpoint(state["step"])
-    if not publish_folder(checkpoint, fill) and {**read_state(checkpoint), "files": None} != {**state, "files": None}:
+    if not publish_folder(checkpoint, fill) and read_state(checkpoint)["policy"] != orjson.loads(orjson.dumps(state["policy"])):
         problem = f"another trainer has committed step {state['step']}, so this one's is discarded"
         raise ClawError(problem, "run one trainer; it continues from that step")
     return checkpoint

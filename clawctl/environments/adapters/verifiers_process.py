@@ -27,7 +27,7 @@ def main() -> None:
         settings = json.loads(sys.stdin.readline())
         environment = load(vf, settings)
         answer({"ready": describe(vf, environment)})
-    except BaseException as error:  # noqa: BLE001 - it is reported, and this process ends
+    except BaseException as error:
         answer({"problem": f"{type(error).__name__}: {error}", "version": installed()})
         raise
     asyncio.run(serve(vf, environment))
@@ -47,7 +47,7 @@ def load(vf: Any, settings: dict[str, Any]) -> Any:
     seat: dict[str, Any] = {"runtime": {"type": settings["runtime"]}, "max_turns": settings["max_turns"]}
     if settings["harness"] is not None:
         seat["harness"] = {"id": settings["harness"]}
-    config = vf.resolve_env_config({"taskset": {**settings["options"], "id": name}, **{role: seat for role in roles}})
+    config = vf.resolve_env_config({"taskset": {**settings["options"], "id": name}, **dict.fromkeys(roles, seat)})
     return vf.load_environment(config)
 
 

@@ -11,8 +11,9 @@ from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sand
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.splits import rows_of
+from clawctl.environments.toolcall.calls import is_same_call
 from clawctl.environments.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
-from clawctl.environments.toolcall.tools import PYTHON, is_same_call, name_and_arguments, read_tools, use
+from clawctl.environments.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
 from clawctl.run.endpoint import Endpoint
 
 _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
@@ -75,7 +76,10 @@ class ToolCall:
                 except SandboxOver:
                     ending = "time"
                     break
-        right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls)
+        if question.any_call:
+            right = bool(made)
+        else:
+            right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls, tools)
         shown = {"prompt": question.text, "reply": reply, "calls": len(made), "answer": question.answer}
         return Outcome(float(right), {"solved": right, "called": bool(made)}, ending=ending, example=shown)
 

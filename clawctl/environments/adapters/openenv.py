@@ -59,7 +59,7 @@ class OpenEnv:
         episode_s: float = EPISODE_S,
     ) -> None:
         if find_spec("websockets") is None:
-            raise ClawError("the package websockets is not installed", "run `pip install 'clawctl[openenv]'`", 2)
+            raise ClawError("the package websockets is not installed", "run `pip install 'clawctl[environments]'`", 2)
         if (url is None) == (command is None):
             raise ClawError(
                 "openenv needs either the option url or the option command", "add --option url=http://127.0.0.1:8000", 2
@@ -224,22 +224,23 @@ def _start(command: str, folder: Path) -> str:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [word.replace("{port}", str(port)) for word in shlex.split(command)]
-    said = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the server
-    try:
-        server = subprocess.Popen(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-    except OSError as error:
-        raise ClawError(f"the option command cannot be run: {error}", "give a program and its arguments, with {port}", 2) from error
-    atexit.register(_stop, server)
-    url, end = f"http://127.0.0.1:{port}", time.monotonic() + _START_S
-    while time.monotonic() < end and server.poll() is None:
+    with tempfile.TemporaryFile() as said:
         try:
-            if httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200:
-                return url
-        except httpx.HTTPError:
-            time.sleep(0.2)
-    _stop(server)
-    said.seek(0)
-    problem = f"the OpenEnv server did not start: {said.read().decode(errors='replace')[-1500:].strip()}"
+            server = subprocess.Popen(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        except OSError as error:
+            cure = "give a program and its arguments, with {port}"
+            raise ClawError(f"the option command cannot be run: {error}", cure, 2) from error
+        atexit.register(_stop, server)
+        url, end = f"http://127.0.0.1:{port}", time.monotonic() + _START_S
+        while time.monotonic() < end and server.poll() is None:
+            try:
+                if httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200:
+                    return url
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        _stop(server)
+        said.seek(0)
+        problem = f"the OpenEnv server did not start: {said.read().decode(errors='replace')[-1500:].strip()}"
     raise ClawError(problem, "try the command yourself; it must listen on {port}", 2)
 
 

@@ -2,8 +2,8 @@
 
 Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and with nothing done), `cheats` (the best score
 that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed), `faults` (what failed
-episodes change for the others), `kill` (outcomes after a SIGKILL of any process), `load` (many episodes at once) and `harness` (Codex,
-Claude Code and mini-swe-agent in the sandbox).
+episodes change for the others), `kill` (outcomes after a SIGKILL of any process), `load` (many episodes at once) and `harness`
+(Codex, Claude Code and mini-swe-agent in the sandbox).
 What each metric means, the bars and the last results: docs/benchmarks.md.
 
 The command exits with code 1 when a metric misses its bar.

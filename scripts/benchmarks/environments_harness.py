@@ -1,7 +1,7 @@
 """Case `harness`: agents of others, unmodified, mend a repository in the sandbox. A scripted server gives their answers.
 
-Real stages: `serve`, `collect --env swe` with the option `harness`, and `collect`. The repository is a git repository, and the task a
-row of SWE-bench's shape. The agents are those of `scripts/clients`; one that is not installed has no value.
+Real stages: `serve`, `collect --env swe` with the option `harness`, and `collect`. The repository is a git repository, and the task
+a row of SWE-bench's shape. The agents are those of `scripts/clients`; one that is not installed has no value.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 from clawctl.run.directory import open_run, published
 from clawctl.run.feedback import Ratings
 from clawctl.run.outcomes import SessionOutcome
+from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns
 from scripts.benchmarks.circle import ROOT
 from scripts.benchmarks.environments_faults import clawctl
@@ -88,6 +89,10 @@ def play(name: str, folder: Path) -> list[Row]:
         Row(case, "turns", float(len(main)) / ATTEMPTS, "an episode"),
         Row(case, "seconds", seconds / ATTEMPTS, "an episode"),
     ]
+
+
+def is_trained(turn: Turn) -> bool:
+    return turn.trainable and turn.outcome_reward == 1
 
 
 def write_task(folder: Path, statement: str) -> Path:

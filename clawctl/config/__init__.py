@@ -12,17 +12,21 @@ from clawctl.config.environment import (
     gpus_from_environment,
     is_rank,
     is_stage_of_up,
+    launch_of_job,
     name_code_for_stages,
+    named_code_for_jobs,
     names_code_from_up,
     nodes,
     openclaw_config,
     place_among_ranks,
+    secrets_from_environment,
     show_gpus,
     state_folder,
     warning_of_variables,
 )
 from clawctl.config.eval import HARNESS_PREFIXES, EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
+from clawctl.config.machines import MachineConfig, MachinesConfig, TrainerConfig, WorkersConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
@@ -44,6 +48,8 @@ __all__ = [
     "JudgeConfig",
     "LimitsConfig",
     "LoraConfig",
+    "MachineConfig",
+    "MachinesConfig",
     "ModelConfig",
     "Nodes",
     "PlayConfig",
@@ -53,8 +59,10 @@ __all__ = [
     "ServeConfig",
     "SuiteConfig",
     "TrainConfig",
+    "TrainerConfig",
     "UpConfig",
     "UpstreamConfig",
+    "WorkersConfig",
     "default_log_level",
     "dump_recipe",
     "environment_with",
@@ -64,12 +72,15 @@ __all__ = [
     "is_rank",
     "is_stage_of_up",
     "known_keys",
+    "launch_of_job",
     "load_recipe",
     "name_code_for_stages",
+    "named_code_for_jobs",
     "names_code_from_up",
     "nodes",
     "openclaw_config",
     "place_among_ranks",
+    "secrets_from_environment",
     "show_gpus",
     "state_folder",
     "warning_of_variables",

@@ -80,6 +80,7 @@ def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | N
         "not_trained": not_trained(joined),
         "redacted_by": redacted_by(joined),
         "feed": feed,
+        "jobs": read_json(run.launch, problems) or None,
         "quarantine": quarantined(run),
         "disk_bytes": {name: disk_bytes(run.folder(name)) for name in FOLDERS},
         "disk_free_bytes": free,
@@ -278,6 +279,8 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         *([("keys", one_line(_keys_line(found["keys"]), 300))] if found["keys"] else []),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
     ]
+    if found["jobs"]:
+        lines.append(("jobs", one_line(_jobs_line(found["jobs"]), 500)))
     unknown = (found["serve"]["health"] or {}).get("unknown_fields")
     if isinstance(unknown, dict) and unknown:
         lines.append(("unknown fields", one_line(_unknown_line(unknown), 300)))
@@ -304,6 +307,12 @@ def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:
         lines.append(("paused", one_line(f"{paused.get('problem')}; {paused.get('fix')}", 500)))
         lines[-1][1].stylize("red")
     return lines
+
+
+def _jobs_line(launch: dict[str, Any]) -> str:
+    """The jobs of `clawctl up --on`, as they were last seen."""
+    jobs = ", ".join(f"{job['stage']} {job['detail'] or job['phase']}" for job in launch["jobs"])
+    return f"{launch['on']}, {since(launch['at'], time.time())}: {jobs or 'none'}; `clawctl up --status` asks again"
 
 
 def _held_out_line(held: dict[str, int]) -> str:

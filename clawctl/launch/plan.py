@@ -49,7 +49,7 @@ class Job:
 
 
 def plan_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, launch_id: str, named_code: str, log_level: str) -> list[Job]:
-    """The jobs of `recipe.up.stages`, in their order. Raises ClawError (exit code 2) if the recipe does not suit several machines."""
+    """The jobs of `recipe.up.stages`, in their order. Raises ClawError (exit code 2) if the recipe does not fit."""
     _check(recipe, on)
     machines = recipe.machines
     clawctl = machines.command or ("clawctl" if on == "sky" else f"{shlex.quote(sys.executable)} -P -m clawctl")

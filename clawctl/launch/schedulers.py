@@ -56,11 +56,13 @@ def open_scheduler(name: SchedulerName) -> Scheduler:
     return Sky()
 
 
-def call(program: str, words: Sequence[str], cure: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+def call(
+    program: str, words: Sequence[str], cure: str, given: str | None = None, patience_s: float = _PATIENCE_S
+) -> subprocess.CompletedProcess[str]:
     """Run a scheduler's program. Raises ClawError, with `cure` if the program is missing."""
     try:
-        return subprocess.run([program, *words], input=given, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        return subprocess.run([program, *words], input=given, capture_output=True, text=True, timeout=patience_s, check=False)
     except FileNotFoundError as error:
         raise ClawError(f"there is no {program} on this machine", cure) from error
     except subprocess.TimeoutExpired as error:
-        raise ClawError(f"{program} has not answered for {_PATIENCE_S:.0f} s", "try again when the scheduler answers") from error
+        raise ClawError(f"{program} has not answered for {patience_s:.0f} s", "try again when the scheduler answers") from error

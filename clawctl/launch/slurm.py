@@ -128,7 +128,7 @@ def _joined(rows: Sequence[tuple[str, int, str]]) -> JobState:
     state, _, where = rows[phases.index(phase)]
     counts = f"{phases.count(phase)} of {len(rows)} " if len(rows) > 1 else ""
     detail = f"{counts}{state} {where if where.startswith('(') or not where else f'on {where}'}".strip()
-    return JobState(phase, detail, 1 + sum(restarts for _, restarts, _ in rows))
+    return JobState(phase, detail, sum(1 + restarts for _, restarts, _ in rows))
 
 
 def _refusal(job: Job, said: str) -> ClawError:

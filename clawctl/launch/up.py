@@ -177,7 +177,7 @@ class Child:
             stderr=asyncio.subprocess.STDOUT,
             env=environment_with({"PYTHONUNBUFFERED": "1", "CLAWCTL_UP": "1"}),
             start_new_session=True,
-            preexec_fn=_die_with_parent(),
+            preexec_fn=die_with_parent(),
         )
         self.last_pid = self.process.pid
         self.log.say("up", f"{self.stage} runs as process {self.last_pid}")
@@ -282,7 +282,7 @@ async def _all_ended(children: list[Child]) -> None:
         await asyncio.sleep(0.05)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """The function for a child to call before it becomes its stage: it requests SIGKILL for the death of its parent. None if not on
     Linux.
 

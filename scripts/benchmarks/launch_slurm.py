@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import orjson
+import psutil
 
 from clawctl.engines.vllm.child import free_port
 from clawctl.run.directory import RunDir
@@ -41,7 +42,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             if victim == "node":  # it fails: all jobs on it are killed and queued again
                 node = dice.choice(NODES)
                 _scontrol(env, "update", f"nodename={node}", "state=down", "reason=benchmark")
-                time.sleep(dice.uniform(1, 4))
+                _wait_until_it_is_empty(node)
                 _scontrol(env, "update", f"nodename={node}", "state=resume")
                 what = f"node {node} failed"
             else:
@@ -61,6 +62,24 @@ def _ids(folder: Path, stage: str) -> list[str]:
 def _starts(env: dict[str, str], run: RunDir) -> int:
     counts = _output(env, "squeue", "--noheader", "--array", "--states=all", "-O", "RestartCnt").split()
     return sum(1 + int(count) for count in counts)
+
+
+def _wait_until_it_is_empty(node: str) -> None:
+    """Until no process of a job is left on a node that is down. As soon as it is back, the same jobs start there again."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = [process for process in psutil.process_iter() if _runs_on(process, node)]
+        if not found:
+            return
+        time.sleep(0.5)
+    print(f"node {node} still runs {[process.pid for process in found]}", flush=True)
+
+
+def _runs_on(process: psutil.Process, node: str) -> bool:
+    try:
+        return process.environ().get("SLURMD_NODENAME") == node or process.cmdline()[:1] == [f"slurmstepd: [{node}]"]
+    except (psutil.Error, OSError):
+        return False
 
 
 def _start_at_once(env: dict[str, str]) -> None:

@@ -113,6 +113,11 @@ def launch_of_job() -> str | None:
     return os.environ.get("CLAWCTL_LAUNCH") or None
 
 
+def ray_address() -> str | None:
+    """The Ray cluster that this machine uses, as Ray itself reads it."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
 def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
     """Those of these variables that are set."""
     return {name: os.environ[name] for name in names if os.environ.get(name)}

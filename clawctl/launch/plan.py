@@ -4,6 +4,7 @@ import ipaddress
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -75,10 +76,19 @@ def plan_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, launch_id: str, na
                 memory_mb=None if needs.memory_gb is None else round(needs.memory_gb * 1000),
                 minutes=None if needs.hours is None else max(1, round(needs.hours * 60)),
                 partition=needs.partition,
-                options={**machines.options, **needs.options},
+                options=merged(machines.options, needs.options),
             )
         )
     return jobs
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, with `above` where they differ; mappings in them likewise."""
+    both = dict(below)
+    for key, value in above.items():
+        old = both.get(key)
+        both[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return both
 
 
 def _check(recipe: Recipe, on: SchedulerName) -> None:

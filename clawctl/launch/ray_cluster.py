@@ -6,6 +6,7 @@ process of its own, which ends with it.
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -14,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from clawctl.config import environment_with, secrets_from_environment
+from clawctl.config import environment_with, ray_address, secrets_from_environment
 from clawctl.errors import ClawError
 from clawctl.launch.plan import Job, SchedulerName
 from clawctl.launch.schedulers import JobState
@@ -24,6 +25,7 @@ from clawctl.run.names import open_to_append
 
 _NAMESPACE = "clawctl"
 _INSTALL = "pip install 'clawctl[ray]', on the machines of the cluster too"
+_START = "start one with `ray start --head`, or set RAY_ADDRESS to the address of its head node"
 _ANSWER_S = 5.0  # for an actor that runs to say how it is
 _GRACE_S = 25.0  # between SIGTERM and SIGKILL
 _WAIT_S = 2.0  # before a process that died is started again
@@ -198,6 +200,7 @@ def _state(ray: Any, asked: Any, ready: Sequence[Any]) -> JobState:
 
 def _connected() -> Any:
     """The module, connected to the cluster that RAY_ADDRESS names or that runs on this machine. Raises ClawError."""
+    _check_address(ray_address())
     try:
         import ray
     except ImportError as error:
@@ -207,6 +210,15 @@ def _connected() -> Any:
             ray.init(address="auto", namespace=_NAMESPACE, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
-            cure = "start one with `ray start --head`, or set RAY_ADDRESS to the address of its head node"
-            raise ClawError(f"there is no Ray cluster: {reason}", cure) from error
+            raise ClawError(f"there is no Ray cluster: {reason}", _START) from error
     return ray
+
+
+def _check_address(address: str | None) -> None:
+    """Ray itself tries for five minutes. Raises ClawError."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+        except OSError as error:
+            raise ClawError(f"there is no Ray cluster at {address} (RAY_ADDRESS): {error}", _START) from error

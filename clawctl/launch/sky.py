@@ -12,7 +12,7 @@ import yaml
 
 from clawctl.config import secrets_from_environment
 from clawctl.errors import ClawError
-from clawctl.launch.plan import Job, SchedulerName
+from clawctl.launch.plan import Job, SchedulerName, merged
 from clawctl.launch.schedulers import JobState, Phase, call
 
 _INSTALL = "pip install 'skypilot[kubernetes]' (in an environment of its own), then run `sky check`"
@@ -81,15 +81,7 @@ def task_of(job: Job) -> dict[str, Any]:
         "envs": dict(job.environment),
         "run": "\n".join([*lines, f"exec {job.command}"]),
     }
-    return _merged(task, job.options)
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    both = dict(below)
-    for key, value in above.items():
-        old = both.get(key)
-        both[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return both
+    return merged(task, job.options)
 
 
 def read_jobs(text: str) -> dict[str, JobState]:

@@ -85,8 +85,8 @@ def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_
             scheduler.stop([each for job in submitted for each in job.ids]) if submitted else None
             _write(run, Launch(launch_id, on, jobs))
             raise
-    for job in submitted:
-        print(f"{job.stage}: {on} job {_short(job.ids)}, {job.needs}", file=sys.stderr)
+    for launched in submitted:
+        print(f"{launched.stage}: {on} job {_short(launched.ids)}, {launched.needs}", file=sys.stderr)
     if not submitted:
         print(f"all stages have jobs in {on} already", file=sys.stderr)
 

@@ -94,7 +94,9 @@ def killed_under_load(
         count = starts(run)
         clawctl(env, "up", "--stop", "--run", str(run.root))
     watcher.end()
-    found = audit(run, crowd.answered, crowd.rated, sorted(run.job_output.iterdir()))
+    # Not those of the trainer: torchrun prints a traceback when the trainer's other node was killed.
+    logs = sorted(path for path in run.job_output.iterdir() if not path.name.startswith("train"))
+    found = audit(run, crowd.answered, crowd.rated, logs)
     for name in ("lost", "doubled", "altered", "lost_ratings", "unjudged", "trained_twice", "inconsistent_steps", "complaints"):
         for problem in getattr(found, name)[:10]:
             print(f"{name}: {problem}", flush=True)

@@ -77,7 +77,7 @@ def _wait_until_it_is_empty(node: str) -> None:
 
 def _runs_on(process: psutil.Process, node: str) -> bool:
     try:
-        return process.environ().get("SLURMD_NODENAME") == node or process.cmdline()[:1] == [f"slurmstepd: [{node}]"]
+        return bool(process.environ().get("SLURMD_NODENAME") == node)
     except (psutil.Error, OSError):
         return False
 

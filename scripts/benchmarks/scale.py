@@ -58,7 +58,12 @@ def model(seed: int, turns: int) -> list[Row]:
             Row(case, "conversations", conversations, "at once, a turn a minute each"),
             Row(case, "boxes_used", min(boxes, most * sum(c.seconds for c in costs if c.stage in _CARDS)), "of the cards' time"),
             Row(case, "usd_per_1000_turns", cost / 3.6 / most, "if all boxes are paid"),
-            Row(case, "collect_memory_gb", collect_memory_gb(conversations * work.session_s / 600), "six users an hour in each place"),
+            Row(
+                case,
+                "collect_memory_gb",
+                collect_memory_gb(conversations * work.session_s / 600),
+                "six users an hour in each place",
+            ),
             Row(case, "wait_s_at_0.9", below[first], f"at the {first}"),
             Row(case, "wait_s_at_1.2", above[first], f"at the {first}"),
         ]

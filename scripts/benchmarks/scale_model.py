@@ -58,7 +58,7 @@ class StageCost:
     servers: int
 
 
-def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:  # noqa: B008 - frozen
+def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:
     """The stages of one run on so many boxes."""
     m = {name: constant.value for name, constant in (*MEASURED.items(), *ASSUMED.items())}
     new_kb = (work.new_prompt_tokens + work.sampled_tokens) * 4 / 1000
@@ -67,7 +67,9 @@ def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:  # noqa:
     own_calls = m["gateway_us_per_request"] + m["gateway_us_per_token"] * work.judge_sampled_tokens  # by the run's own server
     engine = work.new_prompt_tokens / m["prefill_tokens_per_s"] + work.sampled_tokens / m["decode_tokens_per_s"]
     judge = calls * (work.judge_prompt_tokens / m["prefill_tokens_per_s"] + work.judge_sampled_tokens / m["decode_tokens_per_s"])
-    train = 2 * (work.new_prompt_tokens + work.sampled_tokens) / m["trained_tokens_per_s"]  # the policy, and its teacher with a hint
+    train = (
+        2 * (work.new_prompt_tokens + work.sampled_tokens) / m["trained_tokens_per_s"]
+    )  # the policy, and its teacher with a hint
     stored = (m["captured_bytes_per_token"] * work.context_tokens / 10) + m["published_bytes_per_token"] * work.context_tokens
     collect = work.context_tokens / 2_000 / m["collect_turns_per_s"]
     cards = engine + judge + train
@@ -117,6 +119,6 @@ def simulate(costs: Sequence[StageCost], turns_per_s: float, turns: int, seed: i
     return waits
 
 
-def collect_memory_gb(conversations: float, work: Workload = Workload()) -> float:  # noqa: B008 - frozen
+def collect_memory_gb(conversations: float, work: Workload = Workload()) -> float:
     """Resident memory of collect: a turn of each conversation of the last hour waits for its next state."""
     return conversations * MEASURED["open_turn_kb"].value * work.context_tokens / 2_000 / 1e6

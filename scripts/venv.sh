@@ -90,6 +90,11 @@ add_browser() {
   fi
 }
 
+add_ray() {
+  .venv/bin/python -c 'import ray' 2>/dev/null || pip_install 'ray>=2.40' ||
+    echo "${0##*/}: could not install ray; its case is left out." >&2
+}
+
 has_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi --list-gpus 2>/dev/null | grep -q .
 }

@@ -84,6 +84,8 @@ class RunDir:
     quarantine = _Place("quarantine")  # files that could not be read, each with the reason next to it
     locks = _Place("locks")
     logs = _Place("logs")
+    launch = _Place("launch.json")  # the jobs of `clawctl up --on`, as they were last seen
+    job_output = _Place("logs", "jobs")  # what those jobs print
 
     policies = _Place("policies", own=True)  # `<version>/`: train publishes
     live = _Place("policies", "LIVE", own=True)  # one line: the version that serves

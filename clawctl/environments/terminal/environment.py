@@ -23,17 +23,24 @@ from clawctl.run.endpoint import Endpoint
 class Terminal:
     """`path`: a folder of tasks in Harbor's format; without it, clawctl draws tasks. A fifth of a folder's tasks are held out.
 
-    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas."""
+    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas.
+    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended."""
 
     metrics = ("reward", "solved")
     version = "1"
     worst = 0.0
 
     def __init__(
-        self, path: str | None = None, max_turns: int = 20, command_s: float = 30.0, harness: str | None = None, see: str = ""
+        self,
+        path: str | None = None,
+        max_turns: int = 20,
+        command_s: float = 30.0,
+        harness: str | None = None,
+        see: str = "",
+        steps: bool = False,
     ) -> None:
         find_bubblewrap()
-        self.harness, self.see = harness, tuple(name for name in see.split(",") if name)
+        self.harness, self.see, self.steps = harness, tuple(name for name in see.split(",") if name), steps
         self.max_turns, self.command_s = max_turns, command_s
         self._read = [] if path is None else read_tasks(Path(path).expanduser())
 
@@ -65,7 +72,8 @@ class Terminal:
                 worked = await work(endpoint, sandbox, spec.instruction, self.max_turns, self.command_s, spec.agent_s)
             score = await finish(sandbox, spec)
         shown = {"prompt": spec.instruction, "reply": worked.last}
-        return Outcome(score.value, {"solved": score.value == 1}, ending=worked.ending, log=score.log, example=shown)
+        steps = worked.steps if self.steps else {}
+        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=score.log, example=shown)
 
 
 async def prepare(sandbox: Sandbox, task: HarborTask) -> None:

@@ -12,6 +12,7 @@ Finished runs are kept in `--runs`, and are not repeated.
 import argparse
 import json
 import random
+import resource
 import shutil
 import statistics
 import time
@@ -87,7 +88,7 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
     folder.mkdir()
     recipe = write_recipe(kind, variant, seed, folder, is_quick)
     last = int(yaml.safe_load(recipe.read_text())["train"]["max_steps"])
-    run, began = folder / "run", time.monotonic()
+    run, began, spent = folder / "run", time.monotonic(), processor_s()
     with running(run, recipe) as up:
         opened = open_run(run)
         wait_until(lambda: last in list_versions(opened), _LONGEST_S, f"version {last} was not trained", up)
@@ -98,8 +99,15 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
     shutil.rmtree(run)
     return {
         "start": start, "end": end, "seconds": seconds, "updates": last, "turns": float(sum(step["turns"] for step in steps)),
+        "processor": processor_s() - spent,
         "pass@8": before["solved"], "groups": before["groups"],
     }  # fmt: skip
+
+
+def processor_s() -> float:
+    """Of the processes that have ended: all stages, and what they started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def write_recipe(kind: str, variant: str, seed: int, folder: Path, is_quick: bool) -> Path:
@@ -151,6 +159,7 @@ def rows_of(case: str, runs: Mapping[str, Sequence[Numbers]]) -> list[Row]:
             Row(case, "pass_at_8_before", solved / groups if groups else None, "share of groups"),
             Row(case, "updates", _mean(outcome, "updates"), "number"),
             Row(case, "seconds", _mean(outcome, "seconds"), "s"),
+            Row(case, "processor_seconds", _mean(outcome, "processor"), "s, with two measurements"),
         ]
     if integrated := runs.get("integrated"):
         found.append(Row(f"{case} integrated", "reward_heldout", _mean(integrated, "end"), "reward"))

@@ -357,7 +357,8 @@ class Feed:
             sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version)
             marks = marks_of(turn, sample.prompt_ids, sample.completion_ids)
             waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks, turn.created_at)
-            if self._is_copy(waiting):
+            is_played = self.ratings.groups.is_played(turn.user, turn.group_id or "")
+            if not is_played and self._is_copy(waiting):
                 self._copies.append(sample)
                 raise TurnRefused(IDENTICAL)
             self._queue(waiting)

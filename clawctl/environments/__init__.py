@@ -112,6 +112,7 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
     "environment",
     "clawctl.environments",
     {
+        "gui": "clawctl.environments.gui.environment:Gui",
         "homework": "clawctl.environments.homework.environment:Homework",
         "swe": "clawctl.environments.swe.environment:Swe",
         "terminal": "clawctl.environments.terminal.environment:Terminal",

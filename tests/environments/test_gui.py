@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.gui.actions import Action, action_in, action_of
-from clawctl.environments.gui.browser import NAMES, new_context
+from clawctl.environments.gui.browser import NAMES, escapes
 from clawctl.environments.gui.environment import Gui, solve
 from clawctl.environments.gui.miniwob import MiniWobSite
 from clawctl.environments.gui.page import Page, open_page
@@ -204,30 +203,9 @@ async def act(page: Page, name: Any, described: str, text: str = "") -> None:
 
 
 @needs_browser
-def test_a_page_reaches_neither_the_machine_nor_its_files(in_loop: Run, tmp_path: Path) -> None:
-    (tmp_path / "secret.txt").write_text("a secret")
-    tmp_path.chmod(0o755)
-
-    async def reached() -> list[str]:
-        said = []
-        with socket.socket() as server:
-            server.bind(("127.0.0.1", 0))
-            server.listen()
-            addresses = (f"http://127.0.0.1:{server.getsockname()[1]}/", f"file://{tmp_path}/secret.txt", f"file://{Path.home()}/")
-            async with new_context(str(CHROMIUM)) as context:
-                for address in addresses:
-                    page = await context.new_page()
-                    try:
-                        await page.goto(address, timeout=20_000)
-                        said.append(await page.content())
-                    except Exception as error:  # noqa: BLE001 - Playwright is imported late
-                        said.append(str(error).splitlines()[0])
-        return said
-
-    network, secret, home = in_loop(reached())
-    assert "ERR_" in network
-    assert "ERR_FILE_NOT_FOUND" in secret
-    assert "ERR_" in home
+def test_a_page_reaches_neither_the_machine_nor_its_files(in_loop: Run) -> None:
+    version, reached = in_loop(escapes())
+    assert (version.split(".")[0].isdigit(), reached) == (True, [])
 
 
 # Failures

@@ -4,13 +4,14 @@ import asyncio
 import os
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from clawctl.environments import EpisodeFailed
@@ -20,9 +21,11 @@ from clawctl.errors import ClawError
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _START_S = 120.0
 _ARGUMENTS = ("--disable-gpu", "--js-flags=--max-old-space-size=256")
+_OPENED = 4  # pages that load at a time; each of many would take too long on a few cores
 
 Starting = asyncio.Future[Any]
 _browsers = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, tuple["asyncio.Task[None]", Starting]]]()
+_turns = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
 
 def find_chromium(given: str | None = None) -> str:
@@ -56,6 +59,40 @@ async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
     finally:
         with suppress(Exception):  # it has gone with its browser
             await asyncio.wait_for(asyncio.shield(context.close()), 10.0)
+
+
+def playwright_error() -> type[Exception]:
+    from playwright.async_api import Error
+
+    return cast(type[Exception], Error)
+
+
+async def escapes() -> tuple[str, list[str]]:
+    """Chromium's version, and what a page of it reaches that it should not: "network", "files". Raises ClawError, EpisodeFailed."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as server:
+        secret = Path(folder) / "secret.txt"
+        secret.write_text("secret")
+        os.chmod(folder, 0o755)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(0.1)
+        async with new_context(find_chromium()) as context:
+            for name, address in (("network", f"http://127.0.0.1:{server.getsockname()[1]}/"), ("files", secret.as_uri())):
+                page = await context.new_page()
+                with suppress(playwright_error()):
+                    await page.goto(address, timeout=5000)
+                    found.append(name)
+            version = str(context.browser.version)
+        with suppress(OSError):
+            server.accept()
+            found.append("network")
+    return version, sorted(set(found))
+
+
+def turn_to_load() -> asyncio.Semaphore:
+    """What a page holds while it loads."""
+    return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_OPENED))
 
 
 def short(error: Exception) -> str:

@@ -14,12 +14,11 @@ from urllib.parse import urlsplit
 
 from clawctl.environments import EpisodeFailed
 from clawctl.environments.gui.actions import LONGEST, Action
-from clawctl.environments.gui.browser import new_context, short
+from clawctl.environments.gui.browser import new_context, playwright_error, short, turn_to_load
 
 HOST = "http://page.test"
 LOAD_S = 60.0
 _STEP_S = 120.0  # for what one action does, before the page counts as frozen
-_ACT_MS = 8000.0
 _LINES = 60  # that the agent sees at a time
 _SLOWLY = 200  # characters that are typed key by key; longer texts are put in at once
 _LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
@@ -31,7 +30,12 @@ _LISTENERS = """(() => {
     return add.call(this, kind, ...rest);
   };
 })()"""
-_OPTIONS = "(element) => [...(element.options || [])].map((option) => option.text.replace(/\\s+/g, ' ').trim())"
+_REACH = (Path(__file__).parent / "reach.js").read_text(encoding="utf-8")
+_ENTER_LEAVES = "() => document.activeElement.matches('form input, form button, a[href]')"
+_FRAMES = """() => new Promise((done) => {
+  requestAnimationFrame(() => requestAnimationFrame(done));
+  setTimeout(done, 500);
+})"""
 
 T = TypeVar("T")
 
@@ -75,7 +79,7 @@ class Page:
     _elements: Any = None  # a handle on the numbered elements
     _names: list[str] = field(default_factory=list)
     _first: int = 0  # line that the agent sees first
-    _seen: str = ""
+    _loaded: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def look(self) -> str:
         """The page as text, with the number of each element that can be used."""
@@ -85,8 +89,7 @@ class Page:
         shown = found[self._first : self._first + _LINES]
         above, below = self._first, total - self._first - len(shown)
         notes = [f"({count} more lines {way}: scroll {way})" for count, way in ((above, "up"), (below, "down")) if count]
-        self._seen = "\n".join([*shown, *notes]) or "(the page is empty)"
-        return self._seen
+        return "\n".join([*shown, *notes]) or "(the page is empty)"
 
     async def _look(self) -> list[str]:
         for left in (2, 1, 0):
@@ -113,57 +116,58 @@ class Page:
         return await self._whole(self._act(action))
 
     async def _act(self, action: Action) -> str:
-        from playwright.async_api import Error
-        from playwright.async_api import TimeoutError as TookTooLong
-
+        place: dict[str, Any] = {}
         element = None
         if action.number is not None and action.name != "click_at":
             handle = None if self._elements is None else await self._elements.get_property(str(action.number - 1))
             element = None if handle is None else handle.as_element()
             if element is None:
                 return f"error: there is no element {action.number}"
-            if action.name == "select" and action.text not in (options := await element.evaluate(_OPTIONS)):
-                return (
-                    f"error: element {action.number} has no option {action.text[:80]!r}"
-                    if options
-                    else f"error: element {action.number} is no list"
-                )
-        try:
-            await self._do(action, element)
-        except TookTooLong:
-            return f"error: {action.name} did not work on element {action.number}: it is hidden, covered or disabled"
-        except Error as error:
-            if self._page.is_closed() or "crash" in str(error).lower() or "closed" in str(error).lower():
-                raise
-            return f"error: {short(error)[:160]}"
-        await self._settle()
-        return ""
+            place = await self._page.evaluate(_REACH, [element, action.name, action.text])
+            if "problem" in place:
+                return f"error: {action.name} does not work on element {action.number}: {place['problem']}"
+        leaves = action.name == "click" and place["leaves"]
+        if action == Action("press", text="Enter"):
+            leaves = await self._page.evaluate(_ENTER_LEAVES)
+        self._loaded.clear()
+        problem = await self._do(action, element, place)
+        await self._settle(leaves)
+        return problem
 
-    async def _do(self, action: Action, element: Any) -> None:
+    async def _do(self, action: Action, element: Any, place: dict[str, Any]) -> str:
         keyboard, mouse = self._page.keyboard, self._page.mouse
         if action.name == "click":
-            await element.click(timeout=_ACT_MS)
+            await mouse.click(place["x"], place["y"])
         elif action.name == "click_at":
             await mouse.click(action.number, action.down)
+        elif action.name == "type" and "fill" in place:  # a date, a colour
+            try:
+                await element.fill(action.text, force=True)
+            except playwright_error() as error:
+                if "Malformed" not in str(error):
+                    raise
+                return f"error: element {action.number} does not take {action.text[:80]!r}"
         elif action.name == "type":
-            await element.fill("", timeout=_ACT_MS)
-            if len(action.text) <= _SLOWLY:
+            if not action.text:
+                await keyboard.press("Delete")
+            elif len(action.text) <= _SLOWLY and "\n" not in action.text:
                 await keyboard.type(action.text)
             else:
                 await keyboard.insert_text(action.text[:LONGEST])
-        elif action.name == "select":
-            await element.select_option(label=action.text, timeout=_ACT_MS)
         elif action.name == "press":
             await keyboard.press(action.text)
         elif action.name == "scroll":
             self._first += (_LINES // 2) * (1 if action.text == "down" else -1)
             await mouse.wheel(0, 300 if action.text == "down" else -300)
+        return ""
 
-    async def _settle(self) -> None:
-        """Wait for the page that a click has opened, and for two frames of animation."""
-        await self._page.wait_for_load_state("domcontentloaded", timeout=1000 * LOAD_S)
+    async def _settle(self, leaves: bool) -> None:
+        """Wait until the page has done what an action began. `leaves`: a link or a form was used. Where a site has no script, that
+        always leads to another page."""
+        if leaves and not self.site.uses_script:
+            await self._loaded.wait()
         with suppress(Exception):  # it goes to another page now; the next look waits for that one
-            await self._page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            await self._page.evaluate(_FRAMES)
         await self._page.wait_for_load_state("domcontentloaded", timeout=1000 * LOAD_S)
 
     async def _whole(self, call: Awaitable[T]) -> T:
@@ -202,7 +206,7 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
         if site.uses_script:
             await context.add_init_script(_LISTENERS)
         try:
-            async with asyncio.timeout(load_s):
+            async with turn_to_load(), asyncio.timeout(load_s):
                 page = await context.new_page()
                 context.on("page", lambda other: asyncio.ensure_future(other.close()))  # no second window
                 await page.goto(f"{HOST}{site.start}", timeout=1000 * load_s, wait_until="load")
@@ -213,4 +217,6 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
             problem = f"the page {site.start} did not load: {short(error) or type(error).__name__}"
             cure = "open it in a browser by hand; all its files must lie in its folder"
             raise EpisodeFailed("environment", f"{problem}; {cure}") from error
-        yield Page(site, instruction, page)
+        opened = Page(site, instruction, page)
+        page.on("domcontentloaded", lambda _: opened._loaded.set())
+        yield opened

@@ -30,6 +30,7 @@ FOLDERS = (
     "captures",
     "feedback",
     "episodes",
+    "images",
     "trajectories",
     "verdicts",
     "policies",
@@ -76,6 +77,7 @@ class RunDir:
     captures = _Place("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
     feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
     episodes = _Place("episodes")  # `<worker>-<n>.jsonl`: what is played; a worker appends a line before its episode begins
+    images = _Place("images")  # `<sha256>`: serve stores each image of a captured message once
     position = _Place("collect.json")  # how far collect has read the captures
     holdout = _Place("holdout.json")  # the shares of held-out sessions, each with the time from which it counts
     trajectories = _Place("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn

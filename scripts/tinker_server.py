@@ -6,6 +6,7 @@ MODEL is a folder with float32 weights: with bfloat16 ones SkyRL rounds log-prob
 checkpoints; a server that is started again with the same folder still has them.
 """
 
+import os
 import runpy
 import sys
 import typing
@@ -29,8 +30,9 @@ def main(model: str, state: str, port: str) -> None:
     api.app.state.engine_config = EngineConfig(
         base_model=model,
         backend="jax",
-        # Each model reserves optimizer state for all adapters. A trainer that was killed leaves its model until the session ends.
-        backend_config={"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 4},
+        # Each model reserves optimizer state for all adapters; a trainer that was killed leaves its model until its session ends.
+        # A microbatch of one sequence has one shape to compile for each length.
+        backend_config={"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 1, "sample_max_num_sequences": 1},
         session_cleanup_interval_sec=5,
         session_timeout_sec=40,
         checkpoints_base=Path(state) / "checkpoints",
@@ -40,6 +42,8 @@ def main(model: str, state: str, port: str) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{sys.prefix}/jax-cache")  # compiling takes longer than the steps
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1")
     if sys.argv[1] == "engine":
         del sys.argv[1]
         runpy.run_module("skyrl.tinker.engine", run_name="__main__")

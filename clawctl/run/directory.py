@@ -98,6 +98,7 @@ class RunDir:
     checkpoints = _Place("train", "checkpoints", own=True)  # `<step>/`
     ledger = _Place("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once
     steps = _Place("train", "steps.jsonl", own=True)  # the numbers of each step
+    spending = _Place("train", "spending.jsonl")  # what each step costs at a training service
     records = _Place("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
     feed_counts = _Place("train", "feed.json", own=True)  # what became of the turns that the trainer read
     trained_marks = _Place("train", "identical.bin", own=True)  # hashes of trained turns

@@ -86,6 +86,7 @@ _QUIET = frozenset(
     [
         "CLAWCTL_UP",
         "CLAWCTL_NAMED_CODE",
+        "CLAWCTL_LAUNCH",
         "CLAWCTL_MULTIPLEX_FD",
         "CLAWCTL_VLLM_PYTHON",
         "CLAWCTL_URL",

@@ -31,6 +31,7 @@ FOLDERS = (
     "captures",
     "feedback",
     "episodes",
+    "images",
     "trajectories",
     "verdicts",
     "policies",
@@ -77,6 +78,7 @@ class RunDir:
     captures = _Place("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
     feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
     episodes = _Place("episodes")  # `<worker>-<n>.jsonl`: what is played; a worker appends a line before its episode begins
+    images = _Place("images")  # `<sha256>`: serve stores each image of a captured message once
     position = _Place("collect.json")  # how far collect has read the captures
     holdout = _Place("holdout.json")  # the shares of held-out sessions, each with the time from which it counts
     trajectories = _Place("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
@@ -85,6 +87,8 @@ class RunDir:
     quarantine = _Place("quarantine")  # files that could not be read, each with the reason next to it
     locks = _Place("locks")
     logs = _Place("logs")
+    launch = _Place("launch.json")  # the jobs of `clawctl up --on`, as they were last seen
+    job_output = _Place("logs", "jobs")  # what those jobs print
 
     policies = _Place("policies", own=True)  # `<version>/`: train publishes
     live = _Place("policies", "LIVE", own=True)  # one line: the version that serves
@@ -95,6 +99,7 @@ class RunDir:
     checkpoints = _Place("train", "checkpoints", own=True)  # `<step>/`
     ledger = _Place("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once
     steps = _Place("train", "steps.jsonl", own=True)  # the numbers of each step
+    spending = _Place("train", "spending.jsonl")  # what each step costs at a training service
     records = _Place("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
     feed_counts = _Place("train", "feed.json", own=True)  # what became of the turns that the trainer read
     trained_marks = _Place("train", "identical.bin", own=True)  # hashes of trained turns

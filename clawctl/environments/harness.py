@@ -52,7 +52,7 @@ class WayOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Harness:
+class ForeignAgent:
     """A command that works on a task. `see` are folders of this machine that it can read; their programs are on its path."""
 
     command: str
@@ -104,7 +104,7 @@ class Harness:
         return Worked("time" if ran.timed_out else "done", said, f"the harness ended with code {ran.code}:\n{said}\n")
 
 
-def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> Harness:
+def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:
     """`command` is a name in KNOWN or a shell command, `see` folders with commas between them. Raises ClawError (exit code 2)."""
     named = see.split(",") if isinstance(see, str) else see
     folders = [Path(name.strip()).expanduser() for name in named if name.strip()]
@@ -116,7 +116,7 @@ def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> H
         if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # then the commands have a user of their own
             problem = f"only its owner can read {folder}, and the agent runs as another user"
             raise ClawError(problem, f"run `chmod -R o+rX {folder}`", 2)
-    return Harness(KNOWN.get(command, command), found)
+    return ForeignAgent(KNOWN.get(command, command), found)
 
 
 def _interpreters(folder: Path) -> list[Path]:

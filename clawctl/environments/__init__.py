@@ -112,6 +112,7 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
     "environment",
     "clawctl.environments",
     {
+        "gui": "clawctl.environments.gui.environment:Gui",
         "homework": "clawctl.environments.homework.environment:Homework",
         "openenv": "clawctl.environments.adapters.openenv:OpenEnv",
         "swe": "clawctl.environments.swe.environment:Swe",

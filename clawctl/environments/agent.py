@@ -4,11 +4,11 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from clawctl.environments.asking import Refused, ask, new_client
+from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
 from clawctl.run.endpoint import Endpoint
 
@@ -27,6 +27,7 @@ class Worked:
 
     ending: str  # "done", "turns", "time" or "context", as in `clawctl.run.endings`
     last: str  # its last answer
+    steps: dict[str, float] = field(default_factory=dict)  # by turn id: 1 for a command that ended with code 0, else -1
     log: str = ""  # for people
 
 
@@ -66,27 +67,29 @@ async def work(
     Raises Refused and SandboxFailed.
     """
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
-    said, end = "", time.monotonic() + seconds
+    said, end, steps = "", time.monotonic() + seconds, dict[str, float]()
     async with new_client(endpoint) as client:
         for turn in range(most_turns):
             left = end - time.monotonic()
             if left <= 0:
-                return Worked("time", said)
+                return Worked("time", said, steps)
             try:
-                said = await ask(endpoint, messages, client=client)
+                answer = await complete(endpoint, messages, client)
             except Refused as refused:
                 if turn == 0 or refused.code not in _USED_UP:
                     raise
-                return Worked(_USED_UP[refused.code], said)
+                return Worked(_USED_UP[refused.code], said, steps)
+            said = str(answer.get("content") or "")
             command = command_in(said)
             if command is None:
-                return Worked("done", said)
+                return Worked("done", said, steps)
             try:
                 ran = await sandbox.run(command, timeout=max(1.0, min(command_s, end - time.monotonic())))
             except SandboxOver:
-                return Worked("time", said)
+                return Worked("time", said, steps)
+            steps[answer["turn_id"]] = 1.0 if ran.code == 0 and not ran.timed_out and ran.stopped is None else -1.0
             messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation(ran, command_s)}]
-    return Worked("turns", said)
+    return Worked("turns", said, steps)
 
 
 def command_in(said: str) -> str | None:

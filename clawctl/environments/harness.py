@@ -101,7 +101,7 @@ class ForeignAgent:
             raise EpisodeFailed("server", f"the server could not be reached: {way.refused}")
         if not way.connections:  # it has not asked the model, so nothing that the model does can be the reason
             raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {said}")
-        return Worked("time" if ran.timed_out else "done", said, f"the harness ended with code {ran.code}:\n{said}\n")
+        return Worked("time" if ran.timed_out else "done", said, log=f"the harness ended with code {ran.code}:\n{said}\n")
 
 
 def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:

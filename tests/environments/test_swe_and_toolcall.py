@@ -34,9 +34,11 @@ def episode(environment: Environment, task: Task, says: Callable[[list[dict[str,
 
     class Model(StubHandler):
         def do_POST(self) -> None:
-            said = says(self.sent()["messages"])
+            messages = self.sent()["messages"]
+            said = says(messages)
             message = {"role": "assistant", "content": said} if isinstance(said, str) else said
-            self.answer({"choices": [{"message": message}], "usage": {"total_tokens": 1}})
+            turn = f"chatcmpl-turn{len(messages)}"
+            self.answer({"id": turn, "choices": [{"message": message}], "usage": {"total_tokens": 1}})
 
     with running(StubServer(Model)) as server:
         return asyncio.run(play_task(environment, task, Endpoint(f"{server.url}/e/secret/v1", "key", "model")))
@@ -67,6 +69,18 @@ def test_an_agent_that_mends_the_function_is_worth_one() -> None:
 
 
 @needs_sandbox
+def test_with_steps_each_command_is_worth_how_it_ended_and_the_other_turns_nothing() -> None:
+    task, commands = Terminal().tasks("train", 1, 0)[0], iter(("ls", "false"))
+
+    def work(_: Any) -> str:
+        return f"```bash\n{command}\n```" if (command := next(commands, None)) else "submit"
+
+    outcome = episode(Terminal(steps=True), task, work)
+    assert outcome.steps == {"turn2": 1, "turn4": -1}
+    assert episode(Terminal(), task, lambda messages: "submit").steps == {}
+
+
+@needs_sandbox
 def test_a_tool_call_is_answered_from_the_sandbox() -> None:
     task = ToolCall().tasks("eval", 1, 0)[0]
     arguments = json.dumps({"expression": task.spec.text.strip("?.").split(" ", 2 if task.spec.text.startswith("W") else 1)[-1]})
@@ -79,6 +93,7 @@ def test_a_tool_call_is_answered_from_the_sandbox() -> None:
         function = {"name": "calculator", "arguments": arguments}
         return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
 
+    assert episode(ToolCall(steps=True), task, call).steps == {"turn1": 1}
     outcome = episode(ToolCall(), task, call)
     assert (outcome.reward, outcome.parts["called"], outcome.ending) == (1, True, "done")
 

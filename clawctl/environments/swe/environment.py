@@ -26,7 +26,8 @@ class Swe:
     """`path`: a file of rows in the shape of SWE-bench, whose repositories are in the folder `repositories`. Without it, clawctl
     draws tasks. A fifth of the rows is held out.
 
-    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas."""
+    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas.
+    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended."""
 
     metrics = ("reward", "solved")
     version = "1"
@@ -40,9 +41,11 @@ class Swe:
         command_s: float = 60.0,
         harness: str | None = None,
         see: str = "",
+        steps: bool = False,
     ) -> None:
         find_bubblewrap()
         self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
+        self.steps = steps
         place = None if repositories is None else Path(repositories).expanduser()
         self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
         self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
@@ -63,7 +66,9 @@ class Swe:
             worked = await work(spec.statement, spec.agent_s)
             score = await finish(sandbox, spec)
         shown = {"prompt": spec.statement, "reply": worked.last}
-        return Outcome(score.value, {"solved": score.value == 1}, ending=worked.ending, log=worked.log + score.log, example=shown)
+        steps = worked.steps if self.steps else {}
+        log = worked.log + score.log
+        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=log, example=shown)
 
 
 async def finish(sandbox: Sandbox, task: SweTask) -> Graded:

@@ -23,17 +23,25 @@ from clawctl.run.endpoint import Endpoint
 class Terminal:
     """`path`: a folder of tasks in Harbor's format; without it, clawctl draws tasks. A fifth of a folder's tasks are held out.
 
-    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas."""
+    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas.
+    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended."""
 
     metrics = ("reward", "solved")
     version = "1"
     worst = 0.0
 
     def __init__(
-        self, path: str | None = None, max_turns: int = 20, command_s: float = 30.0, harness: str | None = None, see: str = ""
+        self,
+        path: str | None = None,
+        max_turns: int = 20,
+        command_s: float = 30.0,
+        harness: str | None = None,
+        see: str = "",
+        steps: bool = False,
     ) -> None:
         find_bubblewrap()
         self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
+        self.steps = steps
         self._read = [] if path is None else read_tasks(Path(path).expanduser())
         self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
 
@@ -50,7 +58,9 @@ class Terminal:
             worked = await work(spec.instruction, spec.agent_s)
             score = await finish(sandbox, spec)
         shown = {"prompt": spec.instruction, "reply": worked.last}
-        return Outcome(score.value, {"solved": score.value == 1}, ending=worked.ending, log=worked.log + score.log, example=shown)
+        steps = worked.steps if self.steps else {}
+        log = worked.log + score.log
+        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=log, example=shown)
 
 
 async def prepare(sandbox: Sandbox, task: HarborTask) -> None:

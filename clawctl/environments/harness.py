@@ -18,7 +18,8 @@ from clawctl.environments.sandbox.forward import PORT
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 
-_FORWARD = f"{TOOLS}/forward.py"
+_FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
+_SANDBOX = Path(__file__).parent / "sandbox"
 _MOST_CONNECTIONS = 32
 _MEBIBYTE = 1 << 20
 _LOG = 3000  # characters of a harness's output that are kept
@@ -39,6 +40,7 @@ KNOWN = {
         "MSWEA_CONFIGURED=true MSWEA_COST_TRACKING=ignore_errors LITELLM_LOCAL_MODEL_COST_MAP=True "
         'mini -m "openai/$MODEL" -y --exit-immediately -t "$INSTRUCTION"'
     ),
+    "terminus-2": f"python -P {_TERMINUS}",
 }
 
 
@@ -70,10 +72,10 @@ class ForeignAgent:
             limits, memory=max(limits.memory, _LEAST.memory), disk=max(limits.disk, _LEAST.disk),
             processes=max(limits.processes, _LEAST.processes), open_files=_LEAST.open_files, reserves_memory=True,
         )  # fmt: skip
-        program = (Path(__file__).parent / "sandbox" / "forward.py").read_bytes()
+        programs = {path: (_SANDBOX / Path(path).name).read_bytes() for path in (_FORWARD, _TERMINUS)}
         async with (
             _way_out(endpoint) as way,
-            open_sandbox(folder, limits, {**fixed, _FORWARD: program}, socket=way.path, see=self.see) as sandbox,
+            open_sandbox(folder, limits, {**fixed, **programs}, socket=way.path, see=self.see) as sandbox,
         ):
             yield sandbox, partial(self._work, endpoint, sandbox, way)
 

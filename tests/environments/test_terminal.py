@@ -165,3 +165,10 @@ def test_an_image_without_a_dockerfile_is_refused(tmp_path: Path) -> None:
     (folder / "environment" / "Dockerfile").unlink()
     with pytest.raises(ClawError, match="docker_image = me/own:1"):
         read_task(folder)
+
+
+def test_a_task_that_cannot_be_played_stops_no_other_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    harbor_folder(tmp_path / "good")
+    (harbor_folder(tmp_path / "bad") / "tests" / "test.sh").unlink()
+    assert [task.name for task in read_tasks(tmp_path)] == ["good"]
+    assert "bad has no verdict: add tests/test.sh" in caplog.text

@@ -15,6 +15,7 @@ from typing import Any
 
 from clawctl.environments.sandbox import Limits
 from clawctl.environments.sandbox.tars import folder_files
+from clawctl.environments.splits import read_each
 from clawctl.errors import ClawError
 
 _LINE = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
@@ -62,13 +63,13 @@ class HarborTask:
 
 
 def read_tasks(place: Path) -> list[HarborTask]:
-    """The tasks of a folder, which is one task or holds one folder for each. Raises ClawError (exit code 2)."""
+    """The tasks of a folder, which is one task or holds one folder for each. Raises ClawError (exit code 2) if there is none."""
     folders = [place] if (place / "task.toml").exists() or (place / "instruction.md").exists() else sorted(_task_folders(place))
     if not folders:
         raise ClawError(
             f"there is no task in {place}", "name a folder with instruction.md and tests/test.sh, or a folder of such folders", 2
         )
-    return [read_task(folder) for folder in folders]
+    return read_each(folders, read_task)
 
 
 def _task_folders(place: Path) -> list[Path]:

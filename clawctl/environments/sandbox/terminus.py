@@ -16,7 +16,7 @@ from harbor.models.task.config import EnvironmentConfig
 from harbor.models.trial.paths import TrialPaths
 
 
-class Here(BaseEnvironment):  # type: ignore[misc]
+class Here(BaseEnvironment):
     """The machine that this process runs on."""
 
     @staticmethod

@@ -16,12 +16,12 @@ from harbor.models.task.config import EnvironmentConfig
 from harbor.models.trial.paths import TrialPaths
 
 
-class Here(BaseEnvironment):
+class ThisMachine(BaseEnvironment):
     """The machine that this process runs on."""
 
     @staticmethod
     def type() -> str:
-        return "here"
+        return "this machine"
 
     def _validate_definition(self) -> None:
         pass
@@ -71,7 +71,7 @@ async def main() -> None:
     paths = TrialPaths(folder)
     for name in ("environment", "agent"):
         (folder / name).mkdir(exist_ok=True)
-    environment = Here(folder / "environment", "task", "task__here", paths, EnvironmentConfig())
+    environment = ThisMachine(folder / "environment", "task", "task__here", paths, EnvironmentConfig())
     settings: dict[str, Any] = {"max_input_tokens": 131072, "max_output_tokens": 32768, "input_cost_per_token": 0.0}
     agent = Terminus2(
         logs_dir=folder / "agent", model_name=f"openai/{os.environ['MODEL']}", api_base=os.environ["OPENAI_BASE_URL"],

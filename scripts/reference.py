@@ -130,12 +130,12 @@ _IMAGES = f"""## Images
 All three APIs accept images for a model with vision: `image_url` in chat completions, `input_image` in Responses, and `image` in
 Messages.
 
-- An image is a data: URL, or base64 in Messages: PNG, JPEG, GIF or WebP. Addresses (`http:`, `https:`) are refused: the server and
-  its engine fetch nothing for a client.
+- An image is a data: URL, or base64 in Messages: PNG, JPEG, GIF or WebP. Image addresses (`http:`, `https:`) are refused: the server
+  and its engine fetch nothing for a client.
 - A request may have {MOST_IMAGES} images. Each may have {MOST_BYTES >> 20} MB and {MOST_PIXELS:,} pixels; all together may have
   {MOST_PIXELS_TOGETHER:,} pixels. The header of each file is checked, before anything decodes it.
-- A model without vision refuses them: the embedded engine always, vLLM if the model's configuration names no vision. Others decide
-  themselves.
+- A model without vision refuses them: the embedded engine always, vLLM if the model's configuration names no vision. Other
+  upstreams decide themselves.
 - A captured image is stored once, in `RUN/images`. Messages refer to it by its hash, so turns with different images are different.
   Images are [not redacted](privacy.md).
 - A turn with an image in its messages is captured and not trained (`images`): the trainer reads token ids without pixels."""

@@ -94,6 +94,11 @@ add_browser() {
   echo "${0##*/}: Chromium is missing (Debian: apt-get install chromium); what needs a browser is LEFT OUT." >&2
 }
 
+add_ray() {
+  .venv/bin/python -c 'import ray' 2>/dev/null || pip_install 'ray>=2.40' ||
+    echo "${0##*/}: could not install ray; its case is left out." >&2
+}
+
 has_gpu() {
   command -v nvidia-smi >/dev/null && nvidia-smi --list-gpus 2>/dev/null | grep -q .
 }

@@ -21,6 +21,7 @@ from clawctl.errors import ClawError
 from clawctl.privacy.chosen import Chosen, Wish, choose
 from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
 from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
+from clawctl.run.bucket import refuse_in_bucket
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published, sole_worker
 from clawctl.run.images import remove_unused
@@ -52,6 +53,7 @@ def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_wor
     Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited
     for.
     """
+    refuse_in_bucket(run.root, "forget", "docs/storage.md says how to delete a conversation there")
     stages = () if dry_run else ("collect", "train", "eval")
     with _at_rest(run, stages, end_workers):
         chosen = choose(run, wish) if wish is not None else Chosen()

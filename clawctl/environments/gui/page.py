@@ -202,7 +202,8 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
             request, parts = route.request, urlsplit(route.request.url)
             found = None
             if f"{parts.scheme}://{parts.netloc}" == HOST:
-                found = site.answer(request.method, parts.path, parts.query)
+                with suppress(OSError, ValueError):  # no name that a file can have
+                    found = site.answer(request.method, parts.path, parts.query)
             with suppress(Exception):  # the page is gone
                 if found is None:
                     await route.fulfill(status=204)  # the page stays where it is

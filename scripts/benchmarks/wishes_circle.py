@@ -164,9 +164,16 @@ class World:
     def _begin(self, group: Group) -> _Session:
         number, self._next = self._next, self._next + 1
         seed = self.seed * 1_000_003 + number
-        person, problem = Wisher(group.wants, seed), make_problems(1, seed)[0]
+        person, problem = Wisher(group.wants, seed), self._problem(seed)
         told = [{"role": "system", "content": group.told}] if group.told else []
         return _Session(person, group, problem, number, [*told, {"role": "user", "content": person.open(problem)}])
+
+    def _problem(self, seed: int) -> WordProblem:
+        return make_problems(1, seed)[0]
+
+    def answer(self, conversations: Sequence[Messages], salt: int) -> list[Drawn]:
+        """The present version's answers, for a measurement."""
+        return draw(self._sampler, self._tokenizer, conversations, salt + self.seed * 31)
 
     def _judge(self, session: _Session, answer: Drawn, came_back: str) -> None:
         turn_id = f"{self.seed}-{session.number}-{session.turn}"

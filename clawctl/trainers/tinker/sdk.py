@@ -1,4 +1,4 @@
-"""The calls of an SDK that the trainer uses. Tinker's and Fireworks' have the same names and types."""
+"""The calls of an SDK that the trainer uses. They need the names of Tinker's SDK, which forks of it share."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

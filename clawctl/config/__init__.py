@@ -20,6 +20,7 @@ from clawctl.config.environment import (
     show_gpus,
     state_folder,
     warning_of_variables,
+    without_telemetry,
 )
 from clawctl.config.eval import HARNESS_PREFIXES, EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
@@ -74,4 +75,5 @@ __all__ = [
     "show_gpus",
     "state_folder",
     "warning_of_variables",
+    "without_telemetry",
 ]

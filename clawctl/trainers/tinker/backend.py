@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 
-from clawctl.config import Recipe, ServiceConfig
+from clawctl.config import Recipe, ServiceConfig, without_telemetry
 from clawctl.errors import ClawError
 from clawctl.train.advantages import likeliest
 from clawctl.trainers import Trainer
@@ -38,6 +38,7 @@ class TinkerBackend:
         if find_spec("tinker") is None:
             raise ClawError("--backend tinker needs its SDK", "pip install 'clawctl[tinker]'", 2)
         prepare()
+        without_telemetry()
         from clawctl.trainers.tinker.sdk import Service
         from clawctl.trainers.tinker.trainer import ServiceTrainer
 

@@ -12,11 +12,15 @@ from clawctl.config.environment import (
     gpus_from_environment,
     is_rank,
     is_stage_of_up,
+    launch_of_job,
     name_code_for_stages,
+    named_code_for_jobs,
     names_code_from_up,
     nodes,
     openclaw_config,
     place_among_ranks,
+    ray_address,
+    secrets_from_environment,
     show_gpus,
     state_folder,
     warning_of_variables,
@@ -24,6 +28,7 @@ from clawctl.config.environment import (
 )
 from clawctl.config.eval import HARNESS_PREFIXES, EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
+from clawctl.config.machines import MachineConfig, MachinesConfig, TrainerConfig, WorkersConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
@@ -45,6 +50,8 @@ __all__ = [
     "JudgeConfig",
     "LimitsConfig",
     "LoraConfig",
+    "MachineConfig",
+    "MachinesConfig",
     "ModelConfig",
     "Nodes",
     "PlayConfig",
@@ -55,8 +62,10 @@ __all__ = [
     "ServiceConfig",
     "SuiteConfig",
     "TrainConfig",
+    "TrainerConfig",
     "UpConfig",
     "UpstreamConfig",
+    "WorkersConfig",
     "default_log_level",
     "dump_recipe",
     "environment_with",
@@ -66,12 +75,16 @@ __all__ = [
     "is_rank",
     "is_stage_of_up",
     "known_keys",
+    "launch_of_job",
     "load_recipe",
     "name_code_for_stages",
+    "named_code_for_jobs",
     "names_code_from_up",
     "nodes",
     "openclaw_config",
     "place_among_ranks",
+    "ray_address",
+    "secrets_from_environment",
     "show_gpus",
     "state_folder",
     "warning_of_variables",

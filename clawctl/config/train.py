@@ -19,6 +19,7 @@ METHODS_OF: dict[str, tuple[str, ...]] = {
     "gap_clip": ("opd", *_BOTH),
     **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key"), _HINTS),
     "topk": ("opd_topk", "combine", "hybrid"),
+    "divergence": ("opd_topk", "combine"),
     **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
 }
 
@@ -123,6 +124,10 @@ class TrainConfig(Section):
     """`opd_topk`, `combine`, `hybrid`: number of the policy's likeliest tokens that are compared at each position. Unset: 50 for
     `opd_topk`, 4 for `hybrid`; `combine` then compares the sampled tokens alone. With a number its distillation is that of
     `opd_topk`."""
+    divergence: Literal["reverse", "forward"] = "reverse"
+    """`opd_topk`, and `combine` with `topk`: the direction of the KL. `reverse`: KL(policy ‖ teacher), which weighs each token by
+    the policy's probability, so that a token that the policy never says stays unsaid. `forward`: KL(teacher ‖ policy), which
+    weighs by the teacher's probability and learns what is wanted even if the policy hardly ever says it."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
     """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
     whole answer. `token`: the same at each token. `shortest`: the shortest hint."""

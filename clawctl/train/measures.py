@@ -28,6 +28,7 @@ class TurnNumbers:
     advantages: dict[str, Floats] = field(default_factory=dict)  # by term
     acting: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # by term: False for masked tokens
     divergences: dict[str, Floats] = field(default_factory=dict)  # by term, for terms without advantages
+    pulls: dict[int, float] = field(default_factory=dict)  # by token: how far the hint wants it up (> 0) or down
 
     @property
     def log_ratio_T(self) -> Floats:

@@ -138,11 +138,13 @@ def step_change(model: Path, url: str, folder: Path, method: str) -> tuple[float
     from clawctl.trainers.tinker.adapter import WEIGHTS, files_of
     from clawctl.trainers.tinker.backend import TINKER
     from clawctl.trainers.tinker.sequences import sequence_of
+    from clawctl.trainers.tinker.trainer import ServiceTrainer
 
     recipe = service_recipe(model, url, folder, method=method, turn_bound=None)
     lora = recipe.train.lora
     assert lora is not None
     with TINKER.open(recipe, lambda: None) as service:
+        assert isinstance(service, ServiceTrainer)
         service.resume(0, None, None)
         first = folder / f"first-{method}"
         first.mkdir()
@@ -183,7 +185,7 @@ def local_change(recipe: Recipe, first: Path, batch: Any) -> tuple[Any, dict[str
 def relative(found: dict[str, Any], wanted: dict[str, Any]) -> float:
     """The norm of the difference over that of `wanted`."""
     error = sum(float((found[name] - wanted[name]).square().sum()) for name in wanted)
-    return (error / sum(float(value.square().sum()) for value in wanted.values())) ** 0.5
+    return float((error / sum(float(value.square().sum()) for value in wanted.values())) ** 0.5)
 
 
 def made_samples(method: str) -> list[Any]:

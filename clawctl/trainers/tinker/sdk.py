@@ -7,7 +7,7 @@ from urllib.request import urlopen
 
 from clawctl.config import Recipe, ServiceConfig, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.sequences import LOSS, Scored
+from clawctl.trainers.tinker.sequences import LOSS, TokenSequence
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj"}
@@ -62,7 +62,7 @@ class Service:
         with self.calls(make):
             return RemoteAdapter(self, getattr(self.client, make)(state))
 
-    def base_logprobs(self, sequences: Sequence[Scored]) -> list[list[float]]:
+    def base_logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """Logprobs of the completions by the base model, for a frozen teacher."""
         with self.calls("compute_logprobs"):
             sampler = self.client.create_sampling_client(base_model=self.base_model)
@@ -77,14 +77,16 @@ class RemoteAdapter:
     def __init__(self, service: Service, training: Any) -> None:
         self.service, self.training = service, training
 
-    def logprobs(self, sequences: Sequence[Scored]) -> list[list[float]]:
+    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """Of each completion's tokens, by the weights as they are."""
         with self.service.calls("forward"):
             data = [self._datum(one, one.inputs()) for one in sequences]
             outputs = self.training.forward(data, LOSS).result().loss_fn_outputs
         return [one.completion(told["logprobs"].data) for one, told in zip(sequences, outputs, strict=True)]
 
-    def backward(self, sequences: Sequence[Scored], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]) -> None:
+    def backward(
+        self, sequences: Sequence[TokenSequence], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]
+    ) -> None:
         """Add a gradient: the sum over tokens of slope * d logprob."""
         with self.service.calls("forward_backward"):
             rows = zip(sequences, logprobs, slopes, strict=False)
@@ -126,6 +128,6 @@ class RemoteAdapter:
             with urlopen(archive.url, timeout=_DOWNLOAD_S) as answer:  # signed: it needs no key
                 return bytes(answer.read())
 
-    def _datum(self, sequence: Scored, inputs: dict[str, Any]) -> Any:
+    def _datum(self, sequence: TokenSequence, inputs: dict[str, Any]) -> Any:
         sdk = self.service.sdk
         return sdk.Datum(model_input=sdk.ModelInput.from_ints(sequence.ids[:-1]), loss_fn_inputs=inputs)

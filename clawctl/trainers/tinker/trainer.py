@@ -35,7 +35,7 @@ from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.texts import TokenizerTexts
 from clawctl.trainers.tinker.adapter import files_of
 from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
-from clawctl.trainers.tinker.sequences import Scored, hinted_sequence_of, scale_of, sequence_of
+from clawctl.trainers.tinker.sequences import TokenSequence, hinted_sequence_of, scale_of, sequence_of
 
 log = logging.getLogger("clawctl.train")
 
@@ -153,7 +153,7 @@ class ServiceTrainer:
 
     def _canary(self) -> dict[str, Any]:
         prompts = [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
-        values = self.client.logprobs([Scored(ids, 1) for ids in prompts])
+        values = self.client.logprobs([TokenSequence(ids, 1) for ids in prompts])
         return {"prompt_ids": prompts, "logprobs": [[None, *told] for told in values]}
 
     @property

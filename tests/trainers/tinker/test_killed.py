@@ -10,7 +10,7 @@ from clawctl.config import Recipe
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
 from clawctl.train.loop import run_training
-from clawctl.trainers.tinker.sequences import Scored
+from clawctl.trainers.tinker.sequences import TokenSequence
 from clawctl.trainers.tinker.trainer import ServiceTrainer
 from tests.train.tiny import Sampler, make_recipe, publish_turns
 from tests.trainers.tinker.test_adapter import archive
@@ -48,11 +48,11 @@ class MemoryClient:
     def __init__(self, service: MemoryService, updates: list[list[tuple[int, ...]]]) -> None:
         self.service, self.updates, self.pending = service, list(updates), list[tuple[int, ...]]()
 
-    def logprobs(self, sequences: list[Scored]) -> list[list[float]]:
+    def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
         self.service.border()
         return [[-1.0] * (len(one.ids) - one.start) for one in sequences]
 
-    def backward(self, sequences: list[Scored], logprobs: Any, slopes: Any) -> None:
+    def backward(self, sequences: list[TokenSequence], logprobs: Any, slopes: Any) -> None:
         self.pending += [tuple(one.ids) for one in sequences]
         self.service.border()
 

@@ -104,7 +104,7 @@ def _alone(folder: Path, turns: int, seed: int) -> Costs:
     try:
         for stage in (serve, collect):
             stage.start()
-            stage.wait_ready()
+            _wait(stage.ready)
         idle, seconds = _used_in(10.0, {"serve": serve, "collect": collect})
         before, began = (_cpu(serve), _cpu(collect)), time.monotonic()
         crowd = _talk(run, recipe, turns, seed)
@@ -138,7 +138,7 @@ def _idle_rates(run: RunDir, recipe: Path) -> dict[str, float]:
     try:
         for stage in stages.values():
             stage.start()
-            stage.wait_ready()
+            _wait(stage.ready)
         time.sleep(8.0)
         used, seconds = _used_in(10.0, stages)
         return {name: value / seconds for name, value in used.items()}
@@ -156,7 +156,7 @@ def _together(folder: Path, turns: int, seed: int, nodes: Mapping[str, tuple[str
     try:
         for stage in stages.values():
             stage.start()
-            stage.wait_ready()
+            _wait(stage.ready)
         if 1 < len(nodes) <= len(cores):
             for number, names in enumerate(nodes.values()):
                 for name in names:

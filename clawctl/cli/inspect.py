@@ -57,6 +57,18 @@ def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def episodes(
+    run: RunOption = DEFAULT_RUN,
+    plan: Annotated[str | None, typer.Option(help="List the episodes of this plan: its id, or the beginning of it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what environments have played: tasks, episodes, mean reward, pass@k and endings of each plan."""
+    from clawctl.inspect.episodes import show_episodes
+
+    show_episodes(open_run(run, create=False), plan, as_json)
+
+
+@app.command()
 def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """Answer in five lines whether it got better. The evidence is the eval records and the complaints of real traffic."""
     from clawctl.inspect.better import show_better

@@ -34,7 +34,7 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.recipe import Recipe, dump_recipe, known_keys, load_recipe
 from clawctl.config.section import Section
 from clawctl.config.serve import LimitsConfig, ServeConfig, UpstreamConfig
-from clawctl.config.train import LoraConfig, TrainConfig
+from clawctl.config.train import LoraConfig, ServiceConfig, TrainConfig
 from clawctl.config.up import UpConfig
 from clawctl.config.variables import gpu_numbers
 
@@ -58,6 +58,7 @@ __all__ = [
     "Recipe",
     "Section",
     "ServeConfig",
+    "ServiceConfig",
     "SuiteConfig",
     "TrainConfig",
     "TrainerConfig",

@@ -11,7 +11,7 @@ from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.machines import MachinesConfig
-from clawctl.config.model import DEMO_MODEL, ModelConfig
+from clawctl.config.model import BUILT_IN, ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.section import Section
@@ -54,7 +54,7 @@ class Recipe(Section):
 
     @property
     def model_path(self) -> str:
-        return str(DEMO_MODEL) if self.model.path == "demo" else self.model.path
+        return str(BUILT_IN.get(self.model.path, self.model.path))
 
 
 def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> Recipe:

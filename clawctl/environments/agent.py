@@ -2,11 +2,14 @@
 
 import re
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
-from clawctl.environments.asking import Refused, ask, new_client
-from clawctl.environments.sandbox import Ran, Sandbox, SandboxOver
+from clawctl.environments.asking import Refused, complete, new_client
+from clawctl.environments.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
 from clawctl.run.endpoint import Endpoint
 
 SYSTEM = (
@@ -24,37 +27,69 @@ class Worked:
 
     ending: str  # "done", "turns", "time" or "context", as in `clawctl.run.endings`
     last: str  # its last answer
+    steps: dict[str, float] = field(default_factory=dict)  # by turn id: 1 for a command that ended with code 0, else -1
+    log: str = ""  # for people
+
+
+Work = Callable[[str, float], Awaitable[Worked]]  # on an instruction, for so many seconds
+
+
+class ShellAgent(Protocol):
+    """What works on a task in a sandbox: our agent, or a harness."""
+
+    def room(
+        self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
+    ) -> AbstractAsyncContextManager[tuple[Sandbox, Work]]:
+        """A sandbox for one episode, and what lets the agent work there. Raises ClawError, SandboxFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAgent:
+    """Our agent. It makes its model calls outside of the sandbox."""
+
+    most_turns: int
+    command_s: float
+
+    @asynccontextmanager
+    async def room(
+        self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
+    ) -> AsyncIterator[tuple[Sandbox, Work]]:
+        async with open_sandbox(folder, limits, fixed) as sandbox:
+            yield sandbox, partial(work, endpoint, sandbox, self.most_turns, self.command_s)
 
 
 async def work(
-    endpoint: Endpoint, sandbox: Sandbox, instruction: str, most_turns: int, command_s: float, seconds: float = 600.0
+    endpoint: Endpoint, sandbox: Sandbox, most_turns: int, command_s: float, instruction: str, seconds: float = 600.0
 ) -> Worked:
     """Let the model work on the instruction until it submits, or its turns, time or context are used.
 
     Raises Refused and SandboxFailed.
     """
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
-    said, end = "", time.monotonic() + seconds
+    said, end, steps = "", time.monotonic() + seconds, dict[str, float]()
     async with new_client(endpoint) as client:
         for turn in range(most_turns):
             left = end - time.monotonic()
             if left <= 0:
-                return Worked("time", said)
+                return Worked("time", said, steps)
             try:
-                said = await ask(endpoint, messages, client=client)
+                answer = await complete(endpoint, messages, client)
             except Refused as refused:
                 if turn == 0 or refused.code not in _USED_UP:
                     raise
-                return Worked(_USED_UP[refused.code], said)
+                return Worked(_USED_UP[refused.code], said, steps)
+            said = str(answer.get("content") or "")
             command = command_in(said)
             if command is None:
-                return Worked("done", said)
+                return Worked("done", said, steps)
             try:
                 ran = await sandbox.run(command, timeout=max(1.0, min(command_s, end - time.monotonic())))
             except SandboxOver:
-                return Worked("time", said)
+                return Worked("time", said, steps)
+            steps[answer["turn_id"]] = 1.0 if ran.code == 0 and not ran.timed_out and ran.stopped is None else -1.0
             messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation(ran, command_s)}]
-    return Worked("turns", said)
+    return Worked("turns", said, steps)
 
 
 def command_in(said: str) -> str | None:

@@ -121,7 +121,9 @@ async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], bod
 
 
 async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
-    """One chat completion with further fields, such as `tools`. Returns its message: `content`, `tool_calls`. Raises Refused."""
+    """One chat completion with further fields, such as `tools`. Raises Refused.
+
+    Returns its message: `content`, `tool_calls`, and `turn_id`, by which `Outcome.steps` names the turn."""
     body = {"model": endpoint.model, "messages": messages, **endpoint.sampling, **fields}
     headers = {"Authorization": f"Bearer {endpoint.api_key}", **endpoint.headers}
     try:
@@ -130,7 +132,7 @@ async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: h
             raise _refused(response.status_code, response.text)
         answer = response.json()
         count_call(answer.get("usage"))
-        return dict(answer["choices"][0]["message"])
+        return {**answer["choices"][0]["message"], "turn_id": str(answer.get("id", "")).removeprefix("chatcmpl-")}
     except httpx.HTTPError as error:
         raise Refused(f"{type(error).__name__}: {error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:

@@ -19,6 +19,7 @@ from clawctl.http_client import Broken, TimedOut, fetch
 from clawctl.inspect.policies import read_live
 from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_rows
 from clawctl.inspect.tables import problem_lines, since, sized
+from clawctl.inspect.wanted import what_people_want
 from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published
 from clawctl.run.holdout import HELD_OUT
@@ -76,6 +77,7 @@ def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | N
         },
         "held_out": held_out(joined),
         "keys": shares_of_keys(joined),
+        "wanted": what_people_want(run, joined),
         "shards_without_verdicts": len(unjudged(run)),
         "not_trained": not_trained(joined),
         "redacted_by": redacted_by(joined),
@@ -277,6 +279,7 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         ("waiting", Text(waits)),
         *([("held out", Text(_held_out_line(found["held_out"])))] if found["held_out"]["turns"] else []),
         *([("keys", one_line(_keys_line(found["keys"]), 300))] if found["keys"] else []),
+        *_wanted_lines(found["wanted"]),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
     ]
     if found["jobs"]:
@@ -306,6 +309,22 @@ def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:
     if paused:
         lines.append(("paused", one_line(f"{paused.get('problem')}; {paused.get('fix')}", 500)))
         lines[-1][1].stylize("red")
+    return lines
+
+
+def _wanted_lines(wanted: dict[str, Any]) -> list[tuple[str, Text]]:
+    lines = []
+    for rise in wanted["changed"]:
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(rise["since"]))
+        text = (
+            f"what people want has changed since {day} (key {rise['key']}): complaints about {rise['after']:.0%} of first answers"
+        )
+        text += f", {rise['before']:.0%} before" + ("; they have fallen since" if rise["over"] else "")
+        lines.append(("changed", one_line(text, 300)))
+    for conflict in wanted["conflicts"]:
+        first, second = conflict["keys"]
+        text = f"keys {first} and {second} want opposite things: their hints pull the policy apart ({conflict['agreement']:+.2f})"
+        lines.append(("conflict", one_line(text, 300)))
     return lines
 
 

@@ -36,6 +36,10 @@ class Groups:
         while len(self._groups) > MOST_GROUPS:
             self._groups.popitem(last=False)
 
+    def is_played(self, key: str, group_id: str) -> bool:
+        """Whether clawctl plays the episodes of a group."""
+        return (key, group_id) in self._groups
+
     def is_complete(self, key: str, group_id: str, seen: Set[str], waited_s: float) -> bool | None:
         """Whether all episodes of a group are over, and the turns of those that are trained are among the sessions `seen`. A group
         that has waited for `waited_s`, longer than two episodes take, counts as complete. None if clawctl does not play it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe, TrainConfig
+from clawctl.run.complaints import Reaction
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings
 from clawctl.run.holdout import HELD_OUT
@@ -20,6 +21,7 @@ from clawctl.run.model_files import origin_of
 from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
 from clawctl.train.admission import UNTRAINABLE, Admission, TurnRefused, worth_of
+from clawctl.train.changes import OUTDATED, Changes
 from clawctl.train.fair import Demand, demand_of, fair_batch
 from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
 from clawctl.train.forming import Forming
@@ -29,17 +31,18 @@ from clawctl.train.ledger import given_back, read_ledger, write_skipped
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
 from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
-from clawctl.trainers import Texts
+from clawctl.trainers import Model, Texts
 
 log = logging.getLogger("clawctl.train")
 
 OTHER_POLICY = "sampled by another policy"
 
 
-def open_feed(run: RunDir, recipe: Recipe, texts: Texts) -> "Feed":
+def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
     """The feed of a trainer that continues from the tip of the lineage."""
     lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
-    return Feed(run, recipe.train, texts, read_ledger(run, lineage), own, given_back=given_back(run, lineage))
+    used, again = read_ledger(run, lineage), given_back(run, lineage)
+    return Feed(run, recipe.train, model.texts, used, own, given_back=again, plain=model.plain)
 
 
 class Feed:
@@ -54,12 +57,13 @@ class Feed:
         own: Origin = UNKNOWN,
         read_ahead: int = READ_AHEAD,
         given_back: Iterable[str] = (),
+        plain: bool = False,
     ) -> None:
         """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `own` is the trained model. Reading
         pauses while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and fill two batches. `given_back` are the turns of dead
         steps that may be trained again; turns identical to them may be as well."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, texts, own)
+        self.admission = Admission(config, texts, own, plain)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -83,6 +87,7 @@ class Feed:
         self._trained_marks = TrainedMarks(run.trained_marks, given_back)
         self._waiting_marks: dict[int, str] | None = None  # of waiting turns, with their owners; None: to be recomputed
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
+        self._changes = Changes()
         self._file = CountsFile(run)
 
     def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
@@ -94,6 +99,7 @@ class Feed:
         ready, more = 0, True
         while more and not ready:  # turns on disk are needed if all turns in memory are too stale
             more = self._read_new(now)
+            self._changes.look()
             self._refuse_stale()
             ready = ready_turns(self.waiting, self.config, now)
         self.write_counts()
@@ -165,6 +171,9 @@ class Feed:
                 self.refused["sampled by a version that this trainer has not made"] += 1
             elif behind > self.config.max_staleness:
                 self.refused["stale"] += 1
+            elif self._changes.is_outdated(turn.key, turn.asked_at):
+                self.refused[OUTDATED] += 1
+                return False
             return 0 <= behind <= self.config.max_staleness
 
         self.waiting = [turn for turn in self.waiting if fresh(turn)]
@@ -342,13 +351,16 @@ class Feed:
             verdict = replace(verdict, reward=None) if verdict is not None and outcome.decides else verdict
         earned = worth_of(turn, verdict)
         self.forming.add(turn, earned.value, earned.outcome)
+        if earned.value and turn.kind == "main":
+            self._changes.add(Reaction(turn.turn_id, turn.parent_turn_id, turn.user, turn.created_at, earned.value < 0))
         if turn.turn_id in self.used:
             return
         try:
             sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version)
             marks = marks_of(turn, sample.prompt_ids, sample.completion_ids)
-            waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks)
-            if self._is_copy(waiting):
+            waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks, turn.created_at)
+            is_played = self.ratings.groups.is_played(turn.user, turn.group_id or "")
+            if not is_played and self._is_copy(waiting):
                 self._copies.append(sample)
                 raise TurnRefused(IDENTICAL)
             self._queue(waiting)

@@ -5,7 +5,8 @@ their tokens are equal, or if their messages differ only in system messages, whi
 in the prompt is just as easy to vary, but two real problems often differ in nothing else. The shares of keys (`fair.py`) bound that
 case.
 
-The members of a group are sampled from one prompt on purpose, and their credits add up to nothing, so all of them count.
+The members of a group are sampled from one prompt on purpose, and their credits add up to nothing, so all of them count. So do all
+turns of episodes that clawctl plays: no client can repeat them, and a task that is played again is sampled again.
 """
 
 import hashlib

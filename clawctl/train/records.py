@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clawctl.run.directory import RunDir, link, publish
+from clawctl.run.directory import RunDir, link, publish, remove
 from clawctl.run.names import number_of
 from clawctl.run.shards import write_table
 from clawctl.train.measures import StepFacts, StepResult, TurnNumbers
@@ -29,6 +29,7 @@ ROW = pa.schema([
     ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("staleness", pa.int64()),
     ("completion_ids", pa.list_(pa.int32())), ("policy_logprobs", _FLOATS), ("sampler_logprobs", _FLOATS),
     ("teacher_logprobs", _FLOATS), ("terms", pa.list_(_TERM)), ("worth", pa.string()), ("bounded", pa.float64()),
+    ("pulled_ids", pa.list_(pa.int32())), ("pulls", _FLOATS),
 ])  # fmt: skip
 
 
@@ -47,7 +48,7 @@ def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
     kept = {number: path for path in folder.glob("*.parquet") if (number := number_of(path.stem)) is not None}
     found = [kept[number] for number in sorted(kept)]
     for path in found[: max(0, len(found) - keep)]:
-        path.unlink()
+        remove(path)
 
 
 def _row(sample: Sample, batch: Batch, result: StepResult) -> dict[str, Any]:
@@ -74,6 +75,8 @@ def _row(sample: Sample, batch: Batch, result: StepResult) -> dict[str, Any]:
         "teacher_logprobs": None if numbers.teacher_T is None else numbers.teacher_T.tolist(),
         "terms": [_term(name, numbers, facts) for name in names],
         "bounded": numbers.bounded,
+        "pulled_ids": list(numbers.pulls),
+        "pulls": list(numbers.pulls.values()),
     }
 
 

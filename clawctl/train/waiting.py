@@ -1,5 +1,6 @@
 """Usable turns that no step has used: their order, and whether there are enough."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ class Waiting:
     unit: str | None = None  # the group or session that its reward is compared with
     key: str = ""  # name of the API key that asked
     marks: Marks = (0, 0)  # the hashes that it shares with identical turns
+    asked_at: float = math.inf  # unix seconds when it was asked; inf: as new as can be
 
     @property
     def tokens(self) -> int:

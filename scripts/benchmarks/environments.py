@@ -2,7 +2,8 @@
 
 Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and with nothing done), `cheats` (the best score
 that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed), `faults` (what failed
-episodes change for the others), `kill` (outcomes after a SIGKILL of any process) and `load` (many episodes at once).
+episodes change for the others), `kill` (outcomes after a SIGKILL of any process), `load` (many episodes at once), `harness`
+(Codex, Claude Code and mini-swe-agent in the sandbox) and `learn` (whether reinforcement makes a policy better at held-out tasks).
 What each metric means, the bars and the last results: docs/benchmarks.md.
 
 The command exits with code 1 when a metric misses its bar.
@@ -14,9 +15,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from scripts.benchmarks.environments_learn import KINDS, VARIANTS
 from scripts.benchmarks.table import Row, make_parser, report
 
-CASES = ("oracle", "noop", "cheats", "breakout", "faults", "kill", "load")  # environments_NAME.rows(options, folder)
+# environments_NAME.rows(options, folder)
+CASES = ("oracle", "noop", "cheats", "breakout", "faults", "kill", "load", "harness", "learn")
 BARS = {  # metric of a case: the smallest and the largest value that passes
     ("oracle", "score"): (1.0, 1.0),
     ("noop", "score"): (0.0, 0.0),
@@ -26,7 +29,16 @@ BARS = {  # metric of a case: the smallest and the largest value that passes
     ("kill", "lost_outcomes"): (0.0, 0.0),
     ("kill", "doubled_outcomes"): (0.0, 0.0),
     ("load", "refused_requests"): (0.0, 0.0),
+    ("harness", "score"): (1.0, 1.0),
+    ("harness", "trainable"): (1.0, 1.0),
     ("load", "environment_share"): (0.0, 0.4),
+    ("learn toolcall", "reward_start"): (0.0, 0.35),
+    ("learn toolcall", "reward_heldout"): (0.85, 1.0),
+    ("learn terminal", "reward_start"): (0.0, 0.35),
+    ("learn terminal", "reward_heldout"): (0.85, 1.0),
+    ("learn swe", "reward_heldout"): (0.80, 1.0),
+    **{(f"learn {kind}", "pass_at_8_before"): (0.5, 1.0) for kind in KINDS},
+    **{(f"learn {kind} shuffled", "reward_change"): (-1.0, 0.05) for kind in KINDS},
 }
 
 
@@ -43,6 +55,10 @@ def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--case", action="append", choices=CASES, help="run this case only; may be repeated")
     parser.add_argument("--seed", type=int, default=0, help="seed of the tasks that are drawn")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="`learn`: this kind of task only; may be repeated")
+    parser.add_argument("--variant", action="append", choices=VARIANTS, help="`learn`: these rewards only; may be repeated")
+    parser.add_argument("--seeds", type=int, default=3, help="`learn`: runs of each kind and variant")
+    parser.add_argument("--runs", type=Path, help="`learn`: a file with finished runs, which are not repeated")
     return parser.parse_args()
 
 
@@ -54,10 +70,10 @@ def measure(case: str, options: argparse.Namespace) -> list[Row]:
 
 
 def missed_bars(rows: list[Row]) -> list[str]:
-    """The bars that are missed. `oracle terminal` is a row of the case `oracle`."""
+    """The bars that are missed. `oracle terminal` is a row of the case `oracle`, and may have bars of its own."""
     missed = []
     for row in rows:
-        bar = BARS.get((row.case.split()[0], row.metric))
+        bar = BARS.get((row.case, row.metric)) or BARS.get((row.case.split()[0], row.metric))
         if bar is not None and (row.value is None or not bar[0] <= row.value <= bar[1]):
             missed.append(f"{row.case} {row.metric} = {'missing' if row.value is None else f'{row.value:.4g}'}")
     return missed

@@ -69,7 +69,7 @@ def trained_tokens(ids: list[int], learn: list[bool], start: int, end: int) -> l
     return mask
 
 
-def _learned_flags(doc: Document) -> list[bool]:
+def learned_flags(doc: Document) -> list[bool]:
     """One flag a block of the rendered text: tools open a system block of their own, tool messages share one user block."""
     flags = [False] if doc.tools and doc.messages[0]["role"] != "system" else []
     for index, message in enumerate(doc.messages):
@@ -85,16 +85,16 @@ def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
     encoded = [e.ids for e in tokenizer.encode_batch(texts_of(docs))]
     pieces: dict[bool, list[Piece]] = {True: [], False: []}
     for doc, ids in zip(docs, encoded, strict=True):
-        mask = trained_tokens(ids, _learned_flags(doc), start, end)
+        mask = trained_tokens(ids, learned_flags(doc), start, end)
         cut = len(prefix) if doc.judge else 0
         pieces[doc.judge].append((ids[cut:], mask[cut:]))
     numbers = frozenset(id_of(tokenizer, str(n)) for n in range(201))
-    rows = [*_packed(pieces[False], [], numbers), *_packed(pieces[True], prefix, numbers)]
+    rows = [*packed(pieces[False], [], numbers), *packed(pieces[True], prefix, numbers)]
     Random(seed).shuffle(rows)
     return rows
 
 
-def _packed(pieces: list[Piece], prefix: list[int], numbers: frozenset[int]) -> Iterator[Row]:
+def packed(pieces: list[Piece], prefix: list[int], numbers: frozenset[int]) -> Iterator[Row]:
     """Fill rows from eight open ones, best fit first; a full one is closed to make room."""
     waiting: list[list[Piece]] = [[] for _ in range(8)]
     room = LENGTH - len(prefix)

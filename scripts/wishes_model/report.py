@@ -34,11 +34,12 @@ other world, and should be used for nothing else. Licence: Apache-2.0, as clawct
 ## Measured
 
 Sampled at temperature 1, problems of the eval split, fixed seeds, by `scripts/wishes_model/report.py`. Held-out phrasings never
-occur in training. "At once" counts an answer only if it meets every wish.
+occur in training. "At once" counts an answer only if it meets every wish. The aim is 90 % for one wish and 80 % for three, in
+both kinds of phrasings.
 
 {followed}
 
-Lowest values, one wish at a time, n = {each} each: {lowest}.
+Lowest values, one wish at a time, n = {each} each, held-out phrasings: {lowest}.
 
 Where nobody asked, {correct:.1%} of {n} answers are correct, and they have the values below (share in the corpus in brackets).
 

@@ -17,9 +17,10 @@ from clawctl.environments.swe.environment import Swe, solve
 from clawctl.environments.swe.families import draw_task
 from clawctl.environments.swe.rows import read_rows
 from clawctl.environments.terminal.environment import Terminal
+from clawctl.environments.toolcall.calls import is_same_call
 from clawctl.environments.toolcall.environment import ToolCall
 from clawctl.environments.toolcall.questions import Question, draw_question, is_right, number_in, read_questions
-from clawctl.environments.toolcall.tools import is_same_call, problem_of, read_tools
+from clawctl.environments.toolcall.tools import problem_of, read_tools
 from clawctl.environments.verdicts.python_code import clean, is_same
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
@@ -33,9 +34,11 @@ def episode(environment: Environment, task: Task, says: Callable[[list[dict[str,
 
     class Model(StubHandler):
         def do_POST(self) -> None:
-            said = says(self.sent()["messages"])
+            messages = self.sent()["messages"]
+            said = says(messages)
             message = {"role": "assistant", "content": said} if isinstance(said, str) else said
-            self.answer({"choices": [{"message": message}], "usage": {"total_tokens": 1}})
+            turn = f"chatcmpl-turn{len(messages)}"
+            self.answer({"id": turn, "choices": [{"message": message}], "usage": {"total_tokens": 1}})
 
     with running(StubServer(Model)) as server:
         return asyncio.run(play_task(environment, task, Endpoint(f"{server.url}/e/secret/v1", "key", "model")))
@@ -66,6 +69,18 @@ def test_an_agent_that_mends_the_function_is_worth_one() -> None:
 
 
 @needs_sandbox
+def test_with_steps_each_command_is_worth_how_it_ended_and_the_other_turns_nothing() -> None:
+    task, commands = Terminal().tasks("train", 1, 0)[0], iter(("ls", "false"))
+
+    def work(_: Any) -> str:
+        return f"```bash\n{command}\n```" if (command := next(commands, None)) else "submit"
+
+    outcome = episode(Terminal(steps=True), task, work)
+    assert outcome.steps == {"turn2": 1, "turn4": -1}
+    assert episode(Terminal(), task, lambda messages: "submit").steps == {}
+
+
+@needs_sandbox
 def test_a_tool_call_is_answered_from_the_sandbox() -> None:
     task = ToolCall().tasks("eval", 1, 0)[0]
     arguments = json.dumps({"expression": task.spec.text.strip("?.").split(" ", 2 if task.spec.text.startswith("W") else 1)[-1]})
@@ -78,6 +93,7 @@ def test_a_tool_call_is_answered_from_the_sandbox() -> None:
         function = {"name": "calculator", "arguments": arguments}
         return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
 
+    assert episode(ToolCall(steps=True), task, call).steps == {"turn1": 1}
     outcome = episode(ToolCall(), task, call)
     assert (outcome.reward, outcome.parts["called"], outcome.ending) == (1, True, "done")
 
@@ -197,7 +213,7 @@ def test_calls_of_bfcl_are_compared_with_what_is_allowed(tmp_path: Path) -> None
     (tmp_path / "possible_answer" / path.name).write_text(json.dumps({"id": "simple_0", "ground_truth": allowed}))
     read = read_questions(path)[0]
     assert read.tools[0]["function"]["parameters"]["type"] == "object"
-    assert is_same_call([("area", {"base": 10})], allowed)
+    assert is_same_call([("area", {"base": 10})], allowed, read.tools)
     for wrong in (
         [],
         [("area", {"base": 11})],
@@ -205,7 +221,7 @@ def test_calls_of_bfcl_are_compared_with_what_is_allowed(tmp_path: Path) -> None
         [("area", {"base": 10})] * 2,
         [("area", None)],
     ):
-        assert not is_same_call(wrong, allowed)  # type: ignore[arg-type]
+        assert not is_same_call(wrong, allowed, read.tools)  # type: ignore[arg-type]
 
 
 def test_a_tool_schema_that_is_none_is_named(tmp_path: Path) -> None:

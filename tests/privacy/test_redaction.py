@@ -1,5 +1,7 @@
 """No secret is written, nothing else is touched, and a conversation is still recognised."""
 
+import base64
+import random
 from pathlib import Path
 from typing import Any
 
@@ -409,3 +411,25 @@ def test_a_name_alone_makes_no_secret() -> None:
     assert not is_secret_under("primary_key", "a1b2c3d4e5f6g7h8", quoted=True)
     assert not is_secret_under("token_type", "a1b2c3d4e5f6g7h8", quoted=True)
     assert not is_secret_under("secret", "my-db-secret-2", quoted=True)
+
+
+@pytest.mark.parametrize("nothing", ["null", "true", "false", "None", "undefined"])
+@pytest.mark.parametrize("template", ['{{"password":{},"token":""}}', "{{password:{},token:''}}", '{{"api_key":{},"name":"abc"}}'])
+def test_a_constant_beside_a_secret_name_is_no_secret_in_compact_json(nothing: str, template: str) -> None:
+    text = template.format(nothing)
+    assert redacted(text) == text
+
+
+def test_an_unquoted_value_ends_where_the_next_name_of_compact_json_begins() -> None:
+    assert '"token":""' in redacted('{"password":8812447091,"token":""}')
+
+
+@pytest.mark.parametrize("width", [40, 64, 76])
+def test_a_jwt_that_a_mail_program_wrapped_is_redacted_to_its_end(width: int) -> None:
+    rng = random.Random(width)
+    parts = [base64.urlsafe_b64encode(rng.randbytes(n)).decode().rstrip("=") for n in (75, 47)]
+    token = f"eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.{'.'.join(parts)}"
+    wrapped = "\n".join(token[at : at + width] for at in range(0, len(token), width))
+    left = redacted(f"My token:\n\n{wrapped}\n\nWhy does it get a 403?")
+    assert not any(line in left for line in wrapped.split("\n"))
+    assert "Why does it get a 403?" in left

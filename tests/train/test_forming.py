@@ -125,9 +125,11 @@ def test_memory_is_bounded_by_what_waits_and_the_groups_seen_last(sampler: Sampl
     assert [(waiting.sample.turn_id, waiting.sample.credit) for waiting in forming.pop_ready(0.0)] == [("a", 1.0)]
 
 
-def settle(run: RunDir, attempt: int, session: str, attempts: int = 4, reward: float | None = 1.0, settled: bool = True) -> None:
-    """The outcome of one episode of group g1, as its worker appends it."""
-    spec = {"group_id": "g1", "attempt": attempt, "attempts": attempts, "created_at": 0.0, "deadline": 600.0}
+def settle(
+    run: RunDir, attempt: int, session: str, attempts: int = 4, reward: float | None = 1.0, settled: bool = True, group: str = "g1"
+) -> None:
+    """The outcome of one episode of a group, as its worker appends it."""
+    spec = {"group_id": group, "attempt": attempt, "attempts": attempts, "created_at": 0.0, "deadline": 600.0}
     status: Any = "failed" if reward is None else "done"
     line = SessionOutcome(f"o-{session}", 1.0, "default", session, status, reward, {}, {}, settled=settled, episode=spec)
     FeedbackFile(run.feedback).append(line)
@@ -151,6 +153,22 @@ def test_a_played_group_is_complete_when_its_episodes_are_over_and_not_when_thei
     batch = feed.take(0)
     assert batch is not None
     assert {sample.turn_id: sample.credit for sample in batch.samples} == {"a": 1.0, "b": -1.0, "c": 0.0}
+
+
+def test_what_clawctl_samples_again_in_another_group_counts_again(run: RunDir, sampler: Sampler) -> None:
+    """Tasks may have equal prompts, and are played in several rounds."""
+    (turn,) = episodes(sampler, "a")
+    feed = make_feed(run, sampler, method="grpo", batch_turns=1)
+    for group in ("g1", "g2"):
+        same, other = (replace(turn, turn_id=f"{group}{n}", session_id=f"{group}{n}", group_id=group) for n in "ab")
+        other = replace(other, completion_ids=[*other.completion_ids[:-1], 5])
+        settle(run, 0, same.session_id, 2, 1.0, group=group)
+        settle(run, 1, other.session_id, 2, 0.0, group=group)
+        publish_shard(run, group, [(same, 1.0, None), (other, 0.0, None)])
+        batch = feed.take(0)
+        assert batch is not None
+        assert {sample.turn_id for sample in batch.samples} == {f"{group}a", f"{group}b"}
+        feed.done([sample.turn_id for sample in batch.samples], "trained")
 
 
 def test_the_advantages_of_a_group_do_not_change_if_one_of_its_episodes_fails(run: RunDir, sampler: Sampler) -> None:

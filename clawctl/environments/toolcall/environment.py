@@ -10,8 +10,10 @@ from clawctl.environments.asking import complete, new_client
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.splits import rows_of
+from clawctl.environments.toolcall.calls import is_same_call
 from clawctl.environments.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
-from clawctl.environments.toolcall.tools import PYTHON, is_same_call, name_and_arguments, read_tools, use
+from clawctl.environments.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
 from clawctl.run.endpoint import Endpoint
 
 _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
@@ -19,7 +21,8 @@ _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
 
 class ToolCall:
     """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, with commas. Without both, clawctl
-    draws arithmetic. `tools`: a `tools.json`, whose functions are those of the Python file `code`, which runs in the sandbox."""
+    draws arithmetic. `tools`: a `tools.json`, whose functions are those of the Python file `code`, which runs in the sandbox.
+    `steps`: reward single turns, too: 1 if all their tools answer, -1 if one answers with an error."""
 
     metrics = ("reward", "solved", "called")
     version = "1"
@@ -33,9 +36,10 @@ class ToolCall:
         code: str | None = None,
         max_turns: int = 8,
         command_s: float = 10.0,
+        steps: bool = False,
     ) -> None:
         find_bubblewrap()
-        self.max_turns, self.command_s = max_turns, command_s
+        self.max_turns, self.command_s, self.steps = max_turns, command_s, steps
         self._read = [] if path is None else read_questions(Path(path).expanduser())
         self._gym = [name.strip() for name in (gym or "").split(",") if name.strip()]
         self._tools = None if tools is None else read_tools(Path(tools).expanduser())
@@ -43,9 +47,7 @@ class ToolCall:
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
-            found = [question for question in self._read if question.is_held_out == (split == "eval")]
-            start = seed % len(found) if found else 0
-            found = [*found[start:], *found[:start]][:count]
+            found = rows_of(self._read, lambda question: question.digest, split, count, seed)
         elif self._gym:
             found = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
         else:  # even numbers train, odd ones are held out
@@ -57,7 +59,7 @@ class ToolCall:
         tools = self._tools or list(question.tools) or [PYTHON]
         messages: list[dict[str, Any]] = [{"role": "user", "content": question.text}]
         made: list[tuple[str, dict[str, Any] | None]] = []
-        reply, ending = "", "turns"
+        reply, ending, steps = "", "turns", dict[str, float]()
         async with AsyncExitStack() as stack:
             client, sandbox = await stack.enter_async_context(new_client(endpoint)), None
             for _ in range(self.max_turns):
@@ -72,13 +74,20 @@ class ToolCall:
                     sandbox = await stack.enter_async_context(open_sandbox(limits=_LIMITS))
                 messages.append({"role": "assistant", "content": message.get("content"), "tool_calls": calls})
                 try:
-                    messages += [await self._answer(sandbox, call) for call in calls]
+                    answers = [await self._answer(sandbox, call) for call in calls]
                 except SandboxOver:
                     ending = "time"
                     break
-        right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls)
+                messages += answers
+                failed = any(answer["content"].startswith("error: ") for answer in answers)
+                steps[message["turn_id"]] = -1.0 if failed else 1.0
+        if question.any_call:
+            right = bool(made)
+        else:
+            right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls, tools)
         shown = {"prompt": question.text, "reply": reply, "calls": len(made), "answer": question.answer}
-        return Outcome(float(right), {"solved": right, "called": bool(made)}, ending=ending, example=shown)
+        parts = {"solved": right, "called": bool(made)}
+        return Outcome(float(right), parts, steps if self.steps else {}, ending=ending, example=shown)
 
     async def _answer(self, sandbox: Sandbox, call: dict[str, Any]) -> dict[str, Any]:
         said = await use(sandbox, call, self.command_s, self._code)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clawctl.inspect.better import judge_progress
+from clawctl.inspect.episodes import EpisodeReader, PlayedPlan, plans_of
 from clawctl.inspect.health import CaptureCounts, look
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
@@ -42,6 +43,7 @@ class Seen:
     moves: list[dict[str, Any]]
     health: dict[str, Any]
     better: dict[str, Any]
+    plans: list[PlayedPlan]  # the one that was played last at the end
     problems: list[str]
     derived: dict[Any, Any] = field(default_factory=dict)
 
@@ -70,7 +72,7 @@ class FollowedRun:
             TurnWords(),
             dict[str, Feedback](),
         )  # labels that were given here and are not yet read
-        self._turns, self._captured = TurnReader(run), CaptureCounts(run)
+        self._turns, self._captured, self._episodes = TurnReader(run), CaptureCounts(run), EpisodeReader(run)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
         self.seen = self._look(None)
@@ -93,7 +95,7 @@ class FollowedRun:
 
     def _follow(self) -> None:
         run = self.run
-        folders = [run.captures, run.feedback, run.trajectories, run.verdicts, run.policies, run.train, run.eval]
+        folders = [run.captures, run.episodes, run.feedback, run.trajectories, run.verdicts, run.policies, run.train, run.eval]
         self._prepare(self.seen)
         for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S):
             began = time.monotonic()
@@ -139,7 +141,7 @@ class FollowedRun:
                 del self.labels[turn_id]
         seen = Seen(
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
-            list(dict.fromkeys([*health["problems"], *problems])), derived,
+            plans_of(self._episodes.look(), time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
         )  # fmt: skip
         if before is not None:  # the first page need not wait
             self._prepare(seen)

@@ -321,6 +321,7 @@ class Pages:
             page=page,
             pages=-(-len(found["tasks"]) // _PER_PAGE),
             count=len(found["tasks"]),
+            plans=seen.plans[::-1][:_PER_PAGE],
             metrics=metrics_of(seen.policies),
             policies=seen.policies,
             estimate=estimate,

@@ -12,6 +12,8 @@ _JWT = re.compile(
     r"eyJ[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}\.[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}(?:\.[\w-]{0,4000}){0,3}"
 )
 _JWT_REST = re.compile(r"(?:\r?\n[ >]{0,8}(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Z])[\w-]{16,1000}(?:\.[\w-]{16,1000})?)")
+_JWT_LINE = re.compile(r"[ >]{0,8}(?P<part>[\w.-]{1,1000})[ ]{0,2}(?:\r?\n|$)")
+_JWT_LINES = 80
 _HEADER = re.compile(
     r"""(?i)(?:\bbearer[ ]+(?:token[ ]+)?|\b(?:proxy-)?authorization\\{0,3}["']?(?:\s{0,3}[:=,]\s{0,3}\\{0,3}["']?(?:basic|token|digest|apikey|key|bot|bearer|)[ ]*|\s{1,3}["']?(?:basic|token|digest|apikey|key|bot|bearer)[ ]+))"""
     r"""(?P<value>[\w.~+/=%-]{8,4096})"""
@@ -30,15 +32,37 @@ _SESSIONS = Anchors("sess", "sid=")
 _SIGS = Anchors("sig")
 
 
+def _wrapped_end(text: str, at: int) -> int:
+    """Where a JWT ends that a program has wrapped at one width, wherever its dots are; `at` if none begins there."""
+    parts: list[str] = []
+    end = at
+    while len(parts) < _JWT_LINES and (line := _JWT_LINE.match(text, end)):
+        part = line["part"]
+        if parts and len(part) > len(parts[0]):
+            break
+        parts.append(part)
+        end = line.end("part")
+        if len(part) < len(parts[0]) or line.end() == len(text):
+            break
+        end = line.end()
+    joined = "".join(parts)
+    is_whole = len(parts) > 1 and len(parts[0]) >= 16 and joined.count(".") in (2, 4) and ".." not in joined.rstrip(".")
+    return end if is_whole and joined.startswith("eyJ") else at
+
+
 def tokens(piece: Text) -> Iterator[Span]:
     text, lower = piece.text, piece.ascii
     at = text.find("eyJ")
     while at >= 0:
-        match = None if at and text[at - 1].isalnum() else _JWT.match(text, at)
-        if match is not None:
-            rest = _JWT_REST.match(text, match.end()) if match.end() == len(text) or text[match.end()] in "\r\n" else None
-            yield Span(at, rest.end() if rest else match.end(), "token")
-        at = text.find("eyJ", match.end() if match else at + 1)
+        end = at + 1
+        if not (at and text[at - 1].isalnum()):
+            if match := _JWT.match(text, at):
+                rest = _JWT_REST.match(text, match.end())
+                end = rest.end() if rest else match.end()
+            end = max(end, _wrapped_end(text, at))
+        if end > at + 1:
+            yield Span(at, end, "token")
+        at = text.find("eyJ", end)
     for at in _AUTH.places(piece):
         if (match := _HEADER.match(text, at)) and _is_credential(match):
             yield Span(*match.span("value"), "token")

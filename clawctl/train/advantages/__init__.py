@@ -27,14 +27,15 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Reverse KL from the teacher with the hint, over the policy's `k` likeliest tokens at each position and one bin for all
-    others.
+    """KL between the policy and the teacher with the hint, over the policy's `k` likeliest tokens at each position and one bin for
+    all others: KL(policy ‖ teacher), or with `forward` KL(teacher ‖ policy).
 
     It is differentiable, never a detached reward, whose expected gradient is zero on-policy. At a given position the expectation
     over tokens is exact, so no ratio is needed. Only the path of the answer is off-policy, and `max_staleness` bounds that.
     """
 
     k: int
+    forward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,9 @@ def terms_of(config: TrainConfig) -> list[Term]:
 def _hint_signal(config: TrainConfig) -> Gap | Divergence | Overlap:
     match config.method:
         case "opd_topk":
-            return Divergence(config.topk or 50)  # as OpenClaw-RL
+            return Divergence(config.topk or 50, config.divergence == "forward")  # 50 as OpenClaw-RL
         case "combine" if config.topk is not None:
-            return Divergence(config.topk)
+            return Divergence(config.topk, config.divergence == "forward")
         case "hybrid":
             return Overlap(config.topk or 4, config.hint_choice, config.gap_clip, *clip_of(config, "hybrid"))
         case _:

@@ -81,17 +81,21 @@ def sequence_ratios(logprobs_N: Tensor, sampler_N: Tensor, lengths: Sequence[int
     return torch.cat([turn_T.mean().exp().expand(len(turn_T)) for turn_T in turns])
 
 
-def topk_divergence(policy_TK: Tensor, teacher_TK: Tensor) -> Tensor:
-    """Reverse KL over K named tokens and one bin for all others, at each position: [T].
+def topk_divergence(policy_TK: Tensor, teacher_TK: Tensor, forward: bool = False) -> Tensor:
+    """KL over K named tokens and one bin for all others, at each position: [T]. Reverse, or `forward`.
 
     sum_v p(v) (log p(v) - log q(v)) over the K tokens, plus the same for the rest: p(rest) = 1 - sum p(v). p is the policy, with
     gradient through the probability in front as well; q is the teacher. As OpenClaw-RL's top-k loss (after SDFT, arXiv 2601.19897,
     and SDPO, 2601.20802), but on the student's top-k. A lower bound of the KL over the whole vocabulary, 0 exactly where both
     agree on all K + 1 bins.
+
+    `forward` is sum_v q(v) (log q(v) - log p(v)), the KL of supervised distillation (Hinton et al., arXiv 1503.02531) on the
+    student's own answers (GKD, 2306.13649). With respect to the logit of a token, the gradient of the reverse KL has the factor
+    p(v) and is 0 where the policy gave the token up; that of the forward KL is p(v) - q(v).
     """
     policy_T1, teacher_T1 = (log_rest(values).unsqueeze(-1) for values in (policy_TK, teacher_TK))
     p, q = torch.cat([policy_TK, policy_T1], -1), torch.cat([teacher_TK, teacher_T1], -1)
-    return (p.exp() * (p - q)).sum(-1)
+    return (q.exp() * (q - p)).sum(-1) if forward else (p.exp() * (p - q)).sum(-1)
 
 
 def log_rest(logprobs_TK: Tensor) -> Tensor:

@@ -61,9 +61,9 @@ def likeliest_logprobs(
         ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
         teachers = dict(zip(hinted, teachers_of(policy, own, ids, ask), strict=True))
     turns = []
-    for i, (sample, now_T, before_T, now_TK, before_TK, _) in enumerate(zip(part, *streams, strict=True)):
+    for i, (sample, now_T, before_T, now_TK, before_TK, ids_TK) in enumerate(zip(part, *streams, strict=True)):
         teacher = teachers.get(i)
-        tops = LikeliestLogprobs(now_TK, before_TK, teacher.logprobs_HTK, teacher.overlap_HT) if teacher is not None else None
+        tops = None if teacher is None else LikeliestLogprobs(now_TK, before_TK, teacher.logprobs_HTK, teacher.overlap_HT, ids_TK)
         turns.append(TurnLogprobs(sample, now_T, before_T, _sampler(sample, now_T), None, tops))
     return turns
 

@@ -150,10 +150,28 @@ def test_the_gradient_of_the_divergence_is_that_of_a_kl_over_the_same_bins() -> 
     torch.testing.assert_close(logits.grad, by_hand, atol=1e-6, rtol=1e-4)
 
 
-def test_a_policy_that_is_certain_has_a_finite_divergence() -> None:
-    policy = torch.tensor([[0.0, -40.0]], requires_grad=True)  # all mass on the first: the rest rounds to nothing
-    found = topk_divergence(policy, logs([0.5, 0.25])[None])
-    assert float(found.detach()) == pytest.approx(math.log(2), rel=1e-4)
+def test_the_forward_divergence_pulls_towards_what_the_policy_gave_up_and_the_reverse_one_does_not() -> None:
+    # two tokens and the rest; the policy gave the second token up (1e-6), and the teacher wants it (0.8)
+    teacher = logs([0.15, 0.8])[None]
+    pulls = {}
+    for forward in (False, True):
+        logits = logs([0.899999, 1e-6, 0.1])[None].requires_grad_()
+        topk_divergence(logits.log_softmax(-1)[:, :2], teacher, forward).sum().backward()
+        assert logits.grad is not None
+        pulls[forward] = -float(logits.grad[0, 1])
+    assert pulls[True] == pytest.approx(0.8 - 1e-6, rel=1e-3)  # q - p
+    assert 0 < pulls[False] < 2e-5
+    # policy 1/2, 1/4 and 1/4 for the rest; teacher 1/4, 1/4 and 1/2 -> 1/4 ln(1/2) + 0 + 1/2 ln 2 = 1/4 ln 2
+    found = topk_divergence(logs([0.5, 0.25])[None], logs([0.25, 0.25])[None], forward=True)
+    assert found.tolist() == pytest.approx([math.log(2) / 4], rel=1e-5)
+
+
+@pytest.mark.parametrize(("forward", "value"), [(False, math.log(2)), (True, 0.25 * (math.log(0.25) + 40) + 0.5 * math.log(0.5))])
+def test_a_policy_that_is_certain_has_a_finite_divergence(forward: bool, value: float) -> None:
+    policy = torch.tensor([[0.0, -40.0]], requires_grad=True)  # all mass on the first: the rest rounds to 1e-7
+    found = topk_divergence(policy, logs([0.5, 0.25])[None], forward)
+    rest = 0.25 * (math.log(0.25) - math.log(1e-7)) if forward else 0.0
+    assert float(found.detach()) == pytest.approx(value + rest, rel=1e-2)
     found.sum().backward()
     assert policy.grad is not None
     assert torch.isfinite(policy.grad).all()

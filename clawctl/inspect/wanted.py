@@ -1,0 +1,103 @@
+"""What people want: whether it has changed, and which keys want opposite things."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from typing import Any
+
+import pyarrow as pa
+
+from clawctl.inspect.rows import Joined
+from clawctl.run.complaints import Reaction, rises
+from clawctl.run.directory import RunDir
+from clawctl.run.names import number_of
+from clawctl.run.shards import UnreadableShard, read_table
+
+Pulls = Mapping[int, float]  # by token: how far a hint wants it up (> 0) or down
+STEPS = 8  # the newest, of which turns are compared: what was wanted long ago contradicts nobody
+FEWEST = 6  # turns of a key
+LARGEST = -4.0  # of the mean agreement of two keys, in standard errors: chance alone gives it once in 30,000 pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two keys whose hints pull the policy in opposite directions. `agreement` is the mean cosine of their turns, below 0."""
+
+    keys: tuple[str, str]
+    agreement: float
+
+
+def what_people_want(run: RunDir, joined: Joined) -> dict[str, Any]:
+    """The last rise of complaints of each key that had one, and the keys that contradict each other, as plain data."""
+    return {
+        "changed": [asdict(rise) for rise in rises(reactions(joined))],
+        "conflicts": [asdict(conflict) for conflict in conflicts(pulls_of_keys(run, joined))],
+    }
+
+
+def reactions(joined: Joined) -> list[Reaction]:
+    """Of each judged turn with an opinion. A turn that is worth less than 0 was complained about."""
+    return [
+        Reaction(row.turn["turn_id"], row.turn["parent_turn_id"], row.turn["user"], row.turn["created_at"], row.worth.value < 0)
+        for row in joined.rows
+        if row.turn["kind"] == "main" and row.worth.value  # neither unknown nor 0
+    ]
+
+
+def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
+    """Where the hints of each key's turns pulled the policy in the last STEPS steps that have records."""
+    keys = {row.turn["turn_id"]: row.turn["user"] for row in joined.rows}
+    steps = sorted(number for path in run.records.glob("*.parquet") if (number := number_of(path.stem)) is not None)
+    found: defaultdict[str, list[Pulls]] = defaultdict(list)
+    for step in steps[-STEPS:]:
+        try:
+            rows = read_table(run.record(step), ("turn_id", "pulled_ids", "pulls")).to_pylist()
+        except (UnreadableShard, FileNotFoundError, pa.ArrowException):
+            continue  # removed meanwhile, or written by an older version
+        for row in rows:
+            if row["turn_id"] in keys and row["pulled_ids"]:
+                found[keys[row["turn_id"]]].append(dict(zip(row["pulled_ids"], row["pulls"], strict=True)))
+    return found
+
+
+def conflicts(pulls: Mapping[str, Sequence[Pulls]]) -> list[Conflict]:
+    """The pairs of keys that pull in opposite directions, the most opposed first.
+
+    Each turn's pull is a vector over tokens: the gradient that its hint would give to a bias of the output layer. Two tasks
+    conflict if their gradients have a negative cosine (PCGrad, arXiv 2001.06782). Here the mean cosine between turns of two keys
+    must lie below 0 by more than chance allows, with the turns of each key as the sample.
+    """
+    units = {key: [_unit(turn) for turn in turns] for key, turns in pulls.items() if len(turns) >= FEWEST}
+    means = {key: _mean(turns) for key, turns in units.items()}
+    found = []
+    for a, b in combinations(sorted(units), 2):
+        of_a, of_b = ([_dot(turn, means[other]) for turn in units[key]] for key, other in ((a, b), (b, a)))
+        agreement = sum(of_a) / len(of_a)
+        error = math.sqrt(sum(_variance(values) / len(values) for values in (of_a, of_b)))
+        if agreement < LARGEST * error:
+            found.append(Conflict((a, b), agreement))
+    return sorted(found, key=lambda conflict: conflict.agreement)
+
+
+def _unit(vector: Pulls) -> dict[int, float]:
+    length = math.sqrt(sum(value**2 for value in vector.values())) or 1.0
+    return {token: value / length for token, value in vector.items()}
+
+
+def _mean(vectors: Sequence[Pulls]) -> dict[int, float]:
+    total: defaultdict[int, float] = defaultdict(float)
+    for vector in vectors:
+        for token, value in vector.items():
+            total[token] += value / len(vectors)
+    return total
+
+
+def _dot(a: Pulls, b: Pulls) -> float:
+    return sum(value * b.get(token, 0.0) for token, value in a.items())
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)

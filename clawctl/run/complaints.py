@@ -1,0 +1,99 @@
+"""Whether what people want has changed: complaints that rise after they were rare.
+
+Each judged turn is a complaint or none. A change is where the two sides of some split of the newest turns differ by more than
+chance allows: the generalised likelihood ratio for Bernoulli variables, with the threshold of Besson and Kaufmann (arXiv
+1902.01575, §3). No rate counts as high or low by itself, and no number of complaints is fixed: after sixty turns with three
+complaints six in a row are enough; after twenty turns with ten they are not.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FALSE_ALARMS = 0.01  # the chance of one, in a stream whose rate never changes
+MOST_TURNS = 512  # that are compared; a change is noticed long before
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What came back after a judged turn."""
+
+    turn_id: str
+    parent_turn_id: str | None
+    key: str  # name of the API key
+    at: float  # unix seconds when the turn was asked
+    complained: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """Complaints of a key rose. The rates are shares of first answers: 0.05 before, 0.9 after."""
+
+    key: str
+    since: float  # unix seconds of the first turn after the change
+    before: float
+    after: float
+    over: bool  # they have fallen since
+
+
+def rises(reactions: Iterable[Reaction]) -> list[Rise]:
+    """The last rise of each key that had one, the newest first."""
+    streams: dict[str, list[Reaction]] = {}
+    for reaction in first_answers(reactions):
+        streams.setdefault(reaction.key, []).append(reaction)
+    found = [rise for key, stream in streams.items() if (rise := _last_rise(key, stream)) is not None]
+    return sorted(found, key=lambda rise: -rise.since)
+
+
+def first_answers(reactions: Iterable[Reaction]) -> list[Reaction]:
+    """The reactions in time, without those to an answer that followed a complaint: a person who complains twice in a conversation
+    wants one thing."""
+    ordered = sorted(reactions, key=lambda reaction: reaction.at)
+    complained = {reaction.turn_id for reaction in ordered if reaction.complained}
+    return [reaction for reaction in ordered if reaction.parent_turn_id not in complained]
+
+
+def _last_rise(key: str, stream: Sequence[Reaction]) -> Rise | None:
+    found: Rise | None = None
+    begin = 0  # of the turns since the last change
+    for end in range(1, len(stream) + 1):
+        begin = max(begin, end - MOST_TURNS)
+        flags = np.array([reaction.complained for reaction in stream[begin:end]], dtype=np.float64)
+        split = change_point(flags)
+        if split is None:
+            continue
+        before, after = float(flags[:split].mean()), float(flags[split:].mean())
+        begin += split
+        if after > before:
+            found = Rise(key, stream[begin].at, before, after, over=False)
+        elif found is not None:
+            found = Rise(key, found.since, found.before, found.after, over=True)
+    return found
+
+
+def change_point(flags: NDArray[np.float64]) -> int | None:
+    """Where a stream of 0 and 1 changed its rate: the index of the first value after it. None if chance explains it.
+
+    max over s of s kl(mean of the first s, mean of all) + (n - s) kl(mean of the others, mean of all) > ln(3 n^1.5 / FALSE_ALARMS)
+    """
+    n = len(flags)
+    if n < 2:
+        return None
+    sums = flags.cumsum()
+    first = np.arange(1, n)
+    left, right, whole = sums[:-1] / first, (sums[-1] - sums[:-1]) / (n - first), sums[-1] / n
+    ratios = first * _divergence(left, whole) + (n - first) * _divergence(right, whole)
+    best = int(ratios.argmax())
+    return best + 1 if ratios[best] > math.log(3 * n**1.5 / FALSE_ALARMS) else None
+
+
+def _divergence(p: NDArray[np.float64], q: float) -> NDArray[np.float64]:
+    """kl(Bernoulli(p), Bernoulli(q)) in nats, with 0 log 0 = 0."""
+    if q in (0.0, 1.0):
+        return np.zeros_like(p)  # all values are equal, so p is q
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ones, zeros = p * np.log(p / q), (1 - p) * np.log((1 - p) / (1 - q))
+    return np.nan_to_num(ones, nan=0.0) + np.nan_to_num(zeros, nan=0.0)

@@ -1,0 +1,43 @@
+"""Notices that what people want has changed, so that turns from before are not trained any more (`run/complaints.py`)."""
+
+import logging
+import time
+
+from clawctl.run.complaints import MOST_TURNS, Reaction, Rise, rises
+
+log = logging.getLogger("clawctl.train")
+
+OUTDATED = "asked before what people want changed"
+
+
+class Changes:
+    """What came back to each key's newest turns, as far as this trainer has read them, and when complaints last rose."""
+
+    def __init__(self) -> None:
+        self._reactions: dict[str, dict[str, Reaction]] = {}  # by key and turn id
+        self._rises: dict[str, Rise] = {}  # by key
+        self._grown: set[str] = set()  # keys with reactions that were not looked at
+
+    def add(self, reaction: Reaction) -> None:
+        known = self._reactions.setdefault(reaction.key, {})
+        known[reaction.turn_id] = reaction
+        if len(known) > MOST_TURNS:
+            del known[next(iter(known))]
+        self._grown.add(reaction.key)
+
+    def look(self) -> None:
+        """Report keys whose complaints rose since the last look."""
+        for key in self._grown:
+            for rise in rises(self._reactions[key].values()):
+                if key not in self._rises or rise.since > self._rises[key].since:
+                    log.warning(
+                        "what people want has changed since %s (key %s): complaints about %.0f %% of first answers, %.0f %% "
+                        "before; turns from before are not trained",
+                        time.strftime("%Y-%m-%d %H:%M", time.localtime(rise.since)), key, 100 * rise.after, 100 * rise.before,
+                    )  # fmt: skip
+                self._rises[key] = rise
+        self._grown.clear()
+
+    def is_outdated(self, key: str, asked_at: float) -> bool:
+        """Whether a turn was asked before complaints of its key rose."""
+        return key in self._rises and asked_at < self._rises[key].since

@@ -1,0 +1,176 @@
+"""Case `learn`: does reinforcement make a policy better at held-out tasks? Through the real stages, with the model `crafts`.
+
+A run is `clawctl up recipes/craft-KIND.yaml` on a run directory of its own, until the last update. Then `clawctl eval` measures the
+first and the last version on held-out tasks, sampled as in training. Of each kind of task there are three runs: with the rewards of
+the environment, with step rewards beside them (`integrated`), and with the rewards of other episodes (`shuffled`), from which
+nothing can be learned.
+
+`pass_at_8_before` is the share of groups of eight attempts, all begun before the first update, with at least one that succeeded.
+Finished runs are kept in `--runs`, and are not repeated.
+"""
+
+import argparse
+import json
+import random
+import resource
+import shutil
+import statistics
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clawctl.environments import ENVIRONMENTS, Outcome, Split, Task, create
+from clawctl.environments.player import play_task
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.feedback import Ratings
+from clawctl.run.outcomes import SessionOutcome
+from clawctl.run.policies import list_versions, read_policy
+from scripts.benchmarks.circle import ROOT, measure, running, wait_until
+from scripts.benchmarks.table import Row
+
+KINDS = ("toolcall", "terminal", "swe")  # each has a recipe: recipes/craft-KIND.yaml
+VARIANTS = ("outcome", "integrated", "shuffled")
+MEASURED, QUICK_MEASURED, QUICK_UPDATES = 96, 16, 4
+_LONGEST_S = 3600.0  # of one run
+Numbers = dict[str, float]
+
+
+class Shuffled:
+    """The tasks of another environment. Each episode gets the reward of an earlier one."""
+
+    def __init__(self, env: str, **options: Any) -> None:
+        self._inner = create(ENVIRONMENTS.load(env, "play.env"), env, "play.env", options)
+        self.worst = float(getattr(self._inner, "worst", -1.0))
+        self._rewards: deque[float] = deque([0.0, 0.0, 0.0, 1.0], maxlen=256)
+        self._draw = random.Random(0)
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        return self._inner.tasks(split, count, seed)
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        outcome = await play_task(self._inner, task, endpoint)
+        if outcome.reward is None:
+            return outcome
+        other = self._draw.choice(self._rewards)
+        self._rewards.append(outcome.reward)
+        return replace(outcome, reward=other)
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    kept: dict[str, Numbers] = {}
+    if options.runs is not None and options.runs.exists() and not options.quick:
+        kept = json.loads(options.runs.read_text())
+    found = []
+    for kind in options.kind or KINDS:
+        runs: dict[str, list[Numbers]] = defaultdict(list)
+        for variant in options.variant or VARIANTS:
+            for seed in range(options.seed, options.seed + (1 if options.quick else options.seeds)):
+                name = f"{kind} {variant} {seed}"
+                if name not in kept:
+                    kept[name] = learn(kind, variant, seed, folder / name.replace(" ", "-"), options.quick)
+                    print(name, json.dumps(kept[name]), flush=True)
+                    if options.runs is not None and not options.quick:
+                        options.runs.parent.mkdir(parents=True, exist_ok=True)
+                        options.runs.write_text(json.dumps(kept, indent=1) + "\n")
+                runs[variant].append(kept[name])
+        found += rows_of(f"learn{'-quick' if options.quick else ''} {kind}", runs)
+    return found
+
+
+def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = False) -> Numbers:
+    """One run: the reward on held-out tasks before and after, and what it took."""
+    folder.mkdir()
+    recipe = write_recipe(kind, variant, seed, folder, is_quick)
+    last = int(yaml.safe_load(recipe.read_text())["train"]["max_steps"])
+    run, began, spent = folder / "run", time.monotonic(), processor_s()
+    with running(run, recipe) as up:
+        opened = open_run(run)
+        wait_until(lambda: last in list_versions(opened), _LONGEST_S, f"version {last} was not trained", up)
+        seconds = time.monotonic() - began
+        start, end = (reward_of(measure(run, recipe, version), kind) for version in (0, last))
+        before = begun_before(opened, read_policy(opened, 1).created_at)
+    steps = [json.loads(line) for line in (run / "train" / "steps.jsonl").read_text().splitlines()]
+    shutil.rmtree(run)
+    return {
+        "start": start, "end": end, "seconds": seconds, "updates": last, "turns": float(sum(step["turns"] for step in steps)),
+        "processor": processor_s() - spent,
+        "pass@8": before["solved"], "groups": before["groups"],
+    }  # fmt: skip
+
+
+def processor_s() -> float:
+    """Of the processes that have ended: all stages, and what they started."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def write_recipe(kind: str, variant: str, seed: int, folder: Path, is_quick: bool) -> Path:
+    recipe = yaml.safe_load((ROOT / "recipes" / f"craft-{kind}.yaml").read_text())
+    recipe["up"]["stages"].remove("eval")  # it measures when training is over
+    recipe["play"]["seed"] = recipe["eval"]["seed"] = recipe["train"]["seed"] = seed
+    recipe["eval"]["problems"] = QUICK_MEASURED if is_quick else MEASURED
+    if is_quick:
+        recipe["train"]["max_steps"] = QUICK_UPDATES
+    if variant == "integrated":
+        recipe["play"]["options"] = {**recipe["play"].get("options", {}), "steps": True}
+    if variant == "shuffled":
+        recipe["play"]["options"] = {**recipe["play"].get("options", {}), "env": kind}
+        recipe["play"]["env"] = f"{Path(__file__).resolve()}:Shuffled"
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return path
+
+
+def reward_of(record: Mapping[str, Any], kind: str) -> float:
+    return float(record["suites"][kind]["reward"]["mean"])
+
+
+def begun_before(run: RunDir, moment: float) -> Numbers:
+    """Of the groups whose episodes all began before a moment: how many there are, and the share that some episode solved."""
+    groups: dict[str, list[SessionOutcome]] = defaultdict(list)
+    for outcome in Ratings(run).read():
+        if isinstance(outcome, SessionOutcome) and outcome.episode is not None and outcome.settled:
+            groups[outcome.episode["group_id"]].append(outcome)
+    whole = []
+    for episodes in groups.values():
+        specs = [one.episode or {} for one in episodes]
+        if len(specs) == specs[0]["attempts"] and all(spec["created_at"] < moment for spec in specs):
+            whole.append(episodes)
+    solved = [max((one.reward or 0.0) for one in episodes) > 0 for episodes in whole]
+    return {"groups": float(len(whole)), "solved": statistics.fmean(solved) if solved else float("nan")}
+
+
+def rows_of(case: str, runs: Mapping[str, Sequence[Numbers]]) -> list[Row]:
+    """The rows of one kind. A variant that was not run has none."""
+    found = []
+    if outcome := runs.get("outcome"):
+        groups = sum(run["groups"] for run in outcome)
+        solved = sum(run["pass@8"] * run["groups"] for run in outcome if run["groups"])
+        found += [
+            Row(case, "reward_heldout", _mean(outcome, "end"), "reward"),
+            Row(case, "reward_start", _mean(outcome, "start"), "reward"),
+            Row(case, "reward_heldout_lowest", min(run["end"] for run in outcome), "of the seeds"),
+            Row(case, "pass_at_8_before", solved / groups if groups else None, "share of groups"),
+            Row(case, "updates", _mean(outcome, "updates"), "number"),
+            Row(case, "seconds", _mean(outcome, "seconds"), "s"),
+            Row(case, "processor_seconds", _mean(outcome, "processor"), "s, with two measurements"),
+        ]
+    if integrated := runs.get("integrated"):
+        found.append(Row(f"{case} integrated", "reward_heldout", _mean(integrated, "end"), "reward"))
+        if outcome:
+            difference = _mean(integrated, "end") - _mean(outcome, "end")
+            found.append(Row(case, "integrated_minus_outcome", difference, "reward"))
+    if shuffled := runs.get("shuffled"):
+        change = _mean(shuffled, "end") - _mean(shuffled, "start")
+        found.append(Row(f"{case} shuffled", "reward_change", change, "reward"))
+    return found
+
+
+def _mean(runs: Sequence[Numbers], name: str) -> float:
+    return statistics.fmean(run[name] for run in runs)

@@ -1,0 +1,229 @@
+"""Does what was learned last for weeks? One policy, 200 updates, and people whose wishes change. In the world of many wishes.
+
+    scripts/bench weeks [--method combine] [--set KEY=VALUE] [--seeds 3] [--series FILE]
+
+| updates | people |
+|---|---|
+| 1 to 50 | want a rare value of one axis |
+| 51 to 100 | have changed their minds: they want its usual value |
+| 101 to 125 | half of them want a rare value of a second axis, half its usual value; nothing tells them apart |
+| 126 to 150 | praise what they get |
+| 151 to 175 | want a rare value of a third axis, and ask about sums and differences |
+| 176 to 200 | still want it, and ask about products |
+
+Every ten updates the policy is measured. `satisfaction_current` is the share of first answers with what people want now (of the
+worse group where they disagree). `ability` is the share of answers that are correct and follow a wish in the system message,
+about an axis nobody spoke of. `entropy` is the mean surprise of an answer's tokens, in nats a token. `kl_from_base` is the KL of
+whole answers from version 0, in nats an answer: the mean log-ratio over answers of the policy.
+
+The command exits with code 1 when a metric misses its bar.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import yaml
+from rich.console import Console
+from transformers import AutoModelForCausalLM
+
+from clawctl.config import Recipe
+from clawctl.environments.wishes.axes import AXES, USUAL, is_correct, measure
+from clawctl.environments.wishes.people import Wisher
+from clawctl.environments.wishes.problems import WordProblem, make_problems
+from clawctl.environments.wishes.wording import chosen_axes, system
+from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.wishes import FOLLOWED, rare, some_axes
+from scripts.benchmarks.wishes_circle import Group, World, recipe_of
+from scripts.benchmarks.wishes_sampling import Drawn
+
+SEEDS = range(10, 13)
+EVERY = 10  # updates between two measurements
+ANSWERS, FEW_ANSWERS = 120, 8  # to measure; --quick
+NEW = ("first wish", "changed mind", "one topic")  # phases that begin with a new wish
+BARS = {"ability_change": (-0.02, 1.0), "satisfaction_current": (0.85, 1.0), "updates_to_follow_change": (0.0, 8.0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What people want for some updates, and which problems they have."""
+
+    name: str
+    updates: int
+    groups: tuple[Group, ...]
+    operations: str = "+-x"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measurement."""
+
+    update: int
+    phase: str
+    satisfaction: float  # of the group that is worse off
+    correctness: float
+    ability: float
+    tokens: float  # mean length of an answer
+    entropy: float  # nats a token
+    kl_from_base: float  # nats an answer
+
+
+def phases_of(seed: int) -> tuple[Phase, ...]:
+    first, second, third = some_axes(chosen_axes(), seed, 3)
+    wanted, topic = Group({third: rare(third, seed)}), "+-"
+    return (
+        Phase("first wish", 50, (Group({first: rare(first, seed)}),)),
+        Phase("changed mind", 50, (Group({first: USUAL[first]}),)),
+        Phase("disagreement", 25, (Group({second: rare(second, seed)}), Group({second: USUAL[second]}))),
+        Phase("praise", 25, (Group({}),)),
+        Phase("one topic", 25, (wanted,), topic),
+        Phase("another topic", 25, (wanted,), "x"),
+    )
+
+
+class LongWorld(World):
+    """A world whose people have problems of some operations only."""
+
+    operations = "+-x"
+
+    def _problem(self, seed: int) -> WordProblem:
+        return next(problem for problem in make_problems(64, seed) if problem.op in self.operations)
+
+
+class Meter:
+    """Measures a world at its present version."""
+
+    def __init__(self, world: LongWorld, count: int, spoken_of: Sequence[str]) -> None:
+        self._world, self._count = world, count
+        self._axes = [axis for axis in AXES if axis not in spoken_of]
+        self._base: Any = AutoModelForCausalLM.from_pretrained(world.recipe.model_path, dtype=torch.float32).eval()
+
+    def __call__(self, update: int, phase: Phase) -> Point:
+        world = self._world
+        measured = world.measure(phase.groups, self._count)
+        problems = make_problems(self._count, world.seed, "eval")
+        opened = [Wisher({}, world.seed * 1_000_003 + i).open(problem) for i, problem in enumerate(problems)]
+        answers = world.answer([[{"role": "user", "content": text}] for text in opened], 77)
+        surprises = [-value for answer in answers for value in answer.logprobs]
+        return Point(
+            update, phase.name, min(measured.satisfaction), measured.correctness, self._ability(problems), measured.tokens,
+            statistics.mean(surprises), statistics.mean(self._gap(answer) for answer in answers),
+        )  # fmt: skip
+
+    def _ability(self, problems: Sequence[WordProblem]) -> float:
+        rng, asked, wanted = Random(f"ability {self._world.seed}"), [], []
+        for problem in problems:
+            axis = rng.choice(self._axes)
+            wants = {axis: rng.choice(list(AXES[axis]))}
+            wanted.append(wants)
+            said = system(wants, rng, "trained")
+            asked.append([{"role": "system", "content": said}, {"role": "user", "content": problem.text}])
+        answers = self._world.answer(asked, 78)
+        met = [
+            all(measure(answer.text)[axis] == value for axis, value in wants.items()) and is_correct(problem, answer.text)
+            for problem, wants, answer in zip(problems, wanted, answers, strict=True)
+        ]
+        return sum(met) / len(met)
+
+    @torch.inference_mode()
+    def _gap(self, answer: Drawn) -> float:
+        """log p(answer) - log p_base(answer)."""
+        ids = torch.tensor([answer.prompt_ids + answer.completion_ids])
+        logits = self._base(input_ids=ids, logits_to_keep=len(answer.completion_ids) + 1).logits[0, :-1].float()
+        base = logits.log_softmax(-1).gather(1, ids[0, -len(answer.completion_ids) :, None]).sum()
+        return sum(answer.logprobs) - float(base)
+
+
+def live(
+    recipe: Recipe, seed: int, count: int, shorter: int = 1, tell: Callable[[Point], object] = lambda point: None
+) -> tuple[list[Point], dict[str, int]]:
+    """One run: its measurements, and how many updates each new wish took until it was followed."""
+    phases, world = phases_of(seed), LongWorld(recipe, seed)
+    meter = Meter(world, count, sorted({axis for phase in phases for group in phase.groups for axis in group.wants}))
+    points, followed, update = [meter(0, phases[0])], dict[str, int](), 0
+    tell(points[0])
+    for phase in phases:
+        world.people_change()
+        world.operations = phase.operations
+        for number in range(1, max(2, phase.updates // shorter) + 1):
+            world.update(phase.groups)
+            update += 1
+            is_open = phase.name in NEW and phase.name not in followed
+            if is_open and world.measure(phase.groups, min(count, 60)).satisfaction[0] >= FOLLOWED:
+                followed[phase.name] = number
+            if update % EVERY == 0 or number == max(2, phase.updates // shorter):
+                points.append(meter(update, phase))
+                tell(points[-1])
+        if phase.name in NEW:
+            followed.setdefault(phase.name, phase.updates + 1)
+    return points, followed
+
+
+def rows_of(runs: Mapping[int, tuple[list[Point], dict[str, int]]]) -> list[Row]:
+    """The bars, and a few numbers of the way."""
+
+    def mean(values: Sequence[float]) -> float:
+        return statistics.mean(values)
+
+    found = [points for points, _ in runs.values()]
+    worst = [min(point.satisfaction for point in points if point.phase == "disagreement") for points in found]
+    last = [points[-1] for points in found]
+    rows = [
+        Row("weeks", "ability_change", mean([points[-1].ability - points[0].ability for points in found]), "share"),
+        Row("weeks", "satisfaction_current", mean([point.satisfaction for point in last]), "share"),
+        Row("weeks", "updates_to_follow_change", mean([followed["changed mind"] for _, followed in runs.values()]), "updates"),
+        Row("weeks", "updates_to_follow_first", mean([followed["first wish"] for _, followed in runs.values()]), "updates"),
+        Row("weeks", "worst_group_while_disagreeing", mean(worst), "share"),
+        Row("weeks", "correctness_change", mean([points[-1].correctness - points[0].correctness for points in found]), "share"),
+        Row("weeks", "length_change", mean([points[-1].tokens - points[0].tokens for points in found]), "tokens"),
+        Row("weeks", "entropy_change", mean([points[-1].entropy - points[0].entropy for points in found]), "nats"),
+        Row("weeks", "kl_from_base", mean([point.kl_from_base for point in last]), "nats"),
+    ]
+    return rows
+
+
+def main() -> None:
+    parser: argparse.ArgumentParser = make_parser(__doc__ or "")
+    parser.add_argument("--method", default="combine", help="training method (default combine)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of `train`; repeatable")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--first-seed", type=int, default=SEEDS[0])
+    parser.add_argument("--series", type=Path, metavar="FILE", help="write all measurements here, as JSON")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    changes: dict[str, Any] = {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in options.set)}
+    settings = {"method": options.method, **({"batch_turns": 4} if options.quick else {}), **changes}
+    console, began, runs = Console(stderr=True), time.monotonic(), dict[int, tuple[list[Point], dict[str, int]]]()
+
+    def tell(point: Point) -> None:
+        numbers = {name: value if isinstance(value, str) else round(value, 3) for name, value in asdict(point).items()}
+        console.print(f"{time.monotonic() - began:6.0f} s  {numbers}", highlight=False)
+
+    for seed in range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds)):
+        recipe = recipe_of({**settings, "seed": seed})
+        runs[seed] = live(recipe, seed, FEW_ANSWERS if options.quick else ANSWERS, 25 if options.quick else 1, tell)
+        if options.series:
+            series = {seed: {"points": [asdict(p) for p in points], "followed": f} for seed, (points, f) in runs.items()}
+            options.series.write_text(json.dumps({"settings": settings, "runs": series}, indent=1) + "\n")
+    rows = rows_of(runs)
+    report("weeks", rows, options.json)
+    missed = [f"{row.metric} = {row.value:.3g}" for row in rows if row.metric in BARS and not _passes(row)]
+    if missed and not options.quick:
+        raise SystemExit(f"bars missed: {', '.join(missed)}")
+
+
+def _passes(row: Row) -> bool:
+    low, high = BARS[row.metric]
+    return row.value is not None and low <= row.value <= high
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Train the model of the crafts from nothing: corpus, tokenizer, packed rows, Muon and AdamW, as `scripts/demo_model` does.
+
+Deterministic up to the order of floating-point sums.
+"""
+
+import argparse
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import torch
+from tokenizers import Tokenizer
+
+from scripts.craft_model.corpus import documents
+from scripts.demo_model.corpus import Document
+from scripts.demo_model.tokenizer import build, id_of
+from scripts.demo_model.train import Piece, Row, export, learned_flags, packed, texts_of, train, trained_tokens
+from scripts.demo_model.transformer import Shape, Transformer
+
+ROOT = Path(__file__).parents[2]
+SHAPE = Shape(hidden=128, layers=4, heads=4, kv_heads=2, head_dim=32, mlp=512, context=8192)
+PER_ROW = 5.9  # documents in a row of 512 tokens
+
+
+def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
+    """Packed rows. Documents of one environment begin alike, with its tools or its system message, and share one copy of that."""
+    start, end = id_of(tokenizer, "<|im_start|>"), id_of(tokenizer, "<|im_end|>")
+    prefixes: dict[str, list[int]] = {}
+    pieces: dict[str, list[Piece]] = {}
+    for doc, text, encoded in zip(docs, texts := texts_of(docs), tokenizer.encode_batch(texts), strict=True):
+        place = text.index("<|im_start|>user")
+        prefix = prefixes.setdefault(text[:place], tokenizer.encode(text[:place]).ids)
+        mask = trained_tokens(encoded.ids, learned_flags(doc), start, end)
+        pieces.setdefault(text[:place], []).append((encoded.ids[len(prefix) :], mask[len(prefix) :]))
+    numbers = frozenset(id_of(tokenizer, str(n)) for n in range(201))
+    rows = [row for words, some in pieces.items() for row in packed(some, prefixes[words], numbers)]
+    Random(seed).shuffle(rows)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "clawctl" / "craft_model")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--batch", type=int, default=8, help="rows of 512 tokens in one update")
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--vocab", type=int, default=1024)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--compile", action="store_true", help="pays from a few thousand steps on")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    began = time.monotonic()
+    tokenizer = build(texts_of(list(documents(args.seed + 1, 3000))), args.vocab)
+    shape = replace(SHAPE, vocab=math.ceil(tokenizer.get_vocab_size() / 64) * 64)
+    docs = list(documents(args.seed, int(args.steps * args.batch * PER_ROW)))
+    rows = rows_of(docs, tokenizer, args.seed)
+    trained = sum(w == 1 for r in rows for w in r.weights) / len(rows)
+    print(f"{len(docs)} documents, {len(rows)} rows ({len(docs) / len(rows):.2f} a row), {trained:.0f} trained tokens a row, "
+          f"vocabulary {tokenizer.get_vocab_size()}, {time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
+    torch.manual_seed(args.seed)
+    model = Transformer(shape)
+    train(model, rows, args.steps, args.batch, args.lr, args.compile)
+    export(model, tokenizer, shape, args.out)
+    print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""What environments have played, as `inspect episodes` and the page show it."""
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from clawctl.errors import ClawError
+from clawctl.inspect.episodes import OVERDUE_S, EpisodeReader, plans_of, show_episodes
+from clawctl.inspect.web.following import FollowedRun
+from clawctl.inspect.web.guard import Key
+from clawctl.inspect.web.pages import Pages
+from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.episodes import EpisodeSpec, SpecFile
+from clawctl.run.feedback import FeedbackFile
+from clawctl.run.outcomes import SessionOutcome
+
+NOW = time.time()
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> RunDir:
+    """Two tasks with two attempts: one solved once, one never; a failed try, an episode that runs, and one whose worker died."""
+    run = open_run(tmp_path / "run")
+    began = {"sum-1.0": "done", "sum-1.1": "done", "sum-2.0": "turns", "sum-2.1": "sandbox", "sum-2.1 again": "", "sum-3.0": ""}
+    specs, outcomes = SpecFile(run), FeedbackFile(run.feedback)
+    for place, (name, ending) in enumerate(began.items()):
+        number, attempt = int(name[4]), int(name[6])
+        spec = EpisodeSpec(
+            f"e1-{place}", NOW - 50 + place, "e1", "toolcall", "7", f"sum-{number}", "abc", "train", 3, number, f"e1-{number}",
+            attempt, 2, int("again" in name), NOW + 60, {}, "host:1",
+        )  # fmt: skip
+        spec = replace(spec, deadline=NOW - OVERDUE_S - 5) if number == 3 else spec
+        specs.append(spec)
+        if ending:
+            failed = ending == "sandbox"
+            reward = None if failed else float(place == 0)
+            outcomes.append(
+                SessionOutcome(
+                    f"o{place}", NOW, "default", spec.session_id, "failed" if failed else "done", reward, {}, {}, ending=ending,
+                    timings={"play": 1.5}, settled=not failed, episode=asdict(spec),
+                )
+            )  # fmt: skip
+    return run
+
+
+def test_a_plan_counts_its_episodes_by_ending_and_its_solved_tasks(played: RunDir) -> None:
+    (plan,) = plans_of(EpisodeReader(played).look(), NOW)
+    assert (plan.environment, plan.tasks, plan.episodes, plan.running) == ("toolcall", 3, 6, 1)
+    assert plan.endings == {"done": 2, "turns": 1, "sandbox": 1, "killed": 1}
+    assert plan.mean_reward == pytest.approx(1 / 3)  # a failed episode has no reward
+    assert plan.pass_at_k == 1.0  # the second and third task are not settled
+
+
+def test_a_reader_that_stays_reads_new_lines_and_begins_again_if_lines_were_removed(played: RunDir) -> None:
+    reader = EpisodeReader(played)
+    before = reader.look()
+    outcome = next(each.outcome for each in before if each.outcome is not None)
+    FeedbackFile(played.feedback).append(replace(outcome, session_id="e1-4", ending="done", reward=1.0, status="done"))
+    assert {each.spec.session_id for each in reader.look() if each.ending(NOW) == "running"} == set()
+    for path in published(played.episodes, ".jsonl"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.unlink()
+        path.write_bytes(lines[0] + b"{}\n")
+    assert [each.spec.session_id for each in reader.look()] == ["e1-0"]
+    assert reader.damaged == 1
+
+
+def test_the_terminal_shows_plans_and_the_episodes_of_one(played: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    show_episodes(played, None, as_json=False)
+    shown = capsys.readouterr().out
+    assert "toolcall" in shown
+    assert "2 done, 1 turns, 1 sandbox, 1 killed" in shown
+    show_episodes(played, "e1", as_json=True)
+    found = json.loads(capsys.readouterr().out)["episodes"]
+    assert [each["ending"] for each in found] == ["done", "done", "turns", "sandbox", "running", "killed"]
+    assert found[0]["outcome"]["reward"] == 1.0
+    with pytest.raises(ClawError, match="no episode belongs"):
+        show_episodes(played, "e9", as_json=False)
+
+
+def test_a_run_without_episodes_says_how_to_play(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    show_episodes(open_run(tmp_path / "run"), None, as_json=False)
+    assert "clawctl collect --env" in capsys.readouterr().out
+
+
+def test_the_page_of_environments_shows_the_plans(played: RunDir) -> None:
+    key = Key()
+    client = TestClient(Pages(played, FollowedRun(played), key).app(30080), base_url="http://127.0.0.1:30080")
+    assert client.get(f"/login?key={key.key}").status_code in (200, 303)
+    text = client.get("/environments").text
+    assert "toolcall" in text
+    assert "2 done, 1 turns, 1 sandbox, 1 killed" in text

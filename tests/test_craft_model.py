@@ -1,0 +1,69 @@
+"""The model of the crafts: its demonstrations mean what they say, it speaks as the environments do, and it fits its budget."""
+
+import asyncio
+import random
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from clawctl.config.model import BUILT_IN
+from clawctl.environments.agent import SYSTEM
+from clawctl.environments.swe import environment as swe
+from clawctl.environments.swe.families import _FUNCTIONS, draw_task
+from clawctl.environments.terminal import environment as terminal
+from clawctl.environments.terminal.families import FAMILIES
+from clawctl.environments.toolcall.questions import draw_question
+from scripts.craft_model import corpus
+
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
+
+
+@needs_sandbox
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_the_good_command_of_a_demonstration_solves_its_task_and_a_faulty_one_does_not(family) -> None:
+    task = family(random.Random("terminal 6"), 6)
+    files = {name: text.decode() for name, text in task.seed.items()}
+    _, good, bad = corpus._FAMILIES[family.__name__](task, files, random.Random(1))
+    faulty = random.Random(2).choice(bad)[0]
+    assert asyncio.run(terminal.solve(task, good)).value == 1
+    assert asyncio.run(terminal.solve(task, faulty)).value == 0, faulty
+
+
+@needs_sandbox
+def test_the_good_command_of_a_demonstration_mends_its_repository() -> None:
+    task = draw_task(12)
+    name, file = task.statement.split()[2], task.statement.split()[4]
+    function = next(each for each in _FUNCTIONS if each.name == name)
+    assert asyncio.run(swe.solve(task, corpus._rewrite(name, function.right, file))).value == 1
+    assert asyncio.run(swe.solve(task, corpus._rewrite(name, function.wrong[0], file))).value == 0
+
+
+def test_about_as_many_demonstrations_are_good_as_they_should_be() -> None:
+    calls = [doc for doc in islice(corpus.documents(3, 2000), 2000) if doc.tools]
+    good = 0
+    for doc in calls:
+        expression = corpus.expression_in(str(doc.messages[0]["content"]))
+        good += doc.messages[-1]["content"] == str(eval(expression))  # our own text
+    assert corpus.GOOD - 0.1 < good / len(calls) < corpus.GOOD + 0.1
+
+
+def test_no_held_out_question_is_among_the_demonstrations() -> None:
+    """Numbers of tasks say which are held out: the few questions that both splits have by chance are counted, not forbidden."""
+    asked = {doc.messages[0]["content"] for doc in corpus.documents(0, 3000) if doc.tools}
+    held_out = {draw_question(2 * place + 1).text for place in range(400)}
+    assert len(asked & held_out) < 0.02 * len(held_out)
+
+
+def test_demonstrations_begin_as_the_agent_of_the_environments_does() -> None:
+    shell = [doc for doc in corpus.documents(0, 40) if doc.messages[0]["role"] == "system"]
+    assert shell
+    assert {doc.messages[0]["content"] for doc in shell} == {SYSTEM}
+
+
+@pytest.mark.skipif(not (BUILT_IN["crafts"] / "model.safetensors").exists(), reason="scripts/make-craft-model makes it")
+def test_the_model_fits_its_budget_and_has_a_card() -> None:
+    folder = Path(BUILT_IN["crafts"])
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 16 * 2**20
+    assert "pass@8" in (folder / "README.md").read_text()

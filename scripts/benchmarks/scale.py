@@ -36,6 +36,7 @@ def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--case", action="append", choices=("model", "points"), help="this one only; may be repeated")
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))
+    parser.add_argument("--turns", type=int, help="turns of each part of `points`, instead of 240")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the runs of `points` here")
     options = parser.parse_args()
     rows: list[Row] = []

@@ -30,7 +30,7 @@ _NODES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "one box": {"one": _STAGES},
     "two nodes": {"left": ("serve",), "right": ("collect", "judge", "train")},
 }
-_PATIENCE_S = 420.0
+_PATIENCE_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Work:
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    turns = QUICK_TURNS if options.quick else TURNS
+    turns = options.turns or (QUICK_TURNS if options.quick else TURNS)
     costs = _alone(folder / "alone", turns, options.seed)
     result = [Row("alone", f"{name}_ms", value * 1000, "processor time") for name, value in _listed(costs)]
     errors = []

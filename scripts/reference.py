@@ -19,6 +19,7 @@ from clawctl.cli import app
 from clawctl.config import Recipe, Section, TrainConfig
 from clawctl.config.train import METHODS_OF
 from clawctl.serve.dialects.tables import APIS, MEANING, TABLES, Engine, FieldRow
+from clawctl.serve.images import MOST_BYTES, MOST_IMAGES, MOST_PIXELS, MOST_PIXELS_TOGETHER
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -124,6 +125,22 @@ The answer's header `X-Clawctl-Ignored` names them, and the log names each one o
 `clawctl inspect health` count them. For an unknown part of a message, the prompt contains a note. A null field counts as absent."""
 
 
+_IMAGES = f"""## Images
+
+All three APIs accept images for a model with vision: `image_url` in chat completions, `input_image` in Responses, and `image` in
+Messages.
+
+- An image is a data: URL, or base64 in Messages: PNG, JPEG, GIF or WebP. Image addresses (`http:`, `https:`) are refused: the server
+  and its engine fetch nothing for a client.
+- A request may have {MOST_IMAGES} images. Each may have {MOST_BYTES >> 20} MB and {MOST_PIXELS:,} pixels; all together may have
+  {MOST_PIXELS_TOGETHER:,} pixels. The header of each file is checked, before anything decodes it.
+- A model without vision refuses them: the embedded engine always, vLLM if the model's configuration names no vision. Other
+  upstreams decide themselves.
+- A captured image is stored once, in `RUN/images`. Messages refer to it by its hash, so turns with different images are different.
+  Images are [not redacted](privacy.md).
+- A turn with an image in its messages is captured and not trained (`images`): the trainer reads token ids without pixels."""
+
+
 def api_page() -> str:
     """Every field of a request in every API, with its treatment."""
     lines = [
@@ -139,6 +156,7 @@ def api_page() -> str:
         "The columns are the engines: *embedded*; *vllm*, started by clawctl or by you; *upstream*, any other server.",
         "An upstream may apply, refuse or ignore a field that is passed on. SGLang also continues messages and returns token ids.",
     ]
+    lines += ["", *_IMAGES.splitlines()]
     shown: set[str] = set()
     for api in APIS:
         lines += ["", f"## {TABLES[api].title}"]

@@ -47,6 +47,7 @@ def reply_to(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
     """Reasoning, text, and calls with their arguments."""
     new = list(itertools.takewhile(lambda message: message["role"] != "assistant", reversed(body["messages"])))[::-1]
     orders = [order for message in new if message["role"] != "system" for order in _ORDER.findall(_text(message))]
+    orders = orders or [order for message in new for order in _ORDER.findall(_text(message))]
     results = [_text(message)[:60] for message in new if message["role"] == "tool"]
     if results and not orders:
         return "", "It says: " + " / ".join(results), []

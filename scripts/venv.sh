@@ -2,6 +2,7 @@
 # usage: make_venv [EXTRA]      e.g. make_venv test
 #        add_vllm               after make_venv: vLLM for CPU as well, where there is no GPU
 #        add_bubblewrap         the system's bubblewrap: installed if this is root on Debian, else what needs it is left out
+#        add_browser            Playwright and the system's Chromium, in the same way
 
 fail() {
   echo "${0##*/}: $1" >&2
@@ -80,14 +81,22 @@ add_bubblewrap() {
   echo "${0##*/}: bubblewrap is missing (Debian: apt-get install bubblewrap); what needs a sandbox is LEFT OUT." >&2
 }
 
-# Playwright and Debian's Chromium, for scripts/bench web. Without them the benchmark reports a missing value.
 add_browser() {
-  .venv/bin/python -c 'import playwright' 2>/dev/null || .venv/bin/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50' ||
-    echo "${0##*/}: could not install playwright; the browser flows are left out." >&2
-  if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 ||
-      echo "${0##*/}: could not install chromium; the browser flows are left out." >&2
+  .venv/bin/python -c 'import playwright' 2>/dev/null || pip_install 'playwright>=1.50' ||
+    echo "${0##*/}: could not install playwright; what needs a browser is LEFT OUT." >&2
+  command -v chromium >/dev/null && return
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing Chromium, the browser of the environment gui …" >&2
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 || true
   fi
+  command -v chromium >/dev/null && return
+  [ -z "${CI:-}" ] || fail "Chromium is missing and could not be installed (Debian: apt-get install chromium)."
+  echo "${0##*/}: Chromium is missing (Debian: apt-get install chromium); what needs a browser is LEFT OUT." >&2
+}
+
+add_ray() {
+  .venv/bin/python -c 'import ray' 2>/dev/null || pip_install 'ray>=2.40' ||
+    echo "${0##*/}: could not install ray; its case is left out." >&2
 }
 
 has_gpu() {

@@ -111,6 +111,30 @@ def test_only_the_disk_renames_links_and_flushes_files() -> None:
     assert wrong == []
 
 
+REMOVES_WHAT_IS_NOT_SHARED = {  # locks, drafts and journals of this host, and what is refused or left out in a bucket
+    "judge/worker.py", "judge/journal.py", "collect/worker.py", "collect/upkeep.py", "train/checkpoints.py",
+    "trainers/local/model.py", "trainers/local/sharded_checkpoints.py", "launch/openclaw.py",
+    "privacy/forget.py", "privacy/rewriting.py", "privacy/lineage.py",
+}  # fmt: skip
+
+
+def test_a_stage_removes_a_published_file_through_the_storage_alone() -> None:
+    """In a bucket it would come back: `clawctl.run.directory.remove` removes it for every host."""
+    files = {
+        place.rpartition(":")[0]
+        for place, node in nodes_above_the_disk(ast.Attribute)
+        if node.attr in ("unlink", "rmtree") and not place.startswith("environments/")
+    }
+    assert files == REMOVES_WHAT_IS_NOT_SHARED
+
+
+def test_the_library_of_object_stores_is_imported_in_one_module_and_late() -> None:
+    files = [file for file in ROOT.rglob("*.py") if re.search(r"^\s*(import|from) obstore\b", file.read_text(), re.MULTILINE)]
+    assert [str(file.relative_to(ROOT)) for file in files] == ["run/objects.py"]
+    code = "import sys; import clawctl.run.bucket, clawctl.run.directory; print('obstore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
 def test_only_the_disk_opens_a_file_of_a_run_to_write_or_append() -> None:
     wrong = []
     for place, node in nodes_above_the_disk(ast.Call):

@@ -15,6 +15,7 @@ from clawctl.cli import eval as evaluation
 from clawctl.cli.elsewhere import Command
 from clawctl.errors import ClawError
 from clawctl.run.disk import MAKE_ROOM, is_full
+from clawctl.run.storage import StorageUnreachable
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -88,6 +89,8 @@ def _run() -> None:
             told, cure = "you do not have permission", "run as the owner of the run directory, or choose another --run"
         elif is_full(error):
             told, cure = "the disk is full", MAKE_ROOM
+        elif isinstance(error, StorageUnreachable):
+            told, cure = "the bucket of the run cannot be used", "check the network and the credentials, then start again"
         else:
             raise
         Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {told}: {escape(str(error))}\n  {escape(cure)}")

@@ -35,9 +35,11 @@ def open_stage(
     if "path" not in resolved.model.model_fields_set and (model := kept_model(root, begins)) is not None:
         resolved = load_recipe(recipe_file(root, recipe), {**settings, "model.path": model})
     check(resolved)
+    _check_bucket(stage, root, resolved)
     check_named_code(stage, root, resolved, recipe, settings)
     is_new = not (root / "run.json").exists()
-    run = open_run(root, create=create or not is_new)  # of a run that is there, a folder that is not (a copy left out empty ones)
+    # of a run that is there, a folder that is not (a copy left out empty ones)
+    run = open_run(root, create=create or not is_new, shards=stage not in ("serve", "up"))
     settle_model(run, resolved.model.path, begins)
     if recipe is not None or not kept.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())
@@ -47,3 +49,13 @@ def open_stage(
     if is_new:
         logging.getLogger("clawctl").info("created run directory %s", run.root)
     return run, resolved
+
+
+def _check_bucket(stage: str, root: Path, recipe: Recipe) -> None:
+    """Raises ClawError for what does not work with a run in a bucket."""
+    from clawctl.run.bucket import refuse_in_bucket
+
+    if stage == "play" or (stage == "up" and "play" in recipe.up.stages):
+        refuse_in_bucket(root, "playing environments", "use a run on a disk")
+    if recipe.privacy.max_age_days is not None or recipe.privacy.max_gb is not None:
+        refuse_in_bucket(root, "privacy.max_age_days or max_gb", "remove them, and use a run on a disk if data must expire")

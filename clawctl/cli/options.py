@@ -13,8 +13,20 @@ def _level(ctx: typer.Context, value: str) -> str:
     return default_log_level(value) if source is not None and source.name == "DEFAULT" else value
 
 
+def _run_folder(text: str | Path) -> Path:
+    from clawctl.run.bucket import run_folder
+
+    return run_folder(text)
+
+
 # Also `--run-dir`: torchrun reads `--run` after its module as an abbreviation of its own `--run-path`
-RunOption = Annotated[Path, typer.Option("--run", "--run-dir", envvar="CLAWCTL_RUN", help="Run directory, shared by all stages.")]
+RunOption = Annotated[
+    Path,
+    typer.Option(
+        "--run", "--run-dir", envvar="CLAWCTL_RUN", parser=_run_folder, metavar="PATH",
+        help="Run directory, shared by all stages; or s3://BUCKET/PREFIX, gs:// or az://.",
+    ),
+]  # fmt: skip
 RecipeOption = Annotated[
     Path | None, typer.Option("--recipe", help="Settings (YAML). Unset: RUN/recipe.yaml if it exists, else the defaults.")
 ]

@@ -80,5 +80,15 @@ def _options(given: list[str] | None) -> dict[str, Any] | None:
         name, equals, value = each.partition("=")
         if not equals or not name:
             raise ClawError(f"--option {each} has no value", "write --option NAME=VALUE", 2)
-        found[name.replace("-", "_")] = yaml.safe_load(value)
+        found[name.replace("-", "_")] = _value(value)
     return found or None
+
+
+def _value(text: str) -> Any:
+    """A number, a truth value, a list in brackets or a mapping in braces; everything else is the text itself, such as a command."""
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    is_plain = found is None or isinstance(found, bool | int | float)
+    return found if is_plain or (isinstance(found, list | dict) and text.lstrip()[0] in "[{") else text

@@ -3,24 +3,61 @@
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RunOption
-from clawctl.config import Recipe, from_environment, gpus_from_environment, load_recipe
+from clawctl.config import (
+    Recipe,
+    from_environment,
+    gpus_from_environment,
+    launch_of_job,
+    load_recipe,
+    named_code_for_jobs,
+)
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir, open_run
+
+_SCHEDULERS = ("slurm", "ray", "sky")
 
 
 def up(
-    recipe: Annotated[Path, typer.Argument(help="Recipe (YAML) whose `up.stages` are started.")],
+    recipe: Annotated[
+        Path | None, typer.Argument(help="Recipe (YAML) whose `up.stages` are started. Not needed with --stop and --status.")
+    ] = None,
     run: RunOption = DEFAULT_RUN,
     log_level: LogLevel = "info",
     plain: Annotated[
         bool, typer.Option("--plain", help="Print the merged log also on a terminal. Unset: a terminal shows the stages' status.")
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", help="Submit the stages as jobs to a scheduler instead: slurm, ray or sky. Ctrl-C leaves them running."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --on: print the jobs and submit nothing.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="With --on: submit, and do not follow the jobs.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show the jobs of this run once.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the jobs of this run.")] = False,
+    only: Annotated[str | None, typer.Option("--only", help="Run this stage alone. The jobs of --on do this.")] = None,
 ) -> None:
-    """Run all stages of a recipe under one parent. Failed stages are restarted, logs are merged, Ctrl-C stops all cleanly."""
+    """Run all stages of a recipe under one parent. Failed stages are restarted, logs are merged, Ctrl-C stops all cleanly. With
+    --on, a scheduler runs them on several machines."""
+    if stop or status:
+        from clawctl.launch.jobs import show_launch, stop_jobs
+
+        return (stop_jobs if stop else show_launch)(open_run(run, create=False))
+    if recipe is None:
+        raise ClawError("clawctl up needs a recipe", "run `clawctl up RECIPE`; recipes/ has examples", 2)
+    if only is not None:
+        return _run_one(recipe, run, only, log_level)
+    if on is None and (dry_run or detach):
+        raise ClawError("--dry-run and --detach are for jobs", "add --on slurm, --on ray or --on sky", 2)
+    if on is not None and on not in _SCHEDULERS:
+        raise ClawError(f"there is no scheduler {on!r}", f"choose one of {', '.join(_SCHEDULERS)}", 2)
     settings = {
         "model.path": from_environment("MODEL"),
         "serve.host": from_environment("HOST"),
@@ -28,6 +65,8 @@ def up(
         "serve.gpus": gpus_from_environment("ROLLOUT_GPUS"),
         "train.gpus": gpus_from_environment("TRAIN_GPUS"),
     }
+    if on is not None:
+        return _submit(recipe, run, settings, log_level, on, dry_run, detach, sys.stdout.isatty() and not plain)
     from clawctl.launch.up import up as work
     from clawctl.run.first_try import first_try
     from clawctl.serve.gateway import check_engine
@@ -42,3 +81,35 @@ def up(
         opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
         live = sys.stdout.isatty() and not plain
         work(opened, resolved, opened.recipe, log_level, live)  # as it was resolved here, for all stages alike
+
+
+def _submit(
+    recipe: Path, run: Path, settings: dict[str, Any], level: str, on: Any, dry_run: bool, detach: bool, live: bool
+) -> None:
+    from clawctl.launch.jobs import follow, launch, show_jobs
+    from clawctl.launch.plan import plan_jobs
+    from clawctl.launch.up import check_stages
+
+    def check(resolved: Recipe) -> None:
+        check_stages(resolved)
+        plan_jobs(RunDir(run.resolve()), resolved, on, "", "", level)
+
+    if dry_run:
+        resolved = load_recipe(recipe, settings)
+        check(resolved)
+        return show_jobs(RunDir(run.resolve()), resolved, on, level)
+    opened, resolved = open_stage("up", run, recipe, settings, level, create=True, check=check)
+    launch(opened, resolved, on, named_code_for_jobs(), level)
+    if not detach:
+        follow(opened, live)
+
+
+def _run_one(recipe: Path, run: Path, stage: str, log_level: str) -> None:
+    from clawctl.launch.jobs import check_is_shared
+    from clawctl.launch.up import up_one
+
+    check_is_shared(run.resolve(), launch_of_job())
+    resolved = load_recipe(recipe)
+    if stage not in resolved.up.stages:
+        raise ClawError(f"up.stages has no stage {stage}", f"choose one of {', '.join(resolved.up.stages)}", 2)
+    up_one(open_run(run, create=False), resolved, recipe, stage, log_level)

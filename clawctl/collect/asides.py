@@ -54,15 +54,15 @@ class Asides:
 
     def add(self, node: Node, exchange: Exchange) -> None:
         """Remember what a main turn says, because another request may quote it."""
-        self._quotes.note(node.user, id(node.tree), exchange.messages, exchange.response, bool(node.tools))
+        self._quotes.note(node.tree.client, id(node.tree), exchange.messages, exchange.response, bool(node.tools))
 
     def add_claim(self, node: Node, claim: Claim, exchange: Exchange) -> None:
         """The words of `node` are only claimed as the next state of its parent."""
-        self._words.claimed(node.user, node.words, id(node.tree))
+        self._words.claimed(node.tree.client, node.words, id(node.tree))
         node.samples, node.claim = samples_of(exchange.response), claim
         claim.parent.pending.append(node)
         if node.samples and claim.same_agent:
-            self._uncertain.setdefault(node.user, deque(maxlen=MOST_UNCERTAIN)).append(node)
+            self._uncertain.setdefault(node.tree.client, deque(maxlen=MOST_UNCERTAIN)).append(node)
 
     def count(self, node: Node) -> None:
         """This claim counts, and the other claims on its parent do not."""
@@ -73,21 +73,21 @@ class Asides:
 
     def win(self, node: Node) -> None:
         """The conversation went on with the words of this claim."""
-        self._words.won(node.user, node.words)
+        self._words.won(node.tree.client, node.words)
         self.count(node)
 
     def lose_others(self, parent: Node, winner: Node) -> None:
         for other in parent.pending:
             if other is not winner and other.claim is not None and not other.settled:
-                self._words.lost(other.user, set(other.words) - set(winner.words))
+                self._words.lost(other.tree.client, set(other.words) - set(winner.words))
 
-    def forget(self, user: str) -> None:
-        self._quotes.forget(user)
-        self._uncertain.pop(user, None)
+    def forget(self, client: str) -> None:
+        self._quotes.forget(client)
+        self._uncertain.pop(client, None)
 
     def look_for_reused(self, node: Node, messages: list[Message]) -> None:
         """Mark claims whose answer this request, which continues none of them, holds as a text: a summary, after a compaction."""
-        for other in self._uncertain.get(node.user, ()):
+        for other in self._uncertain.get(node.tree.client, ()):
             parent = other.claim.parent if other.claim is not None and not other.spoken_on else None
             if parent is None or other is node or parent.opening != node.opening or not parent.tools <= node.tools:
                 continue
@@ -104,7 +104,7 @@ class Asides:
         return max(reversed(likely), key=lambda node: node.spoken_on, default=None)
 
     def _may_be_aside(self, node: Node) -> bool:
-        return self.has_aside_words(node) or (not node.spoken_on and self._words.recur(node.user, node.frames))
+        return self.has_aside_words(node) or (not node.spoken_on and self._words.recur(node.tree.client, node.frames))
 
     def is_aside(self, node: Node, exchange: Exchange) -> bool:
         """Of a turn that closes without a next state: whether it was a request that the client made for itself."""
@@ -126,13 +126,13 @@ class Asides:
         if node.tree.among_tools:
             return True
         begins = "a" not in node.roles  # else it shows a conversation of its own, whose turns were not found
-        return begins and self._quotes.are_about(node.user, id(node.tree), exchange.messages, exchange.response)
+        return begins and self._quotes.are_about(node.tree.client, id(node.tree), exchange.messages, exchange.response)
 
     def has_aside_words(self, node: Node) -> bool:
         """Whether the conversation did not go on with these words somewhere else, and never did."""
         if node.claim is None or node.settled:
             return False
-        return self._words.hold(node.user, node.words, decided=node.claim.parent.exchange is None)
+        return self._words.hold(node.tree.client, node.words, decided=node.claim.parent.exchange is None)
 
 
 def brings_results_alone(node: Node) -> bool:

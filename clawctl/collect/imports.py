@@ -35,7 +35,7 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import Redactor
-from clawctl.run.directory import RunDir, published
+from clawctl.run.directory import RunDir, published, remove
 from clawctl.run.outcomes import scoped
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
@@ -99,7 +99,7 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
             write_turns(target, shard)
     except OSError as error:
         for target in missing:  # no half of a file stays
-            target.unlink(missing_ok=True)
+            remove(target)
         raise ClawError(f"{run.trajectories} cannot be written: {error}", f"free some space and try again; {NOTHING}") from error
     return Imported(turns, before=not missing)
 

@@ -37,6 +37,12 @@ class SessionTree:
     held_out: bool | None = None  # whether it is never trained; None: not decided yet
     rows: list[Callable[[SessionOutcome | None], Turn]] = field(default_factory=list)  # of its closed turns, while they wait
 
+    @property
+    def client(self) -> str:
+        """Among whose requests a client's own calls are looked for: the user's, or those of one episode. Other attempts at a task
+        send the same words, which proves nothing about this one."""
+        return f"{self.user}\n{self.session_id}" if self.is_episode else self.user
+
 
 @dataclass(slots=True, eq=False)
 class Node:

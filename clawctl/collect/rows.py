@@ -7,6 +7,7 @@ from clawctl.collect.canonical import CanonicalRequest, role_of, text_of
 from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.run.holdout import HELD_OUT
+from clawctl.run.images import has_images
 from clawctl.run.outcomes import EPISODE_FAILED, WITHOUT_OUTCOME, SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
@@ -17,6 +18,7 @@ SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"
 NO_TOKEN_IDS = "no token ids"
+IMAGES = "images"  # the trainer reads ids alone: without the pixels, it would compute other logprobs than the engine
 NO_POLICY_VERSION = "no policy version"
 
 
@@ -43,6 +45,7 @@ def untrainable_reason(
         (exchange.status == "cancelled", CANCELLED),
         (_is_cut(exchange, decode), CUT_CALL),
         (exchange.untrainable_reason is not None, exchange.untrainable_reason),
+        (has_images(exchange.messages), IMAGES),
         (not exact, NO_TOKEN_IDS),
         (exchange.policy_version is None, NO_POLICY_VERSION),
         (held_out, HELD_OUT),

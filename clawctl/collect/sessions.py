@@ -316,6 +316,8 @@ class Sessions:
         of_session.remove(tree)
         if not of_session:
             del self._of_session[tree.user, tree.session_id]
+            if tree.is_episode:
+                self._asides.forget(tree.client)
 
     def _add_node(
         self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, match: Match | None, seen: float

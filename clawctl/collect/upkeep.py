@@ -13,6 +13,7 @@ import pyarrow as pa
 from clawctl.collect.merging import merge_shards
 from clawctl.collect.position import Position
 from clawctl.config import Recipe
+from clawctl.run.bucket import is_in_bucket
 from clawctl.run.directory import RunDir, published
 from clawctl.run.done_with import SUFFIX, DoneWith
 from clawctl.run.shards import UnreadableShard, merged_from
@@ -38,6 +39,8 @@ class Upkeep:
 
     def work(self, position: Position) -> None:
         """Finish an interrupted merge, then merge. Raises OSError if the disk fails; the next call resumes."""
+        if is_in_bucket(self.run.root):
+            return  # the collect workers of several hosts would merge the same shards
         self._finish()
         self._done.look()
         stems = [path.stem for path in published(self.run.trajectories, ".parquet") if path.stem <= position.shards_after]

@@ -12,24 +12,29 @@ from clawctl.config.environment import (
     gpus_from_environment,
     is_rank,
     is_stage_of_up,
+    launch_of_job,
     name_code_for_stages,
+    named_code_for_jobs,
     names_code_from_up,
     nodes,
     openclaw_config,
     place_among_ranks,
+    ray_address,
+    secrets_from_environment,
     show_gpus,
     state_folder,
     warning_of_variables,
 )
 from clawctl.config.eval import HARNESS_PREFIXES, EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
+from clawctl.config.machines import MachineConfig, MachinesConfig, TrainerConfig, WorkersConfig
 from clawctl.config.model import DEMO_MODEL, ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.recipe import Recipe, dump_recipe, known_keys, load_recipe
 from clawctl.config.section import Section
 from clawctl.config.serve import LimitsConfig, ServeConfig, UpstreamConfig
-from clawctl.config.train import LoraConfig, TrainConfig
+from clawctl.config.train import LoraConfig, ServiceConfig, TrainConfig
 from clawctl.config.up import UpConfig
 from clawctl.config.variables import gpu_numbers
 
@@ -44,6 +49,8 @@ __all__ = [
     "JudgeConfig",
     "LimitsConfig",
     "LoraConfig",
+    "MachineConfig",
+    "MachinesConfig",
     "ModelConfig",
     "Nodes",
     "PlayConfig",
@@ -51,10 +58,13 @@ __all__ = [
     "Recipe",
     "Section",
     "ServeConfig",
+    "ServiceConfig",
     "SuiteConfig",
     "TrainConfig",
+    "TrainerConfig",
     "UpConfig",
     "UpstreamConfig",
+    "WorkersConfig",
     "default_log_level",
     "dump_recipe",
     "environment_with",
@@ -64,12 +74,16 @@ __all__ = [
     "is_rank",
     "is_stage_of_up",
     "known_keys",
+    "launch_of_job",
     "load_recipe",
     "name_code_for_stages",
+    "named_code_for_jobs",
     "names_code_from_up",
     "nodes",
     "openclaw_config",
     "place_among_ranks",
+    "ray_address",
+    "secrets_from_environment",
     "show_gpus",
     "state_folder",
     "warning_of_variables",

@@ -96,7 +96,10 @@ _NO_CRITIC = Here(dropped="there is no value network")
 _NO_REFERENCE = Here(
     dropped="there is no reference model; `train.ratio_penalty` keeps the policy close to the sampler", near="train.ratio_penalty"
 )
-_NO_ENVIRONMENT = Here(dropped="clawctl runs no environments itself: connect the agent to `clawctl serve`, or use `clawctl play`")
+_ENVIRONMENT = Here(dropped="name it with `clawctl collect --env`: toolcall, terminal, swe, gui, or your own", near="play.env")
+_OF_ENVIRONMENT = Here(
+    dropped="an option of an environment: `play.options: {max_turns: 30}`; docs/environments.md", near="play.options"
+)
 _NOT_CUT = Here(
     dropped="clawctl does not truncate turns; it refuses turns longer than the model's context", near="serve.max_tokens"
 )
@@ -231,8 +234,10 @@ KEYS: dict[str, Here] = {
     **_all("aggregation", Here(dropped="each turn gets its own credit", near="train.advantage")),
     **_all("rollout_function_path", Here(dropped="an argument: `clawctl play file.py:name`")),
     **_all("custom_generate_function_path", Here(dropped="an option: `clawctl play --generate file.py:name`")),
-    **_all("env env_type env_name task_type environment parallel_envs num_envs num_parallel_envs tools_config", _NO_ENVIRONMENT),
-    **_all("rollout.max_steps env.max_steps max_env_steps max_turns swe_bench_path vision_model", _NO_ENVIRONMENT),
+    **_all("env env_type env_name task_type environment", _ENVIRONMENT),
+    **_all("parallel_envs num_envs num_parallel_envs", Here("play.parallel")),
+    **_all("rollout.max_steps env.max_steps max_env_steps max_turns swe_bench_path tools_config", _OF_ENVIRONMENT),
+    **_all("screenshot_backend screenshots vision_model", _OF_ENVIRONMENT),
     **_all("train_files val_files train_file prompt_data dataset dataset_name data_path input_dir", _DATA),
     # judges
     **_all("majority_vote_n num_judges prm_m num_votes", Here("judge.votes")),

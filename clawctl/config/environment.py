@@ -1,7 +1,7 @@
 """Reads environment variables. No other module does."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +101,26 @@ def name_code_for_stages(digest: str) -> None:
 def names_code_from_up(digest: str) -> bool:
     """Whether the `up` that started this stage was told to run this code."""
     return digest in os.environ.get(_NAMED_CODE, "").split(",")
+
+
+def named_code_for_jobs() -> str:
+    """The digests that `name_code_for_stages` has collected, for jobs on other machines."""
+    return os.environ.get(_NAMED_CODE, "")
+
+
+def launch_of_job() -> str | None:
+    """The launch whose job this process is; None if no scheduler started it for `clawctl up --on`."""
+    return os.environ.get("CLAWCTL_LAUNCH") or None
+
+
+def ray_address() -> str | None:
+    """The Ray cluster that this machine uses, as Ray itself reads it."""
+    return os.environ.get("RAY_ADDRESS") or None
+
+
+def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
+    """Those of these variables that are set."""
+    return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def state_folder() -> Path | None:

@@ -15,6 +15,9 @@ class PrivacyConfig(Section):
     but never trained."""
     not_secrets: list[str] = []
     """Exact texts that look like a secret but are not, such as an example in your client's instructions. They are not redacted."""
+    store_images: bool = True
+    """Whether images in captured messages are stored, in `RUN/images`. Redaction reads no images. `false` keeps only their
+    hashes."""
     capture_keys: list[str] | None = None
     """Names of API keys whose conversations are captured (patterns such as `team-*` work). Unset: all."""
     skip_keys: list[str] = []

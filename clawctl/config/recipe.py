@@ -10,6 +10,7 @@ from clawctl.config.collect import CollectConfig
 from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.judge import JudgeConfig
+from clawctl.config.machines import MachinesConfig
 from clawctl.config.model import BUILT_IN, ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
@@ -44,6 +45,8 @@ class Recipe(Section):
     """Which conversations are captured, what is redacted, and how long conversations are kept."""
     up: UpConfig = UpConfig()
     """Which stages `clawctl up` starts."""
+    machines: MachinesConfig = MachinesConfig()
+    """What each stage needs when `clawctl up --on` submits it to a scheduler."""
 
     @property
     def model_name(self) -> str:

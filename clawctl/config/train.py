@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
-from clawctl.config.section import Section
+from clawctl.config.section import HttpUrl, Section
 
 log = logging.getLogger("clawctl")
 
@@ -40,10 +40,45 @@ class LoraConfig(Section):
     server's."""
 
 
+class PriceConfig(Section):
+    prefill: float = Field(ge=0)
+    """Price of a million tokens that are only read: forward passes of the policy and of the teacher."""
+    train: float = Field(ge=0)
+    """Price of a million tokens that are trained on, their prompts included."""
+
+
+class ServiceConfig(Section):
+    url: HttpUrl | None = None
+    """Address of the service. Unset: that of its SDK."""
+    api_key: str | None = None
+    """API key of the service. Unset: the SDK reads its environment variable (`TINKER_API_KEY`, `FIREWORKS_API_KEY`)."""
+    base_model: str | None = None
+    """Name under which the service offers the model of `model.path`. Unset: `model.path` itself."""
+    loss: Literal["sum", "mean"] = "sum"
+    """How the service adds up the loss of a batch. `sum`: over all tokens, as Tinker documents it. `mean`: the mean over tokens of
+    each sequence, then over sequences, as SkyRL's server does. The gradient is the same; a wrong value is refused before a
+    step is saved."""
+    price: PriceConfig | None = None
+    """Prices in your currency, from which the cost of each step is computed."""
+    limit: float | None = Field(None, ge=0)
+    """Training stops before a step that would raise the total cost of this run above this amount. Needs `price`."""
+
+    @model_validator(mode="after")
+    def _check_limit(self) -> Self:
+        if self.limit is not None and self.price is None:
+            raise PydanticCustomError("service", "limit needs price, because a cost cannot be computed without it")
+        return self
+
+
 class TrainConfig(Section):
     backend: str = "local"
-    """What trains: `local`, which is this machine's GPUs or CPUs, an installed package's backend, or your own as `file.py:name`.
-    Also as a section: `{kind: local}`."""
+    """What trains: `local`, which is this machine's GPUs or CPUs; `tinker` or `fireworks`, services on other machines; an installed
+    package's backend; or your own as `file.py:name`. Also as a section: `{kind: tinker, url: https://…}` with the keys of
+    `service`."""
+    service: ServiceConfig | None = None
+    """Settings of the service that trains, for `tinker` and `fireworks`. docs/backends.md describes them."""
+    send_conversations: bool = False
+    """Allow a backend on other machines. It receives the token ids of the trained conversations, which are their words."""
     method: Literal["binary", "grpo", "opd", "opd_topk", "combine", "hybrid"] = "combine"
     """Training method. `binary`: one reward per turn. `grpo`: reward minus the mean reward of its group. `opd`: distil the policy
     with the hint in its prompt, on the sampled tokens. `opd_topk`: the same as a KL over the likeliest tokens at each position.
@@ -213,7 +248,9 @@ class TrainConfig(Section):
             if not isinstance(section := joined.get(name), dict):
                 continue
             own = {key: value for key, value in section.items() if key != "kind"}
-            if wrong := next((key for key in own if name == "backend" or key not in METHODS_OF), None):
+            if name == "backend" and own and section.get("kind") != "local":
+                own = {"service": own}
+            elif wrong := next((key for key in own if name == "backend" or key not in METHODS_OF), None):
                 context = {"name": name, "kind": str(section.get("kind")), "key": wrong}
                 raise PydanticCustomError("train", "{name} {kind} has no setting {key}", context)
             if twice := next((key for key in own if key in data and data[key] != own[key]), None):

@@ -33,6 +33,7 @@ _RECORDS = "use `serve --intercept` to capture, and `--run` for the folder"
 
 VARIABLES: dict[str, Variable] = {
     "CLAWCTL_RUN": _followed("`--run`"),
+    "CLAWCTL_RUN_CACHE": _followed("the folder for this host's part of runs in buckets"),
     "CLAWCTL_LOG_LEVEL": _followed("`--log-level`"),
     "ROLLOUT_LOG_LEVEL": _followed("`--log-level`"),
     "OPENCLAW_LOG_LEVEL": _followed("`--log-level`"),
@@ -85,6 +86,7 @@ _QUIET = frozenset(
     [
         "CLAWCTL_UP",
         "CLAWCTL_NAMED_CODE",
+        "CLAWCTL_LAUNCH",
         "CLAWCTL_MULTIPLEX_FD",
         "CLAWCTL_VLLM_PYTHON",
         "CLAWCTL_URL",
@@ -101,6 +103,7 @@ SAME = {
     "PORT": ("CLAWCTL_PORT", "OPENCLAW_PORT"),
     "API_KEY": ("CLAWCTL_API_KEY", "OPENCLAW_API_KEY"),
     "UPSTREAM_KEY": ("CLAWCTL_UPSTREAM_KEY", "OPENCLAW_UPSTREAM_KEY"),
+    "RUN_CACHE": ("CLAWCTL_RUN_CACHE",),
     "TRAIN_GPUS": ("TRAIN_GPUS",),
     "ROLLOUT_GPUS": ("ROLLOUT_GPUS",),
 }

@@ -112,10 +112,13 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
     "environment",
     "clawctl.environments",
     {
+        "gui": "clawctl.environments.gui.environment:Gui",
         "homework": "clawctl.environments.homework.environment:Homework",
+        "openenv": "clawctl.environments.adapters.openenv:OpenEnv",
         "swe": "clawctl.environments.swe.environment:Swe",
         "terminal": "clawctl.environments.terminal.environment:Terminal",
         "toolcall": "clawctl.environments.toolcall.environment:ToolCall",
+        "verifiers": "clawctl.environments.adapters.verifiers:Verifiers",
         "wishes": "clawctl.environments.wishes.environment:Wishes",
     },
 )

@@ -2,11 +2,14 @@
 
 import re
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from clawctl.environments.asking import Refused, complete, new_client
-from clawctl.environments.sandbox import Ran, Sandbox, SandboxOver
+from clawctl.environments.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
 from clawctl.run.endpoint import Endpoint
 
 SYSTEM = (
@@ -25,10 +28,39 @@ class Worked:
     ending: str  # "done", "turns", "time" or "context", as in `clawctl.run.endings`
     last: str  # its last answer
     steps: dict[str, float] = field(default_factory=dict)  # by turn id: 1 for a command that ended with code 0, else -1
+    log: str = ""  # for people
+
+
+Work = Callable[[str, float], Awaitable[Worked]]  # on an instruction, for so many seconds
+
+
+class ShellAgent(Protocol):
+    """What works on a task in a sandbox: our agent, or a harness."""
+
+    def room(
+        self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
+    ) -> AbstractAsyncContextManager[tuple[Sandbox, Work]]:
+        """A sandbox for one episode, and what lets the agent work there. Raises ClawError, SandboxFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAgent:
+    """Our agent. It makes its model calls outside of the sandbox."""
+
+    most_turns: int
+    command_s: float
+
+    @asynccontextmanager
+    async def room(
+        self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
+    ) -> AsyncIterator[tuple[Sandbox, Work]]:
+        async with open_sandbox(folder, limits, fixed) as sandbox:
+            yield sandbox, partial(work, endpoint, sandbox, self.most_turns, self.command_s)
 
 
 async def work(
-    endpoint: Endpoint, sandbox: Sandbox, instruction: str, most_turns: int, command_s: float, seconds: float = 600.0
+    endpoint: Endpoint, sandbox: Sandbox, most_turns: int, command_s: float, instruction: str, seconds: float = 600.0
 ) -> Worked:
     """Let the model work on the instruction until it submits, or its turns, time or context are used.
 

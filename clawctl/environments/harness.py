@@ -3,29 +3,139 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from clawctl.environments.agent import Worked
-from clawctl.environments.sandbox import Sandbox, SandboxFailed, SandboxOver
-from clawctl.environments.sandbox.bubblewrap import TOOLS, python
+from clawctl.environments import EpisodeFailed
+from clawctl.environments.agent import Work, Worked
+from clawctl.environments.sandbox import Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.bubblewrap import TOOLS, python, search_path
 from clawctl.environments.sandbox.forward import PORT
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 
-FORWARD = f"{TOOLS}/forward.py"
+_FORWARD = f"{TOOLS}/forward.py"
 _MOST_CONNECTIONS = 32
+_MEBIBYTE = 1 << 20
+_LOG = 3000  # characters of a harness's output that are kept
+# Agents hold more than the commands of ours: node and its like reserve gigabytes, and keep caches in their home.
+_LEAST = Limits(memory=2048 * _MEBIBYTE, disk=512 * _MEBIBYTE, processes=512, open_files=8192)
+# Known agents, as their own command lines run them. `MODEL`, `INSTRUCTION` and the addresses are variables of the sandbox.
+KNOWN = {
+    "claude-code": (
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 "
+        'claude -p "$INSTRUCTION" --model "$MODEL" --dangerously-skip-permissions'
+    ),
+    "codex": (
+        "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c model_provider=episode -c "
+        '\'model_providers.episode={name="episode",base_url="\'"$OPENAI_BASE_URL"\'",wire_api="responses",'
+        'env_key="OPENAI_API_KEY"}\' -m "$MODEL" "$INSTRUCTION"'
+    ),
+    "mini-swe-agent": (
+        "MSWEA_CONFIGURED=true MSWEA_COST_TRACKING=ignore_errors LITELLM_LOCAL_MODEL_COST_MAP=True "
+        'mini -m "openai/$MODEL" -y --exit-immediately -t "$INSTRUCTION"'
+    ),
+}
 
 
-def forward_program() -> bytes:
-    return (Path(__file__).parent / "sandbox" / "forward.py").read_bytes()
+@dataclass(slots=True)
+class WayOut:
+    """The unix socket that leads to the model, and what has gone through it."""
+
+    path: Path
+    connections: int = 0
+    refused: str | None = None  # why the server could not be reached, if so
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """A command that works on a task. `see` are folders of this machine that it can read; their programs are on its path."""
+
+    command: str
+    see: tuple[str, ...] = ()
+
+    @asynccontextmanager
+    async def room(
+        self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
+    ) -> AsyncIterator[tuple[Sandbox, Work]]:
+        """A sandbox with the programs of the agent, from which it reaches `endpoint`, and what lets it work there.
+
+        Raises ClawError, SandboxFailed.
+        """
+        limits = replace(
+            limits, memory=max(limits.memory, _LEAST.memory), disk=max(limits.disk, _LEAST.disk),
+            processes=max(limits.processes, _LEAST.processes), open_files=_LEAST.open_files, reserves_memory=True,
+        )  # fmt: skip
+        program = (Path(__file__).parent / "sandbox" / "forward.py").read_bytes()
+        async with (
+            _way_out(endpoint) as way,
+            open_sandbox(folder, limits, {**fixed, _FORWARD: program}, socket=way.path, see=self.see) as sandbox,
+        ):
+            yield sandbox, partial(self._work, endpoint, sandbox, way)
+
+    async def _work(self, endpoint: Endpoint, sandbox: Sandbox, way: WayOut, instruction: str, seconds: float) -> Worked:
+        """Run the command until it ends. The variables say where the model is, and what is to be done.
+
+        Raises SandboxFailed, EpisodeFailed where the agent could not begin, and ClawError if its program is missing.
+        """
+        root = f"http://127.0.0.1:{PORT}{urlsplit(endpoint.url).path.removesuffix('/v1')}"
+        told = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
+        told |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": endpoint.api_key, "MODEL": endpoint.model}
+        told |= {"INSTRUCTION": instruction, "PATH": ":".join([*_program_folders(self.see), search_path()])}
+        try:
+            opened = await sandbox.run([python(), "-I", "-S", _FORWARD], timeout=20)
+            if opened.code != 0:
+                raise SandboxFailed(f"the way to the model could not be opened: {opened.output[-300:]}")
+            ran = await sandbox.run(self.command, seconds, environment=told)
+        except SandboxOver as error:
+            return Worked("time", str(error))
+        said = ran.output[-_LOG:].strip()
+        if ran.code == 127 and not way.connections:
+            cure = "install it on this machine, and name the folder that holds it in the option see"
+            raise ClawError(f"the harness is not in the sandbox: {said[-300:]}", cure)
+        if way.refused is not None:
+            raise EpisodeFailed("server", f"the server could not be reached: {way.refused}")
+        if not way.connections:  # it has not asked the model, so nothing that the model does can be the reason
+            raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {said}")
+        return Worked("time" if ran.timed_out else "done", said, log=f"the harness ended with code {ran.code}:\n{said}\n")
+
+
+def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> Harness:
+    """`command` is a name in KNOWN or a shell command, `see` folders with commas between them. Raises ClawError (exit code 2)."""
+    named = see.split(",") if isinstance(see, str) else see
+    folders = [Path(name.strip()).expanduser() for name in named if name.strip()]
+    for folder in folders:
+        if not folder.is_absolute() or not folder.is_dir() or folder == Path("/"):
+            raise ClawError(f"the option see names {folder}, which is no folder below /", "give the path of a folder", 2)
+    found = tuple(dict.fromkeys(str(path) for folder in folders for path in (folder, *_interpreters(folder))))
+    for folder in map(Path, (*found, *_program_folders(found))):
+        if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # then the commands have a user of their own
+            problem = f"only its owner can read {folder}, and the agent runs as another user"
+            raise ClawError(problem, f"run `chmod -R o+rX {folder}`", 2)
+    return Harness(KNOWN.get(command, command), found)
+
+
+def _interpreters(folder: Path) -> list[Path]:
+    """The Python that a virtual environment was made from: without it, nothing in the environment runs."""
+    settings = [folder / "pyvenv.cfg", *sorted(folder.glob("*/pyvenv.cfg"))]
+    lines = [line.partition("=") for file in settings if file.is_file() for line in file.read_text().splitlines()]
+    homes = [Path(value.strip()).resolve().parent for name, _, value in lines if name.strip() == "home"]
+    return [home for home in homes if home.is_dir() and not home.is_relative_to("/usr") and home != Path("/")]
+
+
+def _program_folders(see: tuple[str, ...]) -> list[str]:
+    """Where programs lie in a virtual environment, in a folder that npm installed to, and in one that holds several of these."""
+    inner = ("bin", "*/bin", "node_modules/node-linux-*/bin", "node_modules/@anthropic-ai/claude-code-linux-*", "node_modules/.bin")
+    return [str(path) for folder in see for pattern in inner for path in sorted(Path(folder).glob(pattern)) if path.is_dir()]
 
 
 @asynccontextmanager
-async def way_out(endpoint: Endpoint) -> AsyncIterator[Path]:
-    """A unix socket that leads to the server of `endpoint`. Raises ClawError if the endpoint needs headers of its own."""
+async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
+    """A unix socket that leads to the server of `endpoint`. Raises ClawError if the endpoint is not that of an episode."""
     parts = urlsplit(endpoint.url)
     if "/e/" not in parts.path:
         raise ClawError("a harness needs the address of an episode", "play it with `clawctl collect --env`")
@@ -42,11 +152,14 @@ async def way_out(endpoint: Endpoint) -> AsyncIterator[Path]:
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with room:
+            way.connections += 1
             try:
                 from_model, to_model = await asyncio.open_connection(parts.hostname, port, ssl=parts.scheme == "https" or None)
-            except OSError:
+            except OSError as error:
+                way.refused = str(error)
                 writer.close()
                 return
+            way.refused = None
             try:
                 await asyncio.gather(carry(reader, to_model), carry(from_model, writer))
             finally:
@@ -54,29 +167,10 @@ async def way_out(endpoint: Endpoint) -> AsyncIterator[Path]:
                 to_model.close()
 
     with tempfile.TemporaryDirectory(prefix="clawctl-") as folder:
-        path = Path(folder) / "model.sock"
-        server = await asyncio.start_unix_server(pass_on, path)
-        os.chmod(path, 0o666)  # the sandbox has a user of its own
+        way = WayOut(Path(folder) / "model.sock")
+        server = await asyncio.start_unix_server(pass_on, way.path)
+        os.chmod(way.path, 0o666)  # the sandbox has a user of its own
         try:
-            yield path
+            yield way
         finally:
             server.close()
-
-
-async def run_harness(command: str, endpoint: Endpoint, sandbox: Sandbox, instruction: str, seconds: float) -> Worked:
-    """Run the command until it ends. The variables say where the model is, and what is to be done. Raises SandboxFailed."""
-    root = f"http://127.0.0.1:{PORT}{urlsplit(endpoint.url).path.removesuffix('/v1')}"
-    told = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
-    told |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": endpoint.api_key, "MODEL": endpoint.model, "INSTRUCTION": instruction}
-    try:
-        opened = await sandbox.run([python(), "-I", "-S", FORWARD], timeout=20)
-        if opened.code != 0:
-            raise SandboxFailed(f"the way to the model could not be opened: {opened.output[-300:]}")
-        ran = await sandbox.run(command, seconds, environment=told)
-    except SandboxOver as error:
-        return Worked("time", str(error))
-    if ran.code == 127:
-        raise ClawError(
-            f"the harness is not in the sandbox: {ran.output[-200:].strip()}", "name the folder of its program in the option see"
-        )
-    return Worked("time" if ran.timed_out else "done", ran.output[-2000:])

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from clawctl.inspect.rows import read_json, shard_rows
+from clawctl.inspect.rows import read_json, read_lines, shard_rows
 from clawctl.inspect.tables import problem_lines, since, sized
-from clawctl.printing import answers, one_line, print_json
+from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.privacy.chosen import captured_rows
 from clawctl.run.directory import FOLDERS, RunDir, published
 
@@ -17,6 +17,7 @@ from clawctl.run.directory import FOLDERS, RunDir, published
 _HOLDS = {
     "captures": "every request and answer: text, token ids, metadata from the client",
     "feedback": "ratings from people, with their comments",
+    "images": "images of captured messages, as they were sent",
     "trajectories": "turns: text, next states, token ids",
     "verdicts": "the judge's verdict on each turn; hints may quote people",
     "policies": "trained weights, and the ids of the turns they learned from",
@@ -46,7 +47,25 @@ def show_data(run: RunDir, as_json: bool) -> None:
     for user in found["users"]:
         counts = [str(user[name]) for name in ("sessions", "turns", "captured")]
         people.add_row(one_line(user["user"], 40), *counts, *(since(user[name], time.time()) for name in ("first", "last")))
-    answers().print(stores, people, *problem_lines(found["problems"]), sep="\n")
+    answers().print(stores, people, *_sent_lines(found["sent"]), *problem_lines(found["problems"]), sep="\n")
+
+
+def _sent_lines(sent: dict[str, dict[str, int]]) -> list[str]:
+    """What left this machine."""
+    return [
+        f"sent to {one_line(place, 80)} for training: {told['tokens']} tokens of conversations in {counted(told['steps'], 'step')}"
+        for place, told in sent.items()
+    ]
+
+
+def _sent(run: RunDir, problems: list[str]) -> dict[str, dict[str, int]]:
+    """The tokens and steps that went to each training service."""
+    found: dict[str, dict[str, int]] = {}
+    for row in read_lines(run.spending, problems):
+        told = found.setdefault(str(row.get("to")), {"tokens": 0, "steps": 0})
+        told["tokens"] += int(row.get("train_tokens") or 0) + int(row.get("prefill_tokens") or 0)
+        told["steps"] += 1
+    return found
 
 
 def look_at_data(run: RunDir) -> dict[str, Any]:
@@ -71,6 +90,7 @@ def look_at_data(run: RunDir) -> dict[str, Any]:
         "since": read_json(run.marker, problems).get("created_at"),
         "stores": stores,
         "users": sorted(users.values(), key=lambda user: user["user"]),
+        "sent": _sent(run, problems),
         "problems": problems,
     }
 

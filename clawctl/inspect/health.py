@@ -82,6 +82,7 @@ def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | N
         "not_trained": not_trained(joined),
         "redacted_by": redacted_by(joined),
         "feed": feed,
+        "jobs": read_json(run.launch, problems) or None,
         "quarantine": quarantined(run),
         "disk_bytes": {name: disk_bytes(run.folder(name)) for name in FOLDERS},
         "disk_free_bytes": free,
@@ -281,6 +282,8 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         *_wanted_lines(found["wanted"]),
         ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
     ]
+    if found["jobs"]:
+        lines.append(("jobs", one_line(_jobs_line(found["jobs"]), 500)))
     unknown = (found["serve"]["health"] or {}).get("unknown_fields")
     if isinstance(unknown, dict) and unknown:
         lines.append(("unknown fields", one_line(_unknown_line(unknown), 300)))
@@ -323,6 +326,12 @@ def _wanted_lines(wanted: dict[str, Any]) -> list[tuple[str, Text]]:
         text = f"keys {first} and {second} want opposite things: their hints pull the policy apart ({conflict['agreement']:+.2f})"
         lines.append(("conflict", one_line(text, 300)))
     return lines
+
+
+def _jobs_line(launch: dict[str, Any]) -> str:
+    """The jobs of `clawctl up --on`, as they were last seen."""
+    jobs = ", ".join(f"{job['stage']} {job['detail'] or job['phase']}" for job in launch["jobs"])
+    return f"{launch['on']}, {since(launch['at'], time.time())}: {jobs or 'none'}; `clawctl up --status` asks again"
 
 
 def _held_out_line(held: dict[str, int]) -> str:

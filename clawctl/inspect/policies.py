@@ -29,6 +29,7 @@ _BEFORE = (
     Column("loss", right=True),
     Column("grad norm", right=True, spare=3),
 )
+_COST = Column("cost", right=True)  # of versions that a service trained
 _AFTER = (Column("gate", spare=1), Column("made", right=True, spare=2))
 
 
@@ -43,8 +44,9 @@ def show_policies(run: RunDir, as_json: bool) -> None:
     page = answers()
     title = counted(len(found), "policy version")
     metrics = metrics_of(found)[:_MOST_METRICS]
-    columns = [*_BEFORE, *(Column(heading, right=True, spare=1) for heading in headings(metrics)), *_AFTER]
-    table = fitting(title, columns, [_cells(row, metrics) for row in shown], page.width, bold=live)
+    priced = any(row["cost"] is not None for row in shown)
+    columns = [*_BEFORE, *[_COST] * priced, *(Column(heading, right=True, spare=1) for heading in headings(metrics)), *_AFTER]
+    table = fitting(title, columns, [_cells(row, metrics, priced) for row in shown], page.width, bold=live)
     page.print(table, *left_out, *_tree(found), *_decisions(shown), *_moves(run), *problem_lines(problems), sep="\n")
 
 
@@ -59,11 +61,12 @@ def headings(metrics: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{suite} {name}" if several else name for suite, name in metrics]
 
 
-def _cells(row: dict[str, Any], metrics: Sequence[tuple[str, str]]) -> list[Text]:
+def _cells(row: dict[str, Any], metrics: Sequence[tuple[str, str]], priced: bool) -> list[Text]:
     version = f"{row['version']}{' ← live' if row['live'] else ''}"
     parent = "" if row["parent"] is None else str(row["parent"])
     cells = [version, parent, str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
-    cells += [_number(row["loss"]), _number(row["grad_norm"]), *(estimate(row, metric) for metric in metrics)]
+    cells += [_number(row["loss"]), _number(row["grad_norm"]), *[_number(row["cost"])] * priced]
+    cells += [estimate(row, metric) for metric in metrics]
     return [one_line(cell, 40) for cell in (*cells, gate_of(row), since(row["created_at"], time.time()))]
 
 
@@ -135,6 +138,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "turns": len(policy.turns),
             "loss": row.get("loss"),
             "grad_norm": row.get("grad_norm"),
+            "cost": row.get("cost"),
             "metrics": measured_by(measured),
             "decision": measured["decision"],
             "compared": measured["compared"],

@@ -16,7 +16,7 @@ from clawctl.judge.journal import Journal
 from clawctl.judge.panel import Panel, together
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.process import stop_on_signals
-from clawctl.run.directory import RunDir, changes, claimed, published, quarantine
+from clawctl.run.directory import RunDir, changes, claimed, is_published, published, quarantine
 from clawctl.run.disk import when_there_is_room
 from clawctl.run.endpoint import check_asked_versions
 from clawctl.run.reward import signs
@@ -125,7 +125,7 @@ class _Worker:
         except OSError as error:  # a full disk has no room for the lock: the next look tries again
             log.error("cannot process %s: %s", path.name, error)
             return None
-        if not mine or self._verdicts(path.stem).exists() or not path.exists():
+        if not mine or is_published(self._verdicts(path.stem)) or not path.exists():
             return None
         try:
             turns = await asyncio.to_thread(read_evidence, path)

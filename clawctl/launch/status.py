@@ -62,26 +62,28 @@ class LiveStatus:
             age = _lasted(time.monotonic() - one.began) if one.runs else ""
             last = _ORDINARY.sub("", self._last.get(one.stage, ""))
             table.add_row(one.stage, state, age, str(one.starts), one_line(hidden(last), 300))
-        return Group(Text(""), one_line(self._facts(), 400), table, one_line(f"up: {self._last.get('up', '')}", 300), self._help())
-
-    def _facts(self) -> str:
-        """The address, the versions and what waits, as far as they are on disk."""
-        run = self._run
-        live, newest = readable_live(run), max(list_versions(run), default=None) if run.policies.exists() else None
-        url = (read_object(run.server) or {}).get("url")
-        feed, position = read_object(run.feed_counts) or {}, read_object(run.position) or {}
-        parts = [str(url)] if url else []
-        parts.append("no version is live" if live is None else f"version {live} is live")
-        parts += [f"{newest} is the newest"] if newest not in (None, live) else []
-        still_open = position.get("open")
-        if isinstance(still_open, dict) and isinstance(still_open.get("turns"), int):
-            parts.append(f"{counted(still_open['turns'], 'turn')} in open sessions")
-        if isinstance(feed.get("waiting"), int):
-            parts.append(f"{feed['waiting']} wait for the trainer, {feed.get('used', 0)} trained")
-        return " · ".join(parts)
+        return Group(
+            Text(""), one_line(facts_of_run(self._run), 400), table, one_line(f"up: {self._last.get('up', '')}", 300), self._help()
+        )
 
     def _help(self) -> Text:
         return Text(f"Ctrl-C stops all stages; the log is {self._run.log('up')}", "dim")
+
+
+def facts_of_run(run: RunDir) -> str:
+    """The address, the versions and what waits, as far as they are on disk."""
+    live, newest = readable_live(run), max(list_versions(run), default=None) if run.policies.exists() else None
+    url = (read_object(run.server) or {}).get("url")
+    feed, position = read_object(run.feed_counts) or {}, read_object(run.position) or {}
+    parts = [str(url)] if url else []
+    parts.append("no version is live" if live is None else f"version {live} is live")
+    parts += [f"{newest} is the newest"] if newest not in (None, live) else []
+    still_open = position.get("open")
+    if isinstance(still_open, dict) and isinstance(still_open.get("turns"), int):
+        parts.append(f"{counted(still_open['turns'], 'turn')} in open sessions")
+    if isinstance(feed.get("waiting"), int):
+        parts.append(f"{feed['waiting']} wait for the trainer, {feed.get('used', 0)} trained")
+    return " · ".join(parts)
 
 
 def _lasted(seconds: float) -> str:

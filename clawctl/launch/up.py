@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clawctl.backoff import backoff_s
-from clawctl.config import Recipe, environment_with
+from clawctl.config import Recipe, TrainerConfig, environment_with
 from clawctl.errors import ClawError
 from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
@@ -53,6 +53,17 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
     """Run the stages of `recipe.up.stages` until they are done or a signal stops them. With `live`, stdout is a terminal and shows
     their status instead of their log. Raises ClawError if a stage refuses its
     recipe (exit code 2); such a stage is not restarted."""
+    check_stages(recipe)
+    with sole_worker(run, "up"), _log_file(run.log("up")) as file:
+        status = LiveStatus(run) if live else None
+        log = MergedLog(file, status)
+        children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]
+        with status.follow(children) if status is not None else contextlib.nullcontext():
+            asyncio.run(_supervise(children, log))
+
+
+def check_stages(recipe: Recipe) -> None:
+    """Whether the stages of `up.stages` fit together. Raises ClawError (exit code 2)."""
     if recipe.gate is not None and "eval" not in recipe.up.stages:
         raise ClawError(
             "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
@@ -61,12 +72,20 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
         raise ClawError("up.stages has play, but the recipe names no environment", "set play.env", 2)
     if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
         raise one_version_trouble(asked)
-    with sole_worker(run, "up"), _log_file(run.log("up")) as file:
-        status = LiveStatus(run) if live else None
-        log = MergedLog(file, status)
-        children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]
-        with status.follow(children) if status is not None else contextlib.nullcontext():
-            asyncio.run(_supervise(children, log))
+
+
+def up_one(run: RunDir, recipe: Recipe, recipe_path: Path, stage: str, log_level: str) -> None:
+    """Run one stage as `up` does, as a job of `--on`: what it prints goes to stderr, without secrets. Raises ClawError."""
+    log = MergedLog()
+    words = [*command(stage, run, recipe_path, log_level), *(_of_trainer(recipe.machines.train) if stage == "train" else [])]
+    asyncio.run(_supervise([Child(stage, words, run, recipe, log)], log))
+
+
+def _of_trainer(machine: TrainerConfig) -> list[str]:
+    """The options with which `clawctl train` uses what the scheduler gave it."""
+    if machine.gpus + machine.nodes > 2 and machine.gpus:
+        return ["--gpus", "all"]
+    return ["--processes", "1"] if machine.nodes > 1 else []
 
 
 def _log_file(path: Path) -> TextIO:
@@ -85,20 +104,24 @@ def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[
 
 class MergedLog:
     """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`. With a
-    `status`, that shows what matters of them instead of stderr."""
+    `status`, that shows what matters of them instead of stderr. Without a `file`, stderr is one, so no secret may go there."""
 
-    def __init__(self, file: TextIO, status: LiveStatus | None = None):
+    def __init__(self, file: TextIO | None = None, status: LiveStatus | None = None):
         self._file, self._status = file, status
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def say(self, stage: str, line: str) -> None:
         text = plain(line, _LONGEST_LINE)
+        if self._file is None:
+            text = hidden(text)
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not stop the stages
             if self._status is not None:
                 self._status.heard(stage, text)
             else:
                 self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
         with contextlib.suppress(OSError):  # a key that serve shows once is shown on the terminal only
+            if self._file is None:
+                return
             self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>7} | {hidden(text)}\n")
             self._file.flush()
 
@@ -154,7 +177,7 @@ class Child:
             stderr=asyncio.subprocess.STDOUT,
             env=environment_with({"PYTHONUNBUFFERED": "1", "CLAWCTL_UP": "1"}),
             start_new_session=True,
-            preexec_fn=_die_with_parent(),
+            preexec_fn=die_with_parent(),
         )
         self.last_pid = self.process.pid
         self.log.say("up", f"{self.stage} runs as process {self.last_pid}")
@@ -259,7 +282,7 @@ async def _all_ended(children: list[Child]) -> None:
         await asyncio.sleep(0.05)
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """The function for a child to call before it becomes its stage: it requests SIGKILL for the death of its parent. None if not on
     Linux.
 

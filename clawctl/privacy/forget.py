@@ -21,13 +21,15 @@ from clawctl.errors import ClawError
 from clawctl.privacy.chosen import Chosen, Wish, choose
 from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
 from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
+from clawctl.run.bucket import refuse_in_bucket
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published, sole_worker
+from clawctl.run.images import remove_unused
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.policies import list_versions, read_policy
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
-_LEFT_ALONE = ("policies", "locks", "logs", "captures", "feedback", "episodes", "trajectories")
+_LEFT_ALONE = ("policies", "locks", "logs", "captures", "images", "feedback", "episodes", "trajectories")
 _PATIENCE_S = 120.0  # for workers that were asked to end: a step of training may take a while
 _LOOK_S = 0.05  # shorter than any supervisor waits before it starts a worker again
 
@@ -51,6 +53,7 @@ def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_wor
     Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited
     for.
     """
+    refuse_in_bucket(run.root, "forget", "docs/storage.md says how to delete a conversation there")
     stages = () if dry_run else ("collect", "train", "eval")
     with _at_rest(run, stages, end_workers):
         chosen = choose(run, wish) if wish is not None else Chosen()
@@ -63,6 +66,8 @@ def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_wor
             if chosen.turn_ids or chosen.unreadable:
                 _record(run, done)
                 _remove(run, wish, chosen, done)
+            if removed := len(remove_unused(run)):  # also what an earlier `forget` that was broken off left
+                done.files["images"] = removed
             if done.way_back is not None:
                 go_back(run, done.way_back)
         return done

@@ -6,7 +6,7 @@ from pathlib import Path
 import orjson
 
 from clawctl.run.checksums import read_object, sealed
-from clawctl.run.directory import RunDir, publish_bytes, published, remove_folder
+from clawctl.run.directory import RunDir, publish_bytes, published, remove
 from clawctl.run.lineage import read_lineage
 from clawctl.run.lines import read_lines
 from clawctl.run.names import number_of, numbers_in
@@ -58,7 +58,7 @@ def go_back(run: RunDir, way: WayBack) -> None:
         return step > way.to_version or step in removed
 
     for step in filter(goes, numbers_in(run.checkpoints)):
-        remove_folder(run.checkpoint(step))
+        remove(run.checkpoint(step))
     if run.steps.exists():
         rows = [row for row in read_lines(run.steps) if not goes(row.get("step", 0))]
         publish_bytes(run.steps, b"".join(sealed(orjson.dumps(row)) + b"\n" for row in rows))
@@ -71,7 +71,7 @@ def go_back(run: RunDir, way: WayBack) -> None:
     for version in way.removed_versions:
         run.eval_record(version).unlink(missing_ok=True)
     for version in reversed(way.removed_versions):
-        remove_folder(run.version_folder(version))
+        remove(run.version_folder(version))
 
 
 def _step_of(path: Path) -> int:

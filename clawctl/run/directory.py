@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from clawctl.errors import ClawError
 from clawctl.run.names import is_policy_name
 from clawctl.run.rows import DEFAULT_POLICY, RUN_VERSION
+from clawctl.run.storage import storage_of
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ FOLDERS = (
     "captures",
     "feedback",
     "episodes",
+    "images",
     "trajectories",
     "verdicts",
     "policies",
@@ -76,6 +78,7 @@ class RunDir:
     captures = _Place("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
     feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
     episodes = _Place("episodes")  # `<worker>-<n>.jsonl`: what is played; a worker appends a line before its episode begins
+    images = _Place("images")  # `<sha256>`: serve stores each image of a captured message once
     position = _Place("collect.json")  # how far collect has read the captures
     holdout = _Place("holdout.json")  # the shares of held-out sessions, each with the time from which it counts
     trajectories = _Place("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
@@ -84,6 +87,8 @@ class RunDir:
     quarantine = _Place("quarantine")  # files that could not be read, each with the reason next to it
     locks = _Place("locks")
     logs = _Place("logs")
+    launch = _Place("launch.json")  # the jobs of `clawctl up --on`, as they were last seen
+    job_output = _Place("logs", "jobs")  # what those jobs print
 
     policies = _Place("policies", own=True)  # `<version>/`: train publishes
     live = _Place("policies", "LIVE", own=True)  # one line: the version that serves
@@ -94,6 +99,7 @@ class RunDir:
     checkpoints = _Place("train", "checkpoints", own=True)  # `<step>/`
     ledger = _Place("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once
     steps = _Place("train", "steps.jsonl", own=True)  # the numbers of each step
+    spending = _Place("train", "spending.jsonl")  # what each step costs at a training service
     records = _Place("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
     feed_counts = _Place("train", "feed.json", own=True)  # what became of the turns that the trainer read
     trained_marks = _Place("train", "identical.bin", own=True)  # hashes of trained turns
@@ -159,9 +165,9 @@ class RunDir:
         return self.lock(stage).with_suffix(".owner")
 
 
-def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY) -> RunDir:
+def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shards: bool = True) -> RunDir:
     """Open `root` for the policy of this name, making it if `create`. Refuses a newer schema version and a filesystem without locks
-    or rename."""
+    or rename. `shards`: whether the caller reads turns and verdicts, which a run in a bucket has to fetch."""
     os.umask(0o077)  # everything that this process writes from now on, also logs and library files, is its owner's only
     run = RunDir(root.resolve()).of(policy)
     if not run.marker.exists():
@@ -180,12 +186,13 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY) -> R
             _mark(run, found.get("created_at"))
         _make_folders(run)  # those that an older clawctl did not know
         _sweep(run)
+    storage_of(run.root).follow(shards)
     return run
 
 
 def _is_foreign(path: Path) -> bool:
     """Whether a file shows that a folder without `run.json` does not belong to a run. The marker itself may be incomplete."""
-    return path.name not in (*FOLDERS, "recipe.yaml") and not path.name.startswith(".run.json.")
+    return path.name not in (*FOLDERS, "recipe.yaml", ".bucket") and not path.name.startswith(".run.json.")
 
 
 def _sweep(run: RunDir) -> None:
@@ -248,7 +255,7 @@ def publish(path: Path, write: Callable[[Path], None]) -> None:
         write(temporary)
         os.chmod(temporary, 0o600)
         sync(temporary)
-        os.replace(temporary, path)
+        storage_of(path).publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
@@ -262,8 +269,8 @@ def _write_bytes(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Like `publish`, for a folder. An existing folder is kept, because an earlier writer published the same content."""
+def publish_folder(path: Path, write: Callable[[Path], None]) -> bool:
+    """Like `publish`, for a folder. False if there was one: it is kept, because an earlier writer published the same content."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = _temporary(path)
     temporary.mkdir(mode=0o700)
@@ -272,16 +279,16 @@ def publish_folder(path: Path, write: Callable[[Path], None]) -> None:
         for file in (p for p in temporary.rglob("*") if p.is_file()):
             sync(file)
         sync(temporary)
-        if not path.exists():
-            os.rename(temporary, path)
+        mine = storage_of(path).publish_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync(path.parent)
+    return mine
 
 
 def move(source: Path, target: Path) -> None:
     """Give a file or folder that is on the disk already another name, in one step."""
-    os.replace(source, target)
+    storage_of(source).move(source, target)
 
 
 def link(source: Path, target: Path) -> None:
@@ -292,11 +299,15 @@ def link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def remove_folder(folder: Path) -> None:
-    """Rename, then remove: half a folder must never look like a whole one. Raises OSError."""
-    doomed = folder.with_name(f".{folder.name}.removed.tmp")
-    os.replace(folder, doomed)
-    shutil.rmtree(doomed)
+def remove(path: Path) -> None:
+    """Remove a published file or folder, if it is there. A folder is renamed first: half of one must never look like a whole one.
+    Raises OSError."""
+    storage_of(path).remove(path)
+
+
+def is_published(path: Path) -> bool:
+    """Whether any worker has published this file or folder by now. Raises OSError."""
+    return storage_of(path).exists(path)
 
 
 def _temporary(path: Path) -> Path:
@@ -333,7 +344,7 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
         if not target.exists():
             break
         target = run.quarantine / f"{path.parent.name}-{path.stem}~{number}{path.suffix}"
-    os.replace(path, target)
+    move(path, target)
     try:
         publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
     except OSError as error:  # a full disk: the damaged file is moved anyway
@@ -347,16 +358,8 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
 @contextmanager
 def claimed(run: RunDir, name: str) -> Iterator[bool]:
     """True while this process holds the lock `name`, False if another worker does. The lock of a dead worker is released."""
-    lock = FileLock(run.lock(name))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
+    with storage_of(run.root).claim(run.lock(name)) as mine:
+        yield mine
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from clawctl.errors import ClawError
+from clawctl.run.storage import StorageUnreachable
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -23,23 +24,35 @@ def is_full(error: BaseException) -> bool:
     return any(f"os error {number}" in str(error) for number in _FULL) or "No space left on device" in str(error)
 
 
+def is_temporary(error: BaseException) -> bool:
+    """Whether the same write may work later: the disk is full, or the bucket of the run cannot be reached."""
+    return is_full(error) or isinstance(error, StorageUnreachable)
+
+
 def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event | None = None) -> T:
-    """The result of `work`, retried every second while the disk is full. The problem and its end are logged once. Raises other
-    errors, and ClawError if `stop` is set meanwhile."""
-    waits = False
+    """The result of `work`, retried every second while the disk is full or the bucket is away. The problem and its end are logged
+    once. Raises other errors, and ClawError if `stop` is set meanwhile."""
+    waits: Exception | None = None
     while True:
         try:
             result = work()
         except Exception as error:
-            if not is_full(error):
+            if not is_temporary(error):
                 raise
             if stop is not None and stop.is_set():
-                raise ClawError(f"stopped because the disk is full: {what} is not written", MAKE_ROOM) from error
-            if not waits:
+                raise _stopped(what, error) from error
+            if waits is None:
                 log.error("cannot write %s, retrying every second: %s", what, error)
-            waits = True
+            waits = error
             (stop or threading.Event()).wait(_AGAIN_S)
         else:
-            if waits:
-                log.warning("the disk has space again: %s is written", what)
+            if waits is not None:
+                better = "the disk has space again" if is_full(waits) else "the bucket answers again"
+                log.warning("%s: %s is written", better, what)
             return result
+
+
+def _stopped(what: str, error: Exception) -> ClawError:
+    if isinstance(error, StorageUnreachable):
+        return ClawError(f"stopped because the bucket cannot be reached: {what} is not written", f"start again later: {error}")
+    return ClawError(f"stopped because the disk is full: {what} is not written", MAKE_ROOM)

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.policies import live_version, read_policy
 
 _log = logging.getLogger(__name__)
+_ALL_ADDRESSES = ("0.0.0.0", "::", "")
 _ONE_VERSION_FIX = (
     "set judge.endpoint and judge.model to another server (a gate needs eval.endpoint too), or train an adapter (train.lora), "
     "of which vLLM serves several versions"
@@ -52,8 +54,19 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
 
 
 def announce(run: RunDir, host: str, port: int) -> None:
-    """Write the address of the server."""
-    publish_bytes(run.server, sealed(orjson.dumps({"url": f"http://{host}:{port}/v1", "pid": os.getpid()})))
+    """Write the address of the server. One that listens on all addresses is announced with the one that other machines reach."""
+    url = f"http://{own_address() if host in _ALL_ADDRESSES else host}:{port}/v1"
+    publish_bytes(run.server, sealed(orjson.dumps({"url": url, "pid": os.getpid()})))
+
+
+def own_address() -> str:
+    """The address at which other machines reach this one: that of its route to them, else its name. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # reserved for documentation (RFC 5737)
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
 
 
 def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> Endpoint:

@@ -5,13 +5,12 @@ model. If they fail before they start to work, they remove what they wrote.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
 
 from clawctl.config import is_stage_of_up
 from clawctl.errors import ClawError
-from clawctl.run.directory import RunDir, claimed, publish_bytes
+from clawctl.run.directory import RunDir, claimed, publish_bytes, remove
 from clawctl.run.policies import list_versions, read_policy
 
 
@@ -74,6 +73,5 @@ def _is_trained(run: RunDir) -> bool:
 def _let_go(run: RunDir) -> None:
     """Remove version 0, which contains no weights, and LIVE, which names it."""
     for name in ("LIVE", "moves.jsonl"):
-        (run.policies / name).unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
-        rmtree(run.version_folder(0))
+        remove(run.policies / name)
+    remove(run.version_folder(0))

@@ -6,6 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from clawctl.errors import Damaged
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import published
 from clawctl.run.names import open_to_append
+from clawctl.run.storage import storage_of
 
 CHUNK = 1 << 18  # bytes read at a time
 
@@ -22,11 +24,16 @@ def append_lines(path: Path, lines: Sequence[bytes], to_disk: bool = True) -> No
 
     What a killed writer left of a line is cut off first. Raises OSError, also if the file is a link.
     """
+    data = b"".join(line + b"\n" for line in lines)
+    storage_of(path).append(path, data, partial(_append, path, data, to_disk))
+
+
+def _append(path: Path, data: bytes, to_disk: bool) -> None:
     descriptor = open_to_append(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         _end_line(path, descriptor)
-        _write_whole(descriptor, b"".join(line + b"\n" for line in lines))
+        _write_whole(descriptor, data)
         if to_disk:
             os.fsync(descriptor)
     finally:

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from filelock import FileLock
 
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
-from clawctl.run.directory import RunDir, publish_bytes, publish_folder
+from clawctl.run.directory import RunDir, publish_folder
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.names import counted, is_policy_name, named, number_of, numbers_in
 from clawctl.run.rows import DEFAULT_POLICY, Policy
+from clawctl.run.storage import storage_of
 
 _PATIENCE_S = 10.0
 
@@ -108,6 +108,7 @@ def check_policy(run: RunDir, version: int) -> None:
     """Raises ClawError if a file of a published version has changed. A version without checksums is not checked."""
     folder = run.version_folder(version)
     try:
+        storage_of(folder).complete(folder)
         ready = (folder / "READY").read_bytes()
         if ready:
             check_folder(folder, read_sealed(ready)["files"])
@@ -154,12 +155,15 @@ def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | N
     """
     if version not in list_versions(run):
         raise ClawError(f"policy {PolicyId(run.policy, version)} is not published", f"choose one of {list_versions(run)}", 2)
-    with FileLock(run.lock("live"), timeout=_PATIENCE_S):
-        before = readable_live(run)
+    storage = storage_of(run.live)
+    with storage.exclusive(run.lock("live"), _PATIENCE_S):
+        seen = storage.latest(run.live)
+        before = _readable(seen)
         if only_from is not None and before != only_from:
             raise LiveMoved(f"LIVE names {before}, not {only_from}")
         made = {"from_made": _made_at(run, before), "to_made": _made_at(run, version)}  # numbers may be used again: `setback`
-        publish_bytes(run.live, f"{version}\n".encode())
+        if not storage.swap(run.live, f"{version}\n".encode(), seen):
+            raise LiveMoved(f"LIVE moved away from {before} meanwhile")
         append_lines(run.moves, [sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **made}))])
     return before
 
@@ -185,8 +189,15 @@ def live_version(run: RunDir) -> int | None:
 def readable_live(run: RunDir) -> int | None:
     """The live version, or None if LIVE is missing or damaged."""
     try:
-        return live_version(run)
-    except ClawError:  # broken by hand: this move repairs it
+        return _readable(run.live.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _readable(live: bytes | None) -> int | None:
+    try:
+        return None if live is None else int(live)
+    except ValueError:  # broken by hand: the next move repairs it
         return None
 
 

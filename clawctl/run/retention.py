@@ -120,7 +120,8 @@ def _stored(run: RunDir) -> list[Stored]:
     ]
     # A rating is younger than its turn, so a file is as old as its turns, or younger.
     ratings = [entry for path in _rating_files(run) if (entry := _entry(path))]
-    return [*captures.values(), *ratings, *shards, *(entry for entry in aside if entry is not None)]
+    images = [entry for path in run.images.glob("*") if not path.name.startswith(".") and (entry := _entry(path))]
+    return [*captures.values(), *images, *ratings, *shards, *(entry for entry in aside if entry is not None)]
 
 
 def _rating_files(run: RunDir) -> list[Path]:

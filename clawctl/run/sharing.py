@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import orjson
 
 from clawctl.run.checksums import read_object, sealed
-from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.directory import RunDir, publish_bytes, remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +42,4 @@ def begin_share(run: RunDir, version: int, share: float) -> Share:
 
 
 def end_share(run: RunDir) -> None:
-    run.shared.unlink(missing_ok=True)
+    remove(run.shared)

@@ -27,6 +27,7 @@ from starlette.types import Receive, Scope, Send
 from clawctl.config import Recipe
 from clawctl.run.capabilities import episode_secret
 from clawctl.run.directory import RunDir
+from clawctl.run.images import has_images
 from clawctl.run.keys import KeyRing
 from clawctl.run.model_files import model_file
 from clawctl.serve.about import About
@@ -35,6 +36,7 @@ from clawctl.serve.bodies import BodyReader
 from clawctl.serve.capture import Capture
 from clawctl.serve.control import CONTROLS, control, score, score_ids
 from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, ShownToken, chat, completions, messages, responses
+from clawctl.serve.dialects.fields import NO_IMAGES
 from clawctl.serve.episodes import Replay, Retries, capability_in, hints_of, is_capability, never, opened, sampling_rule
 from clawctl.serve.hints import agent_of, client_of, read_hints
 from clawctl.serve.hosts import Cors, Hosts
@@ -222,13 +224,15 @@ class Gateway:
         if visit.episode is not None:
             visit.digest = blake2b(raw, digest_size=16).digest()
         if length:
-            await self._vetting.check(key, visit.api, raw, live.max_context)
+            await self._vetting.check(key, visit.api, raw, live.max_context, live.capabilities.images)
         body = await self._lines.run(key, length, partial(parse, raw))
         if visit.api == "responses":
             body = self._stored.with_items(key, body)
         ask = await self._lines.run(key, length, partial(READERS[visit.api], body, self._recipe.model_name))
         visit.unknown = ask.unknown
         self._metrics.unknown.count(visit.api, ask.unknown)
+        if live.capabilities.images is False and has_images(ask.messages):
+            raise Refusal(400, NO_IMAGES, "messages")
         if not length:
             check_ask(ask)
         return replace(ask, key=key, size=len(raw))

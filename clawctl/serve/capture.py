@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Baton, Decode, Redactor
 from clawctl.run.checksums import sealed
+from clawctl.run.images import has_images, without_bytes
 from clawctl.run.lines import LineWriter
 from clawctl.run.rows import Exchange
 
@@ -35,8 +37,12 @@ _Waiting = tuple[Exchange, Any, "asyncio.Future[None]"]
 class Capture:
     """Writes to `folder`, one line an exchange. With `folder` None nothing is written."""
 
-    def __init__(self, folder: Path | None, privacy: PrivacyConfig, decode: Decode | None = None) -> None:
-        """`decode`: the text of token ids, so that it is redacted as well; None if no tokenizer is known."""
+    def __init__(
+        self, folder: Path | None, privacy: PrivacyConfig, decode: Decode | None = None, images: Path | None = None
+    ) -> None:
+        """`decode`: the text of token ids, so that it is redacted as well; None if no tokenizer is known. `images`: the folder of
+        images; None: only their hashes are kept."""
+        self._images = images if privacy.store_images else None
         self._privacy = privacy
         self._baton, self._decode = Baton(), decode
         self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on, not_secrets=privacy.not_secrets)
@@ -107,6 +113,8 @@ class Capture:
 
     def _keep(self, exchange: Exchange, unwritten: Any) -> None:
         try:
+            if has_images(exchange.messages):
+                exchange = replace(exchange, messages=without_bytes(exchange.messages, self._images))
             with self._baton:
                 redacted = self._redactor.exchange(exchange, unwritten)
             line = sealed(orjson.dumps(redacted))

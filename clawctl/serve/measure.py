@@ -6,6 +6,7 @@ from typing import Any, Final
 import orjson
 
 from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.images import check_images
 
 BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a request with more of them than its context can hold is not worth reading
 BESIDE: Final = 1 << 20  # bytes of a body besides its prompt
@@ -77,6 +78,7 @@ def check_ask(ask: Ask, max_context: int | None = None, count_tokens: CountToken
     for name, value in ask.echo.items():
         if name not in _NOT_REPEATED and isinstance(value, str | list | dict) and len(orjson.dumps(value)) > _MOST_ECHO:
             raise Refusal(400, f"'{name}' may have at most {_MOST_ECHO >> 10} KB", name)
+    check_images(ask.messages)
     _check_values(ask)
     if max_context is not None:
         _check_length(ask, max_context, count_tokens)

@@ -36,7 +36,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
     logging.getLogger("uvicorn.error").setLevel("ERROR")  # its warnings are one a malformed request
     engine = start_engine(run, recipe)
     versions = Versions(run, engine, pin)
-    capture = Capture(run.captures if intercept else None, recipe.privacy, IdReader(recipe.model_path))
+    capture = Capture(run.captures if intercept else None, recipe.privacy, IdReader(recipe.model_path), run.images)
     gateway = Gateway(run, recipe, key, versions, capture)
     sys.setswitchinterval(_SWITCH_S)
     try:

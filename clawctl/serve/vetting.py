@@ -2,8 +2,8 @@
 
 Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process starts
 with the first long body and checks one at a time, and keys take turns. It runs `python -m clawctl.serve.vetting SETTINGS` and reads
-two parts at a time from standard input, each behind its length (4 bytes, big-endian): {"api", "max_context"} and a body. It answers
-with one part: nothing, or the refusal as a JSON list. It ends with its input.
+two parts at a time from standard input, each behind its length (4 bytes, big-endian): a body, and before it {"api", "max_context",
+"images"}. It answers with one part: nothing, or the refusal as a JSON list. It ends with its input.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ from typing import Any, BinaryIO, Final
 
 import orjson
 
+from clawctl.run.images import has_images
 from clawctl.serve.dialects import Ask, Refusal, chat, completions, messages, responses
+from clawctl.serve.dialects.fields import NO_IMAGES
 from clawctl.serve.measure import CountTokens, check_ask, parse
 from clawctl.serve.turns import Turns
 
@@ -36,11 +38,12 @@ class Vetting:
         self._turns = Turns()
         self._process: asyncio.subprocess.Process | None = None
 
-    async def check(self, key: str, api: str, raw: bytes, max_context: int | None) -> None:
-        """Raises Refusal for a body that cannot be understood or is too much. `api` names the dialect."""
+    async def check(self, key: str, api: str, raw: bytes, max_context: int | None, images: bool | None = None) -> None:
+        """Raises Refusal for a body that cannot be understood or is too much. `api` names the dialect; `images`: whether the model
+        accepts any."""
         async with self._turns.of(key):
             try:
-                refusal = await self._ask(orjson.dumps({"api": api, "max_context": max_context}), raw)
+                refusal = await self._ask(orjson.dumps({"api": api, "max_context": max_context, "images": images}), raw)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self.stop()
                 _log.warning("cannot inspect a request body of %d bytes: %s", len(raw), type(error).__name__)
@@ -101,6 +104,8 @@ def main(settings: dict[str, Any], requests: BinaryIO, refusals: BinaryIO) -> No
 def _refusal_of(head: dict[str, Any], raw: bytes, model: str, count: CountTokens | None) -> bytes:
     try:
         ask = READERS[head["api"]](parse(raw), model)
+        if head["images"] is False and has_images(ask.messages):
+            raise Refusal(400, NO_IMAGES, "messages")
         check_ask(ask, head["max_context"], count)
     except Refusal as refusal:
         return orjson.dumps([refusal.status, refusal.message, refusal.param, refusal.code])

@@ -32,6 +32,7 @@ class Admission:
     config: TrainConfig
     texts: Texts  # of the trained model
     own: Origin  # the known facts about the trained model
+    plain: bool = False  # the trainer computes logprobs at temperature 1 over the whole vocabulary only
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints that a turn with a reward is trained without
     _known: set[Origin] = field(default_factory=set)
 
@@ -128,6 +129,10 @@ class Admission:
             raise TurnRefused("greedy")
         if turn.top_p < 1 or turn.top_k > 0:
             raise TurnRefused("sampled with top-p or top-k")
+        if self.plain and turn.temperature != 1:
+            raise TurnRefused("not sampled at temperature 1, which this backend needs")
+        if self.plain and turn.allowed is not None:
+            raise TurnRefused("a structured answer, which this backend cannot train")
         if any(not 0 <= token < self.texts.vocabulary for token in (*prompt, *completion)):
             raise TurnRefused("ids outside the vocabulary")
         if self.texts.context is not None and len(prompt) + len(completion) > self.texts.context:

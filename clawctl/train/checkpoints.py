@@ -77,8 +77,11 @@ def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> 
         files = checksums_of(checkpoint, leave_out=(NAME, "sharded"))  # one has its own, the other lies on many hosts
         (checkpoint / "state.json").write_bytes(sealed(orjson.dumps({**state, "files": files})))
 
-    publish_folder(run.checkpoint(state["step"]), fill)
-    return run.checkpoint(state["step"])
+    checkpoint = run.checkpoint(state["step"])
+    if not publish_folder(checkpoint, fill) and read_state(checkpoint)["policy"] != orjson.loads(orjson.dumps(state["policy"])):
+        problem = f"another trainer has committed step {state['step']}, so this one's is discarded"
+        raise ClawError(problem, "run one trainer; it continues from that step")
+    return checkpoint
 
 
 def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, snapshot: Snapshot, about: dict[str, Any]) -> Path:

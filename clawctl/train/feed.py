@@ -31,17 +31,18 @@ from clawctl.train.ledger import given_back, read_ledger, write_skipped
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
 from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
-from clawctl.trainers import Texts
+from clawctl.trainers import Model, Texts
 
 log = logging.getLogger("clawctl.train")
 
 OTHER_POLICY = "sampled by another policy"
 
 
-def open_feed(run: RunDir, recipe: Recipe, texts: Texts) -> "Feed":
+def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
     """The feed of a trainer that continues from the tip of the lineage."""
     lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
-    return Feed(run, recipe.train, texts, read_ledger(run, lineage), own, given_back=given_back(run, lineage))
+    used, again = read_ledger(run, lineage), given_back(run, lineage)
+    return Feed(run, recipe.train, model.texts, used, own, given_back=again, plain=model.plain)
 
 
 class Feed:
@@ -56,12 +57,13 @@ class Feed:
         own: Origin = UNKNOWN,
         read_ahead: int = READ_AHEAD,
         given_back: Iterable[str] = (),
+        plain: bool = False,
     ) -> None:
         """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `own` is the trained model. Reading
         pauses while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and fill two batches. `given_back` are the turns of dead
         steps that may be trained again; turns identical to them may be as well."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, texts, own)
+        self.admission = Admission(config, texts, own, plain)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())

@@ -25,6 +25,7 @@ from clawctl.train.measures import Measures, StepResult
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
 from clawctl.train.sample import Batch
 from clawctl.train.setback import start_of
+from clawctl.train.spending import Spending
 from clawctl.train.trackers import Tracker, open_trackers, track
 from clawctl.trainers import Model, Trainer
 
@@ -49,7 +50,7 @@ def resume(run: RunDir, recipe: Recipe, trainer: Trainer, teacher: RemoteTeacher
     note_start(run, start)
     model = trainer.resume(start.version, start.checkpoint, start.weights)
     baselines = checkpoints.read_state(start.checkpoint)["baselines"] if start.checkpoint is not None else {}
-    feed = open_feed(run, recipe, model.texts)
+    feed = open_feed(run, recipe, model)
     return Session(run, recipe, trainer, model, start.version, Baselines(baselines), feed, teacher)
 
 
@@ -71,9 +72,13 @@ class Session:
     def train(self, trackers: Sequence[Tracker], stop: threading.Event, once: bool) -> bool:
         """Make steps. True if training now continues from another version."""
         run, config, watch = self.run, self.recipe.train, Watch(self.model.exact)
+        spending = Spending(run, config)
         failed = 0  # steps in a row
         for batch in self._batches(stop, once):
+            cost = spending.pay(batch)
             result = self.trainer.step(batch)
+            if result.row is not None and cost is not None:
+                result.row["cost"] = cost
             failed = failed + 1 if result.row is None else 0
             if result.wrong_model:
                 self._refuse_model(batch, result)
@@ -149,8 +154,9 @@ class Session:
             seconds = dict(timing.seconds)
             when_there_is_room(lambda: checkpoints.settle(run, path, recipe, seconds), f"version {batch.step}", stop)
         log.info(
-            "step %d: loss %.4f, %d turns (+%d -%d, %d hints), grad %.3g, %.1f s and %.2f s to publish",
-            row["step"], row["loss"], row["turns"], row["positive"], row["negative"], row["hints"], row["grad_norm"],
+            "step %d: loss %.4f, %d turns (+%d -%d, %d hints), grad %s, %.1f s and %.2f s to publish",
+            row["step"], row["loss"], row["turns"], row["positive"], row["negative"], row["hints"],
+            "unknown" if row["grad_norm"] is None else f"{row['grad_norm']:.3g}",
             sum(row["seconds"].values()), sum(timing.seconds.values()),
         )  # fmt: skip
 

@@ -108,7 +108,7 @@ class StepFacts:
     method: str
     weights: dict[str, float]  # by term
     counts: dict[str, int]  # by term
-    grad_norm: float
+    grad_norm: float | None  # None: a service does not report it
     lr: float
     peak_flops: float | None  # a second, of all devices together; None: not known
     clip_grad: float
@@ -189,8 +189,8 @@ def is_newest(sample: Sample, version: int) -> bool:
 
 def policy_metrics(row: dict[str, Any]) -> dict[str, float]:
     """The few numbers of a row that `policy.json` repeats."""
-    names = ("loss", "grad_norm", "lr", "turns", "reward_mean", "mismatch_mean", "masked_fraction", "staleness_mean")
-    return {name: float(row[name]) for name in names if row[name] is not None}
+    names = ("loss", "grad_norm", "lr", "turns", "reward_mean", "mismatch_mean", "masked_fraction", "staleness_mean", "cost")
+    return {name: float(row[name]) for name in names if row.get(name) is not None}
 
 
 def _quantiles(values: Floats) -> list[float]:

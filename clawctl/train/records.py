@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from clawctl.run.directory import RunDir, link, publish
+from clawctl.run.directory import RunDir, link, publish, remove
 from clawctl.run.names import number_of
 from clawctl.run.shards import write_table
 from clawctl.train.measures import StepFacts, StepResult, TurnNumbers
@@ -48,7 +48,7 @@ def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
     kept = {number: path for path in folder.glob("*.parquet") if (number := number_of(path.stem)) is not None}
     found = [kept[number] for number in sorted(kept)]
     for path in found[: max(0, len(found) - keep)]:
-        path.unlink()
+        remove(path)
 
 
 def _row(sample: Sample, batch: Batch, result: StepResult) -> dict[str, Any]:

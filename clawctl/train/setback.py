@@ -20,6 +20,7 @@ from clawctl.run.disk import when_there_is_room
 from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.run.names import number_of
 from clawctl.run.policies import check_policy, move_live
+from clawctl.run.storage import storage_of
 from clawctl.train.checkpoints import check_published, check_resumable, read_rows, read_state, row_line, settle, steps_kept
 
 log = logging.getLogger("clawctl.train")
@@ -87,6 +88,7 @@ def _problem_of(run: RunDir, step: int) -> str | None:
     """The problem of a checkpoint, or None."""
     checkpoint = run.checkpoint(step)
     try:
+        storage_of(checkpoint).complete(checkpoint)
         check_folder(checkpoint, read_state(checkpoint).get("files", {}))  # none: written before there were checksums
     except ClawError as error:
         return f"checkpoint {step}: {error.problem}"

@@ -56,6 +56,7 @@ class Model:
     texts: Texts
     adapter: bool  # False: all weights are trained and published
     exact: bool  # float32 throughout: its logprobs differ from a float32 engine's by rounding alone
+    plain: bool = False  # it computes logprobs at temperature 1 over the whole vocabulary only
 
 
 class Snapshot(Protocol):
@@ -102,4 +103,12 @@ class TrainingBackend(Protocol):
         loop runs, before anything is loaded. Raises ClawError."""
 
 
-TRAINERS: Registry[TrainingBackend] = Registry("trainer", "clawctl.trainers", {"local": "clawctl.trainers.local.backend:BACKEND"})
+TRAINERS: Registry[TrainingBackend] = Registry(
+    "trainer",
+    "clawctl.trainers",
+    {
+        "local": "clawctl.trainers.local.backend:BACKEND",
+        "tinker": "clawctl.trainers.tinker.backend:TINKER",
+        "fireworks": "clawctl.trainers.tinker.backend:FIREWORKS",
+    },
+)

@@ -6,6 +6,8 @@ Case `refusals`: updates are refused and rolled back at random while all stages 
 Cases `disk-full`, `damage`, `clocks`: each stage on a disk without room; each kind of file with a bit flipped or cut short; hosts
 whose clocks jump. What the metrics mean and what was measured: docs/reliability.md.
 
+With `--storage s3` there is one case: a run in an object store, on hosts that share nothing else, and a store that fails.
+
 Not zero where something must be: `lost_turns`, `trained_twice`, `half_files_read` and `built_on_refused` end the benchmark with
 exit code 1.
 """
@@ -34,7 +36,8 @@ NEVER = ("lost_turns", "trained_twice", "half_files_read", "built_on_refused")  
 def main() -> None:
     options = read_options()
     print(f"seed {options.seed}", flush=True)
-    rows = [row for case in options.case or CASES for row in rows_of(case, options)]
+    cases = ["bucket"] if options.storage == "s3" else options.case or CASES
+    rows = [row for case in cases for row in rows_of(case, options)]
     report("chaos", rows, options.json)
     broken = broken_laws(rows)
     if broken:
@@ -47,12 +50,16 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(10_000), help="who is killed and how, and what clients say")
     parser.add_argument("--rounds", type=int, help="kills of the case `kill`, instead of 200")
     parser.add_argument("--turns", type=int, help="turns of the case `million`, instead of 1,000,000")
+    parser.add_argument("--storage", choices=["disk", "s3"], default="disk", help="s3: a run in an object store, and no other case")
+    parser.add_argument(
+        "--store", choices=["moto", "weed"], default="moto", help="with --storage s3: the program (weed: SeaweedFS)"
+    )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave what the cases made here, one folder a case")
     return parser.parse_args()
 
 
 def rows_of(case: str, options: argparse.Namespace) -> list[Row]:
-    module: Any = importlib.import_module(f"scripts.benchmarks.{CASES[case]}")
+    module: Any = importlib.import_module(f"scripts.benchmarks.{CASES.get(case, 'chaos_bucket')}")
     with ExitStack() as leaving:
         kept = options.keep and options.keep / case
         folder = kept or Path(leaving.enter_context(tempfile.TemporaryDirectory(prefix="clawctl-chaos-")))

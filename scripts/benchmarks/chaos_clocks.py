@@ -133,7 +133,16 @@ class Server:
                 {"role": "user", "content": f"and {earlier}?"},
             ]
         response = {"role": "assistant", "content": self._reply(session, number)}
-        made = replace(exchange(0), exchange_id=turn_id, created_at=now, finished_at=now + 0.01, messages=said, response=response)
+        ids = [1, ord(self._name), 2 + session % 200, 2 + number]  # the trainer skips a turn with the ids of another
+        made = replace(
+            exchange(0),
+            exchange_id=turn_id,
+            created_at=now,
+            finished_at=now + 0.01,
+            messages=said,
+            response=response,
+            prompt_ids=ids,
+        )
         with self._path.open("ab") as file:
             file.write(sealed(orjson.dumps(made)) + b"\n")
         self.written[turn_id] = not last

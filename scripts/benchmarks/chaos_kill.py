@@ -119,7 +119,7 @@ def kill(folder: Path, rounds: int, seed: int, clients: int = 8, victims: Sequen
         before = newest(run)
         learned = wait_until(lambda: newest(run) > before, _PATIENCE_S, list(stages.values()))
         crowd.end()
-        drained = wait_until(lambda: _drained(run), _PATIENCE_S, list(stages.values()))
+        drained = wait_until(lambda: has_drained(run), _PATIENCE_S, list(stages.values()))
     finally:
         for stage in reversed(stages.values()):
             stage.stop()
@@ -187,7 +187,7 @@ def newest(run: RunDir) -> int:
     return max(list_versions(run), default=0)
 
 
-def _drained(run: RunDir) -> bool:
+def has_drained(run: RunDir) -> bool:
     """Whether every captured turn has its row, and every row its verdict."""
     captured, _ = captured_lines(run)
     try:

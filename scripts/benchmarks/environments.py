@@ -2,8 +2,8 @@
 
 Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and with nothing done), `cheats` (the best score
 that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed), `faults` (what failed
-episodes change for the others), `kill` (outcomes after a SIGKILL of any process), `load` (many episodes at once) and `learn`
-(whether reinforcement makes a policy better at held-out tasks).
+episodes change for the others), `kill` (outcomes after a SIGKILL of any process), `load` (many episodes at once), `harness`
+(Codex, Claude Code and mini-swe-agent in the sandbox) and `learn` (whether reinforcement makes a policy better at held-out tasks).
 What each metric means, the bars and the last results: docs/benchmarks.md.
 
 The command exits with code 1 when a metric misses its bar.
@@ -18,7 +18,8 @@ from typing import Any
 from scripts.benchmarks.environments_learn import KINDS, VARIANTS
 from scripts.benchmarks.table import Row, make_parser, report
 
-CASES = ("oracle", "noop", "cheats", "breakout", "faults", "kill", "load", "learn")  # environments_NAME.rows(options, folder)
+# environments_NAME.rows(options, folder)
+CASES = ("oracle", "noop", "cheats", "breakout", "faults", "kill", "load", "harness", "learn")
 BARS = {  # metric of a case: the smallest and the largest value that passes
     ("oracle", "score"): (1.0, 1.0),
     ("noop", "score"): (0.0, 0.0),
@@ -28,6 +29,8 @@ BARS = {  # metric of a case: the smallest and the largest value that passes
     ("kill", "lost_outcomes"): (0.0, 0.0),
     ("kill", "doubled_outcomes"): (0.0, 0.0),
     ("load", "refused_requests"): (0.0, 0.0),
+    ("harness", "score"): (1.0, 1.0),
+    ("harness", "trainable"): (1.0, 1.0),
     ("load", "environment_share"): (0.0, 0.4),
     ("learn toolcall", "reward_start"): (0.0, 0.35),
     ("learn toolcall", "reward_heldout"): (0.85, 1.0),

@@ -1,4 +1,4 @@
-"""Case `load`: 128 episodes at a time, each with four model calls and a tool process after each.
+"""Case `load`: 128 episodes at a time, each with four model calls and a tool process after each; and 16 pages of `gui` at a time.
 
 `environment_share` is the share of the episodes' wall time in which no model call of theirs ran, by the captures of the server.
 With this many episodes at a time on a few cores, an episode waits for its turn at the model most of the time.
@@ -26,6 +26,7 @@ from scripts.benchmarks.environments_faults import clawctl
 from scripts.benchmarks.table import Row
 
 PARALLEL, ATTEMPTS, TASKS, QUICK_TASKS, CALLS = 128, 8, 64, 24, 4
+PAGES, PAGE_TASKS, QUICK_PAGE_TASKS = 16, 8, 2
 RECIPE = {"serve": {"threads": 1, "kv_cache_tokens": 65536}, "gate": None}
 
 
@@ -54,20 +55,24 @@ async def computed(number: int) -> str:
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    tasks = QUICK_TASKS if options.quick else TASKS
+    tools, pages = (QUICK_TASKS, QUICK_PAGE_TASKS) if options.quick else (TASKS, PAGE_TASKS)
+    found = play("load", folder / "tools", f"{Path(__file__).resolve()}:Tools", tools, PARALLEL)
+    return [*found, *play("load gui", folder / "gui", "gui", pages, PAGES, "--option", f"max_turns={CALLS}")]
+
+
+def play(case: str, folder: Path, name: str, tasks: int, parallel: int, *further: str) -> list[Row]:
+    folder.mkdir()
     run, recipe = open_run(folder / "run"), write_recipe(folder, RECIPE)
     serve = Stage("serve", run, recipe, port := free_port())
     serve.start()
     try:
         serve.wait_ready()
-        name = f"{Path(__file__).resolve()}:Tools"
-        clawctl(
-            run, recipe, "collect", "--env", name, "--tasks", str(tasks), "--attempts", str(ATTEMPTS), "--parallel", str(PARALLEL)
-        )
+        numbers = ("--tasks", str(tasks), "--attempts", str(ATTEMPTS), "--parallel", str(parallel))
+        clawctl(run, recipe, "collect", "--env", name, *numbers, *further)
         refused = refused_requests(httpx.get(f"http://127.0.0.1:{port}/metrics").text)
     finally:
         serve.kill()
-    return measured(run, refused)
+    return measured(case, run, refused)
 
 
 def refused_requests(metrics: str) -> int:
@@ -80,7 +85,7 @@ def refused_requests(metrics: str) -> int:
     return sum(int(count) for status, count in found if status != "200")
 
 
-def measured(run: RunDir, refused: int) -> list[Row]:
+def measured(case: str, run: RunDir, refused: int) -> list[Row]:
     outcomes = [one for one in Ratings(run).read() if isinstance(one, SessionOutcome) and one.episode is not None]
     played = {one.session_id: (float((one.episode or {})["created_at"]), one.created_at) for one in outcomes}
     calls: dict[str, list[tuple[float, float]]] = {}
@@ -91,11 +96,11 @@ def measured(run: RunDir, refused: int) -> list[Row]:
     asking = sum(end - begin for session in played for begin, end in calls.get(session, ()))
     first, last = min(begin for begin, _ in played.values()), max(end for _, end in played.values())
     return [
-        Row("load", "in_flight", float(most_at_once(list(played.values()))), "episodes"),
-        Row("load", "refused_requests", float(refused), "requests"),
-        Row("load", "environment_share", 1 - asking / whole, "of the episodes' wall time"),
-        Row("load", "episodes_per_s", len(played) / (last - first), "1/s"),
-        Row("load", "failed_episodes", float(sum(one.status == "failed" for one in outcomes)), "episodes"),
+        Row(case, "in_flight", float(most_at_once(list(played.values()))), "episodes"),
+        Row(case, "refused_requests", float(refused), "requests"),
+        Row(case, "environment_share", 1 - asking / whole, "of the episodes' wall time"),
+        Row(case, "episodes_per_s", len(played) / (last - first), "1/s"),
+        Row(case, "failed_episodes", float(sum(one.status == "failed" for one in outcomes)), "episodes"),
     ]
 
 

@@ -8,6 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from clawctl.environments import Split
+from clawctl.environments.gui import environment as gui
+from clawctl.environments.gui.environment import Gui
 from clawctl.environments.swe import environment as swe
 from clawctl.environments.swe.environment import Swe
 from clawctl.environments.terminal import environment as terminal
@@ -32,6 +34,7 @@ def tasks(options: argparse.Namespace) -> list[tuple[str, Solve, list[Any]]]:
     return [
         ("terminal", terminal.solve, [task.spec for split in splits for task in Terminal().tasks(split, count, options.seed)]),
         ("swe", swe.solve, [task.spec for split in splits for task in Swe().tasks(split, count, options.seed)]),
+        ("gui", gui.solve, [task.spec for split in splits for task in Gui().tasks(split, max(count, 8), options.seed)]),
         ("toolcall", _toolcall, [draw_question(options.seed * 1000 + place) for place in range(number * 4)]),
     ]
 

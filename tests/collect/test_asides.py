@@ -211,3 +211,20 @@ def test_a_result_as_a_system_message_that_the_client_shortens_later_breaks_noth
     rows = stitch(first, second, third)
     assert rows[third.exchange_id].parent_turn_id == second.exchange_id
     assert [rows[turn.exchange_id].next_state for turn in (first, second)] == [[talk[2]], [user("how many?")]]
+
+
+def test_another_attempt_at_the_same_task_makes_no_turn_an_aside() -> None:
+    """One question without tools, whose possible answers stand in it: two attempts say different ones."""
+    asking = user("Classify: the film was dull. Answer with exactly one of these words:\nwonderful\nunfavourable")
+    said = ("wonderful", "unfavourable")
+    attempts = [asked([asking], answer(text), session_id=text, task_id="film-1", group_id="g") for text in said]
+    assert {row.kind for row in stitch(*attempts).values()} == {"main"}
+
+
+def test_a_clients_own_call_is_found_within_its_episode() -> None:
+    talk = [AGENT, user("Find the bug in prices.py and mend it, then tell me what it was.")]
+    named = {"session_id": "e1", "task_id": "bug-1"}
+    work = asked(talk, answer("The sign was wrong."), tools=TOOLS, **named)
+    title = asked([system("Name it."), user(f"Title for: {talk[1]['content']}")], answer("Wrong sign"), **named)
+    rows = stitch(work, title)
+    assert [rows[each.exchange_id].kind for each in (work, title)] == ["main", "side"]

@@ -17,9 +17,10 @@ from clawctl.environments.swe.environment import Swe, solve
 from clawctl.environments.swe.families import draw_task
 from clawctl.environments.swe.rows import read_rows
 from clawctl.environments.terminal.environment import Terminal
+from clawctl.environments.toolcall.calls import is_same_call
 from clawctl.environments.toolcall.environment import ToolCall
 from clawctl.environments.toolcall.questions import Question, draw_question, is_right, number_in, read_questions
-from clawctl.environments.toolcall.tools import is_same_call, problem_of, read_tools
+from clawctl.environments.toolcall.tools import problem_of, read_tools
 from clawctl.environments.verdicts.python_code import clean, is_same
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
@@ -212,7 +213,7 @@ def test_calls_of_bfcl_are_compared_with_what_is_allowed(tmp_path: Path) -> None
     (tmp_path / "possible_answer" / path.name).write_text(json.dumps({"id": "simple_0", "ground_truth": allowed}))
     read = read_questions(path)[0]
     assert read.tools[0]["function"]["parameters"]["type"] == "object"
-    assert is_same_call([("area", {"base": 10})], allowed)
+    assert is_same_call([("area", {"base": 10})], allowed, read.tools)
     for wrong in (
         [],
         [("area", {"base": 11})],
@@ -220,7 +221,7 @@ def test_calls_of_bfcl_are_compared_with_what_is_allowed(tmp_path: Path) -> None
         [("area", {"base": 10})] * 2,
         [("area", None)],
     ):
-        assert not is_same_call(wrong, allowed)  # type: ignore[arg-type]
+        assert not is_same_call(wrong, allowed, read.tools)  # type: ignore[arg-type]
 
 
 def test_a_tool_schema_that_is_none_is_named(tmp_path: Path) -> None:

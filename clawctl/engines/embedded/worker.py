@@ -50,6 +50,7 @@ from clawctl.engines.embedded.frames import (
 from clawctl.engines.embedded.grammars import Grammar, Grammars
 from clawctl.errors import ClawError
 from clawctl.process import log_to
+from clawctl.run.bucket import run_folder
 from clawctl.run.directory import RunDir
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.prompt import load_tokenizer
@@ -63,7 +64,7 @@ class Worker:
     """All requests, models and grammars of one gateway."""
 
     def __init__(self, start: StartWorker, send: Callable[[bytes], None]) -> None:
-        self._run, self._recipe, self._send = RunDir(Path(start.run)), Recipe.model_validate_json(start.recipe), send
+        self._run, self._recipe, self._send = RunDir(run_folder(start.run)), Recipe.model_validate_json(start.recipe), send
         self._models: dict[int | None, Decoder] = {}  # the live one under None, pinned versions
         self._running: dict[int, Running] = {}
         self._grammars: Grammars | None = None

@@ -51,6 +51,8 @@ class Limits:
     disk: int = 64 * _MEBIBYTE  # bytes; half of it for the working folder
     files: int = 20_000
     processes: int = 64
+    open_files: int = 512  # of a process
+    reserves_memory: bool = False  # programs such as node reserve much more memory than they use
     output: int = 1 << 16  # bytes of a command's output that are kept
     network: bool = False
 
@@ -227,15 +229,15 @@ def _child(told: int) -> int | None:
 def _limit(pid: int, limits: Limits, group: ControlGroup | None) -> None:
     most = {
         resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_NOFILE: 512,
+        resource.RLIMIT_NOFILE: limits.open_files,
         resource.RLIMIT_FSIZE: limits.disk,
         resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_CPU: max(1, int(limits.seconds)),
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_MEMLOCK: 1 << 16,
     }
-    if group is None:  # programs such as node reserve more than they use, so this is for where nothing better is to be had
-        most[resource.RLIMIT_AS] = limits.memory
+    if group is None:  # where nothing better is to be had
+        most[resource.RLIMIT_DATA if limits.reserves_memory else resource.RLIMIT_AS] = limits.memory
     try:
         for what, value in most.items():
             resource.prlimit(pid, what, (value, value))

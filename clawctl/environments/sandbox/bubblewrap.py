@@ -33,7 +33,7 @@ class Room:
     def add(self, option: str, *words: str, mode: str | None = None, size: int | None = None) -> None:
         """One more thing at the path `words[-1]`. Without its parents named first, bubblewrap makes them for root alone."""
         for parent in reversed(Path(words[-1]).parents):
-            if parent not in self.made and not str(parent).startswith(("/usr", "/dev", "/proc", "/tmp")):
+            if parent not in self.made and not str(parent).startswith(("/usr", "/dev", "/proc")):
                 self.made.add(parent)
                 self.arguments += ["--perms", "0755", "--dir", str(parent)]
         self.arguments += [*(("--perms", mode) if mode else ()), *(("--size", str(size)) if size else ()), option, *words]
@@ -91,13 +91,14 @@ def make_room(
     if not network:
         add(["--unshare-net"])
     _add_system(room, network)
-    for path in dict.fromkeys((*_python_folders(), *see)):
-        room.add("--ro-bind", path, path)
     for name in packages:
         package = _package(name)
         room.add("--ro-bind", str(package), f"{TOOLS}/site/{package.name}")
     for place, part in zip(room.folders, (2, 4, 8, 16, 32, *(32 for _ in folders)), strict=True):
         room.add("--tmpfs", place, mode="1777" if place in ("/tmp", "/dev/shm") else "0777", size=max(disk // part, 4096))
+        room.made.add(Path(place))
+    for path in dict.fromkeys((*_python_folders(), *see)):  # after /tmp, where they may be
+        room.add("--ro-bind", path, path)
     for path, content in fixed.items():
         mode = "0111" if content.startswith(b"\x7fELF") else "0555" if content.startswith(b"#!") else "0444"
         room.add("--ro-bind-data", room.data(content), path, mode=mode)

@@ -1,17 +1,17 @@
 """`swe`: the agent mends a repository in a sandbox, and tests that it has not seen say whether it succeeded."""
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
-from clawctl.environments.agent import work
-from clawctl.environments.harness import FORWARD, forward_program, run_harness, way_out
+from clawctl.environments.agent import OwnAgent, ShellAgent
+from clawctl.environments.harness import make_harness
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.sandbox.tars import tar_of
+from clawctl.environments.splits import rows_of
 from clawctl.environments.swe.families import draw_task
 from clawctl.environments.swe.rows import SweTask, patched, read_rows
 from clawctl.environments.verdicts import Graded, nothing
@@ -44,18 +44,15 @@ class Swe:
         steps: bool = False,
     ) -> None:
         find_bubblewrap()
-        self.harness, self.see, self.steps = harness, tuple(name for name in see.split(",") if name), steps
-        self.max_turns, self.command_s = max_turns, command_s
+        self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
+        self.steps = steps
         place = None if repositories is None else Path(repositories).expanduser()
         self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
-
         self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
-            found = [task for task in self._read if (int(task.digest, 16) % 5 == 0) == (split == "eval")]
-            start = seed % len(found) if found else 0
-            found = [*found[start:], *found[:start]][:count]
+            found = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
         else:  # even numbers train, odd ones are held out
             found = [draw_task(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
         return [Task(task.name, task, split) for task in found]
@@ -64,21 +61,14 @@ class Swe:
         spec: SweTask = task.spec
         await ensure_tight()
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
-        async with AsyncExitStack() as stack:
-            fixed, socket = dict[str, bytes](), None
-            if self.harness is not None:
-                socket = await stack.enter_async_context(way_out(endpoint))
-                fixed = {**fixed, FORWARD: forward_program()}
-            sandbox = await stack.enter_async_context(open_sandbox(_FOLDER, limits, fixed, socket=socket, see=self.see))
+        async with self.agent.room(endpoint, _FOLDER, limits, {}) as (sandbox, work):
             await sandbox.put(tar_of(spec.files))
-            if self.harness is not None:
-                worked = await run_harness(self.harness, endpoint, sandbox, spec.statement, spec.agent_s)
-            else:
-                worked = await work(endpoint, sandbox, spec.statement, self.max_turns, self.command_s, spec.agent_s)
+            worked = await work(spec.statement, spec.agent_s)
             score = await finish(sandbox, spec)
         shown = {"prompt": spec.statement, "reply": worked.last}
         steps = worked.steps if self.steps else {}
-        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=score.log, example=shown)
+        log = worked.log + score.log
+        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=log, example=shown)
 
 
 async def finish(sandbox: Sandbox, task: SweTask) -> Graded:

@@ -1,17 +1,17 @@
 """`terminal`: the agent works in a shell in a sandbox, and the task's tests say whether it succeeded."""
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
-from clawctl.environments.agent import work
-from clawctl.environments.harness import FORWARD, forward_program, run_harness, way_out
+from clawctl.environments.agent import OwnAgent, ShellAgent
+from clawctl.environments.harness import make_harness
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.sandbox.tars import tar_of
+from clawctl.environments.splits import rows_of
 from clawctl.environments.terminal.families import draw_tasks
 from clawctl.environments.terminal.harbor import HarborTask, read_tasks
 from clawctl.environments.verdicts import Graded, nothing
@@ -40,40 +40,27 @@ class Terminal:
         steps: bool = False,
     ) -> None:
         find_bubblewrap()
-        self.harness, self.see, self.steps = harness, tuple(name for name in see.split(",") if name), steps
-        self.max_turns, self.command_s = max_turns, command_s
+        self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
+        self.steps = steps
         self._read = [] if path is None else read_tasks(Path(path).expanduser())
-
         self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
-        found = [task for task in self._read if (int(task.digest, 16) % 5 == 0) == (split == "eval")]
-        if self._read and len(self._read) == 1:
-            found = self._read if split == "train" else []
-        if not self._read:
-            found = draw_tasks(split, count, seed)
-        start = seed % len(found) if found else 0
-        return [Task(task.name, task, split) for task in (*found[start:], *found[:start])[:count]]
+        read = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
+        return [Task(task.name, task, split) for task in (read if self._read else draw_tasks(split, count, seed))]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec: HarborTask = task.spec
         await ensure_tight()
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
-        async with AsyncExitStack() as stack:
-            fixed, socket = _fixed(spec), None
-            if self.harness is not None:
-                socket = await stack.enter_async_context(way_out(endpoint))
-                fixed = {**fixed, FORWARD: forward_program()}
-            sandbox = await stack.enter_async_context(open_sandbox(spec.folder, limits, fixed, socket=socket, see=self.see))
+        async with self.agent.room(endpoint, spec.folder, limits, _fixed(spec)) as (sandbox, work):
             await prepare(sandbox, spec)
-            if self.harness is not None:
-                worked = await run_harness(self.harness, endpoint, sandbox, spec.instruction, spec.agent_s)
-            else:
-                worked = await work(endpoint, sandbox, spec.instruction, self.max_turns, self.command_s, spec.agent_s)
+            worked = await work(spec.instruction, spec.agent_s)
             score = await finish(sandbox, spec)
         shown = {"prompt": spec.instruction, "reply": worked.last}
         steps = worked.steps if self.steps else {}
-        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=score.log, example=shown)
+        log = worked.log + score.log
+        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=log, example=shown)
 
 
 async def prepare(sandbox: Sandbox, task: HarborTask) -> None:

@@ -10,8 +10,10 @@ from clawctl.environments.asking import complete, new_client
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.splits import rows_of
+from clawctl.environments.toolcall.calls import is_same_call
 from clawctl.environments.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
-from clawctl.environments.toolcall.tools import PYTHON, is_same_call, name_and_arguments, read_tools, use
+from clawctl.environments.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
 from clawctl.run.endpoint import Endpoint
 
 _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
@@ -45,9 +47,7 @@ class ToolCall:
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
-            found = [question for question in self._read if question.is_held_out == (split == "eval")]
-            start = seed % len(found) if found else 0
-            found = [*found[start:], *found[:start]][:count]
+            found = rows_of(self._read, lambda question: question.digest, split, count, seed)
         elif self._gym:
             found = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
         else:  # even numbers train, odd ones are held out
@@ -81,7 +81,10 @@ class ToolCall:
                 messages += answers
                 failed = any(answer["content"].startswith("error: ") for answer in answers)
                 steps[message["turn_id"]] = -1.0 if failed else 1.0
-        right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls)
+        if question.any_call:
+            right = bool(made)
+        else:
+            right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls, tools)
         shown = {"prompt": question.text, "reply": reply, "calls": len(made), "answer": question.answer}
         parts = {"solved": right, "called": bool(made)}
         return Outcome(float(right), parts, steps if self.steps else {}, ending=ending, example=shown)

@@ -26,13 +26,14 @@ class Question:
     text: str
     answer: str | None = None
     calls: tuple[Mapping[str, Any], ...] | None = None  # BFCL: the calls that have to be made, instead of an answer
+    any_call: bool = False  # BFCL's relevance: some call has to be made
     tools: tuple[dict[str, Any], ...] = ()
     entry: Any = field(default=None, compare=False)  # reasoning-gym: what its own scoring needs
 
     @property
-    def is_held_out(self) -> bool:
-        """A fifth of the rows of a file."""
-        return sha256(f"{self.name}\n{self.text}".encode()).digest()[0] % 5 == 0
+    def digest(self) -> int:
+        """0 to 255, by the content."""
+        return sha256(f"{self.name}\n{self.text}".encode()).digest()[0]
 
 
 def draw_question(number: int) -> Question:
@@ -103,10 +104,11 @@ def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, A
     name = str(row.get("id", row.get("ID", f"{path.stem}-{number}")))
     text = _text_of(next((row[key] for key in ("question", "problem", "Problem", "prompt") if row.get(key)), ""))
     if "function" in row:
-        if name not in answers:
+        is_relevance, is_irrelevance = "_relevance" in path.stem, "irrelevance" in path.stem
+        if name not in answers and not (is_relevance or is_irrelevance):
             raise ClawError(f"the question {name} of {path} has no verdict", "put BFCL's possible_answer/ beside the file", 2)
         tools = tuple(checked(tool, f"a function of the question {name}") for tool in row["function"])
-        return Question(name, text, calls=tuple(answers[name]), tools=tools)
+        return Question(name, text, calls=tuple(answers.get(name, ())), tools=tools, any_call=is_relevance)
     model = row.get("reward_model")
     found = model.get("ground_truth") if isinstance(model, dict) else None
     if found is None:

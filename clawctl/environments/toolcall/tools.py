@@ -2,12 +2,13 @@
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from clawctl.environments.sandbox import Ran, Sandbox
 from clawctl.environments.sandbox.bubblewrap import python
+from clawctl.environments.toolcall.calls import json_schema, plain_name
 from clawctl.errors import ClawError
 
 _CURE = 'write a list like [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {…}}}}]'
@@ -39,12 +40,11 @@ def checked(tool: Any, what: str) -> dict[str, Any]:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         raise ClawError(f"{what} is no function with a name", _CURE, 2)
     parameters = function.get("parameters", {"type": "object", "properties": {}})
-    if isinstance(parameters, dict) and parameters.get("type") == "dict":  # as BFCL writes it
-        parameters = json.loads(json.dumps(parameters).replace('"type": "dict"', '"type": "object"'))
+    parameters = json_schema(parameters)
     good = isinstance(parameters, dict) and parameters.get("type", "object") == "object"
     if not good or not all(isinstance(schema, dict) for schema in parameters.get("properties", {}).values()):
         raise ClawError(f"{what} ({function['name']}) has parameters that are no JSON schema of an object", _CURE, 2)
-    return {"type": "function", "function": {**function, "parameters": parameters}}
+    return {"type": "function", "function": {**function, "name": plain_name(function["name"]), "parameters": parameters}}
 
 
 async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: Path | None = None) -> str:
@@ -98,23 +98,3 @@ def _said(ran: Ran) -> str:
         return f"error: it took too {'long' if ran.timed_out else 'much ' + str(ran.stopped)}"
     text = ran.output.strip()
     return text[:4000] if ran.code == 0 else f"error: {text[-1000:]}"
-
-
-def is_same_call(made: Sequence[tuple[str, dict[str, Any] | None]], allowed: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the calls are those of BFCL's ground truth: [{"area": {"width": [3, 3.0], "unit": ["cm", ""]}}], in any order.
-
-    Each argument has its allowed values; "" among them means that it may be missing.
-    """
-    left = [dict(each) for each in allowed]
-    for name, arguments in made:
-        found = next((each for each in left if name in each and arguments is not None and _fits(arguments, each[name])), None)
-        if found is None:
-            return False
-        left.remove(found)
-    return not left
-
-
-def _fits(arguments: Mapping[str, Any], wanted: Mapping[str, Sequence[Any]]) -> bool:
-    if set(arguments) - set(wanted):
-        return False
-    return all(arguments[name] in values if name in arguments else "" in values for name, values in wanted.items())

@@ -100,6 +100,7 @@ SUITES: Registry[Any] = Registry(
         "own": "clawctl.eval.suites.own:Own",
         "replay": "clawctl.eval.suites.replay:ReplaySuite",
         "ability": "clawctl.eval.suites.ability:Ability",
+        "bfcl": "clawctl.environments.toolcall.bfcl:Bfcl",
     },
 )
 
@@ -188,7 +189,7 @@ def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: 
     if is_environment(found):
         from clawctl.eval.suites.tasks import measure_tasks
 
-        environment = create(found, name, option)
+        environment = create(found, name, option, suite.options)
         return LoadedSuite(name, partial(measure_tasks, environment), settings, metrics, environment=environment)
     compares = callable(getattr(found, "compare", None))
     if compares or inspect.isclass(found):

@@ -1,0 +1,253 @@
+"""`openenv`: a server of the library OpenEnv, in which our agent acts by tool calls.
+
+Only its protocol is used (`/schema`, and JSON over the WebSocket `/ws`), so the server may have another Python and other packages.
+"""
+
+import asyncio
+import atexit
+import json
+import shlex
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import httpx
+
+from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
+from clawctl.environments.asking import Refused, complete, new_client
+from clawctl.environments.toolcall.tools import name_and_arguments
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+
+SYSTEM = "You act in an environment. Each tool call is one action, and you then see what came of it. When you are done, say so."
+_START_S = 180.0
+_STEP_S = 120.0
+_FULL_S = 0.5  # between two tries at a server that has no room for another session
+_SEEN = 6000  # characters of an observation
+_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}
+_HIDDEN = ("metadata",)  # of actions and observations: not for the model
+
+
+class StepRefused(Exception):
+    """The environment does not take this action. The model is told why."""
+
+
+class OpenEnv:
+    """`url`: a server that runs; or `command`: what starts one, in `folder`, with {port} for its port. `reward`: the sum of the
+    rewards of all steps, or the last one. `instruction`: what the model is told first."""
+
+    metrics = ("reward", "solved")
+    worst = 0.0
+
+    def __init__(
+        self,
+        url: str | None = None,
+        command: str | None = None,
+        folder: str = ".",
+        instruction: str = SYSTEM,
+        reward: Literal["sum", "last"] = "sum",
+        max_turns: int = 20,
+        episode_s: float = EPISODE_S,
+    ) -> None:
+        if find_spec("websockets") is None:
+            raise ClawError("the package websockets is not installed", "run `pip install 'clawctl[environments]'`", 2)
+        if (url is None) == (command is None):
+            raise ClawError(
+                "openenv needs either the option url or the option command", "add --option url=http://127.0.0.1:8000", 2
+            )
+        if reward not in ("sum", "last"):
+            raise ClawError(f"the option reward is {reward!r}", "use sum or last", 2)
+        self.episode_s, self._max_turns, self._reward, self._instruction = float(episode_s), max_turns, reward, instruction
+        self._url = (url or _start(str(command), Path(folder).expanduser())).rstrip("/")
+        schema = _schema(self._url)
+        self._action = {name: value for name, value in dict(schema["action"]).items() if name != "title"}
+        self._has_tools = {"tool_name", "arguments"} <= set(self._action.get("properties", {}))  # an environment of MCP tools
+        self.version = sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        """Seeds of the environment. Even ones train, odd ones are held out."""
+        seeds = [2 * (seed * 100_003 + place) + (split == "eval") for place in range(count)]
+        return [Task(f"seed-{number}", number, split) for number in seeds]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        rewards: list[float] = []
+        async with new_client(endpoint) as client, _connected(self._url, self.episode_s) as session:
+            told = await session.ask("reset", {"seed": task.spec})
+            tools = await self._tools(session)
+            messages: list[dict[str, Any]] = [
+                {"role": "system", "content": self._instruction}, {"role": "user", "content": _shown(told["observation"])}
+            ]  # fmt: skip
+            ending = "turns"
+            for turn in range(self._max_turns):
+                try:
+                    message = await complete(endpoint, messages, client, tools=tools)
+                except Refused as refused:
+                    if turn == 0 or refused.code not in _USED_UP:
+                        raise
+                    ending = _USED_UP[refused.code]
+                    break
+                calls = message.get("tool_calls") or []
+                if not calls:
+                    ending = "done"
+                    break
+                messages.append({"role": "assistant", "content": message.get("content"), "tool_calls": calls})
+                is_over = False
+                for call in calls:
+                    seen = "the episode is over"
+                    if not is_over:
+                        seen, reward, is_over = await self._step(session, call)
+                        rewards += [] if reward is None else [reward]
+                    messages.append({"role": "tool", "tool_call_id": call.get("id", ""), "content": seen})
+                if is_over:
+                    ending = "done"
+                    break
+        worth = max(-1.0, min(1.0, sum(rewards) if self._reward == "sum" else rewards[-1])) if rewards else 0.0
+        log = f"{len(rewards)} rewards of steps: {rewards[:50]}"
+        return Outcome(
+            worth, {"solved": worth > 0}, ending=ending, log=log, example={"prompt": messages[1]["content"], "reply": log}
+        )
+
+    async def _tools(self, session: "Session") -> list[dict[str, Any]]:
+        if not self._has_tools:
+            properties = {name: value for name, value in self._action.get("properties", {}).items() if name not in _HIDDEN}
+            schema = {**self._action, "type": "object", "properties": properties}
+            return [_tool("act", str(self._action.get("description", "One action.")), schema)]
+        listed = await session.ask("step", {"type": "list_tools"})
+        tools = listed["observation"].get("tools") or []
+        return [
+            _tool(tool["name"], str(tool.get("description", "")), tool.get("input_schema") or {"type": "object"}) for tool in tools
+        ]
+
+    async def _step(self, session: "Session", call: Mapping[str, Any]) -> tuple[str, float | None, bool]:
+        """What the model sees of one action, its reward, and whether the episode is over."""
+        name, arguments = name_and_arguments(call)
+        if arguments is None:
+            return "error: the arguments are no JSON object", None, False
+        action = {"type": "call_tool", "tool_name": name, "arguments": arguments} if self._has_tools else arguments
+        try:
+            told = await session.ask("step", action)
+        except StepRefused as error:
+            return f"error: {error}", None, False
+        reward = told.get("reward")
+        return _shown(told["observation"]), None if reward is None else float(reward), bool(told.get("done"))
+
+
+def _tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def _shown(observation: Any) -> str:
+    """An observation as the model reads it."""
+    if isinstance(observation, dict):
+        observation = {name: value for name, value in observation.items() if name not in _HIDDEN and value is not None}
+        if len(observation) == 1 and isinstance(text := next(iter(observation.values())), str):
+            observation = text
+    text = observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False)
+    return text if len(text) <= _SEEN else f"{text[:_SEEN]} […]"
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection, which is one instance of the environment."""
+
+    connection: Any
+
+    async def ask(self, kind: str, data: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Raises StepRefused if the server does not take the data, and EpisodeFailed if it fails."""
+        from websockets.exceptions import ConnectionClosed, WebSocketException
+
+        try:
+            async with asyncio.timeout(_STEP_S):
+                with suppress(ConnectionClosed):  # its last message says why
+                    await self.connection.send(json.dumps({"type": kind, **({} if data is None else {"data": dict(data)})}))
+                answer = json.loads(await self.connection.recv())
+        except (TimeoutError, OSError, ValueError, WebSocketException) as error:
+            raise EpisodeFailed("environment", f"the environment did not answer {kind}: {error!r}") from error
+        said = answer.get("data") or {}
+        if answer.get("type") == "error":
+            if said.get("code") == "VALIDATION_ERROR":
+                raise StepRefused(str(said.get("message"))[:1000])
+            raise EpisodeFailed("environment", f"{said.get('code')}: {said.get('message')}")
+        return dict(said)
+
+
+@asynccontextmanager
+async def _connected(url: str, seconds: float) -> AsyncIterator[Session]:
+    """A session of the server, once it has room for one. Raises EpisodeFailed."""
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import WebSocketException
+
+    address, end = f"ws{url.removeprefix('http')}/ws", time.monotonic() + seconds
+    while True:
+        try:
+            async with connect(address, max_size=64 << 20, proxy=None) as connection:
+                session = Session(connection)
+                try:
+                    await session.ask("state")  # a server without room for it says so now
+                except EpisodeFailed as failed:
+                    if "CAPACITY" not in str(failed) or time.monotonic() > end:
+                        raise
+                else:
+                    yield session
+                    await connection.send(json.dumps({"type": "close"}))
+                    return
+        except (OSError, WebSocketException) as error:
+            raise EpisodeFailed("environment", f"no session with {address}: {error!r}") from error
+        await asyncio.sleep(_FULL_S)
+
+
+def _schema(url: str) -> dict[str, Any]:
+    """The schemas of a server. Raises ClawError (exit code 2)."""
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ClawError(f"the option url is {url}", "give an address like http://127.0.0.1:8000", 2)
+    try:
+        answer = httpx.get(f"{url}/schema", timeout=30.0, trust_env=False)
+        found = answer.json() if answer.status_code == 200 else {}
+    except (httpx.HTTPError, ValueError) as error:
+        raise ClawError(f"no OpenEnv server answers at {url}: {error}", "start it, or set the option command instead", 2) from error
+    if not isinstance(found.get("action") if isinstance(found, dict) else None, dict):
+        raise ClawError(f"the server at {url} has no /schema with an action", "name a server of openenv-core 0.2 or newer", 2)
+    return dict(found)
+
+
+def _start(command: str, folder: Path) -> str:
+    """Start a server, which ends with this process. Returns its address. Raises ClawError (exit code 2)."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [word.replace("{port}", str(port)) for word in shlex.split(command)]
+    with tempfile.TemporaryFile() as said:
+        try:
+            server = subprocess.Popen(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        except OSError as error:
+            cure = "give a program and its arguments, with {port}"
+            raise ClawError(f"the option command cannot be run: {error}", cure, 2) from error
+        atexit.register(_stop, server)
+        url, end = f"http://127.0.0.1:{port}", time.monotonic() + _START_S
+        while time.monotonic() < end and server.poll() is None:
+            try:
+                if httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200:
+                    return url
+            except httpx.HTTPError:
+                time.sleep(0.2)
+        _stop(server)
+        said.seek(0)
+        problem = f"the OpenEnv server did not start: {said.read().decode(errors='replace')[-1500:].strip()}"
+    raise ClawError(problem, "try the command yourself; it must listen on {port}", 2)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(5)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

@@ -1,0 +1,89 @@
+"""A process of another Python that answers requests: lines of JSON on its stdin and stdout."""
+
+import contextlib
+import itertools
+import json
+import subprocess
+import threading
+from collections import deque
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+_LOG_LINES = 30
+
+
+class ProcessEnded(Exception):
+    """The process is gone. Its last lines are the message."""
+
+    ending = "environment"
+
+
+class AnsweringProcess:
+    """Start `program` with `python`, and send it `settings` as its first line. `environment`: all of its variables."""
+
+    def __init__(self, python: str, program: Path, settings: dict[str, Any], environment: dict[str, str]) -> None:
+        """Raises OSError if the interpreter cannot be started."""
+        self._process = subprocess.Popen(
+            [python, "-u", "-P", str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, encoding="utf-8", errors="replace", env=environment, start_new_session=True,
+        )  # fmt: skip
+        self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._numbers, self._lock = itertools.count(), threading.Lock()
+        self._said: deque[str] = deque(maxlen=_LOG_LINES)
+        self.first: Future[dict[str, Any]] = Future()  # its first answer: whether it can begin
+        for work in (self._read, self._listen):
+            threading.Thread(target=work, daemon=True).start()
+        self._send(settings)
+
+    def ask(self, request: dict[str, Any]) -> Future[dict[str, Any]]:
+        """The answer, later. It raises ProcessEnded if the process ends before."""
+        number, answer = next(self._numbers), Future[dict[str, Any]]()
+        with self._lock:
+            self._waiting[number] = answer
+        self._send({**request, "id": number})
+        if self._process.poll() is not None:
+            self._give_up()
+        return answer
+
+    def close(self) -> None:
+        """End it, and all that it started."""
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.close()  # type: ignore[union-attr]
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, request: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            answer = json.loads(line)
+            if not self.first.done():
+                self.first.set_result(answer)
+                continue
+            with self._lock:
+                waiting = self._waiting.pop(answer.pop("id"), None)
+            if waiting is not None:
+                waiting.set_result(answer)
+        self._process.wait()
+        self._give_up()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        self._said.extend(line.rstrip() for line in self._process.stderr)
+
+    def _give_up(self) -> None:
+        ended = ProcessEnded(f"the process ended with code {self._process.returncode}: " + "\n".join(self._said)[-2000:])
+        with self._lock:
+            waiting, self._waiting = list(self._waiting.values()), {}
+        for answer in (self.first, *waiting):
+            if not answer.done():
+                answer.set_exception(ended)

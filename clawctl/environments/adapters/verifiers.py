@@ -1,0 +1,127 @@
+"""`verifiers`: a taskset of the library verifiers (0.4 or newer) runs unchanged, in a process of its own.
+
+Its agents call the model at the episode's address, through verifiers' own interception, and its reward is the outcome.
+"""
+
+import asyncio
+import atexit
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import TimeoutError as WaitedTooLong
+from pathlib import Path
+from typing import Any
+
+from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
+from clawctl.environments.adapters.processes import AnsweringProcess, ProcessEnded
+from clawctl.environments.splits import rows_of
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+
+_PROGRAM = Path(__file__).parent / "verifiers_process.py"
+_START_S = 180.0
+_CONTAINERS = ("docker", "podman", "apptainer")
+_MOST_TASKS = 4096  # of a taskset without an end
+_ENDINGS = {"SandboxError": "sandbox", "TaskError": "verifier", "ProviderError": "server"}  # by the type of verifiers' errors
+_USED_UP = (("episode_over", "time"), ("context_length_exceeded", "context"))  # codes of our server, in the text of an error
+
+
+class Verifiers:
+    """`taskset`: the id of an installed taskset, or the path of one. `python`: the interpreter that has verifiers installed.
+
+    `harness` and `runtime` are verifiers' own: an agent that runs commands needs the runtime docker, podman or apptainer. All other
+    options are those of the taskset."""
+
+    metrics = ("reward",)
+
+    def __init__(
+        self,
+        taskset: str,
+        python: str = sys.executable,
+        harness: str | None = "null",
+        runtime: str = "subprocess",
+        max_turns: int = 20,
+        episode_s: float = EPISODE_S,
+        **options: Any,
+    ) -> None:
+        self.episode_s, self._max_turns, self._taskset = float(episode_s), max_turns, taskset
+        settings = {"taskset": taskset, "options": options, "harness": harness, "runtime": runtime, "max_turns": max_turns}
+        interpreter = shutil.which(str(Path(python).expanduser()))
+        if interpreter is None:
+            raise ClawError(f"the option python names {python}, which is no program", "give the path of an interpreter", 2)
+        self._process = AnsweringProcess(interpreter, _PROGRAM, settings, _variables(interpreter))
+        atexit.register(self._process.close)
+        told = self._wait(self._process.first, python)
+        if "problem" in told:
+            raise _cannot_load(taskset, python, told)
+        self.version = f"{taskset} with verifiers {told['ready']['version']}"
+        executing = told["ready"]["executes_code"]
+        if executing and runtime not in _CONTAINERS:
+            cure = f"add --option runtime={'|'.join(_CONTAINERS)}, or --option harness=null, an agent that only talks"
+            raise ClawError(f"the harness {', '.join(executing)} would run commands on this machine, in no sandbox", cure, 2)
+        self._tasks = self._wait(self._process.ask({"do": "tasks", "most": _MOST_TASKS}), python)["tasks"]
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        """A fifth of the taskset is held out."""
+        numbered = list(enumerate(self._tasks))
+        chosen = rows_of(numbered, lambda each: int(each[1]["key"][:8], 16), split, count, seed)
+        return [
+            Task(f"{each['name'] or 'task'}-{number}", {"number": number, "key": each["key"]}, split) for number, each in chosen
+        ]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        headers = dict(endpoint.headers) if "/e/" not in endpoint.url else {}  # the address of an episode says who calls
+        request = {
+            "do": "play", "number": task.spec["number"], "url": endpoint.url, "api_key": endpoint.api_key, "model": endpoint.model,
+            "sampling": dict(endpoint.sampling), "headers": headers, "seconds": self.episode_s, "max_turns": self._max_turns,
+        }  # fmt: skip
+        told = await asyncio.wrap_future(self._process.ask(request))
+        return outcome_of(told, self._max_turns)
+
+    def _wait(self, answer: Any, python: str) -> dict[str, Any]:
+        try:
+            return dict(answer.result(_START_S))
+        except WaitedTooLong as error:
+            raise ClawError(f"the taskset {self._taskset} did not load within {_START_S:.0f} s", "try it with vf-eval") from error
+        except ProcessEnded as error:
+            cure = f"run `{python} -m pip install verifiers`, or name another interpreter in the option python"
+            raise ClawError(f"verifiers cannot run: {error}", cure, 2) from error
+
+
+def outcome_of(told: Mapping[str, Any], max_turns: int) -> Outcome:
+    """The outcome of what the process says about an episode. Raises EpisodeFailed for what the policy did not end."""
+    text = "\n".join(f"{error['type']}: {error['text']}" for error in told.get("errors", ()))
+    used_up = next((ending for code, ending in _USED_UP if code in text), None)
+    if used_up is None and (told.get("timed_out") or told.get("ending") == "time"):
+        used_up = "time"
+    if told.get("errors") and used_up is None:
+        ending = next((_ENDINGS[error["type"]] for error in told["errors"] if error["type"] in _ENDINGS), "environment")
+        raise EpisodeFailed(ending, text)
+    if told.get("ending") == "environment":
+        raise EpisodeFailed("environment", str(told.get("log")))
+    reward = told.get("reward")
+    if reward is None and used_up is None:
+        raise EpisodeFailed("verifier", "the taskset gave no reward")
+    parts = {name: value for name, value in dict(told.get("parts", {})).items() if 0 <= value <= 1}
+    is_out_of_turns = "max_turns" in told.get("stopped", ())
+    worth = -1.0 if reward is None else max(-1.0, min(1.0, float(reward)))
+    return Outcome(worth, parts, ending=used_up or ("turns" if is_out_of_turns else "done"), log=text or None)
+
+
+def _cannot_load(taskset: str, python: str, told: Mapping[str, Any]) -> ClawError:
+    problem = str(told["problem"])
+    if told.get("version") is None:
+        cure = f"run `{python} -m pip install 'verifiers>=0.4'`, or name another interpreter in the option python"
+        return ClawError(f"verifiers is not installed for {python}", cure, 2)
+    if "verifiers.v1" in problem or str(told["version"]).startswith(("0.1.", "0.2.", "0.3.")):
+        cure = f"run `{python} -m pip install --upgrade 'verifiers>=0.4'`; older tasksets have to be ported"
+        return ClawError(f"verifiers {told['version']} is another version than the adapter needs ({problem})", cure, 2)
+    return ClawError(f"the taskset {taskset} cannot be loaded: {problem}", f"install it for {python}, or give its path", 2)
+
+
+def _variables(interpreter: str) -> dict[str, str]:
+    """Of the process: ours without keys, and with the programs beside its interpreter first (verifiers calls uv)."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_KEY", "_TOKEN", "_SECRET"))}
+    kept.pop("PYTHONPATH", None)
+    return {**kept, "PATH": f"{Path(interpreter).parent}:{kept.get('PATH', '')}", "PRIME_DISABLE_VERSION_CHECK": "1"}

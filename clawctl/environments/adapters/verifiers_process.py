@@ -1,0 +1,134 @@
+"""Runs where verifiers is installed: loads one taskset, and plays its tasks. Nothing is traced to files, and nothing is uploaded.
+
+Each line of stdin is a request, each line of stdout an answer, as JSON. The first line is the settings of `load`. This file imports
+verifiers and the standard library only, because its Python may be another one than clawctl's.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import traceback
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ANSWERS = os.fdopen(os.dup(1), "w", encoding="utf-8")
+KEY = "CLAWCTL_EPISODE_KEY"
+
+
+def main() -> None:
+    os.dup2(2, 1)  # what the taskset prints is no answer
+    environment = None
+    try:
+        import verifiers.v1 as vf
+
+        settings = json.loads(sys.stdin.readline())
+        environment = load(vf, settings)
+        answer({"ready": describe(vf, environment)})
+    except BaseException as error:
+        answer({"problem": f"{type(error).__name__}: {error}", "version": installed()})
+        raise
+    asyncio.run(serve(vf, environment))
+
+
+def installed() -> str | None:
+    try:
+        return version("verifiers")
+    except PackageNotFoundError:
+        return None
+
+
+def load(vf: Any, settings: dict[str, Any]) -> Any:
+    """The environment of `settings`: `taskset` (an id or a path), `options` of it, `harness`, `runtime`, `max_turns`."""
+    name = find_taskset(settings["taskset"])
+    roles = [field for field, info in vf.env_config_type(name).model_fields.items() if isinstance(info.default, vf.AgentConfig)]
+    seat: dict[str, Any] = {"runtime": {"type": settings["runtime"]}, "max_turns": settings["max_turns"]}
+    if settings["harness"] is not None:
+        seat["harness"] = {"id": settings["harness"]}
+    config = vf.resolve_env_config({"taskset": {**settings["options"], "id": name}, **dict.fromkeys(roles, seat)})
+    return vf.load_environment(config)
+
+
+def find_taskset(name: str) -> str:
+    """The id of a taskset; a path to a package, to the folder around it, or to a file is put on the module path."""
+    path = Path(name).expanduser()
+    if not path.exists() or ("/" not in name and not name.endswith(".py")):
+        return name
+    path = path.resolve()
+    inner = path / path.name.replace("-", "_")
+    sys.path.insert(0, str(path if inner.is_dir() else path.parent))
+    return path.stem.replace("-", "_")
+
+
+def describe(vf: Any, environment: Any) -> dict[str, Any]:
+    harnesses = [harness for harness in environment._harnesses.values() if harness.EXECUTES_CODE]
+    return {"executes_code": sorted({harness.config.id for harness in harnesses}), "version": installed()}
+
+
+async def serve(vf: Any, environment: Any) -> None:
+    """Answer requests until stdin ends; episodes run beside one another."""
+    tasks: list[Any] = []
+    running = set()
+    async with environment.serving():
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            request = json.loads(line)
+            if request["do"] == "tasks":
+                found = environment.taskset if environment.taskset.bounded else environment.taskset.take(request["most"])
+                tasks = list(found)
+                answer({"id": request["id"], "tasks": [{"key": task.key, "name": name_of(task)} for task in tasks]})
+            else:
+                episode = asyncio.create_task(play(vf, environment, tasks[request["number"]], request))
+                running.add(episode)
+                episode.add_done_callback(running.discard)
+
+
+def name_of(task: Any) -> str:
+    return str(task.data.name or task.data.id or "")
+
+
+async def play(vf: Any, environment: Any, task: Any, request: dict[str, Any]) -> None:
+    os.environ[KEY] = request["api_key"]
+    client = vf.EvalClientConfig(base_url=request["url"], api_key_var=KEY, headers=request["headers"])
+    context = vf.ModelContext(request["model"], client, vf.SamplingConfig(**request["sampling"]))
+    try:
+        async with asyncio.timeout(request["seconds"]):
+            episode = await environment.run_episode(task, context)
+        answer({"id": request["id"], **outcome(episode, request["max_turns"])})
+    except TimeoutError:
+        answer({"id": request["id"], "ending": "time"})
+    except Exception:  # noqa: BLE001 - the taskset's own code
+        answer({"id": request["id"], "ending": "environment", "log": traceback.format_exc()[-3000:]})
+
+
+def outcome(episode: Any, max_turns: int | None) -> dict[str, Any]:
+    """What an episode is worth: the mean over its agents. `errors` have their types, by which clawctl names the ending."""
+    traces = [trace for trace in episode.traces if getattr(trace.agent, "trainable", True)] or list(episode.traces)
+    errors = [*episode.errors, *(error for trace in traces if not trace.ok for error in trace.errors)]
+    told = {
+        "errors": [{"type": error.type, "status": error.status_code, "text": str(error.message)[-1500:]} for error in errors],
+        "timed_out": episode.is_timeout or any(trace.is_timeout for trace in traces),
+        "stopped": [trace.stop_condition for trace in traces],
+        "calls": sum(len(trace.calls) for trace in traces),
+    }
+    if not traces or any(reward is None for trace in traces for reward in trace.rewards.values()):
+        return told
+    parts: dict[str, list[float]] = {}
+    for trace in traces:
+        for name, value in [*((name, reward.value) for name, reward in trace.rewards.items()), *trace.metrics.items()]:
+            if value is not None:
+                parts.setdefault(name, []).append(float(value))
+    told["reward"] = sum(float(trace.reward) for trace in traces) / len(traces)
+    told["parts"] = {name: sum(values) / len(values) for name, values in parts.items()}
+    return told
+
+
+def answer(said: dict[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        ANSWERS.write(json.dumps(said, default=str) + "\n")
+        ANSWERS.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`gui`: the agent uses a web page in Chromium."""

@@ -1,0 +1,109 @@
+"""What an agent can do on a page: words of an answer, or tool calls."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Name = Literal["click", "click_at", "type", "select", "press", "scroll", "done"]
+KEYS = ("Enter", "Tab", "Escape", "Backspace", "Delete", "Space", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight")
+LONGEST = 2000  # characters of a text to type
+
+SYSTEM = """You use a web page to do a task. Each message shows the page; its elements have numbers. Answer with one action:
+click 3
+type 4 "words"
+select 5 "option"
+press Enter
+scroll down
+done"""
+SYSTEM_PIXELS = "\nYou also see the page. click 120 45 clicks at these pixels, from the left and from the top."
+
+_ACTION = re.compile(
+    r"""(?:action:\s*)?(?:
+    (?P<click>click)\s+\[?(?P<x>\d{1,6})\]?(?:[\s,]+(?P<y>\d{1,6}))?
+    |(?P<fill>type|select)\s+\[?(?P<at>\d{1,6})\]?\s+(?P<text>\S.*)
+    |press\s+(?P<key>[a-z]+)
+    |scroll\s+(?P<way>up|down)
+    |(?P<done>done|submit)
+    )\.?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One action: Action("type", 4, "words")."""
+
+    name: Name
+    number: int | None = None  # of the element; the pixels from the left for "click_at"
+    text: str = ""  # to type, the option, the key, "up" or "down"
+    down: int = 0  # pixels from the top, for "click_at"
+
+
+def action_in(said: str) -> Action | None:
+    """The last line of an answer that is an action. None if there is none."""
+    for line in reversed(said.splitlines()):
+        found = _ACTION.fullmatch(line.strip().strip("`").strip())
+        if found is not None and (action := _action(found)) is not None:
+            return action
+    return None
+
+
+def _action(found: re.Match[str]) -> Action | None:
+    if found["click"]:
+        return Action("click", int(found["x"])) if found["y"] is None else Action("click_at", int(found["x"]), down=int(found["y"]))
+    if found["fill"]:
+        return Action("type" if found["fill"].lower() == "type" else "select", int(found["at"]), _unquoted(found["text"]))
+    if found["key"]:
+        key = next((name for name in KEYS if name.lower() == found["key"].lower()), None)
+        return None if key is None else Action("press", text=key)
+    if found["way"]:
+        return Action("scroll", text=found["way"].lower())
+    return Action("done")
+
+
+def _unquoted(text: str) -> str:
+    text = text.strip()
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            return text[1:-1]
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] == "'" else text
+
+
+def _tool(name: str, description: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+_ELEMENT: dict[str, Any] = {"type": "integer", "description": "number of the element"}
+_TEXT: dict[str, Any] = {"type": "string"}
+TOOLS = [
+    _tool("click", "Click an element.", element=_ELEMENT),
+    _tool("type", "Replace the text of a field.", element=_ELEMENT, text=_TEXT),
+    _tool("select", "Choose an option of a list.", element=_ELEMENT, option=_TEXT),
+    _tool("press", "Press a key.", key={"type": "string", "enum": list(KEYS)}),
+    _tool("scroll", "Scroll the page.", direction={"type": "string", "enum": ["up", "down"]}),
+    _tool("done", "The task is done."),
+]
+
+
+def action_of(name: str, arguments: Mapping[str, Any] | None) -> Action | None:
+    """The action of a tool call. None if there is no such tool, or its arguments are wrong."""
+    if arguments is None:
+        return None
+    number, text = (
+        arguments.get("element"),
+        next((arguments[key] for key in ("text", "option", "key", "direction") if key in arguments), ""),
+    )
+    if isinstance(number, bool) or not isinstance(number, int | None) or not isinstance(text, str):
+        return None
+    if name in ("click", "type", "select") and number is not None:
+        return Action("click" if name == "click" else "type" if name == "type" else "select", number, text)
+    if name == "press" and text in KEYS:
+        return Action("press", text=text)
+    if name == "scroll" and text in ("up", "down"):
+        return Action("scroll", text=text)
+    return Action("done") if name == "done" else None

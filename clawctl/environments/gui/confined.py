@@ -1,0 +1,53 @@
+"""A program that becomes Chromium in a sandbox: `python -m clawctl.environments.gui.confined CHROMIUM ARGUMENTS…`.
+
+Playwright starts it in place of Chromium, and speaks to Chromium over descriptors 3 and 4. The browser runs as a user of its own.
+It sees the system's programs and folders in memory, and has no network: Playwright answers each request before it would reach
+one. This sandbox replaces Chromium's own, which needs namespaces that a sandbox may not make.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from clawctl.environments.sandbox.bubblewrap import make_room, python
+from clawctl.errors import ClawError
+
+FOLDER = "/tmp/browser"
+_DISK = 1 << 30
+_SETTINGS = ("/etc/fonts", "/etc/chromium.d", "/etc/chromium")
+_BECOME = """import os, sys
+user = int(sys.argv[1])
+if user:
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def command(chromium: str, arguments: list[str]) -> tuple[list[str], list[int]]:
+    """The command line of bubblewrap, and the descriptors it names. Raises ClawError."""
+    program = Path(chromium).resolve()
+    see = [name for name in _SETTINGS if Path(name).is_dir()]
+    if not program.is_relative_to("/usr"):
+        see.append(str(program.parent))
+    room = make_room(FOLDER, _DISK, network=False, fixed={}, packages=(), see=tuple(see))
+    room.arguments.remove("--as-pid-1")  # bubblewrap collects the processes that Chromium leaves
+    kept = [text for text in arguments if not text.startswith("--user-data-dir")]  # Playwright's folder belongs to another user
+    variables = ["--setenv", "HOME", FOLDER, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8"]
+    inside = [python(), "-I", "-S", "-c", _BECOME, str(room.user or 0), str(program), f"--user-data-dir={FOLDER}/profile", *kept]
+    return [*room.arguments, *variables, "--", *inside], room.descriptors
+
+
+def main() -> None:
+    try:
+        words, descriptors = command(sys.argv[1], sys.argv[2:])
+    except ClawError as error:
+        sys.exit(f"{error.problem}; {error.fix}")
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    os.execv(words[0], words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""`gui`: the agent uses a web page in Chromium. It reads the page as text, or sees it as well."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from clawctl.environments import Outcome, Split, Task
+from clawctl.environments.asking import Refused, complete, new_client
+from clawctl.environments.gui.actions import SYSTEM, SYSTEM_PIXELS, TOOLS, Action, action_in, action_of
+from clawctl.environments.gui.browser import find_chromium
+from clawctl.environments.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
+from clawctl.environments.gui.page import LOAD_S, Page, Site, open_page
+from clawctl.environments.gui.sites import FAMILIES, DrawnSite, SiteTask, draw_site
+from clawctl.environments.toolcall.tools import name_and_arguments
+from clawctl.environments.verdicts import Graded, nothing
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+
+_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # codes of the server
+_UNKNOWN = "error: this is no action. Answer with one line such as: click 3"
+
+
+class Gui:
+    """`pages`: names of pages, with commas: of the websites that clawctl draws (the default is all of them), or of MiniWoB, such as
+    `click-button`; `miniwob` means all of MiniWoB. `path`: a folder in MiniWoB's layout, in place of the package `miniwob`.
+    `actions`: `text`, or `tools` for tool calls. `screenshots`: send a picture of the page with each message.
+    `load_s`: seconds for a page to load. `browser`: Chromium's program, if it is not in PATH."""
+
+    metrics = ("reward", "solved")
+    version = "1"
+    worst = 0.0
+
+    def __init__(
+        self,
+        pages: str = "",
+        path: str | None = None,
+        max_turns: int = 10,
+        actions: Literal["text", "tools"] = "text",
+        screenshots: bool = False,
+        width: int = 480,
+        height: int = 360,
+        load_s: float = LOAD_S,
+        browser: str | None = None,
+    ) -> None:
+        if actions not in ("text", "tools"):
+            raise ClawError(f"the option actions is {actions!r}", "use text or tools", 2)
+        self.max_turns, self.actions, self.screenshots, self.size = max_turns, actions, screenshots, (width, height)
+        self.load_s = load_s
+        self._names = [name.strip() for name in pages.split(",") if name.strip()] or (["miniwob"] if path else list(FAMILIES))
+        self._folder = find_folder(path) if set(self._names) - set(FAMILIES) else None
+        if self._folder is not None:
+            known = page_names(self._folder)
+            self._names = [page for name in self._names for page in (known if name == "miniwob" else [name])]
+            if unknown := set(self._names) - set(FAMILIES) - set(known):
+                raise ClawError(
+                    f"there is no page {min(unknown)!r}",
+                    f"use some of {', '.join(FAMILIES)}, or a page in {self._folder / 'miniwob'}",
+                    2,
+                )
+        self._chromium = find_chromium(browser)
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        found = []
+        for place in range(count):  # even numbers train, odd ones are held out
+            number = 2 * (seed * 100_003 + place) + (split == "eval")
+            page = self._names[place % len(self._names)]
+            if page in FAMILIES:
+                spec: SiteTask | MiniWobTask = draw_site(page, number)
+            else:
+                assert self._folder is not None
+                spec = MiniWobTask(page, str(number), self._folder)
+            found.append(Task(f"{page.replace('-', '_')}-{number}", spec, split))
+        return found
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        site: Site = DrawnSite(task.spec) if isinstance(task.spec, SiteTask) else MiniWobSite(task.spec)
+        async with open_page(self._chromium, site, self.size, self.load_s) as page, new_client(endpoint) as client:
+            asked, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
+            reply, score, ending = "", None, "turns"
+            for turn in range(self.max_turns):
+                try:
+                    message = await complete(endpoint, messages, client, **asked)
+                except Refused as refused:
+                    if turn == 0 or refused.code not in _USED_UP:
+                        raise
+                    ending = _USED_UP[refused.code]
+                    break
+                action, reply = _chosen(message)
+                problem = _UNKNOWN if action is None else "" if action.name == "done" else await page.act(action)
+                score = await page.verdict()
+                if score is not None or (action is not None and action.name == "done"):
+                    ending = "done"
+                    break
+                messages += await self._next(page, message, problem)
+            instruction = page.instruction
+        score = score or 0.0
+        return Outcome(score, {"solved": score == 1}, ending=ending, example={"prompt": instruction, "reply": reply})
+
+    async def _first(self, page: Page) -> list[dict[str, Any]]:
+        system = SYSTEM + (SYSTEM_PIXELS if self.screenshots else "")
+        content = await self._shown(page, f"Task: {page.instruction}\n\n{await page.look()}")
+        return [{"role": "system", "content": system}, {"role": "user", "content": content}]
+
+    async def _next(self, page: Page, message: dict[str, Any], problem: str) -> list[dict[str, Any]]:
+        said: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
+        text = f"{problem}\n\n{await page.look()}".lstrip()
+        calls = message.get("tool_calls") or []
+        if not calls:
+            return [said, {"role": "user", "content": await self._shown(page, text)}]
+        results = [
+            {"role": "tool", "tool_call_id": call.get("id", ""), "content": "not done: one call at a time"} for call in calls
+        ]
+        results[0]["content"] = text
+        seen = [{"role": "user", "content": await self._shown(page, "The page now:")}] if self.screenshots else []
+        return [{**said, "tool_calls": calls}, *results, *seen]
+
+    async def _shown(self, page: Page, text: str) -> str | list[dict[str, Any]]:
+        if not self.screenshots:
+            return text
+        picture = base64.b64encode(await page.screenshot()).decode()
+        return [
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}, {"type": "text", "text": text}
+        ]  # fmt: skip
+
+
+def _chosen(message: dict[str, Any]) -> tuple[Action | None, str]:
+    """The action of an answer, and the answer as text."""
+    reply, calls = str(message.get("content") or ""), message.get("tool_calls") or []
+    if not calls:
+        return action_in(reply), reply
+    name, arguments = name_and_arguments(calls[0])
+    return action_of(name, arguments), f"{reply} {name} {arguments}".strip()
+
+
+async def solve(task: SiteTask, commands: str | None = None) -> Graded:
+    """The verdict without a model: after the task's solution, or after doing nothing (""). Raises EpisodeFailed."""
+    async with open_page(find_chromium(), DrawnSite(task), (480, 360), 2 * LOAD_S) as page:
+        for step in task.solution if commands is None else ():
+            problem = await page.act(_step(step, await page.look()))
+            if problem:
+                return nothing(f"{step}: {problem}")
+        score = await page.verdict()
+        return Graded(score or 0.0, "undecided" if score is None else "decided")
+
+
+def _step(step: str, look: str) -> Action:
+    """The action of a step of a solution on a page: ('type field "Name" | Ada')."""
+    name, _, rest = step.partition(" ")
+    what, _, text = rest.partition(" | ")
+    what, _, before = what.partition(" after ")
+    line = next(line for line in look[look.index(before) :].splitlines() if line.partition("] ")[2].startswith(what))
+    return Action(name, int(line[1 : line.index("]")]), text)  # type: ignore[arg-type]

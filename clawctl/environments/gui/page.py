@@ -1,0 +1,222 @@
+"""One page of an episode: what the agent sees of it, and what its actions do to it.
+
+The agent has no script and no address bar. Requests leave the browser only as far as the site that the episode serves: the page can
+go where the site has an answer, and nowhere else.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from clawctl.environments import EpisodeFailed
+from clawctl.environments.gui.actions import LONGEST, Action
+from clawctl.environments.gui.browser import new_context, playwright_error, short, turn_to_load
+
+HOST = "http://page.test"
+LOAD_S = 60.0
+_STEP_S = 120.0  # for what one action does, before the page counts as frozen
+_LINES = 60  # that the agent sees at a time
+_SLOWLY = 200  # characters that are typed key by key; longer texts are put in at once
+_LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
+_LISTENERS = """(() => {
+  const listens = new WeakSet(), add = EventTarget.prototype.addEventListener;
+  Object.defineProperty(window, "__clawctl_listens", { value: listens });
+  EventTarget.prototype.addEventListener = function (kind, ...rest) {
+    if (["click", "mousedown", "mouseup", "pointerdown"].includes(kind) && this instanceof Element) listens.add(this);
+    return add.call(this, kind, ...rest);
+  };
+})()"""
+_REACH = (Path(__file__).parent / "reach.js").read_text(encoding="utf-8")
+_ENTER_LEAVES = "() => document.activeElement.matches('form input, form button, a[href]')"
+_FRAMES = """() => new Promise((done) => {
+  requestAnimationFrame(() => requestAnimationFrame(done));
+  setTimeout(done, 500);
+})"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a site answers to one request."""
+
+    content: bytes
+    kind: str = "text/html; charset=utf-8"
+    policy: str = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'"
+
+
+class Site(Protocol):
+    """What an episode's page is served from, and what says how well the agent did."""
+
+    start: str  # the path of the first page: "/"
+    hidden: str  # a CSS selector of what the agent does not see, such as the instruction
+    uses_script: bool
+
+    def answer(self, method: str, path: str, query: str) -> Answer | None:
+        """What to answer; None refuses the request. A form is sent with GET."""
+        ...
+
+    async def begin(self, page: Any) -> str:
+        """Start the task on the loaded page. Returns the instruction."""
+        ...
+
+    async def verdict(self, page: Any) -> float | None:
+        """The score from 0 to 1, or None as long as the task is not decided."""
+        ...
+
+
+@dataclass(slots=True)
+class Page:
+    """A loaded page. `open_page` makes it."""
+
+    site: Site
+    instruction: str
+    _page: Any
+    _elements: Any = None  # a handle on the numbered elements
+    _names: list[str] = field(default_factory=list)
+    _first: int = 0  # line that the agent sees first
+    _loaded: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def look(self) -> str:
+        """The page as text, with the number of each element that can be used."""
+        found = await self._whole(self._look())
+        total = len(found)
+        self._first = max(0, min(self._first, total - _LINES))
+        shown = found[self._first : self._first + _LINES]
+        above, below = self._first, total - self._first - len(shown)
+        notes = [f"({count} more lines {way}: scroll {way})" for count, way in ((above, "up"), (below, "down")) if count]
+        return "\n".join([*shown, *notes]) or "(the page is empty)"
+
+    async def _look(self) -> list[str]:
+        for left in (2, 1, 0):
+            try:
+                handle = await self._page.evaluate_handle(_LOOK, self.site.hidden)
+                lines = list(await (await handle.get_property("lines")).json_value())
+                self._elements = await handle.get_property("elements")
+                return lines
+            except Exception as error:  # the page went to another one meanwhile
+                if not left or "context was destroyed" not in str(error):
+                    raise
+                await self._page.wait_for_load_state("domcontentloaded")
+        raise AssertionError
+
+    async def screenshot(self) -> bytes:
+        """The visible part of the page, as PNG."""
+        return bytes(await self._whole(self._page.screenshot(type="png", animations="disabled", caret="initial")))
+
+    async def verdict(self) -> float | None:
+        return await self._whole(self.site.verdict(self._page))
+
+    async def act(self, action: Action) -> str:
+        """Do it. Returns what went wrong, for the agent, or "". Raises EpisodeFailed if the page or Chromium fails."""
+        return await self._whole(self._act(action))
+
+    async def _act(self, action: Action) -> str:
+        place: dict[str, Any] = {}
+        element = None
+        if action.number is not None and action.name != "click_at":
+            handle = None if self._elements is None else await self._elements.get_property(str(action.number - 1))
+            element = None if handle is None else handle.as_element()
+            if element is None:
+                return f"error: there is no element {action.number}"
+            place = await self._page.evaluate(_REACH, [element, action.name, action.text])
+            if "problem" in place:
+                return f"error: {action.name} does not work on element {action.number}: {place['problem']}"
+        leaves = action.name == "click" and place["leaves"]
+        if action == Action("press", text="Enter"):
+            leaves = await self._page.evaluate(_ENTER_LEAVES)
+        self._loaded.clear()
+        problem = await self._do(action, element, place)
+        await self._settle(leaves)
+        return problem
+
+    async def _do(self, action: Action, element: Any, place: dict[str, Any]) -> str:
+        keyboard, mouse = self._page.keyboard, self._page.mouse
+        if action.name == "click":
+            await mouse.click(place["x"], place["y"])
+        elif action.name == "click_at":
+            await mouse.click(action.number, action.down)
+        elif action.name == "type" and "fill" in place:  # a date, a colour
+            try:
+                await element.fill(action.text, force=True)
+            except playwright_error() as error:
+                if "Malformed" not in str(error):
+                    raise
+                return f"error: element {action.number} does not take {action.text[:80]!r}"
+        elif action.name == "type":
+            if not action.text:
+                await keyboard.press("Delete")
+            elif len(action.text) <= _SLOWLY and "\n" not in action.text:
+                await keyboard.type(action.text)
+            else:
+                await keyboard.insert_text(action.text[:LONGEST])
+        elif action.name == "press":
+            await keyboard.press(action.text)
+        elif action.name == "scroll":
+            self._first += (_LINES // 2) * (1 if action.text == "down" else -1)
+            await mouse.wheel(0, 300 if action.text == "down" else -300)
+        return ""
+
+    async def _settle(self, leaves: bool) -> None:
+        """Wait until the page has done what an action began. `leaves`: a link or a form was used. Where a site has no script, that
+        always leads to another page."""
+        if leaves and not self.site.uses_script:
+            await self._loaded.wait()
+        with suppress(Exception):  # it goes to another page now; the next look waits for that one
+            await self._page.evaluate(_FRAMES)
+        await self._page.wait_for_load_state("domcontentloaded", timeout=1000 * LOAD_S)
+
+    async def _whole(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(_STEP_S):
+                return await call
+        except TimeoutError as error:
+            problem = f"the page {self.site.start} did not respond within {_STEP_S:.0f} s; play fewer episodes at a time"
+            raise EpisodeFailed("environment", problem) from error
+        except EpisodeFailed:
+            raise
+        except Exception as error:
+            raise EpisodeFailed("sandbox", f"Chromium or the page ended: {short(error)}. The episode is played again") from error
+
+
+@asynccontextmanager
+async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: float = LOAD_S) -> AsyncIterator[Page]:
+    """The site's first page, loaded and started. Raises EpisodeFailed."""
+    settings = {"viewport": {"width": size[0], "height": size[1]}, "java_script_enabled": True}
+    async with new_context(chromium, **settings) as context:
+
+        async def answer(route: Any) -> None:
+            request, parts = route.request, urlsplit(route.request.url)
+            found = None
+            if f"{parts.scheme}://{parts.netloc}" == HOST:
+                found = site.answer(request.method, parts.path, parts.query)
+            with suppress(Exception):  # the page is gone
+                if found is None:
+                    await route.fulfill(status=204)  # the page stays where it is
+                else:
+                    headers = {"Content-Security-Policy": found.policy, "Cache-Control": "no-store"}
+                    await route.fulfill(body=found.content, content_type=found.kind, headers=headers)
+
+        await context.route("**/*", answer)
+        await context.route_web_socket("**/*", lambda socket: socket.close())
+        if site.uses_script:
+            await context.add_init_script(_LISTENERS)
+        try:
+            async with turn_to_load(), asyncio.timeout(load_s):
+                page = await context.new_page()
+                context.on("page", lambda other: asyncio.ensure_future(other.close()))  # no second window
+                await page.goto(f"{HOST}{site.start}", timeout=1000 * load_s, wait_until="load")
+                instruction = await site.begin(page)
+        except EpisodeFailed:
+            raise
+        except Exception as error:
+            problem = f"the page {site.start} did not load: {short(error) or type(error).__name__}"
+            cure = "open it in a browser by hand; all its files must lie in its folder"
+            raise EpisodeFailed("environment", f"{problem}; {cure}") from error
+        opened = Page(site, instruction, page)
+        page.on("domcontentloaded", lambda _: opened._loaded.set())
+        yield opened

@@ -1,0 +1,105 @@
+"""Calls that BFCL's ground truth allows, compared as its `ast_checker` does it, and its schemas as JSON schemas."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (float, int), "boolean": (bool,), "array": (list,), "object": (dict,),
+}  # fmt: skip
+_LEFT_OUT = re.compile(r"[ ,./\-_*^]")
+
+
+def is_same_call(
+    made: Sequence[tuple[str, dict[str, Any] | None]], allowed: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Whether the calls are those of BFCL's ground truth: [{"area": {"width": [3, 3.0], "unit": ["cm", ""]}}], in any order.
+
+    Each argument has its allowed values; "" among them means that it may be missing. `tools` are those that the question offers.
+    """
+    if len(made) != len(allowed):
+        return False
+    functions = {tool["function"]["name"]: tool["function"] for tool in tools}
+    left = list(made)
+    for wanted in allowed:
+        (name, values), *_ = wanted.items()
+        name = plain_name(name)
+        schema = functions.get(name, {}).get("parameters", {})
+        fits = (each for each in left if each[0] == name and each[1] is not None and _fits(each[1], values, schema))
+        if (found := next(fits, None)) is None:
+            return False
+        left.remove(found)
+    return True
+
+
+def plain_name(name: str) -> str:
+    """A function's name without dots, which no API accepts."""
+    return name.replace(".", "_")
+
+
+def _fits(arguments: Mapping[str, Any], wanted: Mapping[str, Sequence[Any]], schema: Mapping[str, Any]) -> bool:
+    properties = schema.get("properties", {})
+    if set(schema.get("required", ())) - set(arguments) or set(arguments) - set(wanted) or set(arguments) - set(properties):
+        return False
+    if any("" not in values for name, values in wanted.items() if name not in arguments):
+        return False
+    return all(_is_allowed(value, wanted[name], properties[name]) for name, value in arguments.items())
+
+
+def _is_allowed(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -> bool:
+    """The checker's rules: the declared type, or that of the ground truth (a variable's name); then the value."""
+    declared = _TYPES.get(str(schema.get("type")), (str,))
+    known = next((type(each) for each in allowed if each != ""), None)
+    if type(value) is not known and (type(value) not in declared or not _has_items(value, allowed, schema)):
+        return False
+    if isinstance(value, dict):
+        return any(each != "" and _is_same_mapping(value, each) for each in allowed)
+    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        return any(
+            isinstance(each, list) and len(each) == len(value) and all(map(_is_same_mapping, value, each)) for each in allowed
+        )
+    return _standard(value) in [_standard(each) for each in allowed]
+
+
+def _has_items(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -> bool:
+    """Whether the items of a list have the declared type, or that of an allowed list."""
+    inner = _TYPES.get(str(schema.get("items", {}).get("type"))) if isinstance(value, list) else None
+    if inner is None:
+        return True
+    lists = [each for each in allowed if isinstance(each, list)]
+    return any(all(type(item) in (*inner, *map(type, each)) for item in value) for each in lists)
+
+
+def _is_same_mapping(value: Any, wanted: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(wanted, dict) or set(value) - set(wanted):
+        return False
+    if any("" not in values for name, values in wanted.items() if name not in value):
+        return False
+    return all(_standard(each) in [_standard(one) for one in wanted[name]] for name, each in value.items())
+
+
+def _standard(value: Any) -> Any:
+    """Texts without spaces, case and some punctuation: "April 1, 2024" is "april 1 2024"."""
+    if isinstance(value, str):
+        return _LEFT_OUT.sub("", value).lower().replace("'", '"')
+    return [_standard(each) if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
+
+
+_JSON_TYPES = {
+    "dict": "object", "hashmap": "object", "hashtable": "object", "float": "number", "double": "number", "tuple": "array",
+    "list": "array", "arraylist": "array", "queue": "array", "stack": "array", "bool": "boolean", "any": "string", "char": "string",
+    "byte": "integer", "short": "integer", "long": "integer", "bigint": "integer",
+}  # fmt: skip
+
+
+def json_schema(schema: Any) -> Any:
+    """A schema with BFCL's names of types as a JSON schema: "dict" is "object", "float" is "number"."""
+    if isinstance(schema, list):
+        return [json_schema(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: json_schema(value) for name, value in schema.items()}
+    if isinstance(found.get("type"), str):
+        found["type"] = _JSON_TYPES.get(found["type"].lower(), found["type"].lower())
+    return json.loads(json.dumps(found))

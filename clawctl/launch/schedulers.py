@@ -1,0 +1,68 @@
+"""What `clawctl up --on` needs of a scheduler, and the states of a job in words that they share."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from clawctl.errors import ClawError
+from clawctl.launch.plan import Job, SchedulerName
+
+Phase = Literal["waiting", "running", "done", "failed", "stopped", "gone"]  # gone: the scheduler has forgotten it
+ENDED: tuple[Phase, ...] = ("done", "failed", "stopped", "gone")
+_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    phase: Phase
+    detail: str  # in the scheduler's own words: "PENDING (Resources)", "RUNNING on node3"
+    starts: int | None = None  # how often it was started; None: not known
+
+
+class Scheduler(Protocol):
+    """Takes jobs. Each method raises ClawError if the scheduler is missing, does not answer, or refuses."""
+
+    name: SchedulerName
+
+    def render(self, job: Job) -> str:
+        """The job as the scheduler gets it, without the values of secrets. Needs no scheduler."""
+        ...
+
+    def submit(self, job: Job) -> list[str]:
+        """Take the job. Returns the ids by which it is found again."""
+        ...
+
+    def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+        """The states of these jobs. An unknown one is `gone`."""
+        ...
+
+    def stop(self, ids: Sequence[str]) -> None:
+        """End these jobs as Ctrl-C would. Unknown ones and those that have ended are left out."""
+        ...
+
+
+def open_scheduler(name: SchedulerName) -> Scheduler:
+    if name == "slurm":
+        from clawctl.launch.slurm import Slurm
+
+        return Slurm()
+    if name == "ray":
+        from clawctl.launch.ray_cluster import RayCluster
+
+        return RayCluster()
+    from clawctl.launch.sky import Sky
+
+    return Sky()
+
+
+def call(
+    program: str, words: Sequence[str], cure: str, given: str | None = None, patience_s: float = _PATIENCE_S
+) -> subprocess.CompletedProcess[str]:
+    """Run a scheduler's program. Raises ClawError, with `cure` if the program is missing."""
+    try:
+        return subprocess.run([program, *words], input=given, capture_output=True, text=True, timeout=patience_s, check=False)
+    except FileNotFoundError as error:
+        raise ClawError(f"there is no {program} on this machine", cure) from error
+    except subprocess.TimeoutExpired as error:
+        raise ClawError(f"{program} has not answered for {patience_s:.0f} s", "try again when the scheduler answers") from error

@@ -1,0 +1,146 @@
+"""Jobs in Slurm: a batch script for each stage. Several workers are an array, a trainer on several nodes is one job."""
+
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from clawctl.errors import ClawError
+from clawctl.launch.plan import Job, SchedulerName
+from clawctl.launch.schedulers import JobState, Phase, call
+
+_INSTALL = "run this where Slurm's commands are installed (a login node), or choose another scheduler with --on"
+_NOTICE_S = 120  # before the time limit
+_PHASES: dict[str, Phase] = {
+    "PENDING": "waiting",
+    "CONFIGURING": "waiting",
+    "REQUEUED": "waiting",
+    "SUSPENDED": "waiting",
+    "REQUEUE_HOLD": "waiting",
+    "SPECIAL_EXIT": "waiting",
+    "STOPPED": "waiting",
+    "RUNNING": "running",
+    "COMPLETING": "running",
+    "COMPLETED": "done",
+    "CANCELLED": "stopped",
+}  # fmt: skip  (all others have failed)
+# srun starts the stage on each node, in the background, so that the shell hears the notice before the time limit. Code 0 is a stage
+# that is done, 2 one that refuses its recipe. Anything else was killed and is queued again, unless the job is being cancelled.
+_SCRIPT = """\
+#!/bin/bash
+{directives}
+
+{environment}
+trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
+srun --cpus-per-task={cpus} --kill-on-bad-exit=1 bash -c {command} &
+wait $!
+code=$?
+while [ $code -gt 128 ] && kill -0 $! 2>/dev/null; do wait $!; code=$?; done
+case $code in 0|2) exit $code ;; esac
+[ "$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %T)" != RUNNING ] || scontrol requeue "$SLURM_JOB_ID"
+exit $code
+"""
+_NODES = """\
+export NNODES=$SLURM_NNODES MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR=$(scontrol show node "$first" | grep -o 'NodeAddr=[^ ]*' | cut -d= -f2)"""
+
+
+class Slurm:
+    name: SchedulerName = "slurm"
+
+    def render(self, job: Job) -> str:
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
+        lines += [f"export GPUS_PER_NODE={job.gpus}"] if job.stage == "train" and job.gpus else []
+        lines += [_NODES] if job.nodes > 1 else []
+        rank = "export NODE_RANK=$SLURM_PROCID; " if job.nodes > 1 else ""
+        return _SCRIPT.format(
+            directives="\n".join(f"#SBATCH --{line}" for line in _directives(job)),
+            environment="\n".join((*lines, *job.setup)),
+            cpus=job.cpus,
+            command=shlex.quote(f"{rank}exec {job.command}"),
+        )
+
+    def submit(self, job: Job) -> list[str]:
+        done = call("sbatch", ["--parsable"], _INSTALL, self.render(job))
+        found = re.match(r"(\d+)", done.stdout)
+        if done.returncode or found is None:
+            raise _refusal(job, done.stderr or done.stdout)
+        return [found[1]]
+
+    def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+        if not ids:
+            return {}
+        done = call("squeue", ["--noheader", "--states=all", "--array", "--jobs", ",".join(ids), "-O", _COLUMNS], _INSTALL)
+        if done.returncode and "Invalid job id" not in done.stderr:
+            raise ClawError(f"squeue failed: {done.stderr.strip()}", "try again when Slurm's controller answers")
+        states = read_queue(done.stdout)
+        return {job: states.get(job, JobState("gone", "Slurm has no job of this number any more")) for job in ids}
+
+    def stop(self, ids: Sequence[str]) -> None:
+        done = call("scancel", list(ids), _INSTALL)
+        if done.returncode and "Invalid job id" not in done.stderr:
+            raise ClawError(f"scancel failed: {done.stderr.strip()}", f"run `scancel {' '.join(ids)}`")
+
+
+_COLUMNS = "ArrayJobID:|,State:|,RestartCnt:|,ReasonList:"
+
+
+def _directives(job: Job) -> list[str]:
+    kind = f"{job.gpu_type}:" if job.gpu_type else ""
+    number = "%A-%a" if job.count > 1 else "%j"
+    lines = [
+        f"job-name={job.name}",
+        f"chdir={job.output}",
+        f"output={job.output}/{job.stage}-{number}.out",
+        "open-mode=append",
+        "requeue",
+    ]
+    lines += [f"signal=B:USR1@{_NOTICE_S}", f"nodes={job.nodes}", "ntasks-per-node=1", f"cpus-per-task={job.cpus}"]
+    lines += [f"array=0-{job.count - 1}"] if job.count > 1 else []
+    lines += [f"gpus-per-node={kind}{job.gpus}"] if job.gpus else []
+    lines += [f"mem={math.ceil(job.memory_mb)}M"] if job.memory_mb else []
+    lines += [f"time={job.minutes}"] if job.minutes else []
+    lines += [f"partition={job.partition}"] if job.partition else []
+    for key, value in job.options.items():
+        if not re.fullmatch("[a-z][a-z0-9-]*", key) or "\n" in str(value):
+            raise ClawError(f"machines: {key!r} is not an option of sbatch", "write it without dashes, as in {account: lab}", 2)
+        lines += [key if value is True else f"{key}={value}"]
+    return lines
+
+
+def read_queue(text: str) -> dict[str, JobState]:
+    """The states in the lines that squeue prints. The workers of an array become one state: that of the one that needs attention
+    most, with a count."""
+    rows: dict[str, list[tuple[str, int, str]]] = {}
+    for line in text.splitlines():
+        job, state, restarts, where = line.split("|", 3)
+        rows.setdefault(job, []).append((state, int(restarts or 0), where.strip()))
+    return {job: _joined(found) for job, found in rows.items()}
+
+
+_FIRST: tuple[Phase, ...] = ("failed", "running", "waiting", "stopped", "done")
+
+
+def _joined(rows: Sequence[tuple[str, int, str]]) -> JobState:
+    phases = [_PHASES.get(state, "failed") for state, _, _ in rows]
+    phase = next(phase for phase in _FIRST if phase in phases)
+    state, _, where = rows[phases.index(phase)]
+    counts = f"{phases.count(phase)} of {len(rows)} " if len(rows) > 1 else ""
+    detail = f"{counts}{state} {where if where.startswith('(') or not where else f'on {where}'}".strip()
+    return JobState(phase, detail, sum(1 + restarts for _, restarts, _ in rows))
+
+
+def _refusal(job: Job, said: str) -> ClawError:
+    told = " ".join(line.removeprefix("sbatch: error: ").strip() for line in said.splitlines() if line.strip()) or "it said nothing"
+    key = f"machines.{job.stage}"
+    if "artition" in told:
+        known = call("sinfo", ["--noheader", "--format=%R"], _INSTALL).stdout.split()
+        cure = f"set {key}.partition to one of: {', '.join(sorted(set(known))) or 'none is known to sinfo'}"
+    elif re.search("CPU|memory|[Nn]ode configuration|Requested|[Gg][Rr][Ee][Ss]", told):
+        cure = f"ask for less in {key}; `sinfo -o '%P %c %m %G %D'` shows what the nodes have"
+    elif re.search("account|[Qq][Oo][Ss]", told):
+        cure = f"set account and qos in {key}.options, or in machines.options for all stages"
+    else:
+        cure = f"change {key}; `clawctl up … --on slurm --dry-run` shows the script"
+    return ClawError(f"Slurm refuses the job of {job.stage}: {told}", cure)

@@ -1,0 +1,134 @@
+"""Claims in a bucket: an object that its holder writes again and again, and that others may take over when it is old.
+
+Its age is measured by the store's clock alone. A worker that is stopped for longer than a lease may still believe that it holds
+one. Therefore a lease saves work and decides nothing: publishing is create-if-absent, and moving LIVE is compare-and-swap.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import uuid4
+
+import orjson
+
+from clawctl.run.objects import Objects
+from clawctl.run.storage import StorageUnreachable
+
+log = logging.getLogger(__name__)
+
+LEASE_S: Final = 30.0
+_CLOCK_S: Final = 5.0  # the store's clock is asked at most this often
+
+
+@dataclass(slots=True)
+class Lease:
+    """A lease that this process holds, or held."""
+
+    name: str
+    tag: str
+    token: str = field(default_factory=lambda: uuid4().hex)  # no two leases have the same content
+    renewed: float = field(default_factory=time.monotonic)
+
+
+class Leases:
+    """The leases of one process below `leases/`. `host` identifies the host's local folder."""
+
+    def __init__(
+        self, objects: Objects, host: str, lease_s: float = LEASE_S, clock: Callable[[], float | None] | None = None
+    ) -> None:
+        self._objects, self._host, self._lease_s = objects, host, lease_s
+        self._clock = clock or self._store_time
+        self._told: tuple[float, float] | None = None  # store's time, and monotonic time when it was asked
+        self._held: dict[str, Lease] = {}
+        self._guard = threading.Lock()
+        self._renewer: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def acquire(self, name: str) -> bool:
+        """Take a lease that nobody holds, that is too old, or that a dead process of this host held: the caller has this host's
+        own lock of that name. Raises StorageUnreachable."""
+        key, lease = f"leases/{name}", Lease(name, "")
+        content = self._content(lease)
+        tag = self._objects.create(key, content)
+        if tag is None and (found := self._objects.read(key)) is not None:
+            if _host_of(found[0]) != self._host and not self._is_old(key):
+                return False
+            tag = self._objects.swap(key, content, found[1])
+        if tag is None:
+            return False
+        lease.tag, lease.renewed = tag, time.monotonic()
+        with self._guard:
+            self._held[name] = lease
+            if self._renewer is None:
+                self._renewer = threading.Thread(target=self._renew_all, name="renew leases", daemon=True)
+                self._renewer.start()
+        return True
+
+    def release(self, name: str) -> None:
+        """Give a lease back. One that may be another's by now is left alone."""
+        with self._guard:
+            lease = self._held.pop(name, None)
+        if lease is None or time.monotonic() - lease.renewed > self._lease_s / 2:
+            return
+        key = f"leases/{name}"
+        try:
+            found = self._objects.read(key)
+            if found is not None and found[1] == lease.tag:
+                self._objects.delete(key)
+        except StorageUnreachable as error:
+            log.warning("a lease is not given back; it ends by itself: %s", error)
+
+    def close(self) -> None:
+        self._stop.set()
+        for name in list(self._held):
+            self.release(name)
+
+    def _is_old(self, key: str) -> bool:
+        written, now = self._objects.modified(key), self._clock()
+        return written is None or (now is not None and now - written > self._lease_s + 1)  # stores round to seconds
+
+    def _store_time(self) -> float | None:
+        """What time it is by the store's clock."""
+        if self._told is None or time.monotonic() - self._told[1] > _CLOCK_S:
+            self._objects.put("leases/.clock", uuid4().bytes)
+            now = self._objects.modified("leases/.clock")
+            if now is None:
+                return None
+            self._told = now, time.monotonic()
+        return self._told[0] + time.monotonic() - self._told[1]
+
+    def _content(self, lease: Lease) -> bytes:
+        return orjson.dumps({"host": self._host, "token": lease.token})
+
+    def _renew_all(self) -> None:
+        while not self._stop.wait(self._lease_s / 3):
+            with self._guard:
+                held = list(self._held.values())
+            for lease in held:
+                self._renew(lease)
+
+    def _renew(self, lease: Lease) -> None:
+        before = time.monotonic()
+        lease.token = uuid4().hex
+        try:
+            tag = self._objects.swap(f"leases/{lease.name}", self._content(lease), lease.tag)
+        except StorageUnreachable as error:
+            log.warning("a lease cannot be renewed: %s", error)
+            return
+        if tag is not None:
+            lease.tag, lease.renewed = tag, before
+            return
+        with self._guard:
+            lost = self._held.pop(lease.name, None)
+        if lost is not None:
+            log.warning("another worker took over %s, because this one did not renew its lease in time", lease.name)
+
+
+def _host_of(content: bytes) -> str | None:
+    try:
+        return str(orjson.loads(content)["host"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None

@@ -1,0 +1,150 @@
+"""The objects of a bucket: the few calls that a run needs, with conditions that the store itself decides.
+
+The library is obstore, which speaks S3, Google Cloud Storage and Azure Blob Storage and repeats what fails for a moment. A request
+whose answer was lost may have worked. Every conditional write therefore compares what it finds with what it wanted to write.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from clawctl.errors import ClawError
+from clawctl.run.storage import StorageUnreachable
+
+_CHUNK: Final = 16 << 20  # bytes of a download in one request
+_RETRIES: Final = 8
+_RETRY_S: Final = 40.0
+_LONGEST_PROBLEM = 300  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object, as a listing shows it."""
+
+    name: str
+    tag: str  # changes whenever the content does
+    size: int  # bytes
+    modified: float  # unix seconds, by the clock of the store
+
+
+class Objects:
+    """All objects below one prefix. Every call raises StorageUnreachable if the store does not answer or refuses."""
+
+    def __init__(self, store: Any) -> None:
+        import obstore
+        from obstore import exceptions
+
+        self._store, self._calls, self._problems = store, obstore, exceptions
+
+    def create(self, name: str, data: bytes | Path) -> str | None:
+        """The tag of a new object. None if there is one of that name with other content."""
+        with self._errors(name):
+            try:
+                return str(self._calls.put(self._store, name, data, mode="create", use_multipart=False)["e_tag"])
+            except self._problems.AlreadyExistsError:
+                pass
+            except self._problems.PreconditionError:
+                pass
+        return self._same(name, data.read_bytes() if isinstance(data, Path) else data)
+
+    def put(self, name: str, data: bytes | Path) -> str:
+        """The tag of the object, which replaces an older one."""
+        with self._errors(name):
+            return str(self._calls.put(self._store, name, data)["e_tag"])
+
+    def swap(self, name: str, data: bytes, tag: str | None) -> str | None:
+        """The tag of the object if it had this `tag` before (None: if there was no object); else None."""
+        if tag is None:
+            return self.create(name, data)
+        with self._errors(name):
+            try:
+                return str(self._calls.put(self._store, name, data, mode={"e_tag": tag}, use_multipart=False)["e_tag"])
+            except (self._problems.PreconditionError, self._problems.AlreadyExistsError, FileNotFoundError):
+                pass
+        return self._same(name, data)
+
+    def _same(self, name: str, data: bytes) -> str | None:
+        """The tag of an object that holds just this: an earlier try of the same request worked."""
+        found = self.read(name)
+        return found[1] if found is not None and found[0] == data else None
+
+    def read(self, name: str, but: str | None = None) -> tuple[bytes, str] | None:
+        """Content and tag of a small object; None if there is none, or if its tag is `but`."""
+        with self._errors(name):
+            try:
+                found = self._calls.get(self._store, name, options={} if but is None else {"if_none_match": but})
+                return bytes(found.bytes()), str(found.meta["e_tag"])
+            except (FileNotFoundError, self._problems.NotModifiedError):
+                return None
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        """Raises FileNotFoundError."""
+        with self._errors(name):
+            return bytes(self._calls.get_range(self._store, name, start=start, end=end))
+
+    def download(self, name: str, target: Path, size: int) -> None:
+        """Write an object of `size` bytes to a new file. Raises FileNotFoundError, and StorageUnreachable if not all bytes came."""
+        with target.open("wb") as file:
+            os.chmod(target, 0o600)
+            for start in range(0, size, _CHUNK):
+                file.write(self.read_range(name, start, min(size, start + _CHUNK)))
+            if file.tell() != size:
+                raise StorageUnreachable(f"{name}: {file.tell()} of {size} bytes arrived")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def modified(self, name: str) -> float | None:
+        """When an object was written, by the clock of the store; None if there is none."""
+        with self._errors(name):
+            try:
+                return float(self._calls.head(self._store, name)["last_modified"].timestamp())
+            except FileNotFoundError:
+                return None
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """The objects below `prefix`, in the order of their names. One request for each thousand."""
+        with self._errors(prefix):
+            for chunk in self._calls.list(self._store, prefix):
+                for found in chunk:
+                    yield StoredObject(found["path"], str(found["e_tag"]), found["size"], found["last_modified"].timestamp())
+
+    def copy(self, source: str, target: str) -> None:
+        """Raises FileNotFoundError."""
+        with self._errors(source):
+            self._calls.copy(self._store, source, target)
+
+    def delete(self, name: str) -> None:
+        """Without an object of that name nothing happens."""
+        with self._errors(name), suppress(FileNotFoundError):
+            self._calls.delete(self._store, name)
+
+    @contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        """The library's errors as StorageUnreachable. Only their first line: the rest describes the request."""
+        try:
+            yield
+        except (self._problems.BaseError, TimeoutError) as error:
+            raise StorageUnreachable(f"{name}: {_first_line(error)}") from None
+
+
+def open_store(url: str, retries: int = _RETRIES) -> Any:
+    """The library's store for `s3://bucket/prefix`. Credentials come from the environment, or from the machine's role. Raises
+    ClawError (exit code 2)."""
+    try:
+        from obstore import store
+        from obstore.exceptions import BaseError
+    except ImportError as error:
+        raise ClawError("a run in a bucket needs obstore", "install it with `pip install 'clawctl[bucket]'`", 2) from error
+    try:
+        return store.from_url(url, retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=_RETRY_S)})
+    except (BaseError, ValueError) as error:
+        problem = f"the bucket cannot be opened: {_first_line(error)}"
+        raise ClawError(problem, "check the URL and the provider's variables in the environment, such as AWS_REGION", 2) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_LONGEST_PROBLEM]

@@ -1,0 +1,78 @@
+"""`train/spending.jsonl`: what training at a service costs, and the limit.
+
+One line is written before each step is sent: {"step": 7, "time": …, "to": "https://…", "prefill_tokens": 5120, "train_tokens":
+4096, "cost": 0.002}. So a step that was killed, refused or discarded counts too, and a limit holds across restarts. `cost` is null
+without a price.
+"""
+
+import logging
+import time
+from dataclasses import dataclass
+
+import orjson
+
+from clawctl.config import ServiceConfig, TrainConfig
+from clawctl.errors import ClawError
+from clawctl.run.checksums import sealed
+from clawctl.run.directory import RunDir
+from clawctl.run.lines import append_lines, read_lines
+from clawctl.train.sample import Batch
+
+log = logging.getLogger("clawctl.train")
+
+CANARY_TOKENS = 40  # about as many as the canary prompts have; they are read once for each version
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The tokens that a service computes for one step."""
+
+    prefill: int  # are read: by the policy before the step, and by the teacher
+    train: int
+
+    def cost(self, service: ServiceConfig) -> float | None:
+        price = service.price
+        return None if price is None else (self.prefill * price.prefill + self.train * price.train) / 1e6
+
+
+def usage_of(batch: Batch, config: TrainConfig) -> Usage:
+    own = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
+    hinted = [s for s in batch.samples if s.teacher_prompt_ids is not None and s.teacher_logprobs is None and config.uses_hints]
+    teacher = sum(len(sample.teacher_prompt_ids or ()) + len(sample.completion_ids) for sample in hinted)
+    return Usage(own + teacher + CANARY_TOKENS, own)
+
+
+class Spending:
+    """The cost of a run. The local trainer costs nothing."""
+
+    def __init__(self, run: RunDir, config: TrainConfig) -> None:
+        self.run, self.config, self._shown = run, config, False
+
+    @property
+    def total(self) -> float:
+        return sum(row["cost"] or 0.0 for row in read_lines(self.run.spending, _warn))
+
+    def pay(self, batch: Batch) -> float | None:
+        """Count a step that is about to be sent. Returns its cost. Raises ClawError, and counts nothing, above the limit."""
+        if self.config.backend == "local" or not self.config.send_conversations:
+            return None
+        service = self.config.service or ServiceConfig()
+        usage = usage_of(batch, self.config)
+        cost, spent = usage.cost(service), self.total
+        if not self._shown:
+            self._shown = True
+            each = "without train.service.price its cost is not known" if cost is None else f"it costs about {cost:.4g}"
+            log.info("step %d sends %d tokens to train on and %d to read; %s", batch.step, usage.train, usage.prefill, each)
+        if cost is not None and service.limit is not None and spent + cost > service.limit:
+            raise ClawError(
+                f"step {batch.step} would cost about {cost:.4g}, and {spent:.4g} of the limit of {service.limit:g} is spent",
+                "raise train.service.limit; the turns stay available",
+            )
+        sent = {"step": batch.step, "time": time.time(), "to": service.url or self.config.backend}
+        line = {**sent, "prefill_tokens": usage.prefill, "train_tokens": usage.train, "cost": cost}
+        append_lines(self.run.spending, [sealed(orjson.dumps(line))])
+        return cost
+
+
+def _warn(_: int, error: Exception) -> None:
+    log.error("skipped a row of train/spending.jsonl: %s", error)

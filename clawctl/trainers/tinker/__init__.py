@@ -1,0 +1,1 @@
+"""Trainers on other people's machines: services that speak Tinker's protocol."""

@@ -1,0 +1,85 @@
+"""The backends `tinker` and `fireworks`, and what they refuse at the start. Importing this imports no torch and no SDK."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+
+from clawctl.config import Recipe, ServiceConfig
+from clawctl.errors import ClawError
+from clawctl.train.advantages import likeliest
+from clawctl.trainers import Trainer
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBackend:
+    """A `TrainingBackend`: one process here, the computation elsewhere."""
+
+    name: str
+    title: str
+    package: str
+    module: str  # of the SDK
+    error: str  # the base class of its errors, in that module
+
+    def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
+        check(self.name, recipe)
+        price = (recipe.train.service or ServiceConfig()).price
+        if price is None:
+            return ["Nothing is computed on this machine.", "Set train.service.price to see what a step costs."]
+        hints = recipe.train.uses_hints
+        each = (price.prefill * (2 if hints else 1) + price.train) * recipe.train.batch_turns / 1e3
+        reads = "read twice, once with its hint," if hints else "read once"
+        return [
+            "Nothing is computed on this machine.",
+            f"Each turn of a step is {reads} and trained once.",
+            f"A step of {recipe.train.batch_turns} turns costs about {each:.4g} for each 1,000 tokens of a turn, with its prompt.",
+        ]
+
+    def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
+        if gpus is not None or processes is not None or recipe.train.gpus is not None:
+            raise ClawError(f"--backend {self.name} uses no GPU of this machine", "leave out --gpus, --processes and train.gpus", 2)
+
+    @contextmanager
+    def open(self, recipe: Recipe, prepare: Callable[[], None]) -> Iterator[Trainer | None]:
+        check(self.name, recipe)
+        if find_spec(self.package) is None:
+            raise ClawError(f"--backend {self.name} needs its SDK", f"pip install 'clawctl[{self.name}]'", 2)
+        prepare()
+        from clawctl.trainers.tinker.sdk import Service
+        from clawctl.trainers.tinker.trainer import ServiceTrainer
+
+        sdk = import_module(self.module)
+        yield ServiceTrainer(recipe, Service(self.title, sdk, getattr(sdk, self.error), recipe))
+
+
+TINKER = ServiceBackend("tinker", "Tinker", "tinker", "tinker", "TinkerError")
+FIREWORKS = ServiceBackend("fireworks", "Fireworks", "fireworks", "fireworks.training.sdk", "TrainingError")
+
+
+def check(name: str, recipe: Recipe) -> None:
+    """Raises ClawError (exit code 2) for a recipe that a service cannot carry out exactly."""
+    config, lora = recipe.train, recipe.train.lora
+    if not config.send_conversations:
+        raise ClawError(
+            f"--backend {name} sends conversations to {_place(config.service)}, and train.send_conversations is not set",
+            "read docs/privacy.md, then set train.send_conversations: true",
+            2,
+        )
+    refused = {
+        "all weights: it trains adapters": lora is None,
+        f"train.method {config.method} over the likeliest tokens: it computes logprobs of given tokens only": likeliest(config),
+        "train.custom_loss, which needs logits": config.custom_loss is not None,
+        "train.teacher ema: the average of earlier weights is not on the service": config.uses_hints and config.teacher == "ema",
+        "dropout: set train.lora.dropout: 0": lora is not None and lora.dropout > 0,
+        "train.lora.rslora": lora is not None and lora.rslora,
+        "train.lora.quantize": lora is not None and lora.quantize is not None,
+    }
+    for what, is_set in refused.items():
+        if is_set:
+            fix = "set train.lora.rank" if lora is None else "change the recipe (docs/backends.md), or use --backend local"
+            raise ClawError(f"--backend {name} cannot train {what}", fix, 2)
+
+
+def _place(service: ServiceConfig | None) -> str:
+    return (service.url if service is not None else None) or "the service"

@@ -1,0 +1,127 @@
+"""The calls of an SDK that the trainer uses. Tinker's and Fireworks' have the same names and types."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import httpx
+
+from clawctl.config import Recipe, ServiceConfig, TrainConfig
+from clawctl.errors import ClawError
+from clawctl.trainers.tinker.sequences import LOSS, Scored
+
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+MLP = {"gate_proj", "up_proj", "down_proj"}
+_DOWNLOAD_S = 600.0
+_SKYRL = "skyrl.ai/"  # what the names of its metrics begin with
+
+
+class Service:
+    """A connection to a service, for one base model."""
+
+    def __init__(self, name: str, sdk: Any, error: type[Exception], recipe: Recipe) -> None:
+        """`sdk` is the module with `ServiceClient` and the types, `error` what it raises. Raises ClawError if the service does not
+        answer or does not offer the base model."""
+        self.name, self.sdk, self.error = name, sdk, error
+        settings = recipe.train.service or ServiceConfig()
+        self.base_model = settings.base_model or recipe.model_path
+        named = {"base_url": settings.url, "api_key": settings.api_key}
+        with self.calls("connect"):
+            self.client: Any = sdk.ServiceClient(**{key: value for key, value in named.items() if value is not None})
+            offered = {model.model_name: model for model in self.client.get_server_capabilities().supported_models}
+        if self.base_model not in offered:
+            raise ClawError(
+                f"{name} does not offer the base model {self.base_model}",
+                f"set train.service.base_model to one of: {', '.join(sorted(filter(None, offered)))}; models get retired",
+                2,
+            )
+        self.context: int | None = getattr(offered[self.base_model], "max_context_length", None)
+
+    @contextmanager
+    def calls(self, what: str) -> Iterator[None]:
+        """Inside, an error of the SDK becomes a ClawError. `up` starts the trainer again, which resumes from the last version."""
+        try:
+            yield
+        except (self.error, httpx.HTTPError, OSError) as error:
+            fix = "check train.service.url, the API key and the service; training resumes from the last published version"
+            raise ClawError(f"{self.name} failed at {what}: {str(error)[:500]}", fix) from error
+
+    def create(self, recipe: Recipe) -> "Client":
+        """A new adapter on the base model."""
+        lora = recipe.train.lora
+        assert lora is not None
+        targets = {*ATTENTION, *MLP} if isinstance(lora.targets, str) else set(lora.targets)
+        parts = {"train_attn": bool(targets & ATTENTION), "train_mlp": bool(targets & MLP), "train_unembed": False}
+        with self.calls("create_lora_training_client"):
+            return Client(self, self.client.create_lora_training_client(self.base_model, lora.rank, recipe.train.seed, **parts))
+
+    def restore(self, state: str, with_optimizer: bool) -> "Client":
+        """A new adapter that begins as a saved state."""
+        make = "create_training_client_from_state" + ("_with_optimizer" if with_optimizer else "")
+        with self.calls(make):
+            return Client(self, getattr(self.client, make)(state))
+
+    def base_logprobs(self, sequences: Sequence[Scored]) -> list[list[float]]:
+        """Logprobs of the completions by the base model, for a frozen teacher."""
+        with self.calls("compute_logprobs"):
+            sampler = self.client.create_sampling_client(base_model=self.base_model)
+            futures = [sampler.compute_logprobs(self.sdk.ModelInput.from_ints(one.ids)) for one in sequences]
+            found = [future.result() for future in futures]
+        return [list(values[one.start :]) for values, one in zip(found, sequences, strict=True)]
+
+
+class Client:
+    """One adapter in training at a service."""
+
+    def __init__(self, service: Service, training: Any) -> None:
+        self.service, self.training = service, training
+
+    def logprobs(self, sequences: Sequence[Scored]) -> list[list[float]]:
+        """Of each completion's tokens, by the weights as they are."""
+        with self.service.calls("forward"):
+            data = [self._datum(one, one.inputs()) for one in sequences]
+            outputs = self.training.forward(data, LOSS).result().loss_fn_outputs
+        return [one.completion(told["logprobs"].data) for one, told in zip(sequences, outputs, strict=True)]
+
+    def backward(self, sequences: Sequence[Scored], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]) -> None:
+        """Add a gradient: the sum over tokens of slope * d logprob."""
+        with self.service.calls("forward_backward"):
+            rows = zip(sequences, logprobs, slopes, strict=False)
+            data = [self._datum(one, one.inputs(values, own)) for one, values, own in rows]
+            self.training.forward_backward(data, LOSS).result()
+
+    def update(self, config: TrainConfig, lr: float, loss: Literal["sum", "mean"]) -> float | None:
+        """Apply AdamW. Returns the norm of the gradient, None if the service does not report it. Raises ClawError if the service
+        adds up losses in another way than `loss`."""
+        adam = self.service.sdk.AdamParams(
+            learning_rate=lr,
+            beta1=config.betas[0],
+            beta2=config.betas[1],
+            eps=1e-8,
+            weight_decay=config.weight_decay,
+            grad_clip_norm=config.clip_grad,
+        )
+        with self.service.calls("optim_step"):
+            metrics = self.training.optim_step(adam).result().metrics or {}
+        if loss == "sum" and any(name.startswith(_SKYRL) for name in metrics):
+            raise ClawError("this service is SkyRL, which takes means of the loss", "set train.service.loss: mean", 2)
+        return next((float(value) for name, value in metrics.items() if name.endswith("grad_norm")), None)
+
+    def save_state(self, name: str) -> str:
+        """Save weights and optimizer. Returns the path from which `Service.restore` begins."""
+        with self.service.calls("save_state"):
+            return str(self.training.save_state(name).result().path)
+
+    def download(self, name: str) -> bytes:
+        """Save the adapter for samplers and download its archive."""
+        with self.service.calls("save_weights_for_sampler"):
+            path = str(self.training.save_weights_for_sampler(name).result().path)
+        run, _, saved = path.removeprefix("tinker://").partition("/")
+        with self.service.calls("get_checkpoint_archive_url"):
+            rest = self.service.client.create_rest_client()
+            archive = rest.get_checkpoint_archive_url(run, saved).result()
+            return httpx.get(archive.url, follow_redirects=True, timeout=_DOWNLOAD_S).raise_for_status().content
+
+    def _datum(self, sequence: Scored, inputs: dict[str, Any]) -> Any:
+        sdk = self.service.sdk
+        return sdk.Datum(model_input=sdk.ModelInput.from_ints(sequence.ids[:-1]), loss_fn_inputs=inputs)

@@ -1,0 +1,56 @@
+"""Turns in the form of the protocol: one sequence each, shifted by one position, with a number for each target.
+
+The protocol's `importance_sampling` loss of a token is -exp(logp - logprob) * advantage. With the policy's own logprobs the ratio
+is 1, so the gradient with respect to logp is -advantage. With advantage = -dL/dlogp the service computes the gradient of any loss L
+over sampled tokens: of each surrogate, penalty and term. L and its derivative are computed on this machine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from clawctl.train.sample import Sample
+
+LOSS = "importance_sampling"
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A sequence and the place of its completion: prompt [5, 6] and completion [7, 8] are ids [5, 6, 7, 8] and start 2."""
+
+    ids: list[int]
+    start: int
+
+    @property
+    def targets(self) -> int:
+        """Positions of the datum: every token but the first is predicted."""
+        return len(self.ids) - 1
+
+    def completion(self, values: Sequence[float]) -> list[float]:
+        """The values at the completion's tokens. `values` has one for each target."""
+        return list(values[self.start - 1 :])
+
+    def inputs(self, logprobs_T: Sequence[float] | None = None, slopes_T: Sequence[float] | None = None) -> dict[str, Any]:
+        """The inputs of the loss. `slopes_T` are -dL/dlogp of the completion's tokens; everywhere else they are 0."""
+        before, count = [0.0] * (self.start - 1), len(self.ids) - self.start
+        return {
+            "target_tokens": self.ids[1:],
+            "logprobs": [*before, *(logprobs_T if logprobs_T is not None else [0.0] * count)],
+            "advantages": [*before, *(slopes_T if slopes_T is not None else [0.0] * count)],
+        }
+
+
+def sequence_of(sample: Sample) -> Scored:
+    return Scored([*sample.prompt_ids, *sample.completion_ids], len(sample.prompt_ids))
+
+
+def hinted_sequence_of(sample: Sample) -> Scored:
+    """The same completion behind the prompt with the hint."""
+    prompt = sample.teacher_prompt_ids or []
+    return Scored([*prompt, *sample.completion_ids], len(prompt))
+
+
+def scale_of(sequence: Scored, count: int, loss: Literal["sum", "mean"]) -> float:
+    """The factor by which a sequence's slopes are multiplied, so that the service's gradient is that of the sum over all tokens. A
+    service with `mean` divides by the sequence's targets and by the `count` of sequences of the step."""
+    return 1.0 if loss == "sum" else float(sequence.targets * count)

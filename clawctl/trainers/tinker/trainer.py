@@ -1,0 +1,189 @@
+"""The trainer behind a service that speaks Tinker's protocol.
+
+A step is three calls. `forward` returns the policy's logprobs of the turns, and with hinted prompts those of the teacher. The loss
+of the method and its derivative are computed here, by the formulas of the local trainer. `forward_backward` sends the derivatives,
+and `optim_step` applies AdamW.
+
+`publish` saves the service's state, optimizer included, before the loop commits the step. A trainer that was killed begins again
+from the state of the last committed step, on a new model of the service. Later computation is lost, so no turn counts twice.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from torch import Tensor
+
+from clawctl.config import Recipe, ServiceConfig
+from clawctl.errors import ClawError
+from clawctl.train.advantages.off_policy import correction_of
+from clawctl.train.agreement import disagreeing
+from clawctl.train.measures import Measures, StepFacts, StepResult, step_row
+from clawctl.train.sample import Batch, Sample
+from clawctl.trainers import Model
+from clawctl.trainers.local.branches import asking
+from clawctl.trainers.local.influence import bound_of, weight_of
+from clawctl.trainers.local.loading import load_config
+from clawctl.trainers.local.model import CANARY_PROMPTS
+from clawctl.trainers.local.objective import Objective, TurnLogprobs, objective_of
+from clawctl.trainers.local.optimizer import learning_rate
+from clawctl.trainers.texts import TokenizerTexts
+from clawctl.trainers.tinker.adapter import files_of
+from clawctl.trainers.tinker.sdk import Client, Service
+from clawctl.trainers.tinker.sequences import Scored, hinted_sequence_of, scale_of, sequence_of
+
+log = logging.getLogger("clawctl.train")
+
+POINTER = "service.json"  # in a policy: where the service keeps its state
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSnapshot:
+    """A version as the service saved it: the state to resume from, and the downloaded adapter."""
+
+    canary: dict[str, Any]
+    files: dict[str, bytes]  # of the policy's folder
+    repeatable: bool = True
+
+    def save(self, folder: Path) -> None:
+        for name, content in self.files.items():
+            (folder / "policy" / name).write_bytes(content)
+
+
+class ServiceTrainer:
+    """A `Trainer`."""
+
+    def __init__(self, recipe: Recipe, service: Service) -> None:
+        self.recipe, self.service = recipe, service
+        self.settings = recipe.train.service or ServiceConfig()
+        self._client: Client | None = None
+        self._tokenizer: Any = None
+
+    @property
+    def client(self) -> Client:
+        assert self._client is not None, "resume comes first"
+        return self._client
+
+    def resume(self, version: int, checkpoint: Path | None, weights: Path | None) -> Model:
+        from transformers import AutoTokenizer
+
+        policy = checkpoint / "policy" if checkpoint is not None else weights
+        if policy is None:
+            self._client = self.service.create(self.recipe)
+            files_of(
+                self.client.download("start"), self._lora, self.recipe.model_path
+            )  # a problem is reported before money is spent
+        else:
+            self._client = self.service.restore(_state_of(policy), with_optimizer=checkpoint is not None)
+        self._tokenizer = AutoTokenizer.from_pretrained(self.recipe.model_path, trust_remote_code=False)
+        config = load_config(self.recipe.model_path).get_text_config()
+        lengths = [n for n in (getattr(config, "max_position_embeddings", None), self.service.context) if n is not None]
+        log.info("training %s at %s from version %d with %s", self.recipe.model.path, self.service.name, version, self._method)
+        texts = TokenizerTexts(self._tokenizer, int(config.vocab_size), min(lengths, default=None))
+        return Model(texts, adapter=True, exact=False, plain=True)
+
+    def step(self, batch: Batch) -> StepResult:
+        config, measures = self.recipe.train, Measures()
+        own = [sequence_of(sample) for sample in batch.samples]
+        hinted = asking(batch.samples) if config.uses_hints else []
+        taught = [hinted_sequence_of(sample) for sample in hinted]
+        with measures.clock("forward"):
+            policy = self.client.logprobs(own if config.teacher == "base" else [*own, *taught])
+        with measures.clock("teacher"):
+            found = self.service.base_logprobs(taught) if config.teacher == "base" else policy[len(own) :]
+        teacher = {sample.turn_id: torch.tensor(values) for sample, values in zip(hinted, found, strict=True)}
+        teacher |= {s.turn_id: torch.tensor(s.teacher_logprobs) for s in batch.samples if s.teacher_logprobs is not None}
+        samples = [
+            sample if sample.logprobs is not None else replace(sample, logprobs=values)
+            for sample, values in zip(batch.samples, policy, strict=False)
+        ]
+        batch = replace(batch, samples=samples)
+        objective = objective_of(config, batch)
+        turns = [_turn(sample, values, teacher) for sample, values in zip(samples, policy, strict=False)]
+        with measures.clock("loss"):
+            slopes = self._slopes(objective, turns, measures)
+        problem, broken, wrong_model = None, tuple(name for name, turn in measures.turns.items() if not turn.finite), False
+        if not all(math.isfinite(loss) for loss in measures.losses.values()):
+            problem = "loss is not finite"
+        else:
+            broken, wrong_model = disagreeing(measures, batch, config.max_mismatch)
+            problem = "logprobs disagree with the model" if broken else None
+        if problem is not None:
+            return StepResult(None, problem=problem, broken=broken, wrong_model=wrong_model)
+        lr = learning_rate(config, batch.depth or batch.step)
+        with measures.clock("backward"):
+            scaled = [slope * scale_of(sequence, len(own), self.settings.loss) for sequence, slope in zip(own, slopes, strict=True)]
+            self.client.backward(own, policy, [slope.tolist() for slope in scaled])
+        with measures.clock("optimizer"):
+            norm = self.client.update(config, lr, self.settings.loss)
+        measures.computed_tokens = sum(len(one.ids) for one in (*own, *own, *taught))
+        measures.sequence_tokens = measures.computed_tokens
+        weights = {term.name: term.weight for term in objective.terms}
+        facts = StepFacts(config.method, weights, objective.counts, norm, lr, None, config.clip_grad, asdict(correction_of(config)))
+        return StepResult(step_row(measures, batch, facts), measures.turns, facts)
+
+    def _slopes(self, objective: Objective, turns: Sequence[TurnLogprobs], measures: Measures) -> list[Tensor]:
+        """-dL/dlogp of each turn's tokens, after the bound of a turn's influence."""
+        leaves = [turn.policy_T for turn in turns]
+        grads = torch.autograd.grad(objective.loss(turns, measures, {}), leaves, allow_unused=True)
+        slopes = [torch.zeros_like(leaf) if grad is None else -grad for leaf, grad in zip(leaves, grads, strict=True)]
+        sizes = [size_of(slope, turn.before_T) for slope, turn in zip(slopes, turns, strict=True)]
+        bound = bound_of(sizes, objective.config.turn_bound)
+        for place, (turn, size) in enumerate(zip(turns, sizes, strict=True)):
+            weight = weight_of(size, bound)
+            measures.turns[turn.sample.turn_id].bounded = weight
+            slopes[place] = slopes[place] * weight
+        return slopes
+
+    def publish(self, version: int, scratch: Path) -> ServiceSnapshot:
+        name = f"clawctl-{version}"
+        state = self.client.save_state(name)
+        files = files_of(self.client.download(name), self._lora, self.recipe.model_path)
+        pointer = {"service": self.service.name, "base_model": self.service.base_model, "state": state}
+        files[POINTER] = orjson.dumps(pointer, option=orjson.OPT_INDENT_2)
+        return ServiceSnapshot(self._canary(), files)
+
+    def idle(self) -> None:
+        """The SDK keeps its session alive by itself."""
+
+    def _canary(self) -> dict[str, Any]:
+        prompts = [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
+        values = self.client.logprobs([Scored(ids, 1) for ids in prompts])
+        return {"prompt_ids": prompts, "logprobs": [[None, *told] for told in values]}
+
+    @property
+    def _lora(self) -> Any:
+        return self.recipe.train.lora
+
+    @property
+    def _method(self) -> str:
+        return self.recipe.train.method
+
+
+def size_of(slope_T: Tensor, logprobs_T: Tensor) -> float:
+    """The size of a turn's gradient as far as it is known here: sum over tokens of |dL/dlogp| (1 - p), which is the gradient with
+    respect to the sampled token's own logit. A service returns no gradient of a single turn."""
+    return float((slope_T.abs() * (1 - logprobs_T.exp())).sum())
+
+
+def _turn(sample: Sample, values: Sequence[float], teacher: dict[str, Tensor]) -> TurnLogprobs:
+    now_T = torch.tensor(values, dtype=torch.float32)
+    sampler_T = torch.tensor(sample.logprobs, dtype=torch.float32)
+    return TurnLogprobs(sample, now_T.clone().requires_grad_(), now_T, sampler_T, teacher.get(sample.turn_id))
+
+
+def _state_of(policy: Path) -> str:
+    """Where the service keeps the state of a version. Raises ClawError."""
+    try:
+        return str(orjson.loads((policy / POINTER).read_bytes())["state"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ClawError(
+            f"{policy} was not trained by a service, or its {POINTER} is damaged: {error}",
+            "a service cannot load an adapter from this machine: continue with --backend local, or start a new run with --run",
+            2,
+        ) from error

@@ -1,0 +1,359 @@
+"""Trainers on other machines, against SkyRL's Tinker server on this one.
+
+`step_change_error`: the same turns, the same first adapter, one step by the service and one by the local trainer; the norm of the
+difference between the two changes of the adapter, divided by that of the local change. `trained_twice`: the trainer is killed at
+each of its calls in turn, before and after the answer, then left to finish; turns in two steps are counted, and the last adapter is
+compared with that of an undisturbed run. `satisfaction@8`: the people of `scripts/bench personalisation`, trained by the service.
+
+The server needs an environment of its own, which `scripts/venv-tinker` makes in `.venv-tinker`.
+"""
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.engines.vllm.child import free_port
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, list_versions
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import write_turns, write_verdicts
+from clawctl.train.ledger import read_ledger
+from scripts.benchmarks.circle import ROOT, measure, people, running, write_recipe
+from scripts.benchmarks.table import Row, make_parser, report
+
+DEMO = ROOT / "clawctl" / "demo_model"
+KILLS, QUICK_KILLS = 30, 4
+TURNS = 24  # of the killed run: six steps
+LR = 7.5e-4  # of adapters: ten times that of all weights (`personalisation`)
+_START_S = 300.0
+
+
+def main() -> None:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv-tinker", help="environment of the server (default .venv-tinker)")
+    parser.add_argument("--only", choices=["step", "kills", "people", "fireworks"], help="one part of it")
+    parser.add_argument("--kills", type=int, help=f"kills (default {KILLS})")
+    options = parser.parse_args()
+    subprocess.run([str(ROOT / "scripts" / "venv-tinker"), str(options.venv)], check=True)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as name:
+        folder = Path(name)
+        model = float32_copy(DEMO, folder / "demo")
+        with server(options.venv, model, folder) as url:
+            if options.only in (None, "step"):
+                rows += step_rows(model, url, folder, options)
+            if options.only in (None, "kills"):
+                rows += kill_rows(model, url, folder, options)
+            if options.only in (None, "people"):
+                rows += people_rows(model, url, folder, options)
+    report("backends", rows, options.json)
+
+
+# ---- the server ----------------------------------------------------------------------------------------------------------
+
+
+def float32_copy(source: Path, target: Path) -> Path:
+    """The same model with float32 weights: with bfloat16 SkyRL rounds logprobs to 1/16."""
+    import orjson
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(source, target)
+    weights = {name: value.float() for name, value in load_file(source / "model.safetensors").items()}
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    config = orjson.loads((target / "config.json").read_bytes())
+    (target / "config.json").write_bytes(orjson.dumps({**config, "torch_dtype": "float32", "dtype": "float32"}))
+    return target
+
+
+@contextmanager
+def server(venv: Path, model: Path, folder: Path) -> Iterator[str]:
+    """SkyRL's server for `model`; its address."""
+    state, port = folder / "server", free_port()
+    state.mkdir()
+    command = [str(venv / "bin" / "python"), str(ROOT / "scripts" / "tinker_server.py"), str(model), str(state), str(port)]
+    url = f"http://127.0.0.1:{port}"
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + _START_S
+        while not _answers(url):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"the server did not start: {(folder / 'server.log').read_text()[-2000:]}")
+            time.sleep(0.5)
+        yield url
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(60)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/api/v1/get_server_capabilities", timeout=2).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def service_recipe(model: Path, url: str, folder: Path, **train: Any) -> Recipe:
+    backend = {"kind": "tinker", "url": url, "api_key": "tml-local", "loss": "mean"}
+    settings = {"backend": backend, "send_conversations": True, "lora": {}, "lr": 1e-3, "threads": 1, **train}
+    path = folder / "service.yaml"
+    path.write_text(yaml.safe_dump({"model": {"path": str(model)}, "train": settings, "gate": None}))
+    return load_recipe(path, {})
+
+
+# ---- one step ------------------------------------------------------------------------------------------------------------
+
+
+def step_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
+    found = {method: step_change(model, url, folder, method) for method in ("binary", "opd", "combine")}
+    rows = [Row("tinker", "step_change_error", max(error for error, _ in found.values()), "relative")]
+    rows += [Row(f"tinker {method}", "step_change_error", error, "relative") for method, (error, _) in found.items()]
+    return [*rows, Row("tinker", "logprob_error", max(error for _, error in found.values()), "nat")]
+
+
+def step_change(model: Path, url: str, folder: Path, method: str) -> tuple[float, float]:
+    """The relative error of a step's change, and the largest difference between logprobs before it."""
+    import torch
+    from safetensors.torch import load
+
+    from clawctl.train.sample import Batch
+    from clawctl.trainers.local.ranks import Ranks
+    from clawctl.trainers.local.trainer import LocalTrainer
+    from clawctl.trainers.tinker.adapter import WEIGHTS, files_of
+    from clawctl.trainers.tinker.backend import TINKER
+    from clawctl.trainers.tinker.sequences import sequence_of
+
+    recipe = service_recipe(model, url, folder, method=method, turn_bound=None)
+    lora = recipe.train.lora
+    assert lora is not None
+    with TINKER.open(recipe, lambda: None) as service:
+        service.resume(0, None, None)
+        first = folder / f"first-{method}"
+        first.mkdir()
+        for name, content in files_of(service.client.download("first"), lora, recipe.model_path).items():
+            (first / name).write_bytes(content)
+        samples = made_samples(method)
+        policy = service.client.logprobs([sequence_of(sample) for sample in samples])
+        draw = random.Random(1)  # the sampler was another version: ratios are not 1
+        stale = [[min(0.0, value + draw.uniform(-0.1, 0.1)) for value in values] for values in policy]
+        batch = Batch(1, [replace(s, logprobs=values) for s, values in zip(samples, stale, strict=True)], parent=0)
+        local = LocalTrainer(recipe, Ranks(0, 1, torch.device("cpu")))
+        local.resume(0, None, first)
+        before = {name: value.detach().clone() for name, value in local.training.policy.trained()}
+        ours, theirs = local.step(batch), service.step(batch)
+        assert ours.row is not None, ours.problem
+        assert theirs.row is not None, theirs.problem
+        after = load(files_of(service.client.download("after"), lora, recipe.model_path)[WEIGHTS])
+    changes = [(value.detach() - before[name], after[name.replace(".default", "")] - before[name])
+               for name, value in local.training.policy.trained()]  # fmt: skip
+    error = sum(float((one - other).square().sum()) for one, other in changes)
+    size = sum(float(one.square().sum()) for one, _ in changes)
+    gaps = [abs(ours.turns[name].policy_T - theirs.turns[name].policy_T).max() for name in ours.turns]
+    return (error / size) ** 0.5, float(max(gaps))
+
+
+def made_samples(method: str) -> list[Any]:
+    """Turns of random tokens, with rewards and hints as the method needs them."""
+    from clawctl.train.sample import Sample
+
+    draw = random.Random(0)
+
+    def some(count: int) -> list[int]:
+        return [draw.randrange(50, 1900) for _ in range(count)]
+
+    samples = []
+    for place in range(8):
+        completion = some(6 + place)
+        reward = None if method == "opd" else (1.0, -1.0)[place % 2]
+        hinted = some(20) if method != "binary" and (method == "opd" or place % 3) else None
+        samples.append(Sample(f"t{place}", "s", "k", some(10 + place), completion, [0.0] * len(completion), 1.0, 0, reward, hinted))
+    return samples
+
+
+# ---- kills ---------------------------------------------------------------------------------------------------------------
+
+
+def kill_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
+    import torch
+
+    import_module("tinker")  # once, not in each child
+    import_module("clawctl.trainers.tinker.trainer")
+    import_module("transformers")
+    torch.set_num_threads(1)
+    kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
+    recipe = service_recipe(model, url, folder, method="binary", batch_turns=4, batch_min_turns=4, keep_checkpoints=2)
+    turns = made_turns(model, TURNS)
+    whole, killed = (open_run(folder / name) for name in ("whole", "killed"))
+    for run in (whole, killed):
+        write_turns(run.trajectories / "a.parquet", turns)
+        write_verdicts(run.verdicts / "a.parquet", [_verdict(turn, place) for place, turn in enumerate(turns)])
+        ensure_base_policy(run, recipe.model.path)
+    train_in_a_child(whole, recipe, None)
+    done = 0
+    for point in range(1, kills + 1):
+        done += train_in_a_child(killed, recipe, 1 + point % 18)
+    train_in_a_child(killed, recipe, None)
+    twice = trained_twice(killed)
+    last = list_versions(killed)[-1]
+    return [
+        Row("tinker", "trained_twice", twice, "turns"),
+        Row("tinker", "kills", done, "count"),
+        Row("tinker", "untrained_after_kills", TURNS - len(read_ledger(killed)), "turns"),
+        Row("tinker", "weights_after_kills_error", adapters_differ(whole, killed, last), "relative"),
+    ]
+
+
+def train_in_a_child(run: RunDir, recipe: Recipe, kill_at: int | None) -> bool:
+    """Train until no batch is full, in a process that kills itself at its `kill_at`-th border of a call. True if it did."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _train(run, recipe, kill_at)
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001  # a child must not go on as its parent
+            print(f"training ended: {error!r}", flush=True)
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
+        raise SystemExit("the trainer failed without being killed")
+    return os.WIFSIGNALED(status)
+
+
+def _train(run: RunDir, recipe: Recipe, kill_at: int | None) -> None:
+    from clawctl.train.loop import run_training
+    from clawctl.trainers.tinker.sdk import Service
+    from clawctl.trainers.tinker.trainer import ServiceTrainer
+
+    passed = 0
+
+    class Mortal(Service):
+        @contextmanager
+        def calls(self, what: str) -> Iterator[None]:
+            border()
+            with super().calls(what):
+                yield
+            border()
+
+    def border() -> None:
+        nonlocal passed
+        passed += 1
+        if passed == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sdk = import_module("tinker")
+    run_training(run, recipe, ServiceTrainer(recipe, Mortal("Tinker", sdk, sdk.TinkerError, recipe)), threading.Event(), once=True)
+
+
+def made_turns(model: Path, count: int) -> list[Turn]:
+    """Turns of random tokens with the logprobs that the model gives them, as version 0 sampled them."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    causal: Any = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32).eval()
+    draw, turns = random.Random(2), []
+    for place in range(count):
+        ids = [draw.randrange(50, 1900) for _ in range(24)]
+        with torch.no_grad():
+            logprobs = causal(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+        found = logprobs.gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1).tolist()
+        turns.append(
+            Turn(
+                turn_id=f"t{place:02d}",
+                session_id=f"s{place}",
+                parent_turn_id=None,
+                turn_index=0,
+                kind="main",
+                source="serve",
+                task_id="homework-1",
+                group_id=None,
+                user="default",
+                created_at=time.time(),
+                messages=[{"role": "user", "content": f"question {place}"}],
+                tools=None,
+                response={"role": "assistant", "content": f"answer {place}"},
+                next_state=[{"role": "user", "content": "no"}],
+                prompt_ids=ids[:12],
+                completion_ids=ids[12:],
+                logprobs=found[11:],
+                policy_version=0,
+                policy_version_end=0,
+                temperature=1.0,
+                top_p=1.0,
+                top_k=0,
+                finish_reason="stop",
+                outcome_reward=None,
+                feedback=None,
+                trainable=True,
+                untrainable_reason=None,
+            )
+        )
+    return turns
+
+
+def _verdict(turn: Turn, place: int) -> Verdict:
+    reward = 1.0 if place % 2 else -1.0
+    return Verdict(turn.turn_id, reward, [int(reward)], None, [], "made@0 prompt 1", None, 0.1)
+
+
+def trained_twice(run: RunDir) -> int:
+    """Turns that more than one published version names."""
+    from collections import Counter
+
+    from clawctl.run.policies import read_policy
+
+    named = Counter(turn for version in list_versions(run) if version for turn in read_policy(run, version).turns)
+    return sum(count > 1 for count in named.values())
+
+
+def adapters_differ(one: RunDir, other: RunDir, version: int) -> float:
+    """The norm of the difference of a version's adapters in two runs, over that of the first."""
+    from safetensors.torch import load_file
+
+    a, b = (load_file(run.version_folder(version) / "adapter_model.safetensors") for run in (one, other))
+    return float((sum((a[n] - b[n]).square().sum() for n in a) / sum(value.square().sum() for value in a.values())) ** 0.5)
+
+
+# ---- people --------------------------------------------------------------------------------------------------------------
+
+
+def people_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
+    backend = {"kind": "tinker", "url": url, "api_key": "tml-local", "loss": "mean", "price": {"prefill": 0.07, "train": 0.22}}
+    train = {"backend": backend, "send_conversations": True, "lora": {"rank": 16, "alpha": 32.0}, "lr": LR, "max_steps": 8}
+    train |= {"batch_turns": 4, "batch_wait_s": 3, "batch_min_turns": 1} if options.quick else {}
+    changes = {
+        "model": {"path": str(model)},
+        "train": train,
+        "eval": {"seed": 10, "problems": 12 if options.quick else 36},
+        "up": {"stages": ["serve", "collect", "judge", "train"]},
+        "gate": None,
+    }
+    place = folder / "people"
+    place.mkdir()
+    recipe, run = write_recipe(place, changes), place / "run"
+    with running(run, recipe):
+        people(run, 10, 10, until_version=8, timeout_s=3600, think_s=0.3)
+        found = {version: measure(run, recipe, version)["suites"]["personalisation"] for version in (0, 8)}
+    rows = [
+        Row("tinker", f"satisfaction@{version}", numbers["satisfaction"]["mean"], "share") for version, numbers in found.items()
+    ]
+    return [*rows, Row("tinker", "correctness@8", found[8]["correctness"]["mean"], "share")]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Case `slurm` of `scripts/bench launch`."""
+
+import argparse
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import orjson
+import psutil
+
+from clawctl.engines.vllm.child import free_port
+from clawctl.run.directory import RunDir
+from scripts.benchmarks.launch import killed_under_load, recipe_of
+from scripts.benchmarks.launch_slurm_nodes import NODES, missing, two_nodes
+from scripts.benchmarks.table import Row
+
+_VICTIMS = ("serve", "collect", "judge", "train", "train", "node", "node")  # in a new order each time
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    if lacking := missing():
+        print(f"slurm: {lacking}", flush=True)
+        return [Row("slurm", "lost_turns", None, "turns")]
+    machines = {
+        "serve": {"options": {"nodelist": NODES[0]}},
+        "collect": {"cpus": 1, "options": {"nodelist": NODES[1]}},
+        "judge": {"cpus": 1, "count": 2},
+        "train": {"cpus": 1, "nodes": 2},
+    }
+    cluster = folder / "slurm"
+    cluster.mkdir()
+    recipe, left = recipe_of(folder, free_port(), machines), list[str]()
+    with two_nodes(cluster) as slurm:
+        env = {**slurm, "OMP_NUM_THREADS": "1"}
+
+        def kill(dice: random.Random) -> str:
+            left[:] = left or dice.sample(_VICTIMS, len(_VICTIMS))
+            time.sleep(dice.uniform(0, 3))
+            victim = left.pop()
+            if victim == "node":  # it fails: all jobs on it are killed and queued again
+                node = dice.choice(NODES)
+                _scontrol(env, "update", f"nodename={node}", "state=down", "reason=benchmark")
+                _wait_until_it_is_empty(node)
+                _scontrol(env, "update", f"nodename={node}", "state=resume")
+                what = f"node {node} failed"
+            else:
+                _scontrol(env, "requeue", *_ids(folder, victim))
+                what = f"{victim} was queued again"
+            _start_at_once(env)
+            return what
+
+        return killed_under_load("slurm", folder, recipe, options, env, kill, lambda run: _starts(env, run))
+
+
+def _ids(folder: Path, stage: str) -> list[str]:
+    jobs = orjson.loads((folder / "run" / "launch.json").read_bytes())["jobs"]
+    return [each for job in jobs if job["stage"] == stage for each in job["ids"]]
+
+
+def _starts(env: dict[str, str], run: RunDir) -> int:
+    counts = _output(env, "squeue", "--noheader", "--array", "--states=all", "-O", "RestartCnt").split()
+    return sum(1 + int(count) for count in counts)
+
+
+def _wait_until_it_is_empty(node: str) -> None:
+    """Until no process of a job is left on a node that is down. As soon as it is back, the same jobs start there again."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = [process for process in psutil.process_iter() if _runs_on(process, node)]
+        if not found:
+            return
+        time.sleep(0.5)
+    print(f"node {node} still runs {[process.pid for process in found]}", flush=True)
+
+
+def _runs_on(process: psutil.Process, node: str) -> bool:
+    try:
+        return bool(process.environ().get("SLURMD_NODENAME") == node)
+    except (psutil.Error, OSError):
+        return False
+
+
+def _start_at_once(env: dict[str, str]) -> None:
+    """Slurm lets a job wait for two minutes before it starts again."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        time.sleep(1.0)
+        waiting = _output(env, "squeue", "--noheader", "--array", "--states=PENDING", "-O", "JobID:|,ReasonList:").splitlines()
+        for line in waiting:
+            if "BeginTime" in line:
+                _scontrol(env, "update", f"jobid={line.split('|')[0].strip()}", "StartTime=now")
+        if not _output(env, "squeue", "--noheader", "--states=PENDING,COMPLETING", "-o", "%i").split():
+            return
+
+
+def _scontrol(env: dict[str, str], *words: str) -> None:
+    done = subprocess.run(["scontrol", *words], env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"scontrol {' '.join(words)}: {done.stderr.strip()}", flush=True)
+
+
+def _output(env: dict[str, str], *words: str) -> str:
+    return subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=False).stdout

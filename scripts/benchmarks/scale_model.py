@@ -1,0 +1,124 @@
+"""The model behind `scripts/bench scale`: what a turn costs in each stage, and how many turns a number of boxes carries.
+
+A box is a machine with one GPU. Boxes are divided among engine, judge model and trainer in proportion to what a turn costs there.
+Gateway, collect and the trainer's intake are one process each for a run, as the design has them: they do not get faster by boxes.
+"""
+
+import heapq
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    value: float
+    unit: str
+    source: str  # the command that measures it, or where it is from
+
+
+MEASURED: Mapping[str, Constant] = {
+    "gateway_us_per_request": Constant(1_000, "µs", "scripts/bench serve --case vllm-cpu"),
+    "gateway_us_per_token": Constant(19, "µs", "scripts/bench serve --case null-upstream (streamed, with redaction)"),
+    "redaction_us_per_kb": Constant(490, "µs", "scripts/bench redaction"),
+    "collect_turns_per_s": Constant(1_861, "turns a core-second", "scripts/bench collect"),
+    "pipeline_turns_per_s": Constant(1_838, "turns a second", "scripts/bench chaos --case million"),
+    "open_turn_kb": Constant(32, "KB", "scripts/bench collect"),
+    "captured_bytes_per_token": Constant(194, "bytes", "scripts/bench collect"),
+    "published_bytes_per_token": Constant(28, "bytes", "scripts/bench collect"),
+    "judge_us_per_call": Constant(519, "µs", "scripts/bench judge"),
+    "judge_calls_per_turn": Constant(2.08, "calls", "clawctl calibrate docs/labelled-turns.jsonl"),
+}
+ASSUMED: Mapping[str, Constant] = {  # of a box: never measured by us
+    "decode_tokens_per_s": Constant(5_000, "tokens a second", "a 4 B model in bfloat16 on a card of 80 GB, 64 streams or more"),
+    "prefill_tokens_per_s": Constant(40_000, "tokens a second", "the same card"),
+    "trained_tokens_per_s": Constant(16_000, "tokens a second", "6 × 4e9 operations a token at 40 % of 990 TFLOP/s"),
+    "disk_bytes_per_s": Constant(1e9, "bytes a second", "a shared filesystem"),
+    "box_cost_per_hour": Constant(2.5, "US dollars", "a rented card of 80 GB"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A conversation, while somebody uses it."""
+
+    seconds_between_turns: float = 60.0
+    new_prompt_tokens: int = 300  # the rest of the prompt is in the engine's cache
+    context_tokens: int = 2_000
+    sampled_tokens: int = 200
+    judge_prompt_tokens: int = 1_500
+    judge_sampled_tokens: int = 20
+    session_s: float = 3600.0  # collect.session_timeout_s: so long a conversation stays open
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    stage: str
+    seconds: float  # of one server for one turn
+    servers: int
+
+
+def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:
+    """The stages of one run on so many boxes."""
+    m = {name: constant.value for name, constant in (*MEASURED.items(), *ASSUMED.items())}
+    new_kb = (work.new_prompt_tokens + work.sampled_tokens) * 4 / 1000
+    gateway = m["gateway_us_per_request"] + m["gateway_us_per_token"] * work.sampled_tokens + m["redaction_us_per_kb"] * new_kb
+    calls = m["judge_calls_per_turn"]
+    own_calls = m["gateway_us_per_request"] + m["gateway_us_per_token"] * work.judge_sampled_tokens  # by the run's own server
+    engine = work.new_prompt_tokens / m["prefill_tokens_per_s"] + work.sampled_tokens / m["decode_tokens_per_s"]
+    judge = calls * (work.judge_prompt_tokens / m["prefill_tokens_per_s"] + work.judge_sampled_tokens / m["decode_tokens_per_s"])
+    train = (
+        2 * (work.new_prompt_tokens + work.sampled_tokens) / m["trained_tokens_per_s"]
+    )  # the policy, and its teacher with a hint
+    stored = (m["captured_bytes_per_token"] * work.context_tokens / 10) + m["published_bytes_per_token"] * work.context_tokens
+    collect = work.context_tokens / 2_000 / m["collect_turns_per_s"]
+    cards = engine + judge + train
+    return [
+        StageCost("gateway", (gateway + calls * own_calls) / 1e6, 1),
+        StageCost("engine", engine, 0) if boxes < 3 else StageCost("engine", engine, max(1, round(boxes * engine / cards))),
+        StageCost("collect", collect, 1),
+        StageCost("judge", calls * m["judge_us_per_call"] / 1e6, 16),
+        StageCost("judge model", judge, 0) if boxes < 3 else StageCost("judge model", judge, max(1, round(boxes * judge / cards))),
+        StageCost("trainer", train, 0) if boxes < 3 else StageCost("trainer", train, max(1, round(boxes * train / cards))),
+        StageCost("intake", 1 / m["pipeline_turns_per_s"], 1),
+        StageCost("disk", stored / m["disk_bytes_per_s"], 1),
+    ]
+
+
+def on_one_card(costs: Sequence[StageCost]) -> list[StageCost]:
+    """The stages that share a card (0 servers) as one."""
+    shared = [cost for cost in costs if not cost.servers]
+    rest = [cost for cost in costs if cost.servers]
+    return [*rest, StageCost("the card", sum(cost.seconds for cost in shared), 1)] if shared else rest
+
+
+def capacity(costs: Sequence[StageCost]) -> tuple[float, str]:
+    """The turns a second at which the first stage has no idle server, and that stage."""
+    return min((cost.servers / cost.seconds, cost.stage) for cost in on_one_card(costs))
+
+
+def simulate(costs: Sequence[StageCost], turns_per_s: float, turns: int, seed: int) -> dict[str, float]:
+    """Turns that arrive at random pass through the stages in order, each with a queue. Returns by stage how long the last tenth of
+    them waited there on average, in seconds: it grows without end where a stage is overloaded. Service times are exponential."""
+    dice, now, arrivals = random.Random(seed), 0.0, []
+    for _ in range(turns):
+        now += dice.expovariate(turns_per_s)
+        arrivals.append(now)
+    waits = {}
+    for cost in on_one_card(costs):
+        free, leaving, waited = [0.0] * cost.servers, [], []
+        for arrival in arrivals:
+            begins = max(arrival, heapq.heappop(free))
+            ends = begins + dice.expovariate(1 / cost.seconds)
+            heapq.heappush(free, ends)
+            waited.append(begins - arrival)
+            leaving.append(ends)
+        tail = waited[-max(1, turns // 10) :]
+        waits[cost.stage] = sum(tail) / len(tail)
+        arrivals = sorted(leaving)
+    return waits
+
+
+def collect_memory_gb(conversations: float, work: Workload = Workload()) -> float:
+    """Resident memory of collect: a turn of each conversation of the last hour waits for its next state."""
+    return conversations * MEASURED["open_turn_kb"].value * work.context_tokens / 2_000 / 1e6

@@ -1,0 +1,51 @@
+"""SkyRL's Tinker server on this machine, for `scripts/bench backends`. It runs in the environment that `scripts/venv-tinker` makes.
+
+usage: FOLDER/bin/python scripts/tinker_server.py MODEL STATE PORT
+
+MODEL is a folder with float32 weights: with bfloat16 ones SkyRL rounds log-probabilities to 1/16. STATE holds its database and
+checkpoints; a server that is started again with the same folder still has them.
+"""
+
+import os
+import runpy
+import sys
+import typing
+from pathlib import Path
+
+import typing_extensions
+
+typing.TypedDict = typing_extensions.TypedDict  # type: ignore[misc,assignment]  # pydantic wants it below Python 3.12
+
+
+def main(model: str, state: str, port: str) -> None:
+    import uvicorn
+    from skyrl.tinker import api
+    from skyrl.tinker.config import EngineConfig, config_to_argv
+
+    def engine_command(_: object, config: EngineConfig) -> list[str]:
+        return [sys.executable, __file__, "engine", *config_to_argv(config)]
+
+    # SkyRL 0.3.0 starts its engine with `uv run`, which would make another environment, from a checkout of SkyRL.
+    api._build_uv_run_cmd_engine = engine_command
+    api.app.state.engine_config = EngineConfig(
+        base_model=model,
+        backend="jax",
+        # Each model reserves optimizer state for all adapters; a trainer that was killed leaves its model until its session ends.
+        # A microbatch of one sequence has one shape to compile for each length.
+        backend_config={"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 1, "sample_max_num_sequences": 1},
+        session_cleanup_interval_sec=5,
+        session_timeout_sec=40,
+        checkpoints_base=Path(state) / "checkpoints",
+        database_url=f"sqlite:///{state}/tinker.db",
+    )
+    uvicorn.run(api.app, host="127.0.0.1", port=int(port), log_level="warning")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{sys.prefix}/jax-cache")  # compiling takes longer than the steps
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1")
+    if sys.argv[1] == "engine":
+        del sys.argv[1]
+        runpy.run_module("skyrl.tinker.engine", run_name="__main__")
+    else:
+        main(*sys.argv[1:])

@@ -1,0 +1,108 @@
+"""Environments of other libraries: a server of OpenEnv, and a taskset of verifiers."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.environments import EpisodeFailed, Outcome
+from clawctl.environments.adapters.openenv import OpenEnv
+from clawctl.environments.adapters.verifiers import Verifiers, outcome_of
+from clawctl.environments.player import play_task
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+from tests.stub_http import StubHandler, StubServer, running
+
+COMMAND = f"{sys.executable} {Path(__file__).parent / 'openenv_server.py'} --port {{port}}"
+
+
+@pytest.fixture(scope="module")
+def counter() -> OpenEnv:
+    pytest.importorskip("websockets", reason="the extra environments is not installed")
+    return OpenEnv(command=COMMAND)
+
+
+def episodes(environment: OpenEnv, arguments: list[str], attempts: int = 1) -> tuple[list[Outcome], list[dict[str, Any]]]:
+    """The outcomes of attempts at once, whose model calls with each of `arguments` and then ends; and the last request."""
+    asked: list[dict[str, Any]] = []
+
+    class Model(StubHandler):
+        def do_POST(self) -> None:
+            asked.append(self.sent())
+            number = sum(message["role"] == "assistant" for message in asked[-1]["messages"])
+            message: dict[str, Any] = {"role": "assistant", "content": "Done."}
+            if number < len(arguments):
+                function = {"name": "act", "arguments": arguments[number]}
+                message = {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"id": "c", "type": "function", "function": function}],
+                }
+            self.answer({"choices": [{"message": message}], "usage": {"total_tokens": 1}})
+
+    async def play(endpoint: Endpoint) -> list[Outcome]:
+        task = environment.tasks("train", 1, 0)[0]
+        return list(await asyncio.gather(*(play_task(environment, task, endpoint) for _ in range(attempts))))
+
+    with running(StubServer(Model)) as server:
+        return asyncio.run(play(Endpoint(f"{server.url}/v1", "key", "model"))), asked
+
+
+def test_an_agent_acts_in_a_server_of_openenv_until_it_is_done(counter: OpenEnv) -> None:
+    (outcome,), asked = episodes(counter, ['{"add": 2}', '{"add": 1}', '{"add": 9}'])
+    assert (outcome.reward, outcome.ending, outcome.parts["solved"]) == (0.75, "done", True)
+    offered = asked[0]["tools"][0]["function"]
+    assert (offered["name"], list(offered["parameters"]["properties"])) == ("act", ["add"])
+    assert asked[-1]["messages"][-1] == {"role": "tool", "tool_call_id": "c", "content": json.dumps({"count": 2})}
+
+
+def test_an_action_that_the_environment_refuses_is_told_to_the_model(counter: OpenEnv) -> None:
+    (outcome,), asked = episodes(counter, ['{"add": "x"}', "no json"])
+    assert (outcome.reward, outcome.ending) == (0, "done")
+    answers = [message["content"] for message in asked[-1]["messages"] if message["role"] == "tool"]
+    assert answers == ["error: add: a number is missing", "error: the arguments are no JSON object"]
+
+
+def test_episodes_wait_for_a_server_that_has_room_for_one(counter: OpenEnv) -> None:
+    outcomes, _ = episodes(counter, ['{"add": 3}'], attempts=3)
+    assert [outcome.reward for outcome in outcomes] == [0.5] * 3
+
+
+def test_an_openenv_server_that_is_not_there_is_named_with_the_cure() -> None:
+    pytest.importorskip("websockets", reason="the extra environments is not installed")
+    with pytest.raises(ClawError, match=r"no OpenEnv server answers at http://127\.0\.0\.1:9.* -> start it"):
+        OpenEnv(url="http://127.0.0.1:9")
+    with pytest.raises(ClawError, match=r"did not start: .*No module named"):
+        OpenEnv(command=f"{sys.executable} -m no_such_module_at_all {{port}}")
+
+
+def test_an_error_that_is_not_the_policys_fails_the_episode_of_a_taskset() -> None:
+    for error, ending in (
+        ("SandboxError", "sandbox"),
+        ("TaskError", "verifier"),
+        ("ProviderError", "server"),
+        ("X", "environment"),
+    ):
+        with pytest.raises(EpisodeFailed) as raised:
+            outcome_of({"errors": [{"type": error, "text": "it broke", "status": None}]}, 5)
+        assert raised.value.ending == ending
+    with pytest.raises(EpisodeFailed, match="gave no reward"):
+        outcome_of({"errors": []}, 5)
+
+
+def test_an_episode_of_a_taskset_that_the_policy_ended_is_graded() -> None:
+    full = {"type": "ProviderError", "text": '{"code": "context_length_exceeded"}', "status": 400}
+    assert outcome_of({"errors": [full], "reward": 0.5}, 5).ending == "context"
+    assert outcome_of({"timed_out": True}, 5) == Outcome(-1.0, {}, ending="time")
+    told = {"reward": 1.5, "parts": {"right": 1.0, "length": 90.0}, "stopped": ["max_turns"]}
+    assert outcome_of(told, 5) == Outcome(1.0, {"right": 1.0}, ending="turns")
+
+
+def test_a_python_without_verifiers_is_named_with_the_cure() -> None:
+    with pytest.raises(ClawError, match=r"verifiers is not installed for .* -> run `.* -m pip install"):
+        Verifiers(taskset="any", python=sys.executable)
+    with pytest.raises(ClawError, match="is no program"):
+        Verifiers(taskset="any", python="/no/such/python")

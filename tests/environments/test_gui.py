@@ -1,0 +1,327 @@
+"""Websites in real Chromium: tasks and their verdicts, what an agent cannot do, and what happens when the browser fails."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.environments import EpisodeFailed, Outcome, Task
+from clawctl.environments.gui.actions import Action, action_in, action_of
+from clawctl.environments.gui.browser import NAMES, escapes
+from clawctl.environments.gui.environment import Gui, solve
+from clawctl.environments.gui.miniwob import MiniWobSite
+from clawctl.environments.gui.page import Page, open_page
+from clawctl.environments.gui.sites import FAMILIES, DrawnSite
+from clawctl.environments.player import graded
+from clawctl.errors import ClawError
+from clawctl.run.endpoint import Endpoint
+from tests.stub_http import StubHandler, StubServer, running
+
+CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
+needs_browser = pytest.mark.skipif(
+    CHROMIUM is None or shutil.which("bwrap") is None,
+    reason="Chromium or bubblewrap is missing: apt-get install chromium bubblewrap",
+)
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+@pytest.fixture(scope="module")
+def in_loop() -> Iterator[Run]:
+    """One event loop for all tests here, and so one browser."""
+    with asyncio.Runner() as runner:
+        yield runner.run
+
+
+async def episode(environment: Gui, task: Task, says: Callable[[list[dict[str, Any]]], str | dict[str, Any]]) -> Outcome:
+    """One episode whose model answers what `says` makes of the messages."""
+
+    class Model(StubHandler):
+        def do_POST(self) -> None:
+            said = says(self.sent()["messages"])
+            message = {"role": "assistant", "content": said} if isinstance(said, str) else said
+            self.answer({"choices": [{"message": message}], "usage": {"total_tokens": 1}})
+
+    with running(StubServer(Model)) as server:
+        return await graded(environment, task, Endpoint(f"{server.url}/e/secret/v1", "key", "model"), 100.0)
+
+
+def number_of(messages: list[dict[str, Any]], described: str) -> str:
+    """The number of the element that the last message describes so."""
+    content = messages[-1]["content"]
+    text = content if isinstance(content, str) else content[-1]["text"]
+    return next(line[1 : line.index("]")] for line in text.splitlines() if described in line)
+
+
+# The websites that clawctl draws
+
+
+@needs_browser
+def test_sixteen_pages_at_once_are_right_with_their_solution_and_worth_nothing_without(in_loop: Run) -> None:
+    environment = Gui()
+    tasks = [task.spec for split in ("train", "eval") for task in environment.tasks(split, len(FAMILIES), 3)]
+    assert {task.name.split("-")[0] for task in tasks} == set(FAMILIES)
+
+    async def scores(commands: str | None) -> list[float]:
+        return [graded.value for graded in await asyncio.gather(*(solve(task, commands) for task in tasks))]
+
+    assert in_loop(scores(None)) == [1.0] * 16
+    assert in_loop(scores("")) == [0.0] * 16
+
+
+@needs_browser
+def test_an_agent_reads_the_page_acts_and_is_graded(in_loop: Run) -> None:
+    environment, texts = Gui(pages="press"), []
+    task = environment.tasks("train", 1, 0)[0]
+    wanted = dict(task.spec.wanted)["pressed"]
+
+    def answers(messages: list[dict[str, Any]]) -> str:
+        texts.append(messages[-1]["content"])
+        number = number_of(messages, f'button "{wanted}"')
+        return "I wonder." if len(messages) == 2 else f"Here it is.\nclick {number}"
+
+    outcome = in_loop(episode(environment, task, answers))
+    assert (outcome.reward, outcome.ending, outcome.parts) == (1, "done", {"solved": True})
+    assert task.spec.instruction in texts[0]
+    assert texts[1].startswith("error: this is no action")
+    wrong = in_loop(episode(environment, task, lambda messages: "done"))
+    assert (wrong.reward, wrong.ending) == (0, "done")
+    idle = in_loop(episode(Gui(pages="press", max_turns=2), task, lambda messages: "scroll down"))
+    assert (idle.reward, idle.ending) == (0, "turns")
+
+
+@needs_browser
+def test_an_agent_that_calls_tools_sees_the_page_in_their_results(in_loop: Run) -> None:
+    environment = Gui(pages="fill", actions="tools")
+    task = environment.tasks("train", 1, 0)[0]
+    steps = list(task.spec.solution)
+
+    def answers(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        name, _, rest = steps[len(messages) // 2 - 1].partition(" ")
+        what, _, text = rest.partition(" | ")
+        arguments = {"element": int(number_of(messages, what)), **({"text": text} if text else {})}
+        call = {"id": f"call-{len(messages)}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    assert in_loop(episode(environment, task, answers)).reward == 1
+
+
+@needs_browser
+def test_with_screenshots_each_message_has_a_picture_of_the_page(in_loop: Run) -> None:
+    environment = Gui(pages="press", screenshots=True, width=320, height=240)
+    task = environment.tasks("train", 1, 0)[0]
+    pictures = []
+
+    def answers(messages: list[dict[str, Any]]) -> str:
+        pictures.append(messages[-1]["content"][0]["image_url"]["url"])
+        return "scroll down" if len(messages) == 2 else "done"
+
+    in_loop(episode(environment, task, answers))
+    assert len(pictures) == 2
+    assert all(url.startswith("data:image/png;base64,") for url in pictures)
+
+
+# What an agent cannot do
+
+
+HOSTILE = """<html><head><script src="../core/core.js"></script><script>
+var genProblem = function() {};
+window.onload = function() {
+  core.startEpisode();
+  document.getElementById("query").innerHTML = "Write something.";
+  document.getElementById("say").addEventListener("click", () => {
+    document.getElementById("said").innerHTML = document.getElementById("field").value;
+  });
+  document.getElementById("right").addEventListener("click", () => core.endEpisode(0.5, true));
+};
+</script></head><body><div id="wrap"><div id="query"></div><div id="area">
+<input id="field" placeholder="words"><button id="say">Say</button><button id="right">Right</button><div id="said"></div>
+<a href="javascript:core.endEpisode(1)">one</a> <a href="data:text/html,hello">two</a> <a href="http://192.0.2.1/">three</a>
+<a href="/core/core.js" target="_blank">four</a> <a href="/miniwob/hostile.html">five</a>
+</div></div></body></html>"""
+CORE = """var core = {}, WOB_RAW_REWARD_GLOBAL = 0, WOB_DONE_GLOBAL = false; Math.seedrandom = () => {};
+core.startEpisode = () => {}; core.startEpisodeReal = () => { genProblem(); WOB_DONE_GLOBAL = false; };
+core.endEpisode = (reward) => { WOB_RAW_REWARD_GLOBAL = reward; WOB_DONE_GLOBAL = true; };"""
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A folder in MiniWoB's layout whose page puts the agent's words into itself as HTML."""
+    for name, text in {"core/core.js": CORE, "miniwob/hostile.html": HOSTILE, "miniwob/endless.html": _ENDLESS}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+_ENDLESS = "<script>while (true) {}</script>"
+_ATTACKS = (
+    '<img src=x onerror="core.endEpisode(1)">',
+    "<script>core.endEpisode(1)</script>",
+    '<iframe srcdoc="<script>parent.core.endEpisode(1)</script>"></iframe>',
+    '<svg onload="core.endEpisode(1)">',
+    '<a href="javascript:core.endEpisode(1)">press me</a>',
+    '<form action="/miniwob/hostile.html"><button>send me</button></form>',
+    '<meta http-equiv=refresh content="0; url=javascript:core.endEpisode(1)">',
+    '<base href="http://192.0.2.1/">',
+)
+
+
+@needs_browser
+def test_no_words_and_no_link_of_an_agent_set_its_reward(in_loop: Run, pages: Path) -> None:
+    async def attack() -> tuple[list[float | None], str, float | None]:
+        task = Gui(path=str(pages), pages="hostile").tasks("train", 1, 0)[0].spec
+        async with open_page(str(CHROMIUM), MiniWobSite(task), (320, 240)) as page:
+            found = []
+            for words in _ATTACKS:
+                await act(page, "type", "field", words)
+                await act(page, "click", 'button "Say"')
+                for link in ("press me", "send me"):
+                    if link in await page.look():
+                        await act(page, "click", link)
+                found.append(await page.verdict())
+            for link in ("one", "two", "three", "four", "five"):
+                await act(page, "click", f'link "{link}"')
+                found.append(await page.verdict())
+            address = page._page.url
+            await act(page, "click", 'button "Right"')
+            return found, address, await page.verdict()
+
+    found, address, own = in_loop(attack())
+    assert found == [None] * (len(_ATTACKS) + 5)
+    assert address == "http://page.test/miniwob/hostile.html"
+    assert own == 0.5  # the page's own script works, and its raw reward counts
+
+
+async def act(page: Page, name: Any, described: str, text: str = "") -> None:
+    number = next(line[1 : line.index("]")] for line in (await page.look()).splitlines() if described in line)
+    await page.act(Action(name, int(number), text))
+
+
+@needs_browser
+def test_a_page_reaches_neither_the_machine_nor_its_files(in_loop: Run) -> None:
+    version, reached = in_loop(escapes())
+    assert (version.split(".")[0].isdigit(), reached) == (True, [])
+
+
+# Failures
+
+
+@needs_browser
+def test_a_page_that_never_loads_fails_alone(in_loop: Run, pages: Path) -> None:
+    endless, drawn = Gui(path=str(pages), pages="endless", load_s=2.0), Gui(pages="press")
+
+    async def both() -> list[Any]:
+        good = drawn.tasks("train", 1, 0)[0]
+        bad = episode(endless, endless.tasks("train", 1, 0)[0], lambda messages: "done")
+        return list(await asyncio.gather(bad, solve(good.spec)))
+
+    failed, solved = in_loop(both())
+    assert (failed.status, failed.ending) == ("failed", "environment")
+    assert "/miniwob/endless.html did not load" in failed.log
+    assert solved.value == 1
+
+
+@needs_browser
+def test_an_episode_whose_browser_is_killed_fails_and_the_next_one_has_a_new_browser(in_loop: Run) -> None:
+    environment = Gui(pages="press")
+    task = environment.tasks("train", 1, 0)[0]
+
+    async def killed() -> str:
+        async with open_page(str(CHROMIUM), DrawnSite(task.spec), (320, 240)) as page:
+            for pid in _browsers_of(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(EpisodeFailed) as failed:
+                await page.look()
+            return f"{failed.value.ending}: {failed.value}"
+
+    told = in_loop(killed())
+    assert told.startswith("sandbox: Chromium or the page ended")
+    assert in_loop(solve(task.spec)).value == 1
+
+
+def _browsers_of(parent: int) -> list[int]:
+    """The bubblewraps of browsers that this process started."""
+    found = []
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                words, status = (place / "cmdline").read_bytes(), (place / "stat").read_text()
+            except OSError:
+                continue
+            if (
+                words.startswith(shutil.which("bwrap").encode())
+                and b"--remote-debugging-pipe" in words
+                and parent in _ancestors(status)
+            ):  # type: ignore[union-attr]
+                found.append(int(place.name))
+    return found
+
+
+def _ancestors(status: str) -> list[int]:
+    found = []
+    while (pid := int(status.rpartition(")")[2].split()[1])) > 1:
+        found.append(pid)
+        status = Path(f"/proc/{pid}/stat").read_text()
+    return found
+
+
+def test_what_is_missing_is_named_before_anything_is_played(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match="there is no program /nowhere/chromium"):
+        Gui(browser="/nowhere/chromium")
+    with pytest.raises(ClawError, match="no pages in MiniWoB's layout"):
+        Gui(path=str(tmp_path))
+    with pytest.raises(ClawError, match="there is no page 'pres'"):
+        Gui(pages="pres,press")
+    with pytest.raises(ClawError, match="use text or tools"):
+        Gui(actions="pixels")  # type: ignore[arg-type]
+
+
+# Tasks and actions
+
+
+def test_no_task_of_training_is_held_out() -> None:
+    environment = Gui()
+    train, held_out = ([task.id for task in environment.tasks(split, 40, 1)] for split in ("train", "eval"))
+    assert train == [task.id for task in environment.tasks("train", 40, 1)]
+    assert not set(train) & set(held_out)
+
+
+@pytest.mark.parametrize(
+    ("said", "action"),
+    [
+        ("click 3", Action("click", 3)),
+        ("I think.\nAction: click [12].", Action("click", 12)),
+        ("click 40, 80", Action("click_at", 40, down=80)),
+        ('```\ntype 4 "two words"\n```', Action("type", 4, "two words")),
+        ('type 4 "a \\"quoted\\" word"', Action("type", 4, 'a "quoted" word')),
+        ("select 5 Monday", Action("select", 5, "Monday")),
+        ("press enter", Action("press", text="Enter")),
+        ("press Control+L", None),
+        ("SCROLL DOWN", Action("scroll", text="down")),
+        ("click 1\nclick 2", Action("click", 2)),
+        ("submit", Action("done")),
+        ("click the button", None),
+        ("javascript:alert(1)", None),
+        ("", None),
+    ],
+)
+def test_the_last_line_that_is_an_action_counts(said: str, action: Action | None) -> None:
+    assert action_in(said) == action
+
+
+def test_a_tool_call_with_wrong_arguments_is_no_action() -> None:
+    assert action_of("type", {"element": 4, "text": "x"}) == Action("type", 4, "x")
+    assert action_of("done", {}) == Action("done")
+    for name, arguments in (
+        ("type", {"element": "4", "text": "x"}),
+        ("click", {}),
+        ("press", {"key": "F12"}),
+        ("open", {}),
+        ("click", None),
+    ):
+        assert action_of(name, arguments) is None

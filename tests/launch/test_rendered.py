@@ -1,0 +1,98 @@
+"""What the other schedulers get, and one process of a stage as an actor keeps it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clawctl.errors import ClawError
+from clawctl.launch.ray_cluster import RayCluster, StageActor
+from clawctl.launch.schedulers import open_scheduler
+from clawctl.launch.sky import Sky, read_jobs
+from clawctl.run.directory import open_run
+from clawctl.run.endpoint import announce, own_address
+from tests.launch.test_slurm import jobs_of
+
+
+def test_a_sky_task_has_the_stage_its_machines_and_the_users_own_keys(tmp_path: Path) -> None:
+    machines = {
+        "train": {"nodes": 2, "gpus": 8, "gpu_type": "H100", "memory_gb": 400, "options": {"resources": {"use_spot": True}}},
+        "judge": {"count": 4},
+        "options": {"resources": {"infra": "k8s"}, "volumes": {"/runs": "clawctl-runs"}},
+    }
+    jobs = jobs_of(tmp_path, machines, "sky")
+    task = yaml.safe_load(Sky().render(jobs["train"]))
+    assert task["resources"] == {"cpus": "2+", "memory": "400+", "accelerators": "H100:8", "infra": "k8s", "use_spot": True}
+    assert (task["num_nodes"], task["volumes"]) == (2, {"/runs": "clawctl-runs"})
+    assert task["run"].splitlines()[-1] == (
+        f"exec clawctl up {tmp_path}/run/recipe.yaml --run {tmp_path}/run --log-level info --only train"
+    )
+    assert "NODE_RANK=$SKYPILOT_NODE_RANK" in task["run"]
+    assert yaml.safe_load(Sky().render(jobs["judge"]))["num_nodes"] == 4
+
+
+def test_sky_needs_the_type_of_the_gpus(tmp_path: Path) -> None:
+    with pytest.raises(ClawError) as caught:
+        Sky().render(jobs_of(tmp_path, {"serve": {"gpus": 1}}, "sky")["serve"])
+    assert "machines.serve.gpu_type" in caught.value.fix
+
+
+def test_the_newest_of_skypilots_jobs_of_a_name_counts() -> None:
+    queue = '[{"job_id": 2, "job_name": "a", "status": "RECOVERING", "recovery_count": 1},'
+    queue += ' {"job_id": 1, "job_name": "a", "status": "FAILED", "recovery_count": 0}]'
+    assert (read_jobs(queue)["a"].phase, read_jobs(queue)["a"].starts) == ("waiting", 2)
+    with pytest.raises(ClawError, match="no JSON"):
+        read_jobs("Traceback")
+
+
+def test_ray_shows_an_actor_for_each_process(tmp_path: Path) -> None:
+    machines = {"train": {"nodes": 2, "gpus": 4, "memory_gb": 8}, "judge": {"options": {"resources": {"cpu-node": 1}}}}
+    jobs = jobs_of(tmp_path, machines, "ray")
+    lines = RayCluster().render(jobs["train"]).splitlines()
+    assert lines[:2] == [
+        f"actor clawctl-run-train-{rank}: {{'num_cpus': 2, 'num_gpus': 4, 'memory': 8000000000}}" for rank in (0, 1)
+    ]
+    assert "'resources': {'cpu-node': 1}" in RayCluster().render(jobs["judge"])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_an_actor_starts_its_stage_again_until_it_is_done_and_refused_recipes_end_it(tmp_path: Path) -> None:
+    fails_once = f"test -e {tmp_path}/tried && exit 0; touch {tmp_path}/tried; exit 1"
+    actor = StageActor("clawctl-run-judge-0", 0, 1, 0, fails_once, {}, str(tmp_path))
+    wait_for(lambda: actor.look()["code"] is not None)
+    assert (actor.look()["code"], actor.look()["starts"]) == (0, 2)
+    refusing = StageActor("clawctl-run-judge-0", 1, 1, 0, "echo it refuses; exit 2", {}, str(tmp_path))
+    wait_for(lambda: refusing.look()["code"] == 2)
+    assert (tmp_path / "judge-1.out").read_text() == "it refuses\n"
+
+
+def test_stopping_an_actor_ends_its_process_as_ctrl_c_would(tmp_path: Path) -> None:
+    patient = f"trap 'echo bye; exit 0' TERM; touch {tmp_path}/ready; while true; do sleep 0.1; done"
+    actor = StageActor("clawctl-run-serve-0", 0, 1, 0, patient, {"NAME": "value"}, str(tmp_path))
+    wait_for((tmp_path / "ready").exists)
+    actor.stop()
+    assert (tmp_path / "serve-0.out").read_text().endswith("bye\n")
+    assert actor.look()["starts"] == 1
+
+
+def test_without_a_cluster_ray_is_told_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ClawError) as caught:
+        open_scheduler("ray").look(["clawctl-run-serve-0"])
+    assert "ray start --head" in caught.value.fix
+
+
+def test_a_server_on_all_addresses_is_announced_with_the_one_that_others_reach(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    announce(run, "0.0.0.0", 1234)
+    assert f"http://{own_address()}:1234/v1" in run.server.read_text()
+    announce(run, "127.0.0.1", 1234)
+    assert "http://127.0.0.1:1234/v1" in run.server.read_text()

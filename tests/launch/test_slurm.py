@@ -1,0 +1,193 @@
+"""Jobs for Slurm: what is rendered, what is read, and what a user is told."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clawctl.config import load_recipe
+from clawctl.errors import ClawError
+from clawctl.launch.jobs import check_is_shared, launch, read_launch, show_jobs, stop_jobs
+from clawctl.launch.plan import Job, plan_jobs
+from clawctl.launch.slurm import Slurm, read_queue
+from clawctl.run.directory import RunDir, open_run
+
+STAGES = {"up": {"stages": ["serve", "collect", "judge", "train"]}, "serve": {"host": "0.0.0.0"}}
+
+
+def jobs_of(folder: Path, machines: dict[str, Any], on: Any = "slurm", **sections: Any) -> dict[str, Job]:
+    file = folder / "recipe.yaml"
+    file.write_text(yaml.safe_dump({**STAGES, "machines": machines, **sections}))
+    planned = plan_jobs(RunDir(folder / "run"), load_recipe(file), on, "0123", "", "info")
+    return {job.stage: job for job in planned}
+
+
+def directives(job: Job) -> list[str]:
+    return [line.removeprefix("#SBATCH --") for line in Slurm().render(job).splitlines() if line.startswith("#SBATCH")]
+
+
+def test_each_stage_asks_for_what_machines_says(tmp_path: Path) -> None:
+    machines = {
+        "judge": {"count": 3, "memory_gb": 1.5},
+        "train": {"nodes": 2, "gpus": 8, "gpu_type": "h100", "hours": 24, "partition": "gpu", "options": {"exclusive": True}},
+        "options": {"account": "lab"},
+    }
+    jobs = jobs_of(tmp_path, machines)
+    assert list(jobs) == ["serve", "collect", "judge", "train"]
+    assert {"array=0-2", "mem=1500M", "account=lab"} <= set(directives(jobs["judge"]))
+    wanted = {"nodes=2", "ntasks-per-node=1", "gpus-per-node=h100:8", "time=1440", "partition=gpu", "exclusive", "account=lab"}
+    assert wanted <= set(directives(jobs["train"]))
+    assert {"nodes=1", "cpus-per-task=2", "requeue"} <= set(directives(jobs["serve"]))
+
+
+def test_every_script_is_valid_bash_and_quotes_what_it_is_given(tmp_path: Path) -> None:
+    folder = tmp_path / "it's a $(run)"
+    folder.mkdir()
+    jobs = jobs_of(folder, {"train": {"nodes": 2, "gpus": 1}, "command": "/opt/claw/bin/clawctl"})
+    for job in jobs.values():
+        script = Slurm().render(job)
+        checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+        assert checked.stderr == ""
+    told = script.split("bash -c ")[1].split(" &\n")[0]
+    words = subprocess.run(["bash", "-c", f"printf %s {told}"], text=True, capture_output=True, check=True).stdout
+    shown = subprocess.run(["bash", "-c", words.replace("exec /opt/claw/bin/clawctl", "printf '%s|'")], text=True,
+                           capture_output=True, check=True, env={**os.environ, "SLURM_PROCID": "1"}).stdout  # fmt: skip
+    assert f"|{folder / 'run'}|" in shown
+
+
+def test_no_script_holds_the_value_of_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnopqrstuvwxyz")
+    assert not any("hf_abc" in Slurm().render(job) for job in jobs_of(tmp_path, {}).values())
+
+
+@pytest.mark.parametrize(
+    ("machines", "sections", "on", "problem", "cure"),
+    [
+        ({}, {"serve": {"host": "127.0.0.1"}}, "slurm", "other machines cannot reach", "serve.host: 0.0.0.0"),
+        ({}, {"train": {"gpus": [0, 1]}}, "slurm", "train.gpus numbers the GPUs of one machine", "machines.train.gpus"),
+        ({"train": {"partition": "gpu"}}, {}, "ray", "machines.train.partition is for Slurm", "--on slurm"),
+        ({"serve": {"hours": 2}}, {}, "sky", "machines.serve.hours is for Slurm", "--on slurm"),
+    ],
+)
+def test_a_recipe_that_does_not_suit_several_machines_is_refused(
+    tmp_path: Path, machines: dict[str, Any], sections: dict[str, Any], on: str, problem: str, cure: str
+) -> None:
+    with pytest.raises(ClawError) as caught:
+        jobs_of(tmp_path, machines, on, **sections)
+    assert problem in caught.value.problem
+    assert cure in caught.value.fix
+    assert caught.value.exit_code == 2
+
+
+def test_an_unknown_key_of_machines_is_refused_with_the_right_one(tmp_path: Path) -> None:
+    with pytest.raises(ClawError) as caught:
+        jobs_of(tmp_path, {"train": {"gpu": 2}})
+    assert "did you mean machines.train.gpus?" in caught.value.fix
+
+
+def test_a_job_that_needs_attention_decides_the_state_of_its_array() -> None:
+    # What squeue of Slurm 22.05 printed: an array with one worker that waits, a job on two nodes, and ended ones.
+    lines = ["3|RUNNING|1|left", "3|PENDING|2|(BeginTime)", "4|RUNNING|0|left,right", "2|CANCELLED|1|", "5|NODE_FAIL|0|(NodeDown)"]
+    states = read_queue("\n".join([*lines, "6|COMPLETED|0|left"]))
+    assert (states["3"].phase, states["3"].detail, states["3"].starts) == ("running", "1 of 2 RUNNING on left", 5)
+    assert (states["4"].phase, states["4"].detail) == ("running", "RUNNING on left,right")
+    assert [states[job].phase for job in ("2", "5", "6")] == ["stopped", "failed", "done"]
+
+
+SBATCH = """#!/bin/bash
+count=$(cat {folder}/count 2>/dev/null || echo 0)
+cat > {folder}/script-$count
+if grep -q nix {folder}/script-$count; then
+  echo "sbatch: error: invalid partition specified: nix" >&2
+  echo "sbatch: error: Batch job submission failed: Invalid partition name specified" >&2
+  exit 1
+fi
+echo $((count + 1)) > {folder}/count
+echo $((count + 1))
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands as scripts that answer as Slurm 22.05 did. The benchmark `launch` uses the real ones."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    programs = {
+        "sbatch": SBATCH,
+        "sinfo": "#!/bin/bash\nprintf 'gpu\\ncpu\\ngpu\\n'\n",
+        "scancel": '#!/bin/bash\necho "$@" >> {folder}/cancelled\n',
+        "squeue": "#!/bin/bash\nfor n in $(seq 1 $(cat {folder}/count)); do\n"
+        '  grep -qw $n {folder}/cancelled 2>/dev/null && echo "$n|CANCELLED|0|" || echo "$n|RUNNING|0|node$n"\ndone\n',
+    }
+    for name, text in programs.items():
+        (folder / name).write_text(text.replace("{folder}", str(folder)))
+        (folder / name).chmod(stat.S_IRWXU)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def test_stages_are_submitted_once_and_stopped_together(tmp_path: Path, slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = open_run(tmp_path / "run")
+    jobs_of(tmp_path, {"judge": {"count": 2}})
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    launch(run, recipe, "slurm", "", "info")
+    launch(run, recipe, "slurm", "", "info")
+    assert "all stages have jobs in slurm already" in capsys.readouterr().err
+    kept = read_launch(run)
+    assert kept is not None
+    assert [(job.stage, job.ids) for job in kept.jobs] == [("serve", ["1"]), ("collect", ["2"]), ("judge", ["3"]), ("train", ["4"])]
+    stop_jobs(run)
+    kept = read_launch(run)
+    assert kept is not None
+    assert {job.phase for job in kept.jobs} == {"stopped"}
+    launch(run, recipe, "slurm", "", "info")  # and again
+    kept = read_launch(run)
+    assert kept is not None
+    assert [job.ids for job in kept.jobs] == [["5"], ["6"], ["7"], ["8"]]
+
+
+def test_a_job_that_slurm_refuses_leaves_none_of_the_others(tmp_path: Path, slurm: Path) -> None:
+    run = open_run(tmp_path / "run")
+    jobs_of(tmp_path, {"train": {"partition": "nix"}})
+    with pytest.raises(ClawError) as caught:
+        launch(run, load_recipe(tmp_path / "recipe.yaml"), "slurm", "", "info")
+    assert "Slurm refuses the job of train: invalid partition specified: nix" in caught.value.problem
+    assert caught.value.fix == "set machines.train.partition to one of: cpu, gpu"
+    assert (slurm / "cancelled").read_text().split() == ["1", "2", "3"]
+    kept = read_launch(run)
+    assert kept is not None
+    assert kept.jobs == []
+
+
+def test_without_slurm_the_jobs_are_shown_and_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    jobs_of(tmp_path, {})
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    show_jobs(RunDir(tmp_path / "run"), recipe, "slurm", "info")
+    assert capsys.readouterr().out.count("#!/bin/bash") == 4
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ClawError) as caught:
+        launch(open_run(tmp_path / "run"), recipe, "slurm", "", "info")
+    assert caught.value.problem == "there is no sbatch on this machine"
+    assert "login node" in caught.value.fix
+
+
+def test_a_job_refuses_a_machine_that_does_not_see_its_run(tmp_path: Path, slurm: Path) -> None:
+    jobs_of(tmp_path, {})
+    run = open_run(tmp_path / "run")
+    launch(run, load_recipe(tmp_path / "recipe.yaml"), "slurm", "", "info")
+    kept = read_launch(run)
+    assert kept is not None
+    check_is_shared(run.root, kept.id)
+    check_is_shared(run.root, None)  # no job
+    for root, launch_id, problem in ((run.root, "another", "has another run directory"), (tmp_path / "no", kept.id, "has no run")):
+        with pytest.raises(ClawError) as caught:
+            check_is_shared(root, launch_id)
+        assert problem in caught.value.problem
+        assert "all machines mount" in caught.value.fix

@@ -1,0 +1,58 @@
+"""What a training service refuses before anything is sent."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from clawctl.config import Recipe, TrainConfig
+from clawctl.errors import ClawError
+from clawctl.trainers.tinker.backend import FIREWORKS, TINKER, check
+
+ALLOWED = {"backend": "tinker", "send_conversations": True, "lora": {}}
+
+
+def recipe(**train: Any) -> Recipe:
+    return Recipe.model_validate({"model": {"path": "demo"}, "train": train})
+
+
+def test_conversations_leave_this_machine_only_with_permission() -> None:
+    with pytest.raises(ClawError, match=r"sends conversations to https://gpu\.example") as refused:
+        check("tinker", recipe(backend={"kind": "tinker", "url": "https://gpu.example"}, lora={}))
+    assert "train.send_conversations: true" in str(refused.value.fix)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"lora": None}, "all weights"),
+        ({"method": "opd_topk"}, "opd_topk"),
+        ({"method": "hybrid"}, "hybrid"),
+        ({"method": "combine", "topk": 4}, "likeliest"),
+        ({"teacher": "ema"}, "ema"),
+        ({"custom_loss": "loss.py:mine"}, "custom_loss"),
+        ({"lora": {"dropout": 0.1}}, "dropout"),
+        ({"lora": {"rslora": True}}, "rslora"),
+    ],
+)
+@pytest.mark.parametrize("backend", [TINKER, FIREWORKS])
+def test_a_recipe_that_a_service_cannot_carry_out_is_refused(backend: Any, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ClawError, match=f"{backend.name}.*{problem}"):
+        check(backend.name, recipe(**{**ALLOWED, **changes}))
+
+
+def test_the_methods_over_sampled_tokens_pass() -> None:
+    for method in ("binary", "grpo", "opd", "combine"):
+        check("tinker", recipe(**ALLOWED, method=method))
+
+
+def test_the_section_of_the_backend_is_the_section_service() -> None:
+    price = {"prefill": 0.07, "train": 0.22}
+    short = TrainConfig.model_validate({"backend": {"kind": "tinker", "url": "https://a.example", "price": price, "limit": 5}})
+    service = {"url": "https://a.example", "price": price, "limit": 5}
+    assert short == TrainConfig.model_validate({"backend": "tinker", "service": service})
+
+
+def test_a_limit_needs_a_price() -> None:
+    with pytest.raises(ValidationError, match="limit needs price"):
+        TrainConfig.model_validate({"backend": {"kind": "tinker", "limit": 5}})

@@ -46,7 +46,8 @@ tasks.
 What reinforcement can do with this model is to select among what it was shown.
 
 Some of its faults are wrong copies: another number, word or key in the right command. It therefore copies with noise, and
-reinforcement removes this noise slowly. Faults that are choices, such as guessing instead of asking the calculator, go within ten updates.
+reinforcement removes this noise slowly. Faults that are choices, such as guessing instead of asking the calculator, go within ten
+updates.
 """
 
 

@@ -130,8 +130,8 @@ _IMAGES = f"""## Images
 All three APIs accept images for a model with vision: `image_url` in chat completions, `input_image` in Responses, and `image` in
 Messages.
 
-- An image is a data: URL, or base64 in Messages: PNG, JPEG, GIF or WebP. Image addresses (`http:`, `https:`) are refused: the server
-  and its engine fetch nothing for a client.
+- An image is a data: URL, or base64 in Messages: PNG, JPEG, GIF or WebP. Image addresses (`http:`, `https:`) are refused: the
+  server and its engine fetch nothing for a client.
 - A request may have {MOST_IMAGES} images. Each may have {MOST_BYTES >> 20} MB and {MOST_PIXELS:,} pixels; all together may have
   {MOST_PIXELS_TOGETHER:,} pixels. The header of each file is checked, before anything decodes it.
 - A model without vision refuses them: the embedded engine always, vLLM if the model's configuration names no vision. Other

@@ -25,7 +25,7 @@ from clawctl.environments.wishes.people import Wisher, unmet
 from clawctl.environments.wishes.problems import WordProblem, make_problems
 from clawctl.environments.wishes.wording import Wants, hint
 from clawctl.inspect.wanted import Pulls
-from clawctl.run.complaints import Reaction
+from clawctl.run.complaints import JudgedAnswer
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import UNKNOWN
 from clawctl.train.admission import Admission, TurnRefused
@@ -90,7 +90,7 @@ class World:
         self._baselines, self._sessions = Baselines(), list[_Session]()
         self._waiting: list[Sample] = []
         self._next, self._calls = 0, 0
-        self.reactions: list[Reaction] = []  # what came back, with the wishes as the key
+        self.reactions: list[JudgedAnswer] = []  # what came back, with the wishes as the key
         self.pulls: defaultdict[str, list[Pulls]] = defaultdict(list)  # of the hints, by the wishes
         self._keys: dict[str, str] = {}  # the wishes behind a turn
 
@@ -189,7 +189,7 @@ class World:
         )  # fmt: skip
         self._keys[turn_id] = f"{session.group.told or ''}{dict(session.group.wants)}"
         if score:
-            self.reactions.append(Reaction(turn_id, session.last, "everybody", float(len(self.reactions)), score < 0))
+            self.reactions.append(JudgedAnswer(turn_id, session.last, "everybody", float(len(self.reactions)), score < 0))
         session.last = turn_id
         verdict = Verdict(turn_id, float(score), [score], said, [said] if said else [], "wishes rules", None, None)
         try:

@@ -42,6 +42,7 @@ KILLS, QUICK_KILLS = 30, 4
 TURNS = 24  # of the killed run: six steps
 LR = 7.5e-4  # of adapters: ten times that of all weights (`personalisation`)
 _START_S = 300.0
+_FREE_S = 15.0
 
 
 def main() -> None:
@@ -239,7 +240,7 @@ def kill_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) 
     ]
 
 
-def train_in_a_child(run: RunDir, recipe: Recipe, kill_at: int | None) -> bool:
+def train_in_a_child(run: RunDir, recipe: Recipe, kill_at: int | None, tries: int = 6) -> bool:
     """Train until no batch is full, in a process that kills itself at its `kill_at`-th border of a call. True if it did."""
     child = os.fork()
     if child == 0:
@@ -251,7 +252,10 @@ def train_in_a_child(run: RunDir, recipe: Recipe, kill_at: int | None) -> bool:
             os._exit(1)
     _, status = os.waitpid(child, 0)
     if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
-        raise SystemExit("the trainer failed without being killed")
+        if tries == 0:
+            raise SystemExit("the trainer failed without being killed")
+        time.sleep(_FREE_S)  # a killed trainer's model is there until its session ends, and the server has room for few
+        return train_in_a_child(run, recipe, kill_at, tries - 1)
     return os.WIFSIGNALED(status)
 
 

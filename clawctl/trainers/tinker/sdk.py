@@ -41,7 +41,7 @@ class Service:
         """Inside, an error of the SDK becomes a ClawError. `up` starts the trainer again, which resumes from the last version."""
         try:
             yield
-        except (self.error, OSError) as error:
+        except (self.error, OSError, ValueError) as error:  # the SDK raises ValueError for a failed request
             fix = "check train.service.url, the API key and the service; training resumes from the last published version"
             raise ClawError(f"{self.name} failed at {what}: {str(error)[:500]}", fix) from error
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import typing_extensions
 
-typing.TypedDict = typing_extensions.TypedDict  # type: ignore[misc,assignment]  # pydantic wants it below Python 3.12
+typing.TypedDict = typing_extensions.TypedDict  # pydantic wants it below Python 3.12
 
 
 def main(model: str, state: str, port: str) -> None:

@@ -36,6 +36,7 @@ from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.retention import Retention
 from clawctl.run.rows import Feedback, Turn
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, read_parents, write_turns
+from clawctl.run.storage import storage_of
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,9 @@ class Collector:
 
     def _begin(self, afresh: bool = False) -> None:
         """Start from the published shards and the saved position; `afresh` from the shards only, reading all captures again."""
+        if afresh:
+            storage_of(self._run.root).follow(shards=True)  # what this worker published itself is known for certain
+        self._tried: tuple[str, list[Turn]] | None = None  # the shard that could not be written
         self._position = Position(self._run, afresh)
         self._put_aside = put_aside(self._run)
         self._known = _published(self._run, self._position.shards_after)
@@ -238,9 +242,12 @@ class Collector:
 
     def _publish(self) -> bool:
         """Write one shard. False if the disk refuses: the rows wait, and the next look tries again."""
-        rows = self._waiting[: _whole_episodes(self._waiting, self._settings.shard_turns)]
+        if self._tried is None:
+            rows = self._waiting[: _whole_episodes(self._waiting, self._settings.shard_turns)]
+            self._tried = self._next_stem(), rows
+        stem, rows = self._tried  # what may have been published, though its answer was lost, is published again under the same name
         try:
-            self._write(rows)
+            write_turns(self._run.turn_shard(stem), rows, self._origin)
         except OSError as error:
             if not self._refused:
                 log.error("cannot write trajectories, %d turns are waiting: %s", len(self._waiting), error)
@@ -248,7 +255,9 @@ class Collector:
             return False
         if self._refused:
             log.warning("the disk has space again: trajectories are written")
-        self._refused = False
+        self._refused, self._tried = False, None
+        self._last_stem = stem
+        self._position.shard(stem, (row.turn_id for row in rows))
         self._waiting = self._waiting[len(rows) :]
         self._waiting_since = time.monotonic()
         self._rows += len(rows)
@@ -256,14 +265,11 @@ class Collector:
         self._shards += 1
         return True
 
-    def _write(self, rows: list[Turn]) -> None:
+    def _next_stem(self) -> str:
         """Stems only ever grow, whatever the clock does: they are the order of shards."""
         before = self._last_stem[:20]
         at = max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
-        stem = f"{at:020d}-{secrets.token_hex(3)}"
-        write_turns(self._run.turn_shard(stem), rows, self._origin)
-        self._last_stem = stem
-        self._position.shard(stem, (row.turn_id for row in rows))
+        return f"{at:020d}-{secrets.token_hex(3)}"
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()

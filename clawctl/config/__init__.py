@@ -24,6 +24,7 @@ from clawctl.config.environment import (
     show_gpus,
     state_folder,
     warning_of_variables,
+    without_telemetry,
 )
 from clawctl.config.eval import HARNESS_PREFIXES, EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
@@ -87,4 +88,5 @@ __all__ = [
     "show_gpus",
     "state_folder",
     "warning_of_variables",
+    "without_telemetry",
 ]

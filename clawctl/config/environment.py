@@ -140,3 +140,8 @@ def environment_with(changes: dict[str, str]) -> dict[str, str]:
 def show_gpus(gpus: list[int]) -> None:
     """Make only these GPUs visible to this process and its children. Call it before CUDA is initialised."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
+
+
+def without_telemetry() -> None:
+    """Stop Tinker's SDK from reporting errors and times, which may quote what was sent. A value that the user set stays."""
+    os.environ.setdefault("TINKER_TELEMETRY", "0")

@@ -122,10 +122,11 @@ class _Worker:
         """The turns of a shard that this worker may judge now; None if it may not."""
         try:
             mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
+            mine = mine and not is_published(self._verdicts(path.stem))
         except OSError as error:  # a full disk has no room for the lock: the next look tries again
             log.error("cannot process %s: %s", path.name, error)
             return None
-        if not mine or is_published(self._verdicts(path.stem)) or not path.exists():
+        if not mine or not path.exists():
             return None
         try:
             turns = await asyncio.to_thread(read_evidence, path)

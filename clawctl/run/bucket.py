@@ -22,7 +22,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -214,39 +214,37 @@ class BucketStorage:
     def move(self, source: Path, target: Path) -> None:
         name, kind = self._name(source)
         new, new_kind = self._name(target)
-        if kind in (Kind.LOCAL, Kind.GROWING) or new_kind is Kind.LOCAL:
-            with self._local():
-                self._forget(name, kind)
-                with nullcontext() if kind is Kind.LOCAL else suppress(FileNotFoundError):  # another host removed it as well
-                    os.replace(source, target)
-            return
-        if kind is Kind.FOLDER:
-            manifest = self._manifest(name)
-            with self._local():
-                os.replace(source, target)
-                if manifest is not None:
-                    told = orjson.dumps(manifest)
-                    self._note(new + _FOLDER, self._objects.put(f"run/{new}{_FOLDER}", told), told)
-                    self._objects.delete(f"run/{name}{_FOLDER}")
-                    self._note(name + _FOLDER, None)
-            self._told.set()
-            return
         with self._local():
-            found = self._objects.read(f"run/{name}")
-            if found is not None and found[0] != source.read_bytes():  # the damage is here, not in the store
+            if kind is Kind.LOCAL:
                 os.replace(source, target)
-                self._write(source, found[0])
-                self._note(name, found[1])
-                log.error("the local copy of %s was damaged and is fetched again", name)
-                return
-            if found is not None:
-                self._note(new, self._objects.put(f"run/{new}", found[0]))
-            os.replace(source, target)
-        self._forget(name, kind)
+            elif new_kind is Kind.LOCAL:
+                with self._deleted(name, kind), suppress(FileNotFoundError):  # another host may have removed it as well
+                    os.replace(source, target)
+            elif kind is Kind.FOLDER:
+                self._move_object(name + _FOLDER, new + _FOLDER, source, target)
+            else:
+                found = self._objects.read(f"run/{name}")
+                if found is None or found[0] == source.read_bytes():
+                    self._move_object(name, new, source, target)
+                else:  # the damage is here, not in the store
+                    os.replace(source, target)
+                    self._write(source, found[0])
+                    self._note(name, found[1])
+                    log.error("the local copy of %s was damaged and is fetched again", name)
+
+    def _move_object(self, name: str, new: str, source: Path, target: Path) -> None:
+        """The parts of a folder stay where they are: its list of parts moves."""
+        found = self._objects.read(f"run/{name}")
+        tag = None if found is None else self._objects.put(f"run/{new}", found[0])
+        self._objects.delete(f"run/{name}")
+        os.replace(source, target)
+        self._note(name, None)
+        if found is not None and tag is not None:
+            self._note(new, tag, found[0] if name.endswith(_FOLDER) else b"")
+        self._told.set()
 
     def remove(self, path: Path) -> None:
-        with self._local():
-            self._forget(*self._name(path))
+        with self._local(), self._deleted(*self._name(path)):
             DISK.remove(path)
 
     def exists(self, path: Path) -> bool:
@@ -255,16 +253,19 @@ class BucketStorage:
             return path.exists()
         return self._objects.modified(f"run/{name}{_FOLDER if kind is Kind.FOLDER else ''}") is not None
 
-    def _forget(self, name: str, kind: Kind) -> None:
-        """Remove a name from the store. The local file is the caller's."""
+    @contextmanager
+    def _deleted(self, name: str, kind: Kind) -> Iterator[None]:
+        """The name is removed from the store, then from here by the caller; last its tag. After a kill `refresh` does the rest."""
         if kind in (Kind.LOCAL, Kind.GROWING):
+            yield
             return
         manifest = self._manifest(name) if kind is Kind.FOLDER else None
         key = name + _FOLDER if kind is Kind.FOLDER else name
         self._objects.delete(f"run/{key}")
-        self._note(key, None)
         if manifest is not None:
             self._delete_parts(manifest)
+        yield
+        self._note(key, None)
         self._told.set()
 
     def _delete_parts(self, manifest: dict[str, Any]) -> None:
@@ -300,6 +301,8 @@ class BucketStorage:
                 return
             leased = self._leases.acquire(lock.stem)
             try:
+                if leased and lock.stem.split("-")[0] in ("train", "eval"):
+                    self.refresh()  # the last worker's results are here before this one begins
                 yield leased
             finally:
                 if leased:
@@ -374,8 +377,9 @@ class BucketStorage:
             try:
                 self._objects.download(stored.name, draft, stored.size)
                 with self._local():
-                    os.replace(draft, path)
-                    self._note(name, stored.tag)
+                    if self._tag(name) != stored.tag:
+                        os.replace(draft, path)
+                        self._note(name, stored.tag)
             finally:
                 draft.unlink(missing_ok=True)
             return
@@ -398,6 +402,8 @@ class BucketStorage:
             for part, text in manifest["inline"].items():
                 write_synced(below(draft, part), text.encode())
             with self._local():
+                if self._tag(name + _FOLDER) == found[1]:
+                    return  # this process has published it meanwhile, with all of its files
                 self._clear(path)
                 os.rename(draft, path)
                 self._note(name + _FOLDER, found[1], found[0])

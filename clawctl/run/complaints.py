@@ -96,4 +96,5 @@ def _divergence(p: NDArray[np.float64], q: float) -> NDArray[np.float64]:
         return np.zeros_like(p)  # all values are equal, so p is q
     with np.errstate(divide="ignore", invalid="ignore"):
         ones, zeros = p * np.log(p / q), (1 - p) * np.log((1 - p) / (1 - q))
-    return np.nan_to_num(ones, nan=0.0) + np.nan_to_num(zeros, nan=0.0)
+    total: NDArray[np.float64] = np.nan_to_num(ones, nan=0.0) + np.nan_to_num(zeros, nan=0.0)
+    return total

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from clawctl.errors import ClawError
 from clawctl.run.names import is_policy_name
 from clawctl.run.rows import DEFAULT_POLICY, RUN_VERSION
-from clawctl.run.storage import storage_of
+from clawctl.run.storage import DISK, storage_of
 
 _log = logging.getLogger(__name__)
 
@@ -186,6 +186,8 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
             _mark(run, found.get("created_at"))
         _make_folders(run)  # those that an older clawctl did not know
         _sweep(run)
+    elif storage_of(run.root) is not DISK:
+        _make_folders(run)  # a host that looks at a run in a bucket for the first time
     storage_of(run.root).follow(shards)
     return run
 

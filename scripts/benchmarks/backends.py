@@ -122,27 +122,29 @@ def service_recipe(model: Path, url: str, folder: Path, **train: Any) -> Recipe:
 
 def step_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
     found = {method: step_change(model, url, folder, method) for method in ("binary", "opd", "combine")}
-    rows = [Row("tinker", "step_change_error", max(error for error, _ in found.values()), "relative")]
-    rows += [Row(f"tinker {method}", "step_change_error", error, "relative") for method, (error, _) in found.items()]
-    return [*rows, Row("tinker", "logprob_error", max(error for _, error in found.values()), "nat")]
+    rows = [Row("tinker", "step_change_error", max(error for error, _, _ in found.values()), "relative")]
+    for method, (error, own, _) in found.items():
+        rows.append(Row(f"tinker {method}", "step_change_error", error, "relative"))
+        rows.append(Row(f"local {method}, merge none", "step_change_error", own, "relative"))
+    return [*rows, Row("tinker", "logprob_error", max(error for _, _, error in found.values()), "nat")]
 
 
-def step_change(model: Path, url: str, folder: Path, method: str) -> tuple[float, float]:
-    """The relative error of a step's change, and the largest difference between logprobs before it."""
-    import torch
+def step_change(model: Path, url: str, folder: Path, method: str) -> tuple[float, float, float]:
+    """The relative error of a step's change, that of the local trainer with `merge: none`, which rounds in another way, and the
+    largest difference between logprobs before the step."""
     from safetensors.torch import load
 
     from clawctl.train.sample import Batch
-    from clawctl.trainers.local.ranks import Ranks
-    from clawctl.trainers.local.trainer import LocalTrainer
     from clawctl.trainers.tinker.adapter import WEIGHTS, files_of
     from clawctl.trainers.tinker.backend import TINKER
     from clawctl.trainers.tinker.sequences import sequence_of
+    from clawctl.trainers.tinker.trainer import ServiceTrainer
 
     recipe = service_recipe(model, url, folder, method=method, turn_bound=None)
     lora = recipe.train.lora
     assert lora is not None
     with TINKER.open(recipe, lambda: None) as service:
+        assert isinstance(service, ServiceTrainer)
         service.resume(0, None, None)
         first = folder / f"first-{method}"
         first.mkdir()
@@ -153,19 +155,37 @@ def step_change(model: Path, url: str, folder: Path, method: str) -> tuple[float
         draw = random.Random(1)  # the sampler was another version: ratios are not 1
         stale = [[min(0.0, value + draw.uniform(-0.1, 0.1)) for value in values] for values in policy]
         batch = Batch(1, [replace(s, logprobs=values) for s, values in zip(samples, stale, strict=True)], parent=0)
-        local = LocalTrainer(recipe, Ranks(0, 1, torch.device("cpu")))
-        local.resume(0, None, first)
-        before = {name: value.detach().clone() for name, value in local.training.policy.trained()}
-        ours, theirs = local.step(batch), service.step(batch)
-        assert ours.row is not None, ours.problem
+        ours, change = local_change(recipe, first, batch)
+        merge = {"train": recipe.train.model_copy(update={"merge": "none"})}
+        _, other = local_change(recipe.model_copy(update=merge), first, batch)
+        theirs = service.step(batch)
         assert theirs.row is not None, theirs.problem
         after = load(files_of(service.client.download("after"), lora, recipe.model_path)[WEIGHTS])
-    changes = [(value.detach() - before[name], after[name.replace(".default", "")] - before[name])
-               for name, value in local.training.policy.trained()]  # fmt: skip
-    error = sum(float((one - other).square().sum()) for one, other in changes)
-    size = sum(float(one.square().sum()) for one, _ in changes)
+    before = load((first / WEIGHTS).read_bytes())
     gaps = [abs(ours.turns[name].policy_T - theirs.turns[name].policy_T).max() for name in ours.turns]
-    return (error / size) ** 0.5, float(max(gaps))
+    made = {name: after[name] - before[name] for name in before}
+    return relative(made, change), relative(other, change), float(max(gaps))
+
+
+def local_change(recipe: Recipe, first: Path, batch: Any) -> tuple[Any, dict[str, Any]]:
+    """The result of a step of the local trainer, and the change of each matrix."""
+    import torch
+
+    from clawctl.trainers.local.ranks import Ranks
+    from clawctl.trainers.local.trainer import LocalTrainer
+
+    local = LocalTrainer(recipe, Ranks(0, 1, torch.device("cpu")))
+    local.resume(0, None, first)
+    before = {name: value.detach().clone() for name, value in local.training.policy.trained()}
+    result = local.step(batch)
+    assert result.row is not None, result.problem
+    return result, {n.replace(".default", ""): v.detach() - before[n] for n, v in local.training.policy.trained()}
+
+
+def relative(found: dict[str, Any], wanted: dict[str, Any]) -> float:
+    """The norm of the difference over that of `wanted`."""
+    error = sum(float((found[name] - wanted[name]).square().sum()) for name in wanted)
+    return float((error / sum(float(value.square().sum()) for value in wanted.values())) ** 0.5)
 
 
 def made_samples(method: str) -> list[Any]:

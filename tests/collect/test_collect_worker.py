@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from made_exchanges import answer, append, asked, line, user
@@ -18,6 +19,7 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run, published, quarantine, sole_worker
 from clawctl.run.rows import Exchange, Turn
 from clawctl.run.shards import read_turns
+from clawctl.run.storage import Disk, StorageUnreachable, mount_at, unmount
 from tests.waiting import until
 
 
@@ -289,3 +291,35 @@ def test_a_request_without_tools_that_is_settled_after_a_restart_is_what_came_ba
     quarantine(run, shard, "a bit flipped")
     collect(run, recipe(session_timeout_s=20), once=True)
     assert {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)} == told
+
+
+class _LosesAnswers(Disk):
+    """A storage whose first answer to each name is lost after it has published."""
+
+    def __init__(self) -> None:
+        self._answered: set[str] = set()
+
+    def publish(self, draft: Path, path: Path) -> None:
+        super().publish(draft, path)
+        if path.name not in self._answered:
+            self._answered.add(path.name)
+            raise StorageUnreachable("the connection ended")
+
+
+def test_a_shard_that_was_published_although_the_answer_was_lost_is_not_published_twice(run: RunDir) -> None:
+    append(run.captures / "w-1-ab-0.jsonl", *talk(3, "first"))
+    collector = Collector(run, recipe(), threading.Event())
+    mount_at(run.root, _LosesAnswers())
+    try:
+        collector.look()
+        collector.end_sessions()
+        append(run.captures / "w-1-ab-0.jsonl", *talk(2, "second"))  # more rows wait at the second try
+        for _ in range(8):
+            collector.look()
+            collector.end_sessions()
+            time.sleep(0.15)
+    finally:
+        unmount(run.root)
+    collector.close()
+    found = [turn.turn_id for turn in rows_of(run)]
+    assert len(found) == len(set(found)) == 5

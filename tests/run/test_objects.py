@@ -9,7 +9,7 @@ from obstore.store import MemoryStore
 
 from clawctl.errors import ClawError
 from clawctl.run.bucket import mount, run_folder
-from clawctl.run.directory import open_run
+from clawctl.run.directory import FOLDERS, open_run
 from clawctl.run.objects import Objects, open_store
 from clawctl.run.storage import StorageUnreachable, storage_of, unmount
 from scripts.benchmarks.chaos_bucket import bucket_environment, make_bucket
@@ -116,6 +116,11 @@ def test_a_run_in_a_bucket_is_opened_by_its_url_and_again_by_its_local_folder(
     unmount(root)
     assert storage_of(run_folder(root)) is mount(root)
     unmount(root)
+    monkeypatch.setenv("CLAWCTL_RUN_CACHE", str(tmp_path / "reader"))
+    reader = open_run(run_folder("s3://chaos/opened"), create=False)
+    assert {path.name for path in reader.root.iterdir()} >= {*FOLDERS, "run.json"}, "a host that only reads"
+    storage_of(reader.root).close()  # type: ignore[attr-defined]
+    unmount(reader.root)
     other = run_folder("s3://chaos/other")
     assert other != root
     unmount(other)

@@ -1,29 +1,21 @@
-"""The backends `tinker` and `fireworks`, and what they refuse at the start. Importing this imports no torch and no SDK."""
+"""The backend `tinker`, and what it refuses at the start. Importing this imports no torch and no SDK."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-from clawctl.config import Recipe, ServiceConfig
+from clawctl.config import Recipe, ServiceConfig, without_telemetry
 from clawctl.errors import ClawError
 from clawctl.train.advantages import likeliest
 from clawctl.trainers import Trainer
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceBackend:
+class TinkerBackend:
     """A `TrainingBackend`: one process here, the computation elsewhere."""
 
-    name: str
-    title: str
-    package: str
-    module: str  # of the SDK
-    error: str  # the base class of its errors, in that module
-
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
-        check(self.name, recipe)
+        check(recipe)
         price = (recipe.train.service or ServiceConfig()).price
         if price is None:
             return ["Nothing is computed on this machine.", "Set train.service.price to see what a step costs."]
@@ -38,31 +30,31 @@ class ServiceBackend:
 
     def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
         if gpus is not None or processes is not None or recipe.train.gpus is not None:
-            raise ClawError(f"--backend {self.name} uses no GPU of this machine", "leave out --gpus, --processes and train.gpus", 2)
+            raise ClawError("--backend tinker uses no GPU of this machine", "leave out --gpus, --processes and train.gpus", 2)
 
     @contextmanager
     def open(self, recipe: Recipe, prepare: Callable[[], None]) -> Iterator[Trainer | None]:
-        check(self.name, recipe)
-        if find_spec(self.package) is None:
-            raise ClawError(f"--backend {self.name} needs its SDK", f"pip install 'clawctl[{self.name}]'", 2)
+        check(recipe)
+        if find_spec("tinker") is None:
+            raise ClawError("--backend tinker needs its SDK", "pip install 'clawctl[tinker]'", 2)
         prepare()
+        without_telemetry()
         from clawctl.trainers.tinker.sdk import Service
         from clawctl.trainers.tinker.trainer import ServiceTrainer
 
-        sdk = import_module(self.module)
-        yield ServiceTrainer(recipe, Service(self.title, sdk, getattr(sdk, self.error), recipe))
+        sdk = import_module("tinker")
+        yield ServiceTrainer(recipe, Service("Tinker", sdk, sdk.TinkerError, recipe))
 
 
-TINKER = ServiceBackend("tinker", "Tinker", "tinker", "tinker", "TinkerError")
-FIREWORKS = ServiceBackend("fireworks", "Fireworks", "fireworks", "fireworks.training.sdk", "TrainingError")
+TINKER = TinkerBackend()
 
 
-def check(name: str, recipe: Recipe) -> None:
+def check(recipe: Recipe) -> None:
     """Raises ClawError (exit code 2) for a recipe that a service cannot carry out exactly."""
     config, lora = recipe.train, recipe.train.lora
     if not config.send_conversations:
         raise ClawError(
-            f"--backend {name} sends conversations to {_place(config.service)}, and train.send_conversations is not set",
+            f"--backend tinker sends conversations to {_place(config.service)}, and train.send_conversations is not set",
             "read docs/privacy.md, then set train.send_conversations: true",
             2,
         )
@@ -78,7 +70,7 @@ def check(name: str, recipe: Recipe) -> None:
     for what, is_set in refused.items():
         if is_set:
             fix = "set train.lora.rank" if lora is None else "change the recipe (docs/backends.md), or use --backend local"
-            raise ClawError(f"--backend {name} cannot train {what}", fix, 2)
+            raise ClawError(f"--backend tinker cannot train {what}", fix, 2)
 
 
 def _place(service: ServiceConfig | None) -> str:

@@ -1,14 +1,13 @@
-"""The calls of an SDK that the trainer uses. Tinker's and Fireworks' have the same names and types."""
+"""The calls of an SDK that the trainer uses. They need the names of Tinker's SDK, which forks of it share."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
-
-import httpx
+from urllib.request import urlopen
 
 from clawctl.config import Recipe, ServiceConfig, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.sequences import LOSS, Scored
+from clawctl.trainers.tinker.sequences import LOSS, TokenSequence
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj"}
@@ -42,26 +41,28 @@ class Service:
         """Inside, an error of the SDK becomes a ClawError. `up` starts the trainer again, which resumes from the last version."""
         try:
             yield
-        except (self.error, httpx.HTTPError, OSError) as error:
+        except (self.error, OSError) as error:
             fix = "check train.service.url, the API key and the service; training resumes from the last published version"
             raise ClawError(f"{self.name} failed at {what}: {str(error)[:500]}", fix) from error
 
-    def create(self, recipe: Recipe) -> "Client":
+    def create(self, recipe: Recipe) -> "RemoteAdapter":
         """A new adapter on the base model."""
         lora = recipe.train.lora
         assert lora is not None
         targets = {*ATTENTION, *MLP} if isinstance(lora.targets, str) else set(lora.targets)
         parts = {"train_attn": bool(targets & ATTENTION), "train_mlp": bool(targets & MLP), "train_unembed": False}
         with self.calls("create_lora_training_client"):
-            return Client(self, self.client.create_lora_training_client(self.base_model, lora.rank, recipe.train.seed, **parts))
+            return RemoteAdapter(
+                self, self.client.create_lora_training_client(self.base_model, lora.rank, recipe.train.seed, **parts)
+            )
 
-    def restore(self, state: str, with_optimizer: bool) -> "Client":
+    def restore(self, state: str, with_optimizer: bool) -> "RemoteAdapter":
         """A new adapter that begins as a saved state."""
         make = "create_training_client_from_state" + ("_with_optimizer" if with_optimizer else "")
         with self.calls(make):
-            return Client(self, getattr(self.client, make)(state))
+            return RemoteAdapter(self, getattr(self.client, make)(state))
 
-    def base_logprobs(self, sequences: Sequence[Scored]) -> list[list[float]]:
+    def base_logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """Logprobs of the completions by the base model, for a frozen teacher."""
         with self.calls("compute_logprobs"):
             sampler = self.client.create_sampling_client(base_model=self.base_model)
@@ -70,20 +71,22 @@ class Service:
         return [list(values[one.start :]) for values, one in zip(found, sequences, strict=True)]
 
 
-class Client:
+class RemoteAdapter:
     """One adapter in training at a service."""
 
     def __init__(self, service: Service, training: Any) -> None:
         self.service, self.training = service, training
 
-    def logprobs(self, sequences: Sequence[Scored]) -> list[list[float]]:
+    def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """Of each completion's tokens, by the weights as they are."""
         with self.service.calls("forward"):
             data = [self._datum(one, one.inputs()) for one in sequences]
             outputs = self.training.forward(data, LOSS).result().loss_fn_outputs
         return [one.completion(told["logprobs"].data) for one, told in zip(sequences, outputs, strict=True)]
 
-    def backward(self, sequences: Sequence[Scored], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]) -> None:
+    def backward(
+        self, sequences: Sequence[TokenSequence], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]
+    ) -> None:
         """Add a gradient: the sum over tokens of slope * d logprob."""
         with self.service.calls("forward_backward"):
             rows = zip(sequences, logprobs, slopes, strict=False)
@@ -120,8 +123,11 @@ class Client:
         with self.service.calls("get_checkpoint_archive_url"):
             rest = self.service.client.create_rest_client()
             archive = rest.get_checkpoint_archive_url(run, saved).result()
-            return httpx.get(archive.url, follow_redirects=True, timeout=_DOWNLOAD_S).raise_for_status().content
+            if not archive.url.startswith(("http://", "https://")):
+                raise OSError(f"the archive is not at a web address: {archive.url[:100]}")
+            with urlopen(archive.url, timeout=_DOWNLOAD_S) as answer:  # signed: it needs no key
+                return bytes(answer.read())
 
-    def _datum(self, sequence: Scored, inputs: dict[str, Any]) -> Any:
+    def _datum(self, sequence: TokenSequence, inputs: dict[str, Any]) -> Any:
         sdk = self.service.sdk
         return sdk.Datum(model_input=sdk.ModelInput.from_ints(sequence.ids[:-1]), loss_fn_inputs=inputs)

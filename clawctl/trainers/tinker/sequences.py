@@ -15,7 +15,7 @@ LOSS = "importance_sampling"
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class TokenSequence:
     """A sequence and the place of its completion: prompt [5, 6] and completion [7, 8] are ids [5, 6, 7, 8] and start 2."""
 
     ids: list[int]
@@ -40,17 +40,17 @@ class Scored:
         }
 
 
-def sequence_of(sample: Sample) -> Scored:
-    return Scored([*sample.prompt_ids, *sample.completion_ids], len(sample.prompt_ids))
+def sequence_of(sample: Sample) -> TokenSequence:
+    return TokenSequence([*sample.prompt_ids, *sample.completion_ids], len(sample.prompt_ids))
 
 
-def hinted_sequence_of(sample: Sample) -> Scored:
+def hinted_sequence_of(sample: Sample) -> TokenSequence:
     """The same completion behind the prompt with the hint."""
     prompt = sample.teacher_prompt_ids or []
-    return Scored([*prompt, *sample.completion_ids], len(prompt))
+    return TokenSequence([*prompt, *sample.completion_ids], len(prompt))
 
 
-def scale_of(sequence: Scored, count: int, loss: Literal["sum", "mean"]) -> float:
+def scale_of(sequence: TokenSequence, count: int, loss: Literal["sum", "mean"]) -> float:
     """The factor by which a sequence's slopes are multiplied, so that the service's gradient is that of the sum over all tokens. A
     service with `mean` divides by the sequence's targets and by the `count` of sequences of the step."""
     return 1.0 if loss == "sum" else float(sequence.targets * count)

@@ -34,15 +34,15 @@ from clawctl.trainers.local.objective import Objective, TurnLogprobs, objective_
 from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.texts import TokenizerTexts
 from clawctl.trainers.tinker.adapter import files_of
-from clawctl.trainers.tinker.sdk import Client, Service
-from clawctl.trainers.tinker.sequences import Scored, hinted_sequence_of, scale_of, sequence_of
+from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
+from clawctl.trainers.tinker.sequences import TokenSequence, hinted_sequence_of, scale_of, sequence_of
 
 log = logging.getLogger("clawctl.train")
 
 POINTER = "service.json"  # in a policy: where the service keeps its state
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServiceSnapshot:
     """A version as the service saved it: the state to resume from, and the downloaded adapter."""
 
@@ -61,11 +61,11 @@ class ServiceTrainer:
     def __init__(self, recipe: Recipe, service: Service) -> None:
         self.recipe, self.service = recipe, service
         self.settings = recipe.train.service or ServiceConfig()
-        self._client: Client | None = None
+        self._client: RemoteAdapter | None = None
         self._tokenizer: Any = None
 
     @property
-    def client(self) -> Client:
+    def client(self) -> RemoteAdapter:
         assert self._client is not None, "resume comes first"
         return self._client
 
@@ -153,7 +153,7 @@ class ServiceTrainer:
 
     def _canary(self) -> dict[str, Any]:
         prompts = [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
-        values = self.client.logprobs([Scored(ids, 1) for ids in prompts])
+        values = self.client.logprobs([TokenSequence(ids, 1) for ids in prompts])
         return {"prompt_ids": prompts, "logprobs": [[None, *told] for told in values]}
 
     @property

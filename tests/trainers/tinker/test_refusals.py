@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from clawctl.config import Recipe, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.backend import FIREWORKS, TINKER, check
+from clawctl.trainers.tinker.backend import check
 
 ALLOWED = {"backend": "tinker", "send_conversations": True, "lora": {}}
 
@@ -18,7 +18,7 @@ def recipe(**train: Any) -> Recipe:
 
 def test_conversations_leave_this_machine_only_with_permission() -> None:
     with pytest.raises(ClawError, match=r"sends conversations to https://gpu\.example") as refused:
-        check("tinker", recipe(backend={"kind": "tinker", "url": "https://gpu.example"}, lora={}))
+        check(recipe(backend={"kind": "tinker", "url": "https://gpu.example"}, lora={}))
     assert "train.send_conversations: true" in str(refused.value.fix)
 
 
@@ -35,15 +35,14 @@ def test_conversations_leave_this_machine_only_with_permission() -> None:
         ({"lora": {"rslora": True}}, "rslora"),
     ],
 )
-@pytest.mark.parametrize("backend", [TINKER, FIREWORKS])
-def test_a_recipe_that_a_service_cannot_carry_out_is_refused(backend: Any, changes: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ClawError, match=f"{backend.name}.*{problem}"):
-        check(backend.name, recipe(**{**ALLOWED, **changes}))
+def test_a_recipe_that_a_service_cannot_carry_out_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ClawError, match=f"cannot train .*{problem}"):
+        check(recipe(**{**ALLOWED, **changes}))
 
 
 def test_the_methods_over_sampled_tokens_pass() -> None:
     for method in ("binary", "grpo", "opd", "combine"):
-        check("tinker", recipe(**ALLOWED, method=method))
+        check(recipe(**ALLOWED, method=method))
 
 
 def test_the_section_of_the_backend_is_the_section_service() -> None:

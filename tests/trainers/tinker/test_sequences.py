@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from clawctl.trainers.tinker.sequences import Scored, scale_of
+from clawctl.trainers.tinker.sequences import TokenSequence, scale_of
 from clawctl.trainers.tinker.trainer import size_of
 
 
 def test_each_token_but_the_first_is_a_target_and_only_completions_carry_a_slope() -> None:
-    sequence = Scored([5, 6, 7, 8], start=2)
+    sequence = TokenSequence([5, 6, 7, 8], start=2)
     assert sequence.inputs([-0.5, -0.25], [0.1, -0.2]) == {
         "target_tokens": [6, 7, 8],
         "logprobs": [0.0, -0.5, -0.25],
@@ -20,7 +20,7 @@ def test_each_token_but_the_first_is_a_target_and_only_completions_carry_a_slope
 def test_importance_sampling_at_the_own_logprobs_has_the_gradient_of_any_loss() -> None:
     now_T = torch.tensor([-0.5, -1.5], requires_grad=True)
     (wanted,) = torch.autograd.grad((now_T.exp() * torch.tensor([2.0, -1.0])).sum() + 0.1 * now_T.square().sum(), now_T)
-    inputs = Scored([1, 2, 3], 1).inputs(now_T.tolist(), (-wanted).tolist())
+    inputs = TokenSequence([1, 2, 3], 1).inputs(now_T.tolist(), (-wanted).tolist())
     loss = -((now_T - torch.tensor(inputs["logprobs"])).exp() * torch.tensor(inputs["advantages"])).sum()
     (found,) = torch.autograd.grad(loss, now_T)
     torch.testing.assert_close(found, wanted)
@@ -28,7 +28,7 @@ def test_importance_sampling_at_the_own_logprobs_has_the_gradient_of_any_loss() 
 
 @pytest.mark.parametrize(("loss", "factor"), [("sum", 1.0), ("mean", 9.0)])
 def test_a_service_that_takes_means_gets_slopes_times_targets_and_sequences(loss: str, factor: float) -> None:
-    assert scale_of(Scored([1, 2, 3, 4], 2), count=3, loss=loss) == factor  # type: ignore[arg-type]
+    assert scale_of(TokenSequence([1, 2, 3, 4], 2), count=3, loss=loss) == factor  # type: ignore[arg-type]
 
 
 def test_the_size_of_a_turn_grows_with_slope_and_doubt() -> None:

@@ -1,13 +1,16 @@
 """The sandbox of an agent's commands, tried on the real thing."""
 
 import asyncio
+import os
 import shutil
+import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox.cgroups import make_group, remove_left
 from clawctl.environments.sandbox.inside import stays_inside
 from clawctl.environments.sandbox.probe import ATTEMPTS, break_out
 from clawctl.environments.sandbox.tars import files_of, tar_of, without
@@ -119,9 +122,28 @@ def test_a_tar_without_a_folder_has_nothing_of_it() -> None:
     assert files_of(without(tar_of({"a/b": b"1", "a/c/d": b"2", "e": b"3"}), {"a"})) == {"e": b"3"}
 
 
+def groups() -> set[str]:
+    return {path.name for path in Path("/sys/fs/cgroup").glob("*/clawctl-*")}
+
+
 def test_no_control_group_is_left_behind() -> None:
     async def use(sandbox: Sandbox) -> None:
         await sandbox.run("true")
 
     in_sandbox(use)
-    assert not list(Path("/sys/fs/cgroup").glob("*/clawctl-*"))
+    assert not {name for name in groups() if name.startswith(f"clawctl-{os.getpid()}-")}
+
+
+def test_the_group_of_a_killed_worker_is_removed_by_the_next_one() -> None:
+    made = make_group(1 << 26, 8)
+    if made is None:
+        pytest.skip("no control group can be made here")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = [folder.with_name(f"clawctl-{ended.pid}-0123456789ab") for folder in made.folders]
+    for folder in left:
+        folder.mkdir()
+    remove_left({folder.parent for folder in left}, older_s=-1)
+    assert all(folder.exists() for folder in made.folders)
+    made.remove()
+    assert not any(folder.exists() for folder in left)

@@ -6,11 +6,14 @@ limits of each process and the watch of `inside.py` remain.
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 _WANTED = ("memory", "pids")
+_NAME = "clawctl-{pid}-{random}"
+_OLD_S = 60.0  # a group of a process that has ended; a younger one may belong to a process in another process namespace
 
 
 class ControlGroup:
@@ -43,7 +46,8 @@ def make_group(memory: int, processes: int) -> ControlGroup | None:
     if found is None:
         return None
     version, parents = found
-    name, made = f"clawctl-{uuid4().hex[:12]}", list[Path]()
+    remove_left(parents)
+    name, made = _NAME.format(pid=os.getpid(), random=uuid4().hex[:12]), list[Path]()
     limits = {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
     if version == 1:
         limits = {"memory.limit_in_bytes": memory, "memory.memsw.limit_in_bytes": memory, "pids.max": processes}
@@ -59,6 +63,15 @@ def make_group(memory: int, processes: int) -> ControlGroup | None:
         ControlGroup(made).remove()
         return None
     return ControlGroup(made)
+
+
+def remove_left(parents: Iterable[Path], older_s: float = _OLD_S) -> None:
+    """Remove the empty groups of workers that were killed, if they are older than `older_s` seconds."""
+    for folder in (group for parent in parents for group in parent.glob(_NAME.format(pid="*", random="*"))):
+        pid = folder.name.split("-")[1]
+        with suppress(OSError):  # it has processes, or another worker was quicker
+            if not Path("/proc", pid).exists() and time.time() - folder.stat().st_mtime > older_s:
+                folder.rmdir()
 
 
 def _parents() -> tuple[int, list[Path]] | None:

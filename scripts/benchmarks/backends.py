@@ -142,7 +142,7 @@ def step_change(model: Path, url: str, folder: Path, method: str) -> tuple[float
     from clawctl.trainers.tinker.sequences import sequence_of
     from clawctl.trainers.tinker.trainer import ServiceTrainer
 
-    recipe = service_recipe(model, url, folder, method=method, turn_bound=None)
+    recipe = service_recipe(model, url, folder, method=method, turn_bound=None, clip_grad=1e9)  # SkyRL does not clip
     lora = recipe.train.lora
     assert lora is not None
     with TINKER.open(recipe, lambda: None) as service:

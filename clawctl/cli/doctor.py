@@ -4,7 +4,7 @@ import typer
 
 
 def doctor() -> None:
-    """Try to break out of the sandbox of environments, and of the browser of the environment gui."""
+    """Try to break out of the sandbox and of the browser."""
     import asyncio
 
     from clawctl.environments import EpisodeFailed

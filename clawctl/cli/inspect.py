@@ -62,7 +62,7 @@ def episodes(
     plan: Annotated[str | None, typer.Option(help="List the episodes of this plan: its id, or the beginning of it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what environments have played: tasks, episodes, mean reward, pass@k and endings of each plan."""
+    """Show what environments have played. Each plan: tasks, mean reward, pass@k, endings."""
     from clawctl.inspect.episodes import show_episodes
 
     show_episodes(open_run(run, create=False), plan, as_json)

@@ -13,7 +13,7 @@ log = logging.getLogger("clawctl")
 _REWARDS, _HINTS, _BOTH = ("binary", "combine", "hybrid"), ("opd", "opd_topk", "combine", "hybrid"), ("combine", "hybrid")
 # The settings that belong to some methods only. They stand in the section of the method, or beside it.
 METHODS_OF: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("weight_binary", "weight_opd"), _BOTH),
+    **dict.fromkeys(("weight_binary", "weight_opd", "reward_with_hint"), _BOTH),
     **dict.fromkeys(("advantage", "baseline", "gae_lambda"), _REWARDS),
     **dict.fromkeys(("group_size", "group_std", "step_wise", "gamma"), ("grpo", *_REWARDS)),
     "gap_clip": ("opd", *_BOTH),
@@ -90,6 +90,10 @@ class TrainConfig(Section):
     weight_opd: float = Field(1.0, ge=0)
     """Weight of the distillation term in `combine` and `hybrid`. Other systems use 0.5. Only its ratio to `weight_binary`
     matters."""
+    reward_with_hint: bool = True
+    """`combine` and `hybrid`: whether a turn with a hint also has the reward term. A hint names the tokens at fault. The reward
+    credits all tokens of an answer, and so moves whatever happens to go along with what is wanted. `false`: a turn with a hint
+    learns from the hint alone, and its reward is in no baseline."""
     advantage: Literal["reward", "group", "gae"] = "reward"
     """Advantage of a turn's tokens in the reward term. `reward`: the reward minus `baseline`. `group`: the reward minus the mean of
     its group (`grpo` always uses this). `gae`: the discounted rewards of the turns that follow in the session."""

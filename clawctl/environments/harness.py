@@ -18,7 +18,8 @@ from clawctl.environments.sandbox.forward import PORT
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 
-_FORWARD = f"{TOOLS}/forward.py"
+_FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
+_SANDBOX = Path(__file__).parent / "sandbox"
 _MOST_CONNECTIONS = 32
 _MEBIBYTE = 1 << 20
 _LOG = 3000  # characters of a harness's output that are kept
@@ -39,6 +40,7 @@ KNOWN = {
         "MSWEA_CONFIGURED=true MSWEA_COST_TRACKING=ignore_errors LITELLM_LOCAL_MODEL_COST_MAP=True "
         'mini -m "openai/$MODEL" -y --exit-immediately -t "$INSTRUCTION"'
     ),
+    "terminus-2": f"python -P {_TERMINUS}",
 }
 
 
@@ -52,7 +54,7 @@ class WayOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Harness:
+class ForeignAgent:
     """A command that works on a task. `see` are folders of this machine that it can read; their programs are on its path."""
 
     command: str
@@ -70,10 +72,10 @@ class Harness:
             limits, memory=max(limits.memory, _LEAST.memory), disk=max(limits.disk, _LEAST.disk),
             processes=max(limits.processes, _LEAST.processes), open_files=_LEAST.open_files, reserves_memory=True,
         )  # fmt: skip
-        program = (Path(__file__).parent / "sandbox" / "forward.py").read_bytes()
+        programs = {path: (_SANDBOX / Path(path).name).read_bytes() for path in (_FORWARD, _TERMINUS)}
         async with (
             _way_out(endpoint) as way,
-            open_sandbox(folder, limits, {**fixed, _FORWARD: program}, socket=way.path, see=self.see) as sandbox,
+            open_sandbox(folder, limits, {**fixed, **programs}, socket=way.path, see=self.see) as sandbox,
         ):
             yield sandbox, partial(self._work, endpoint, sandbox, way)
 
@@ -104,7 +106,7 @@ class Harness:
         return Worked("time" if ran.timed_out else "done", said, log=f"the harness ended with code {ran.code}:\n{said}\n")
 
 
-def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> Harness:
+def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:
     """`command` is a name in KNOWN or a shell command, `see` folders with commas between them. Raises ClawError (exit code 2)."""
     named = see.split(",") if isinstance(see, str) else see
     folders = [Path(name.strip()).expanduser() for name in named if name.strip()]
@@ -116,7 +118,7 @@ def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> H
         if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # then the commands have a user of their own
             problem = f"only its owner can read {folder}, and the agent runs as another user"
             raise ClawError(problem, f"run `chmod -R o+rX {folder}`", 2)
-    return Harness(KNOWN.get(command, command), found)
+    return ForeignAgent(KNOWN.get(command, command), found)
 
 
 def _interpreters(folder: Path) -> list[Path]:

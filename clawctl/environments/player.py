@@ -172,18 +172,21 @@ class Summary:
     endings: Counter[str] = field(default_factory=Counter)  # {"done": 14, "sandbox": 2}
     rewards: list[float] = field(default_factory=list)
     by_task: dict[int, list[float]] = field(default_factory=dict)  # the rewards of each task
+    settled: Counter[int] = field(default_factory=Counter)  # attempts at each task
     running: int = 0
 
     def add(self, number: int, outcome: SessionOutcome) -> None:
         self.endings[outcome.ending or outcome.status] += 1
+        self.settled[number] += 1
         if outcome.reward is not None:
             self.rewards.append(outcome.reward)
             self.by_task.setdefault(number, []).append(outcome.reward)
 
-    @property
-    def solved(self) -> float | None:
-        """The share of tasks that at least one attempt solved (reward above 0): pass@k for k attempts. None without rewards."""
-        return sum(max(rewards) > 0 for rewards in self.by_task.values()) / len(self.by_task) if self.by_task else None
+    def solved(self, attempts: int) -> tuple[int, float]:
+        """Of the tasks whose `attempts` are over: how many have a reward, and the share that some attempt solved (reward above 0).
+        The share is pass@k for k attempts."""
+        whole = [rewards for number, rewards in self.by_task.items() if self.settled[number] >= attempts]
+        return len(whole), sum(max(rewards) > 0 for rewards in whole) / max(1, len(whole))
 
     @property
     def words(self) -> str:
@@ -223,6 +226,10 @@ class Player:
     @property
     def total(self) -> int:
         return len(self._plan.tasks) * self._plan.attempts
+
+    @property
+    def attempts(self) -> int:
+        return self._plan.attempts
 
     async def play(self, wait_for_others: bool = True) -> Summary:
         """Play what is left of the plan, until it is settled or the worker is to stop. A stopped worker leaves its running episodes

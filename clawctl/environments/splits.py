@@ -1,12 +1,35 @@
-"""Which rows of a user's file are for training, and which are held out."""
+"""The rows of a user's file: which can be read, which are for training, and which are held out."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from clawctl.environments import Split
+from clawctl.errors import ClawError
 
+log = logging.getLogger("play")
+
+Given = TypeVar("Given")
 Row = TypeVar("Row")
 _FEWEST = 5  # rows of which some can be held out
+_MOST_NAMED = 5  # rows that cannot be read
+
+
+def read_each(given: Iterable[Given], read: Callable[[Given], Row]) -> list[Row]:
+    """What can be read. A bad row stops no other one: it is named in the log. Raises ClawError if none can be read."""
+    found, troubles = list[Row](), list[ClawError]()
+    for each in given:
+        try:
+            found.append(read(each))
+        except ClawError as error:
+            troubles.append(error)
+    if troubles and not found:
+        raise troubles[0]
+    for trouble in troubles[:_MOST_NAMED]:
+        log.warning("left out: %s: %s", trouble.problem, trouble.fix)
+    if len(troubles) > _MOST_NAMED:
+        log.warning("%d more are left out", len(troubles) - _MOST_NAMED)
+    return found
 
 
 def rows_of(found: Sequence[Row], digest: Callable[[Row], int], split: Split, count: int, seed: int) -> list[Row]:

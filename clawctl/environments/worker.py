@@ -30,7 +30,7 @@ _REPORT_S = 10.0
 _START_S = 60.0  # for a registered server to answer
 _SHOW_S = 0.5
 _LEARNS_FROM = 0.5  # the share of solved tasks below which reinforcement has too little to select from
-_FEWEST_TASKS = 8  # that a share says something about
+_EARLY_TASKS = 24  # after which the share is looked at, while others are played
 _OPTION = "play.env"
 
 
@@ -58,8 +58,6 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
         )  # fmt: skip
         log.info("plan %s, round %d: %d tasks, %d attempts each", plan.id, round_, len(plan.tasks), plan.attempts)
         summary = asyncio.run(_watched(player, find, not is_worker))
-        if not stop.is_set():
-            warn_if_unsolved(summary, plan.attempts)
     return summary
 
 
@@ -88,12 +86,17 @@ def _wait_for_server(find: partial[Endpoint], stop: threading.Event) -> None:
         stop.wait(1.0)
 
 
-def warn_if_unsolved(summary: Summary, attempts: int) -> None:
-    """Warn if reinforcement has too little to select from: it makes good attempts more frequent, and needs some."""
-    if summary.solved is not None and attempts > 1 and len(summary.by_task) >= _FEWEST_TASKS and summary.solved < _LEARNS_FROM:
+def warn_if_unsolved(summary: Summary, attempts: int, fewest: int = 8) -> bool:
+    """Warn if reinforcement has too little to select from: it makes good attempts more frequent, and needs some. False if `fewest`
+    tasks are not over yet."""
+    tasks, solved = summary.solved(attempts)
+    if attempts < 2 or tasks < fewest:
+        return False
+    if solved < _LEARNS_FROM:
         told = "pass@%d is %.2f: most tasks have no attempt that succeeds, and reinforcement only selects among what the model "
         told += "does already; use easier tasks, or train on demonstrations first (`clawctl import`)"
-        log.warning(told, attempts, summary.solved)
+        log.warning(told, attempts, solved)
+    return True
 
 
 # ---- progress ------------------------------------------------------------------------------------------------------------
@@ -103,18 +106,22 @@ async def _watched(player: Player, find: partial[Endpoint], wait_for_others: boo
     """Play, and show how far it is: a line on a terminal, else a log line every ten seconds."""
     playing = asyncio.create_task(player.play(wait_for_others))
     console = Console(stderr=True)
-    tokens, told_at = _TokenRate(), time.monotonic()
+    tokens, told_at, is_looked_at = _TokenRate(), time.monotonic(), False
     with Live(console=console, transient=True, auto_refresh=False) if sys.stderr.isatty() else nullcontext() as live:
         while not playing.done():
             await asyncio.wait({playing}, timeout=_SHOW_S)
             await tokens.look(find)
+            is_looked_at = is_looked_at or warn_if_unsolved(player.summary, player.attempts, _EARLY_TASKS)
             line = f"{player.summary.words} of {player.total}, {player.summary.running} running, {tokens.rate:.0f} tokens/s"
             if live is not None:
                 live.update(Text(line), refresh=True)
             elif time.monotonic() - told_at >= _REPORT_S:
                 told_at = time.monotonic()
                 log.info("%s", line)
-    return await playing
+    summary = await playing
+    if not is_looked_at:
+        warn_if_unsolved(summary, player.attempts)
+    return summary
 
 
 class _TokenRate:

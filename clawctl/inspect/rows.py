@@ -155,6 +155,7 @@ class _Files(Generic[T]):
         if not new and len(stamps) == len(self.stamps):
             return False
         found, self._unreadable = {}, {path: why for path, why in self._unreadable.items() if path in stamps and path not in new}
+        gone: list[Path] = []
         for path in stamps:
             if path not in new:
                 if path in self.found:
@@ -163,8 +164,13 @@ class _Files(Generic[T]):
             try:
                 found[path] = self._read(path)
             except (UnreadableShard, Damaged) as error:
-                self._unreadable[path] = str(error)
-        self.stamps, self.found = stamps, found
+                if path.exists():
+                    self._unreadable[path] = str(error)
+                else:  # merged since it was listed: its rows are in a file that was not
+                    gone.append(path)
+        self.stamps, self.found = {path: stamp for path, stamp in stamps.items() if path not in gone}, found
+        if gone:
+            self.look()
         return True
 
     def problems(self) -> list[str]:

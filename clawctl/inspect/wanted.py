@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from clawctl.inspect.rows import Joined
-from clawctl.run.complaints import Reaction, rises
+from clawctl.run.complaints import JudgedAnswer, rises
 from clawctl.run.directory import RunDir
 from clawctl.run.names import number_of
 from clawctl.run.shards import UnreadableShard, read_table
@@ -37,10 +37,10 @@ def what_people_want(run: RunDir, joined: Joined) -> dict[str, Any]:
     }
 
 
-def reactions(joined: Joined) -> list[Reaction]:
+def reactions(joined: Joined) -> list[JudgedAnswer]:
     """Of each judged turn with an opinion. A turn that is worth less than 0 was complained about."""
     return [
-        Reaction(row.turn["turn_id"], row.turn["parent_turn_id"], row.turn["user"], row.turn["created_at"], row.worth.value < 0)
+        JudgedAnswer(row.turn["turn_id"], row.turn["parent_turn_id"], row.turn["user"], row.turn["created_at"], row.worth.value < 0)
         for row in joined.rows
         if row.turn["kind"] == "main" and row.worth.value  # neither unknown nor 0
     ]

@@ -23,6 +23,7 @@ from clawctl.launch.plan import SchedulerName, plan_jobs
 from clawctl.launch.schedulers import ENDED, JobState, Scheduler, open_scheduler
 from clawctl.launch.status import facts_of_run
 from clawctl.printing import one_line, plain
+from clawctl.run.bucket import refuse_in_bucket
 from clawctl.run.checksums import read_object, sealed
 from clawctl.run.directory import RunDir, claimed, publish_bytes
 
@@ -61,6 +62,7 @@ def show_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, log_level: str) ->
 
 def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_level: str) -> None:
     """Submit the stages that have no job yet. Raises ClawError; then no job of this call is left."""
+    refuse_in_bucket(run.root, "--on", "use a run directory on a disk that all machines mount")
     with claimed(run, "launch") as mine:
         if not mine:
             raise ClawError(f"another `clawctl up --on` submits jobs for {run.root} just now", "wait until it has ended")

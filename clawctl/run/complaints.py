@@ -18,7 +18,7 @@ MOST_TURNS = 512  # that are compared; a change is noticed long before
 
 
 @dataclass(frozen=True, slots=True)
-class Reaction:
+class JudgedAnswer:
     """What came back after a judged turn."""
 
     turn_id: str
@@ -39,16 +39,16 @@ class Rise:
     over: bool  # they have fallen since
 
 
-def rises(reactions: Iterable[Reaction]) -> list[Rise]:
+def rises(reactions: Iterable[JudgedAnswer]) -> list[Rise]:
     """The last rise of each key that had one, the newest first."""
-    streams: dict[str, list[Reaction]] = {}
+    streams: dict[str, list[JudgedAnswer]] = {}
     for reaction in first_answers(reactions):
         streams.setdefault(reaction.key, []).append(reaction)
     found = [rise for key, stream in streams.items() if (rise := _last_rise(key, stream)) is not None]
     return sorted(found, key=lambda rise: -rise.since)
 
 
-def first_answers(reactions: Iterable[Reaction]) -> list[Reaction]:
+def first_answers(reactions: Iterable[JudgedAnswer]) -> list[JudgedAnswer]:
     """The reactions in time, without those to an answer that followed a complaint: a person who complains twice in a conversation
     wants one thing."""
     ordered = sorted(reactions, key=lambda reaction: reaction.at)
@@ -56,7 +56,7 @@ def first_answers(reactions: Iterable[Reaction]) -> list[Reaction]:
     return [reaction for reaction in ordered if reaction.parent_turn_id not in complained]
 
 
-def _last_rise(key: str, stream: Sequence[Reaction]) -> Rise | None:
+def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
     found: Rise | None = None
     begin = 0  # of the turns since the last change
     for end in range(1, len(stream) + 1):
@@ -96,4 +96,5 @@ def _divergence(p: NDArray[np.float64], q: float) -> NDArray[np.float64]:
         return np.zeros_like(p)  # all values are equal, so p is q
     with np.errstate(divide="ignore", invalid="ignore"):
         ones, zeros = p * np.log(p / q), (1 - p) * np.log((1 - p) / (1 - q))
-    return np.nan_to_num(ones, nan=0.0) + np.nan_to_num(zeros, nan=0.0)
+    total: NDArray[np.float64] = np.nan_to_num(ones, nan=0.0) + np.nan_to_num(zeros, nan=0.0)
+    return total

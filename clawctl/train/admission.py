@@ -66,6 +66,8 @@ class Admission:
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
         prompts = [ids for hint in hints if (ids := self.texts.with_hint(turn, hint)) is not None]
+        if prompts and self.config.uses("reward_with_hint") and not self.config.reward_with_hint:
+            reward = None
         if hints and not prompts:
             if reward is None:
                 raise TurnRefused("teacher prompt does not match")

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from clawctl.run.complaints import MOST_TURNS, Reaction, Rise, rises
+from clawctl.run.complaints import MOST_TURNS, JudgedAnswer, Rise, rises
 
 log = logging.getLogger("clawctl.train")
 
@@ -14,11 +14,11 @@ class Changes:
     """What came back to each key's newest turns, as far as this trainer has read them, and when complaints last rose."""
 
     def __init__(self) -> None:
-        self._reactions: dict[str, dict[str, Reaction]] = {}  # by key and turn id
+        self._reactions: dict[str, dict[str, JudgedAnswer]] = {}  # by key and turn id
         self._rises: dict[str, Rise] = {}  # by key
         self._grown: set[str] = set()  # keys with reactions that were not looked at
 
-    def add(self, reaction: Reaction) -> None:
+    def add(self, reaction: JudgedAnswer) -> None:
         known = self._reactions.setdefault(reaction.key, {})
         known[reaction.turn_id] = reaction
         if len(known) > MOST_TURNS:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe, TrainConfig
-from clawctl.run.complaints import Reaction
+from clawctl.run.complaints import JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings
 from clawctl.run.holdout import HELD_OUT
@@ -352,7 +352,7 @@ class Feed:
         earned = worth_of(turn, verdict)
         self.forming.add(turn, earned.value, earned.outcome)
         if earned.value and turn.kind == "main":
-            self._changes.add(Reaction(turn.turn_id, turn.parent_turn_id, turn.user, turn.created_at, earned.value < 0))
+            self._changes.add(JudgedAnswer(turn.turn_id, turn.parent_turn_id, turn.user, turn.created_at, earned.value < 0))
         if turn.turn_id in self.used:
             return
         try:

@@ -1,7 +1,7 @@
 """Case `harness`: agents of others, unmodified, mend a repository in the sandbox. A scripted server gives their answers.
 
 Real stages: `serve`, `collect --env swe` with the option `harness`, and `collect`. The repository is a git repository, and the task
-a row of SWE-bench's shape. The agents are those of `scripts/clients`; one that is not installed has no value.
+a row of SWE-bench's shape. The agents are in .clients/; one that is not installed has no value.
 """
 
 import argparse
@@ -30,12 +30,15 @@ _TEST = "from prices import total\n\n\ndef test_total():\n    assert total(3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`needs` is a path below .clients; `tool` calls its shell."""
+    """`needs` is a path below .clients, where `install` puts it; `tool` calls its shell, "": it answers with JSON."""
 
     needs: str
     tool: str
+    install: str
 
     def order(self) -> str:
+        if not self.tool:
+            return _terminus_order()
         name, _, argument = self.tool.partition(".")
         command = _FIX
         if name == "bash":  # mini-swe-agent ends by a command; the first one's output has the order for it
@@ -45,10 +48,23 @@ class Agent:
 
 
 AGENTS = {
-    "mini-swe-agent": Agent("venv/bin/mini", "bash.command"),
-    "codex": Agent("node_modules/@openai/codex", "exec_command.cmd"),
-    "claude-code": Agent("node_modules/@anthropic-ai/claude-code", "Bash.command"),
+    "mini-swe-agent": Agent("venv/bin/mini", "bash.command", "scripts/clients mini-swe-agent"),
+    "codex": Agent("node_modules/@openai/codex", "exec_command.cmd", "scripts/clients codex"),
+    "claude-code": Agent("node_modules/@anthropic-ai/claude-code", "Bash.command", "scripts/clients claude-code"),
+    "terminus-2": Agent("harbor/bin/harbor", "", "python3.12 -m venv .clients/harbor && .clients/harbor/bin/pip install harbor"),
 }
+
+
+def _terminus_order() -> str:
+    """The first answer mends the file and shows the second one, which says twice that the task is complete."""
+    end = {"analysis": "", "plan": "", "commands": _typed("cat /tmp/e"), "task_complete": True}
+    told = json.dumps(end, separators=(",", ":"))  # it must fit into one line of a terminal
+    begin = {"analysis": "", "plan": "", "commands": _typed(f"{_FIX}; echo '[''[say:{told}]'']' > /tmp/e; cat /tmp/e")}
+    return f"[[say:{json.dumps({**begin, 'task_complete': False})}]]"
+
+
+def _typed(command: str) -> list[dict[str, object]]:
+    return [{"keystrokes": command, "duration": 1}, {"keystrokes": "C-m", "duration": 4}]
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
@@ -59,7 +75,7 @@ def play(name: str, folder: Path) -> list[Row]:
     """The score, and the shares of episodes and turns that could be trained."""
     agent, case = AGENTS[name], f"harness {name}"
     if not (_WHERE / agent.needs).exists():
-        print(f"{name} is not installed: run scripts/clients {name}")
+        print(f"{name} is not installed: run {agent.install}")
         return [Row(case, "score", None, "share")]
     folder.mkdir()
     task = write_task(folder, f"The function total in prices.py adds instead of multiplying. Mend it. {agent.order()}")

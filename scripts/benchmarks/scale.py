@@ -15,7 +15,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks.scale_model import ASSUMED, MEASURED, Workload, capacity, collect_memory_gb, simulate, stages
+from scripts.benchmarks.scale_model import (
+    ASSUMED,
+    CARDS,
+    MEASURED,
+    Workload,
+    capacity,
+    collect_memory_gb,
+    runs_needed,
+    simulate,
+    stages,
+)
 from scripts.benchmarks.table import Row, make_parser, report
 
 BOXES = (1, 10, 100, 1_000)
@@ -26,6 +36,7 @@ def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--case", action="append", choices=("model", "points"), help="this one only; may be repeated")
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))
+    parser.add_argument("--turns", type=int, help="turns of each part of `points`, instead of 240")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the runs of `points` here")
     options = parser.parse_args()
     rows: list[Row] = []
@@ -56,21 +67,15 @@ def model(seed: int, turns: int) -> list[Row]:
         rows += [
             Row(case, "turns_per_s", most, f"until the {first} saturates"),
             Row(case, "conversations", conversations, "at once, a turn a minute each"),
-            Row(case, "boxes_used", min(boxes, most * sum(c.seconds for c in costs if c.stage in _CARDS)), "of the cards' time"),
+            Row(case, "boxes_busy", min(boxes, most * sum(c.seconds for c in costs if c.stage in CARDS)), "boxes"),
             Row(case, "usd_per_1000_turns", cost / 3.6 / most, "if all boxes are paid"),
-            Row(
-                case,
-                "collect_memory_gb",
-                collect_memory_gb(conversations * work.session_s / 600),
-                "six users an hour in each place",
-            ),
+            Row(case, "runs_needed", runs_needed(costs), "runs, to keep all boxes busy"),
+            Row(case, "collect_memory_gb", collect_memory_gb(conversations), "GB"),
             Row(case, "wait_s_at_0.9", below[first], f"at the {first}"),
             Row(case, "wait_s_at_1.2", above[first], f"at the {first}"),
         ]
     return rows
 
-
-_CARDS = ("engine", "judge model", "trainer")
 
 if __name__ == "__main__":
     main()

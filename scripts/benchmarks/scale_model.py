@@ -5,6 +5,7 @@ Gateway, collect and the trainer's intake are one process each for a run, as the
 """
 
 import heapq
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ ASSUMED: Mapping[str, Constant] = {  # of a box: never measured by us
 }
 
 
+CARDS = ("engine", "judge model", "trainer")  # the stages that boxes are divided among
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A conversation, while somebody uses it."""
@@ -48,7 +52,6 @@ class Workload:
     sampled_tokens: int = 200
     judge_prompt_tokens: int = 1_500
     judge_sampled_tokens: int = 20
-    session_s: float = 3600.0  # collect.session_timeout_s: so long a conversation stays open
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:
     collect = work.context_tokens / 2_000 / m["collect_turns_per_s"]
     cards = engine + judge + train
     return [
-        StageCost("gateway", (gateway + calls * own_calls) / 1e6, 1),
+        StageCost("gateway", (gateway + (calls * own_calls if boxes < 3 else 0)) / 1e6, 1),  # else judge.endpoint is another server
         StageCost("engine", engine, 0) if boxes < 3 else StageCost("engine", engine, max(1, round(boxes * engine / cards))),
         StageCost("collect", collect, 1),
         StageCost("judge", calls * m["judge_us_per_call"] / 1e6, 16),
@@ -89,12 +92,19 @@ def on_one_card(costs: Sequence[StageCost]) -> list[StageCost]:
     """The stages that share a card (0 servers) as one."""
     shared = [cost for cost in costs if not cost.servers]
     rest = [cost for cost in costs if cost.servers]
-    return [*rest, StageCost("the card", sum(cost.seconds for cost in shared), 1)] if shared else rest
+    return [*rest, StageCost("card", sum(cost.seconds for cost in shared), 1)] if shared else rest
 
 
 def capacity(costs: Sequence[StageCost]) -> tuple[float, str]:
     """The turns a second at which the first stage has no idle server, and that stage."""
     return min((cost.servers / cost.seconds, cost.stage) for cost in on_one_card(costs))
+
+
+def runs_needed(costs: Sequence[StageCost]) -> int:
+    """The number of runs, each with a gateway, a collect and a trainer of its own, that keep all cards busy."""
+    cards = min(cost.servers / cost.seconds for cost in costs if cost.stage in CARDS and cost.servers) if costs[1].servers else 0
+    single = min(cost.servers / cost.seconds for cost in costs if cost.stage not in CARDS and cost.servers)
+    return max(1, math.ceil(cards / single))
 
 
 def simulate(costs: Sequence[StageCost], turns_per_s: float, turns: int, seed: int) -> dict[str, float]:
@@ -119,6 +129,7 @@ def simulate(costs: Sequence[StageCost], turns_per_s: float, turns: int, seed: i
     return waits
 
 
-def collect_memory_gb(conversations: float, work: Workload = Workload()) -> float:
-    """Resident memory of collect: a turn of each conversation of the last hour waits for its next state."""
-    return conversations * MEASURED["open_turn_kb"].value * work.context_tokens / 2_000 / 1e6
+def collect_memory_gb(conversations: float, turns_each: int = 10) -> float:
+    """Resident memory of collect: the last turn of each conversation of the last hour (`collect.session_timeout_s`) waits for its
+    next state. A conversation of ten turns, one a minute, makes room for six an hour."""
+    return conversations * (60 / turns_each) * MEASURED["open_turn_kb"].value / 1e6

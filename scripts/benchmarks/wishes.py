@@ -25,6 +25,8 @@ from rich.console import Console
 from clawctl.environments.wishes.axes import AXES, USUAL
 from clawctl.environments.wishes.judge import judged
 from clawctl.environments.wishes.wording import Wants, chosen_axes, held_out_axes
+from clawctl.inspect.wanted import conflicts
+from clawctl.run.complaints import rises
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.wishes_circle import (
     ROOT,
@@ -41,6 +43,7 @@ from scripts.benchmarks.wishes_sessions import sessions_until_satisfied
 SEEDS = range(10, 15)
 FOLLOWED = 0.75  # satisfaction from which the policy follows
 LONGEST = 16  # updates that a changed mind is given
+ABOUT = 16  # turns: the change that was noticed is this one
 ANSWERS, FEW_ANSWERS = 200, 8  # to measure a version; --quick
 TOLD = ("You answer children.", "You are an assistant for school.")
 Metrics = dict[str, float]
@@ -73,6 +76,7 @@ def follow(plan: Plan, seed: int, groups: Sequence[Group], updates: int, judge: 
                 "worst_group_start": min(start.satisfaction), "worst_group_satisfaction": min(now.satisfaction),
                 "side_effect": side_effect(start, now, list(spoken_of)), "correctness_start": start.correctness,
                 "correctness_change": now.correctness - start.correctness, "length_change": now.tokens - start.tokens,
+                "conflicts_named": float(len(conflicts(world.pulls))),
             }  # fmt: skip
     found[updates]["seconds_per_update"] = (time.monotonic() - began - world.seconds["measure"]) / total
     return found
@@ -84,14 +88,18 @@ def change_minds(plan: Plan, seed: int, axis: str) -> dict[int, Metrics]:
     for _ in range(plan.updates(8)):
         world.update([Group({axis: rare(axis, seed)})])
     for at, value in ((8, USUAL[axis]), (24, rare(axis, seed))):
-        groups, needed = [Group({axis: value})], None
+        groups, needed, noticed = [Group({axis: value})], None, None
         world.people_change()
+        began = float(len(world.reactions))
         for update in range(1, plan.updates(LONGEST) + 1):
             world.update(groups)
+            if noticed is None and any(rise.since >= began - ABOUT for rise in rises(world.reactions)):
+                noticed = update
             if needed is None and world.measure(groups, min(plan.answers, 60)).satisfaction[0] >= FOLLOWED:
                 needed = update
         (satisfaction,) = world.measure(groups, plan.answers).satisfaction
-        found[at] = {"updates_to_follow": float(needed or LONGEST + 1), "satisfaction": satisfaction}
+        found[at] = {"updates_to_follow": float(needed or LONGEST + 1), "satisfaction": satisfaction,
+                     "updates_to_notice": float(noticed or LONGEST + 1)}  # fmt: skip
     return found
 
 
@@ -177,12 +185,13 @@ def rows_of(case: str, runs: Sequence[tuple[str, dict[str, Metrics]]], method: s
         case "three":
             return [Row(case, f"satisfaction@{at}", mean(at, "satisfaction"), "share") for at in (8, 16)] + usual(16)
         case "changed-mind":
-            return [Row(f"{case}@{at}", name, mean(at, name), unit)
-                    for at in (8, 24) for name, unit in (("updates_to_follow", "updates"), ("satisfaction", "share"))]  # fmt: skip
+            units = {"updates_to_follow": "updates", "updates_to_notice": "updates", "satisfaction": "share"}
+            return [Row(f"{case}@{at}", name, mean(at, name), unit) for at in (8, 24) for name, unit in units.items()]
         case "disagree" | "disagree-told":
             metric = "worst_group_satisfaction" + ("@16" if case.endswith("told") else "")
             return [Row(case, metric, mean(16, "worst_group_satisfaction"), "share"),
-                    Row(case, "worst_group_start", mean(16, "worst_group_start"), "share"), *usual(16)[1:]]  # fmt: skip
+                    Row(case, "worst_group_start", mean(16, "worst_group_start"), "share"),
+                    Row(case, "conflicts_named", mean(16, "conflicts_named"), "share"), *usual(16)[1:]]  # fmt: skip
         case "sessions-until-satisfied":
             return [Row(f"{case}: {method}", name, mean(0, name), "sessions") for name in ("joint_average", "worst_person")]
         case _:

@@ -44,6 +44,10 @@ Eight attempts at each of {tasks} training tasks, sampled at temperature 1, in t
 The fourteen functions of `swe` and the six kinds of tasks of `terminal` are the same in demonstrations, training and held-out
 tasks.
 What reinforcement can do with this model is to select among what it was shown.
+
+Some of its faults are wrong copies: another number, word or key in the right command. It therefore copies with noise, and
+reinforcement removes this noise slowly. Faults that are choices, such as guessing instead of asking the calculator, go within ten
+updates.
 """
 
 

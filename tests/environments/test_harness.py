@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clawctl.environments import EpisodeFailed
+from clawctl.environments import EpisodeFailed, sandbox
 from clawctl.environments.harness import KNOWN, make_harness
 from clawctl.environments.player import play_task
 from clawctl.environments.splits import rows_of
@@ -81,8 +81,11 @@ def test_a_folder_that_the_agent_could_not_read_is_named(tmp_path: Path) -> None
 
 
 def test_known_agents_are_told_their_task_and_their_model() -> None:
-    assert {"claude-code", "codex", "mini-swe-agent"} <= set(KNOWN)
-    assert all("$INSTRUCTION" in command and "$MODEL" in command for command in KNOWN.values())
+    program = (Path(sandbox.__file__).parent / "terminus.py").read_text()
+    for name in ("claude-code", "codex", "mini-swe-agent", "terminus-2"):
+        command = program if name == "terminus-2" else KNOWN[name]
+        assert "INSTRUCTION" in command
+        assert "MODEL" in command
 
 
 def test_few_rows_are_all_for_training_and_a_longer_file_moves_none_of_the_rows() -> None:

@@ -1,6 +1,7 @@
 """Episodes wait for the trainer rather than grow stale, and what a recipe or a command says of playing is checked."""
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import orjson
@@ -82,12 +83,17 @@ def test_a_plan_is_the_same_for_the_same_arguments_and_another_for_others() -> N
 
 
 def test_reinforcement_that_has_too_little_to_select_from_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    summary = Summary(by_task={number: [0.0, float(number < 3)] for number in range(8)})
-    warn_if_unsolved(summary, 8)
+    over = Counter(dict.fromkeys(range(8), 8))
+    summary = Summary(by_task={number: [0.0, float(number < 3)] for number in range(8)}, settled=over)
+    assert not warn_if_unsolved(summary, 8, fewest=9), "too early"
+    assert caplog.text == ""
+    assert warn_if_unsolved(summary, 8)
     assert "pass@8 is 0.38" in caplog.text
     caplog.clear()
-    warn_if_unsolved(Summary(by_task={number: [float(number < 4)] for number in range(8)}), 8)
+    assert warn_if_unsolved(Summary(by_task={number: [float(number < 4)] for number in range(8)}, settled=over), 8)
     assert caplog.text == ""
+    running = Summary(by_task={number: [0.0] for number in range(8)}, settled=Counter(dict.fromkeys(range(8), 7)))
+    assert not warn_if_unsolved(running, 8), "an attempt at each task is running"
 
 
 def test_names_of_the_described_system_are_understood_or_named() -> None:

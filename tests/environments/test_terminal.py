@@ -121,3 +121,54 @@ def test_the_command_of_an_answer_is_its_blocks() -> None:
     assert command_in("submit") is None
     assert command_in("```bash\nsubmit\n```") is None
     assert command_in("The answer is 3.") is None
+
+
+@needs_sandbox
+def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: Path) -> None:
+    """`harbor init` writes all of these tables."""
+    settings = (
+        'schema_version = "1.4"\nartifacts = []\n[task]\nname = "me/add"\n[metadata]\n[verifier]\ntimeout_sec = 30.0\n'
+        '[verifier.env]\nWANTED = "5"\nKEY = "${OPENAI_API_KEY}"\n[environment]\nnetwork_mode = "public"\nos = "linux"\n'
+        'mcp_servers = []\n[environment.env]\nSHOWN = "a b"\n'
+    )
+    script = (
+        '#!/bin/bash\n[ "$SHOWN $WANTED $(cat said.txt)" = "a b 5 a b" ] && [ -z "$KEY" ]\n'
+        "echo $((1 - $?)) > /logs/verifier/reward.txt\n"
+    )
+    solution = 'echo "$SHOWN$WANTED" > said.txt\n'
+    task = read_task(
+        harbor_folder(tmp_path / "add", **{"task.toml": settings, "tests/test.sh": script, "solution/solve.sh": solution})
+    )
+    assert asyncio.run(solve(task)).value == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ('[[steps]]\nname = "one"\n', "has several steps"),
+        ('[environment]\nos = "windows"\n', r"needs an image of its own \(os = windows\)"),
+        ("[environment]\ngpus = 1\n", "a GPU"),
+        ('[[environment.mcp_servers]]\nname = "a"\n', "MCP servers"),
+        ('[agent]\ntimeout_sec = "long"\n', r"timeout_sec of \[agent\] .* is 'long' -> give seconds"),
+        ("agent = 3\n", r"agent in .*task\.toml is no table"),
+        ("agent = \n", "cannot be read"),
+    ],
+)
+def test_a_task_that_this_sandbox_cannot_be_is_refused_with_the_reason(tmp_path: Path, settings: str, told: str) -> None:
+    folder = harbor_folder(tmp_path / "add", **{"task.toml": settings})
+    with pytest.raises(ClawError, match=told):
+        read_task(folder)
+
+
+def test_an_image_without_a_dockerfile_is_refused(tmp_path: Path) -> None:
+    folder = harbor_folder(tmp_path / "add", **{"task.toml": '[environment]\ndocker_image = "me/own:1"\n'})
+    (folder / "environment" / "Dockerfile").unlink()
+    with pytest.raises(ClawError, match="docker_image = me/own:1"):
+        read_task(folder)
+
+
+def test_a_task_that_cannot_be_played_stops_no_other_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    harbor_folder(tmp_path / "good")
+    (harbor_folder(tmp_path / "bad") / "tests" / "test.sh").unlink()
+    assert [task.name for task in read_tasks(tmp_path)] == ["good"]
+    assert "bad has no verdict: add tests/test.sh" in caplog.text

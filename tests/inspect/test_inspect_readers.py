@@ -7,6 +7,7 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,12 +16,13 @@ import pytest
 from clawctl.errors import ClawError
 from clawctl.inspect.health import show_health
 from clawctl.inspect.policies import show_policies
+from clawctl.inspect.rows import _Files
 from clawctl.inspect.sessions import show_sessions
 from clawctl.inspect.turns import show_turns
 from clawctl.run.directory import RunDir, claimed, publish_bytes, quarantine, sole_worker
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.rows import TEXT_ONLY, Feedback
-from clawctl.run.shards import write_turns, write_verdicts
+from clawctl.run.shards import UnreadableShard, write_turns, write_verdicts
 from tests.eval.answering_server import announce, answering
 from tests.inspect.example_run import HOSTILE, turn, verdict
 
@@ -315,3 +317,18 @@ def test_a_session_is_found_by_the_beginning_of_its_id(run: RunDir, capsys: Capt
     assert "t9" not in {row["turn"] for row in said(capsys)["turns"]}, "a whole id is that session alone"
     with pytest.raises(ClawError, match="4 sessions have an id that begins with 's'"):
         show_turns(run, "s", as_json=True)
+
+
+def test_a_shard_that_is_merged_while_it_is_read_is_no_problem(tmp_path: Path) -> None:
+    part, whole = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    part.write_bytes(b"rows")
+
+    def read(path: Path) -> str:
+        if path == part:
+            part.rename(whole)
+            raise UnreadableShard("a.parquet: it is not there")
+        return path.read_text()
+
+    files = _Files(tmp_path, ".parquet", read)
+    assert files.look()
+    assert (files.found, files.problems()) == ({whole: "rows"}, [])

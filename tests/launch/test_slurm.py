@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from clawctl.cli.up import up
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
-from clawctl.launch.jobs import check_is_shared, launch, read_launch, show_jobs, stop_jobs
+from clawctl.inspect.health import _lines_of as health_lines
+from clawctl.inspect.health import look as look_at_health
+from clawctl.launch.jobs import check_is_shared, follow, launch, read_launch, show_jobs, show_launch, stop_jobs
 from clawctl.launch.plan import Job, plan_jobs
 from clawctl.launch.slurm import Slurm, read_queue
 from clawctl.run.directory import RunDir, open_run
@@ -191,3 +194,41 @@ def test_a_job_refuses_a_machine_that_does_not_see_its_run(tmp_path: Path, slurm
             check_is_shared(root, launch_id)
         assert problem in caught.value.problem
         assert "all machines mount" in caught.value.fix
+
+
+def test_whoever_follows_is_told_what_a_failed_job_printed(tmp_path: Path, slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs_of(tmp_path, {})
+    run = open_run(tmp_path / "run")
+    launch(run, load_recipe(tmp_path / "recipe.yaml"), "slurm", "", "info")
+    (run.job_output / "train-4.out").write_text("clawctl: there is no GPU 7\n  choose from 0 to 3\n")
+    (slurm / "squeue").write_text("#!/bin/bash\nprintf '1|COMPLETED|0|a\\n2|CANCELLED|0|\\n3|COMPLETED|0|a\\n4|FAILED|0|b\\n'\n")
+    with pytest.raises(ClawError) as caught:
+        follow(run, live=False)
+    assert caught.value.problem == "the job of train has ended: FAILED on b: clawctl: there is no GPU 7 choose from 0 to 3"
+    assert "train | FAILED on b" in capsys.readouterr().err
+    with pytest.raises(ClawError):
+        follow(run, live=True)
+    assert "no version is live" in capsys.readouterr().out
+    show_launch(run)
+    assert "FAILED on b" in capsys.readouterr().out
+    lines = dict(health_lines(look_at_health(run)))
+    assert lines["jobs"].plain.startswith(
+        "slurm, 0 s ago: serve COMPLETED on a, collect CANCELLED, judge COMPLETED on a, train FAILED"
+    )
+
+
+def test_the_status_of_a_run_without_jobs_has_a_cure(tmp_path: Path) -> None:
+    for command in (show_launch, stop_jobs):
+        with pytest.raises(ClawError) as caught:
+            command(open_run(tmp_path / "run"))
+        assert "clawctl up RECIPE --on slurm" in caught.value.fix
+
+
+def test_a_job_runs_only_a_stage_of_its_recipe_and_only_on_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs_of(tmp_path, {}, up={"stages": ["judge"]})
+    run = open_run(tmp_path / "run")
+    with pytest.raises(ClawError, match="choose one of judge"):
+        up(tmp_path / "recipe.yaml", run.root, only="train")
+    monkeypatch.setenv("CLAWCTL_LAUNCH", "another")
+    with pytest.raises(ClawError, match=r"no run directory in .* all machines mount"):
+        up(tmp_path / "recipe.yaml", run.root, only="judge")

@@ -5,15 +5,15 @@ from random import Random
 
 import numpy as np
 
-from clawctl.run.complaints import Reaction, change_point, rises
+from clawctl.run.complaints import JudgedAnswer, change_point, rises
 
 
-def stream(rates: Sequence[tuple[int, float]], seed: int, key: str = "anna") -> list[Reaction]:
+def stream(rates: Sequence[tuple[int, float]], seed: int, key: str = "anna") -> list[JudgedAnswer]:
     """One reaction a second: (how many, share of complaints), one after the other."""
-    rng, found = Random(seed), list[Reaction]()
+    rng, found = Random(seed), list[JudgedAnswer]()
     for count, rate in rates:
         for _ in range(count):
-            found.append(Reaction(f"{key}-{len(found)}", None, key, float(len(found)), rng.random() < rate))
+            found.append(JudgedAnswer(f"{key}-{len(found)}", None, key, float(len(found)), rng.random() < rate))
     return found
 
 
@@ -40,7 +40,7 @@ def test_learning_is_no_rise_and_a_rise_that_was_learned_is_over() -> None:
 
 def test_the_same_complaints_of_one_conversation_count_once() -> None:
     calm = stream([(60, 0.0)], 1)
-    angry = [Reaction(f"a{n}", f"a{n - 1}" if n else calm[-1].turn_id, "anna", 60.0 + n, True) for n in range(10)]
+    angry = [JudgedAnswer(f"a{n}", f"a{n - 1}" if n else calm[-1].turn_id, "anna", 60.0 + n, True) for n in range(10)]
     assert rises([*calm, *angry]) == []
 
 

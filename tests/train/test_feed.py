@@ -13,7 +13,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.rows import Turn
 from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.trainers.texts import teacher_prompt_ids
-from tests.train.feeding import ids_of, make_feed, told
+from tests.train.feeding import ids_of, make_feed, rewards_of, told
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
 
 
@@ -236,3 +236,12 @@ def test_a_turn_without_a_verdict_in_its_shard_is_refused(run: RunDir, sampler: 
     write_turns(run.trajectories / "a.parquet", [replace(turn) for turn in turns])
     make_feed(run, sampler).take(0)
     assert told(run)["refused"] == {"no verdict": 1}
+
+
+def test_a_turn_with_a_hint_may_learn_from_the_hint_alone(run: RunDir, sampler: Sampler) -> None:
+    turns = [sampler.turn(name, tokens=3) for name in ("hinted", "praised", "both", "blamed")]
+    publish_shard(run, "a", list(zip(turns, (-1.0, 1.0, 1.0, -1.0), ("be short", None, "be short", None), strict=True)))
+    both = make_feed(run, sampler).take(0)
+    assert rewards_of(both) == {"hinted": -1.0, "praised": 1.0, "both": 1.0, "blamed": -1.0}
+    alone = make_feed(run, sampler, reward_with_hint=False).take(0)
+    assert rewards_of(alone) == {"hinted": None, "praised": 1.0, "both": None, "blamed": -1.0}

@@ -116,7 +116,7 @@ class OpenEnv:
             worth, {"solved": worth > 0}, ending=ending, log=log, example={"prompt": messages[1]["content"], "reply": log}
         )
 
-    async def _tools(self, session: "Session") -> list[dict[str, Any]]:
+    async def _tools(self, session: "OpenEnvSession") -> list[dict[str, Any]]:
         if not self._has_tools:
             properties = {name: value for name, value in self._action.get("properties", {}).items() if name not in _HIDDEN}
             schema = {**self._action, "type": "object", "properties": properties}
@@ -127,7 +127,7 @@ class OpenEnv:
             _tool(tool["name"], str(tool.get("description", "")), tool.get("input_schema") or {"type": "object"}) for tool in tools
         ]
 
-    async def _step(self, session: "Session", call: Mapping[str, Any]) -> tuple[str, float | None, bool]:
+    async def _step(self, session: "OpenEnvSession", call: Mapping[str, Any]) -> tuple[str, float | None, bool]:
         """What the model sees of one action, its reward, and whether the episode is over."""
         name, arguments = name_and_arguments(call)
         if arguments is None:
@@ -156,7 +156,7 @@ def _shown(observation: Any) -> str:
 
 
 @dataclass(slots=True)
-class Session:
+class OpenEnvSession:
     """One connection, which is one instance of the environment."""
 
     connection: Any
@@ -181,7 +181,7 @@ class Session:
 
 
 @asynccontextmanager
-async def _connected(url: str, seconds: float) -> AsyncIterator[Session]:
+async def _connected(url: str, seconds: float) -> AsyncIterator[OpenEnvSession]:
     """A session of the server, once it has room for one. Raises EpisodeFailed."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import WebSocketException
@@ -190,7 +190,7 @@ async def _connected(url: str, seconds: float) -> AsyncIterator[Session]:
     while True:
         try:
             async with connect(address, max_size=64 << 20, proxy=None) as connection:
-                session = Session(connection)
+                session = OpenEnvSession(connection)
                 try:
                     await session.ask("state")  # a server without room for it says so now
                 except EpisodeFailed as failed:

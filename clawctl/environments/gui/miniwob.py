@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from clawctl.environments.gui.page import HOST, Answer
+from clawctl.environments.gui.page import HOST, SiteAnswer
 from clawctl.errors import ClawError
 
 _CURE = "run `pip install 'clawctl[gui]'`, or name a folder with `miniwob/NAME.html` and `core/core.js` in the option path"
@@ -52,7 +52,7 @@ class MiniWobSite:
     def start(self) -> str:
         return f"/miniwob/{self.task.page}.html"
 
-    def answer(self, method: str, path: str, query: str) -> Answer | None:
+    def answer(self, method: str, path: str, query: str) -> SiteAnswer | None:
         file = (self.task.folder / path.lstrip("/")).resolve()
         if not file.is_relative_to(self.task.folder) or not file.is_file() or file.stat().st_size > _LONGEST:
             return None
@@ -66,7 +66,7 @@ class MiniWobSite:
             f"default-src 'none'; script-src 'nonce-{self._nonce}'; style-src 'unsafe-inline' {HOST}; img-src data: {HOST}; "
             f"font-src {HOST}; base-uri 'none'; form-action 'none'; frame-src 'none'"
         )
-        return Answer(content, kind, policy)
+        return SiteAnswer(content, kind, policy)
 
     async def begin(self, page: Any) -> str:
         await page.evaluate(_BEGIN, self.task.seed)

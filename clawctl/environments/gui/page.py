@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SiteAnswer:
     """What a site answers to one request."""
 
     content: bytes
@@ -52,11 +52,20 @@ class Answer:
 class Site(Protocol):
     """What an episode's page is served from, and what says how well the agent did."""
 
-    start: str  # the path of the first page: "/"
-    hidden: str  # a CSS selector of what the agent does not see, such as the instruction
-    uses_script: bool
+    @property
+    def start(self) -> str:
+        """The path of the first page: "/"."""
+        ...
 
-    def answer(self, method: str, path: str, query: str) -> Answer | None:
+    @property
+    def hidden(self) -> str:
+        """A CSS selector of what the agent does not see, such as the instruction."""
+        ...
+
+    @property
+    def uses_script(self) -> bool: ...
+
+    def answer(self, method: str, path: str, query: str) -> SiteAnswer | None:
         """What to answer; None refuses the request. A form is sent with GET."""
         ...
 
@@ -193,7 +202,8 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
             request, parts = route.request, urlsplit(route.request.url)
             found = None
             if f"{parts.scheme}://{parts.netloc}" == HOST:
-                found = site.answer(request.method, parts.path, parts.query)
+                with suppress(OSError, ValueError):  # no name that a file can have
+                    found = site.answer(request.method, parts.path, parts.query)
             with suppress(Exception):  # the page is gone
                 if found is None:
                     await route.fulfill(status=204)  # the page stays where it is

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 from urllib.parse import parse_qsl
 
-from clawctl.environments.gui.page import Answer
+from clawctl.environments.gui.page import SiteAnswer
 
 _FIRST = (
     "Ada",
@@ -97,7 +97,7 @@ class DrawnSite:
     uses_script: bool = False
     _score: float | None = field(default=None)
 
-    def answer(self, method: str, path: str, query: str) -> Answer | None:
+    def answer(self, method: str, path: str, query: str) -> SiteAnswer | None:
         sent = parse_qsl(query, keep_blank_values=True)
         if path == "/done":
             if self._score is None:  # the first answer counts
@@ -115,9 +115,9 @@ class DrawnSite:
         return self._score
 
 
-def _page(body: str) -> Answer:
+def _page(body: str) -> SiteAnswer:
     style = "body { font: 14px sans-serif; margin: 12px } td { padding: 2px 8px } td form { display: inline }"
-    return Answer(
+    return SiteAnswer(
         f"<!DOCTYPE html><html><head><meta charset=utf-8><style>{style}</style></head><body>{body}</body></html>".encode()
     )
 

@@ -102,6 +102,10 @@ class Sandbox:
         said, errors = (part.decode(errors="replace") for part in (data[: answer["out"]], data[answer["out"] :]))
         return Ran(said, answer["code"], answer["timed_out"], answer["stopped"], errors)
 
+    def define(self, variables: Mapping[str, str]) -> None:
+        """Variables of all later commands. PATH stays as it is."""
+        self._environment = {**self._environment, **{name: value for name, value in variables.items() if name != "PATH"}}
+
     async def put(self, tar: bytes, folder: str | None = None) -> None:
         """Unpack a tar into the working folder. Raises ValueError for a tar that leads out of it or does not fit."""
         answer, _ = await self._ask({"do": "unpack", "folder": folder or self.folder}, tar, 60.0)

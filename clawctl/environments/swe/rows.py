@@ -10,6 +10,7 @@ from typing import Any
 
 from clawctl.environments.sandbox import Limits, open_sandbox
 from clawctl.environments.sandbox.tars import files_of, folder_files, tar_of
+from clawctl.environments.splits import read_each
 from clawctl.errors import ClawError
 
 _NEEDED = ("instance_id", "problem_statement", "FAIL_TO_PASS")
@@ -44,7 +45,7 @@ def read_rows(path: Path, repositories: Path | None) -> list[SweTask]:
     The repositories are git repositories in the folder `repositories`, named `owner__name`, `owner/name` or `name`. A row may have
     its files itself instead (`files`: a mapping). Raises ClawError (exit code 2).
     """
-    return [_task(row, path, repositories) for row in _read(path)]
+    return read_each(_read(path), lambda row: _task(row, path, repositories))
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

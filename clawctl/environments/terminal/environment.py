@@ -66,8 +66,9 @@ class Terminal:
 async def prepare(sandbox: Sandbox, task: HarborTask) -> None:
     """Lay out what the task begins with. Raises ClawError if its Dockerfile's commands fail here."""
     await sandbox.put(tar_of(task.seed))
+    sandbox.define(task.variables)
     for command in task.setup:
-        ran = await sandbox.run(command, timeout=60, environment=task.variables)
+        ran = await sandbox.run(command, timeout=60)
         if ran.code != 0:
             problem = f"the task {task.name} cannot be set up: {command[:80]!r} ended with code {ran.code}: {ran.output[-200:]}"
             raise ClawError(problem, "install what it needs on this machine, or play it with Harbor itself")
@@ -81,7 +82,8 @@ async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:
         return nothing(f"the sandbox was over before the verdict: {error}")
     except ValueError as error:
         return nothing(f"no snapshot: {error}")
-    return await run_script(task.tests, snapshot, task.folder, task.limits, task.verdict_s)
+    variables = {**task.variables, **task.test_variables}
+    return await run_script(task.tests, snapshot, task.folder, task.limits, task.verdict_s, variables)
 
 
 async def solve(task: HarborTask, commands: str | None = None) -> Graded:

@@ -15,10 +15,12 @@ from typing import Any
 
 from clawctl.environments.sandbox import Limits
 from clawctl.environments.sandbox.tars import folder_files
+from clawctl.environments.splits import read_each
 from clawctl.errors import ClawError
 
 _LINE = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _NOTHING_TO_DO = ("FROM", "USER", "CMD", "ENTRYPOINT", "LABEL", "ARG", "EXPOSE", "STOPSIGNAL", "MAINTAINER", "SHELL", "HEALTHCHECK")
+_PLAIN_IMAGE = re.compile(r"(docker\.io/)?(library/)?(ubuntu|debian|python|alpine|bash)(:|$)")
 _MEBIBYTE = 1 << 20
 
 
@@ -32,7 +34,8 @@ class HarborTask:
     solution: Mapping[str, bytes] = field(default_factory=dict)  # with "solve.sh"; empty: there is none
     seed: Mapping[str, bytes] = field(default_factory=dict)  # what lies in the working folder at first
     setup: tuple[str, ...] = ()  # commands that the agent's sandbox begins with
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)  # of the agent's commands and of the tests
+    test_variables: Mapping[str, str] = field(default_factory=dict)  # of the tests alone
     folder: str = "/app"
     agent_s: float = 300.0
     verdict_s: float = 120.0
@@ -41,7 +44,18 @@ class HarborTask:
     @property
     def digest(self) -> str:
         """Of everything that the task is."""
-        found = sha256(repr((self.name, self.instruction, self.setup, sorted(self.variables.items()), self.folder)).encode())
+        found = sha256(
+            repr(
+                (
+                    self.name,
+                    self.instruction,
+                    self.setup,
+                    sorted(self.variables.items()),
+                    self.folder,
+                    *sorted(self.test_variables.items()),
+                )
+            ).encode()
+        )
         for files in (self.tests, self.solution, self.seed):
             for name, content in sorted(files.items()):
                 found.update(f"{name}:{len(content)}:".encode() + content)
@@ -49,24 +63,32 @@ class HarborTask:
 
 
 def read_tasks(place: Path) -> list[HarborTask]:
-    """The tasks of a folder, which is one task or holds one folder for each. Raises ClawError (exit code 2)."""
+    """The tasks of a folder, which is one task or holds one folder for each. Raises ClawError (exit code 2) if there is none."""
     folders = [place] if (place / "task.toml").exists() or (place / "instruction.md").exists() else sorted(_task_folders(place))
     if not folders:
         raise ClawError(
             f"there is no task in {place}", "name a folder with instruction.md and tests/test.sh, or a folder of such folders", 2
         )
-    return [read_task(folder) for folder in folders]
+    return read_each(folders, read_task)
 
 
 def _task_folders(place: Path) -> list[Path]:
-    return [found.parent for found in place.glob("*/instruction.md")] if place.is_dir() else []
+    return (
+        sorted({found.parent for name in ("instruction.md", "task.toml") for found in place.glob(f"*/{name}")})
+        if place.is_dir()
+        else []
+    )
 
 
 def read_task(folder: Path) -> HarborTask:
     """Raises ClawError (exit code 2) that names the folder and what is missing."""
     try:
-        instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
         settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8")) if (folder / "task.toml").exists() else {}
+        if settings.get("steps"):
+            raise ClawError(
+                f"the task in {folder} has several steps", "play it with Harbor itself: clawctl plays tasks of one step", 2
+            )
+        instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise ClawError(f"the task in {folder} cannot be read: {error}", "repair instruction.md and task.toml", 2) from error
     version = str(settings.get("schema_version", settings.get("version", "1.0")))
@@ -77,15 +99,55 @@ def read_task(folder: Path) -> HarborTask:
         raise ClawError(
             f"the task in {folder} has no verdict", "add tests/test.sh, which writes 0 or 1 to /logs/verifier/reward.txt", 2
         )
+    environment = _table(settings, "environment", folder)
+    _check_image(folder, environment)
     place, seed, setup, variables = _read_image(folder)
-    environment = settings.get("environment", {})
+    place = str(environment.get("workdir") or place)
     limits = Limits(
         memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE, disk=_mebibytes(environment, "storage", 64, most=256) * _MEBIBYTE
     )
-    agent_s = float(settings.get("agent", {}).get("timeout_sec", 300.0))
-    verdict_s = float(settings.get("verifier", {}).get("timeout_sec", 120.0))
-    solution = folder_files(folder / "solution")
-    return HarborTask(folder.name, instruction, tests, solution, seed, setup, variables, place, agent_s, verdict_s, limits)
+    agent_s, verdict_s = _seconds(settings, "agent", 300.0, folder), _seconds(settings, "verifier", 120.0, folder)
+    variables |= _variables(environment)
+    return HarborTask(
+        folder.name, instruction, tests, folder_files(folder / "solution"), seed, setup, variables,
+        _variables(_table(settings, "verifier", folder)), place, agent_s, verdict_s, limits,
+    )  # fmt: skip
+
+
+def _table(settings: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    found = settings.get(name, {})
+    if not isinstance(found, dict):
+        raise ClawError(f"{name} in {folder}/task.toml is no table", f"write [{name}]", 2)
+    return found
+
+
+def _seconds(settings: Mapping[str, Any], name: str, default: float, folder: Path) -> float:
+    found = _table(settings, name, folder).get("timeout_sec", default)
+    if not isinstance(found, int | float) or not 0 < found < 86_400:
+        raise ClawError(f"timeout_sec of [{name}] in {folder}/task.toml is {found!r}", "give seconds, at most a day", 2)
+    return float(found)
+
+
+def _variables(table: Mapping[str, Any]) -> dict[str, str]:
+    """The literal ones. What refers to variables of the host has no value in a sandbox."""
+    return {name: str(value) for name, value in (table.get("env") or {}).items() if "$" not in str(value)}
+
+
+def _check_image(folder: Path, environment: Mapping[str, Any]) -> None:
+    """Raises ClawError (exit code 2) for what no sandbox without images can be."""
+    image = str(environment.get("docker_image") or "")
+    for what, is_wanted in (
+        (
+            f"docker_image = {image}",
+            image and not _PLAIN_IMAGE.match(image) and not (folder / "environment" / "Dockerfile").exists(),
+        ),
+        ("several containers", any((folder / "environment").glob("docker-compose.y*ml"))),
+        (f"os = {environment.get('os')}", environment.get("os", "linux") != "linux"),
+        ("MCP servers", bool(environment.get("mcp_servers"))),
+        ("a GPU", bool(environment.get("gpus"))),
+    ):
+        if is_wanted:
+            raise _needs_image(folder, what)
 
 
 def _mebibytes(environment: Mapping[str, Any], name: str, default: int, most: int = 4096) -> int:
@@ -107,7 +169,8 @@ def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], d
     place = next((words for word, words in reversed(parsed) if word == "WORKDIR"), place).rstrip("/") or "/app"
     for word, words in parsed:
         if word == "ENV":
-            variables |= {name: value for name, equals, value in (part.partition("=") for part in shlex.split(words)) if equals}
+            parts = (part.partition("=") for part in shlex.split(words))
+            variables |= {name: value for name, equals, value in parts if equals and "$" not in value}
         elif word in ("COPY", "ADD"):
             seed.update(_copied(folder, place, words))
         elif word == "RUN":

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from clawctl.environments.splits import read_each
 from clawctl.environments.toolcall.tools import CALCULATOR, PYTHON, checked
 from clawctl.errors import ClawError
 
@@ -85,7 +86,7 @@ def read_questions(path: Path) -> list[Question]:
         answers = {str(row["id"]): row["ground_truth"] for row in _rows(place)} if place.exists() else {}
     except (OSError, ValueError, KeyError) as error:
         raise ClawError(f"{path} cannot be read as questions: {error}", _CURE, 2) from error
-    return [_question(row, number, path, answers) for number, row in enumerate(rows)]
+    return read_each(enumerate(rows), lambda each: _question(each[1], each[0], path, answers))
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 
 from clawctl.environments.sandbox import Limits, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.bubblewrap import TOOLS, python
@@ -69,8 +70,15 @@ exec {python()} "$@"
     }
 
 
-async def run_script(tests: Mapping[str, bytes], snapshot: bytes, folder: str, limits: Limits, timeout: float) -> Graded:
-    """Run `tests/test.sh` on a snapshot. Raises SandboxFailed."""
+async def run_script(
+    tests: Mapping[str, bytes],
+    snapshot: bytes,
+    folder: str,
+    limits: Limits,
+    timeout: float,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> Graded:
+    """Run `tests/test.sh` on a snapshot. `variables` are the task's. Raises SandboxFailed."""
     written = {name: content for name, content in tests.items() if name.endswith(".py")}  # `run_tests.py` turns them
     fixed = {**programs(), **{f"/tests/{name}": content for name, content in tests.items() if name not in written}}
     digests = {f"/tests/{name}": sha256(content).hexdigest() for name, content in written.items()}
@@ -82,6 +90,7 @@ async def run_script(tests: Mapping[str, bytes], snapshot: bytes, folder: str, l
             await sandbox.put(snapshot)
         except ValueError as error:
             return nothing(f"the snapshot does not fit: {error}")
+        sandbox.define({name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")})
         try:
             await sandbox.run("mkdir -p $HOME/.local/bin; : > $HOME/.local/bin/env")
             told = {"BASH_ENV": f"{TOOLS}/guard.sh", "TEST_DIR": "/tests"}

@@ -30,9 +30,9 @@ def main(model: str, state: str, port: str) -> None:
     api.app.state.engine_config = EngineConfig(
         base_model=model,
         backend="jax",
-        # Each model reserves optimizer state for all adapters; a trainer that was killed leaves its model until its session ends.
+        # Each model reserves optimizer state for all adapters, and SkyRL keeps the model of a trainer that was killed.
         # A microbatch of one sequence has one shape to compile for each length.
-        backend_config={"max_lora_adapters": 8, "max_lora_rank": 16, "train_micro_batch_size": 1, "sample_max_num_sequences": 1},
+        backend_config={"max_lora_adapters": 40, "max_lora_rank": 8, "train_micro_batch_size": 1, "sample_max_num_sequences": 1},
         session_cleanup_interval_sec=5,
         session_timeout_sec=40,
         checkpoints_base=Path(state) / "checkpoints",

@@ -40,6 +40,7 @@ from scripts.benchmarks.table import Row, make_parser, report
 DEMO = ROOT / "clawctl" / "demo_model"
 KILLS, QUICK_KILLS = 30, 4
 TURNS = 24  # of the killed run: six steps
+LORA = {"rank": 8, "alpha": 32.0}  # what scripts/tinker_server.py has room for
 LR = 7.5e-4  # of adapters: ten times that of all weights (`personalisation`)
 _START_S = 300.0
 _FREE_S = 15.0
@@ -112,7 +113,7 @@ def _answers(url: str) -> bool:
 
 def service_recipe(model: Path, url: str, folder: Path, **train: Any) -> Recipe:
     backend = {"kind": "tinker", "url": url, "api_key": "tml-local", "loss": "mean"}
-    settings = {"backend": backend, "send_conversations": True, "lora": {}, "lr": 1e-3, "threads": 1, **train}
+    settings = {"backend": backend, "send_conversations": True, "lora": LORA, "lr": 1e-3, "threads": 1, **train}
     path = folder / "service.yaml"
     path.write_text(yaml.safe_dump({"model": {"path": str(model)}, "train": settings, "gate": None}))
     return load_recipe(path, {})
@@ -141,7 +142,7 @@ def step_change(model: Path, url: str, folder: Path, method: str) -> tuple[float
     from clawctl.trainers.tinker.sequences import sequence_of
     from clawctl.trainers.tinker.trainer import ServiceTrainer
 
-    recipe = service_recipe(model, url, folder, method=method, turn_bound=None)
+    recipe = service_recipe(model, url, folder, method=method, turn_bound=None, clip_grad=1e9)  # SkyRL does not clip
     lora = recipe.train.lora
     assert lora is not None
     with TINKER.open(recipe, lambda: None) as service:
@@ -358,7 +359,7 @@ def adapters_differ(one: RunDir, other: RunDir, version: int) -> float:
 
 def people_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
     backend = {"kind": "tinker", "url": url, "api_key": "tml-local", "loss": "mean", "price": {"prefill": 0.07, "train": 0.22}}
-    train = {"backend": backend, "send_conversations": True, "lora": {"rank": 16, "alpha": 32.0}, "lr": LR, "max_steps": 8}
+    train = {"backend": backend, "send_conversations": True, "lora": LORA, "lr": LR, "max_steps": 8}
     train |= {"batch_turns": 4, "batch_wait_s": 3, "batch_min_turns": 1} if options.quick else {}
     changes = {
         "model": {"path": str(model)},

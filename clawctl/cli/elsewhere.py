@@ -135,7 +135,6 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--model-path": _MODEL_OF_RUN,
         "--model": _MODEL_OF_RUN,
         "--model-name": _MODEL_OF_RUN,
-        "--backend": _refused("clawctl trains on this machine's GPUs or CPUs: omit the option, and see docs/launch.md"),
         "--nproc-per-node": _refused("use --gpus 2,3 or --processes N, or torchrun --nproc-per-node N -m clawctl train"),
         "--num-gpus": _refused("use --gpus with GPU numbers, as in 0,1, or with all"),
         "--env": _ENVIRONMENT,

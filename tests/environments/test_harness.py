@@ -59,10 +59,11 @@ def test_programs_of_a_folder_below_tmp_are_on_the_path(tmp_path: Path) -> None:
 
 
 def test_the_interpreter_of_a_virtual_environment_is_seen_with_it(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
     home = tmp_path / "python" / "bin"
     home.mkdir(parents=True)
     (tmp_path / "venv" / "bin").mkdir(parents=True)
+    for folder in (tmp_path, *tmp_path.rglob("*")):
+        folder.chmod(0o755)  # whatever the umask is
     (tmp_path / "venv" / "pyvenv.cfg").write_text(f"home = {home}\n")
     assert make_harness("mini-swe-agent", str(tmp_path / "venv")).see == (str(tmp_path / "venv"), str(home.parent))
 

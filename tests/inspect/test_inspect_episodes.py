@@ -18,29 +18,27 @@ from clawctl.run.episodes import EpisodeSpec, SpecFile
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.outcomes import SessionOutcome
 
-NOW = time.time()
-
 
 @pytest.fixture
 def played(tmp_path: Path) -> RunDir:
     """Two tasks with two attempts: one solved once, one never; a failed try, an episode that runs, and one whose worker died."""
-    run = open_run(tmp_path / "run")
+    run, now = open_run(tmp_path / "run"), time.time()
     began = {"sum-1.0": "done", "sum-1.1": "done", "sum-2.0": "turns", "sum-2.1": "sandbox", "sum-2.1 again": "", "sum-3.0": ""}
     specs, outcomes = SpecFile(run), FeedbackFile(run.feedback)
     for place, (name, ending) in enumerate(began.items()):
         number, attempt = int(name[4]), int(name[6])
         spec = EpisodeSpec(
-            f"e1-{place}", NOW - 50 + place, "e1", "toolcall", "7", f"sum-{number}", "abc", "train", 3, number, f"e1-{number}",
-            attempt, 2, int("again" in name), NOW + 60, {}, "host:1",
+            f"e1-{place}", now - 50 + place, "e1", "toolcall", "7", f"sum-{number}", "abc", "train", 3, number, f"e1-{number}",
+            attempt, 2, int("again" in name), now + 60, {}, "host:1",
         )  # fmt: skip
-        spec = replace(spec, deadline=NOW - OVERDUE_S - 5) if number == 3 else spec
+        spec = replace(spec, deadline=now - OVERDUE_S - 5) if number == 3 else spec
         specs.append(spec)
         if ending:
             failed = ending == "sandbox"
             reward = None if failed else float(place == 0)
             outcomes.append(
                 SessionOutcome(
-                    f"o{place}", NOW, "default", spec.session_id, "failed" if failed else "done", reward, {}, {}, ending=ending,
+                    f"o{place}", now, "default", spec.session_id, "failed" if failed else "done", reward, {}, {}, ending=ending,
                     timings={"play": 1.5}, settled=not failed, episode=asdict(spec),
                 )
             )  # fmt: skip
@@ -48,7 +46,7 @@ def played(tmp_path: Path) -> RunDir:
 
 
 def test_a_plan_counts_its_episodes_by_ending_and_its_solved_tasks(played: RunDir) -> None:
-    (plan,) = plans_of(EpisodeReader(played).look(), NOW)
+    (plan,) = plans_of(EpisodeReader(played).look(), time.time())
     assert (plan.environment, plan.tasks, plan.episodes, plan.running) == ("toolcall", 3, 6, 1)
     assert plan.endings == {"done": 2, "turns": 1, "sandbox": 1, "killed": 1}
     assert plan.mean_reward == pytest.approx(1 / 3)  # a failed episode has no reward
@@ -60,7 +58,7 @@ def test_a_reader_that_stays_reads_new_lines_and_begins_again_if_lines_were_remo
     before = reader.look()
     outcome = next(each.outcome for each in before if each.outcome is not None)
     FeedbackFile(played.feedback).append(replace(outcome, session_id="e1-4", ending="done", reward=1.0, status="done"))
-    assert {each.spec.session_id for each in reader.look() if each.ending(NOW) == "running"} == set()
+    assert {each.spec.session_id for each in reader.look() if each.ending(time.time()) == "running"} == set()
     for path in published(played.episodes, ".jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
         path.unlink()

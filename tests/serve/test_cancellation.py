@@ -132,7 +132,7 @@ def test_the_first_token_of_a_whole_answer_has_a_time(slow: Server) -> None:
     slow.say("hi", max_tokens=20)
     line = slow.captured()[-1]
     assert line["status"] == "ok"
-    assert PAUSE_S <= line["ttft_s"] <= line["finished_at"] - line["created_at"] - 19 * PAUSE_S
+    assert PAUSE_S <= line["ttft_s"] <= line["finished_at"] - line["created_at"] - 19 * PAUSE_S + 0.002  # of two clocks
     count, seconds = (now - was for now, was in zip(first_tokens(slow), before, strict=True))
     assert count == 1
     assert seconds == pytest.approx(line["ttft_s"], abs=1e-3)

@@ -10,7 +10,6 @@ run the same process 1 (`inside.py`). `clawctl doctor` and the first use in each
 
 import asyncio
 import json
-import os
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -49,6 +48,8 @@ class Sandbox:
     kind: Kind
     _process: asyncio.subprocess.Process
     _environment: Mapping[str, str]
+    _root: str = ""  # the folder of the host that stands for "/", where there are no namespaces
+    _own: tuple[str, ...] = ()  # folders that lie below it
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(
@@ -65,14 +66,19 @@ class Sandbox:
         Processes that it leaves in the background go on until the sandbox closes. Raises SandboxOver, SandboxFailed.
         """
         words = ["/bin/bash", "-c", command] if isinstance(command, str) else list(command)
+        variables = {**self._environment, **(environment or {})}
         request = {
-            "do": "run", "argv": words, "cwd": self.folder, "timeout": timeout, "as_agent": True, "joined": joined,
-            "env": {**self._environment, **(environment or {})}, "output": output or self.limits.output,
+            "do": "run", "argv": [self._place(word) for word in words], "cwd": self._place(self.folder), "timeout": timeout,
+            "as_agent": True, "joined": joined, "output": output or self.limits.output,
+            "env": {name: ":".join(map(self._place, value.split(":"))) for name, value in variables.items()},
         }  # fmt: skip
         if sum(len(word.encode(errors="replace")) for word in words) > 120_000 or any("\0" in word for word in words):
             return Ran("bash: argument list too long, or a zero byte in it", 126)
         answer, data = await self._ask(request, given, timeout + _GRACE_S)
-        said, errors = (part.decode(errors="replace") for part in (data[: answer["out"]], data[answer["out"] :]))
+        parts = (data[: answer["out"]], data[answer["out"] :])
+        said, errors = (part.decode(errors="replace") for part in parts)
+        if self._root:
+            said, errors = said.replace(self._root, ""), errors.replace(self._root, "")
         return Ran(said, answer["code"], answer["timed_out"], answer["stopped"], errors)
 
     def define(self, variables: Mapping[str, str]) -> None:
@@ -81,7 +87,7 @@ class Sandbox:
 
     async def put(self, tar: bytes, folder: str | None = None) -> None:
         """Unpack a tar into the working folder. Raises ValueError for a tar that leads out of it or does not fit."""
-        answer, _ = await self._ask({"do": "unpack", "folder": folder or self.folder}, tar, 60.0)
+        answer, _ = await self._ask({"do": "unpack", "folder": self._place(folder or self.folder)}, tar, 60.0)
         if "problem" in answer:
             raise ValueError(answer["problem"])
 
@@ -90,7 +96,12 @@ class Sandbox:
         answer, _ = await self._ask({"do": "clear"}, b"", 30.0)
         if "problem" in answer:
             raise SandboxFailed(answer["problem"])
-        request = {"do": "pack", "folder": self.folder, "most_bytes": self.limits.disk, "most_files": self.limits.files}
+        request = {
+            "do": "pack",
+            "folder": self._place(self.folder),
+            "most_bytes": self.limits.disk,
+            "most_files": self.limits.files,
+        }
         answer, tar = await self._ask(request, b"", 60.0)
         if "problem" in answer:
             raise ValueError(answer["problem"])
@@ -100,6 +111,11 @@ class Sandbox:
         answer, _ = await self._ask({"do": "clear"}, b"", 30.0)
         if "problem" in answer:
             raise SandboxFailed(answer["problem"])
+
+    def _place(self, path: str) -> str:
+        """A path inside as process 1 sees it. What is no path of the sandbox stays as it is."""
+        is_own = self._root and any(path == own or path.startswith(f"{own}/") for own in (TOOLS, *self._own))
+        return f"{self._root}{path}" if is_own else path
 
     async def _ask(self, request: dict[str, Any], payload: bytes, timeout: float) -> tuple[dict[str, Any], bytes]:
         assert self._process.stdin is not None
@@ -147,9 +163,11 @@ async def open_sandbox(
     limits = limits or Limits()
     kind = kind_of(limits)
     plan = Plan(folder, limits, dict(fixed or {}), packages, socket, folders, see)
-    async with kind.start(plan) as process:
+    async with kind.start(plan) as started:
         environment = {"PATH": kind.search_path(), "HOME": HOME, "LANG": "C.UTF-8", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}
-        sandbox = Sandbox(folder, limits, kind, process, {**kind.variables(), **environment})
+        sandbox = Sandbox(
+            folder, limits, kind, started.process, {**kind.variables(), **environment}, started.root, tuple(plan.writable)
+        )
         await _wait_until_ready(sandbox)
         yield sandbox
 

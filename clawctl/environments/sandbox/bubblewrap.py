@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 
 from clawctl.environments.sandbox.cgroups import ControlGroup, make_group
-from clawctl.environments.sandbox.plan import HOME, INSIDE, INSIDE_TEXT, TOOLS, Plan, SandboxFailed
+from clawctl.environments.sandbox.plan import HOME, INSIDE, INSIDE_TEXT, TOOLS, Plan, SandboxFailed, Started, mode_of
 from clawctl.environments.sandbox.seccomp import refused_calls
 from clawctl.errors import ClawError
 
@@ -106,11 +106,6 @@ def make_room(plan: Plan) -> Room:
     return room
 
 
-def mode_of(content: bytes) -> int:
-    """Of a file that nobody can change. A program can be run; what begins with `#!` must be read for that."""
-    return 0o111 if content.startswith(b"\x7fELF") else 0o555 if content.startswith(b"#!") else 0o444
-
-
 def new_user() -> int:
     """A user without an account, whom no other sandbox of this process has."""
     return _FIRST_USER + next(_number) % _USERS
@@ -169,12 +164,17 @@ class Bubblewrap:
     """The system's programs, read-only, and folders in memory."""
 
     name = "bubblewrap"
+    has_own_files = True
+    is_confined = True
 
     def prepare(self) -> None:
         find_bubblewrap()
 
     def python(self) -> str:
         return python()
+
+    def test_options(self) -> tuple[str, ...]:
+        return ("-I", "-S")
 
     def search_path(self) -> str:
         return search_path()
@@ -183,13 +183,13 @@ class Bubblewrap:
         return {}
 
     @asynccontextmanager
-    async def start(self, plan: Plan) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def start(self, plan: Plan) -> AsyncIterator[Started]:
         room, limits = make_room(plan), plan.limits
         group = make_group(limits.memory, limits.processes + 2)
         try:
             process = await _start(room, plan, group)
             try:
-                yield process
+                yield Started(process)
             finally:
                 await asyncio.shield(end(process))
         finally:

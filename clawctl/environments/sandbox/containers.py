@@ -1,7 +1,7 @@
 """Containers of podman or docker, by their command lines: both take the same options, and need no library and no service of ours.
 
 Without an image, a container sees this machine's programs, read-only, as a sandbox of bubblewrap does. With one, it sees the image,
-which must have bash and Python 3.9 or newer. The root is read-only; what can be written lies in memory and is limited.
+which must have bash and Python 3.11 or newer. The root is read-only; what can be written lies in memory and is limited.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from clawctl.environments.sandbox import bubblewrap
-from clawctl.environments.sandbox.bubblewrap import CAPABILITIES, ETC, ROOTS, mode_of, new_user, package_place, python_folders
-from clawctl.environments.sandbox.plan import INSIDE, INSIDE_TEXT, TOOLS, Plan, SandboxFailed
+from clawctl.environments.sandbox.bubblewrap import CAPABILITIES, ETC, ROOTS, new_user, package_place, python_folders
+from clawctl.environments.sandbox.plan import INSIDE, INSIDE_TEXT, TOOLS, Plan, SandboxFailed, Started, mode_of
 from clawctl.environments.sandbox.seccomp import profile
 from clawctl.errors import ClawError
 
@@ -55,6 +55,8 @@ class Container:
     name: Literal["podman", "docker"]
     image: str | None = None
     build: Path | None = None
+    has_own_files: bool = True
+    is_confined: bool = True
 
     def prepare(self) -> None:
         if shutil.which(self.name) is None:
@@ -74,6 +76,9 @@ class Container:
         found = self.inspect()
         return bubblewrap.python() if found is None else found.python
 
+    def test_options(self) -> tuple[str, ...]:
+        return ("-I", "-S") if self.inspect() is None else ("-I",)
+
     def search_path(self) -> str:
         found = self.inspect()
         return bubblewrap.search_path() if found is None else f"{TOOLS}/bin:{found.path}"
@@ -88,21 +93,21 @@ class Container:
         return b"" if found is None else _files(self.name, found.id, folder)
 
     @asynccontextmanager
-    async def start(self, plan: Plan) -> AsyncIterator[asyncio.subprocess.Process]:
+    async def start(self, plan: Plan) -> AsyncIterator[Started]:
         image = self.inspect()
         name = f"clawctl-{os.getpid()}-{uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="clawctl-") as folder:
             words = [*_program(self.name), "run", "--rm", "-i", "--name", name, *self._arguments(plan, Path(folder), image)]
             process = await asyncio.create_subprocess_exec(*words, stdin=-1, stdout=-1, stderr=-1, start_new_session=True)
             try:
-                yield process
+                yield Started(process)
             finally:
                 await asyncio.shield(self._end(name, process))
 
     def _arguments(self, plan: Plan, folder: Path, image: Image | None) -> list[str]:
         limits, user = plan.limits, new_user()
         words = ["--log-driver", "none", "--hostname", "sandbox", "--read-only", "--workdir", "/", "--user", "0:0"]
-        words += ["--read-only-tmpfs=false"] if self.name == "podman" else []
+        words += ["--read-only-tmpfs=false", "--http-proxy=false"] if self.name == "podman" else []
         words += ["--network", "bridge" if limits.network else "none", "--ipc", "private", "--cap-drop", "ALL"]
         words += [f"--cap-add={name}" for name in CAPABILITIES]
         refused = folder / "seccomp.json"
@@ -117,6 +122,7 @@ class Container:
             else:
                 mode = "1777" if place == "/tmp" else "0777"
                 words += ["--tmpfs", f"{place}:rw,exec,nosuid,nodev,size={size},mode={mode}"]
+        words += ["--tmpfs", "/sys/fs/cgroup:ro,size=4k"]  # where podman leaves a folder that all can write, and groups can be read
         for source, target in self._seen(plan, folder, image, user).items():
             words += ["--volume", f"{source}:{target}:ro"]
         if plan.socket is not None:
@@ -132,7 +138,11 @@ class Container:
         seen |= {(place := package_place(name)): f"{TOOLS}/site/{place.name}" for name in plan.packages}
         fixed = {**plan.fixed, INSIDE: INSIDE_TEXT}
         if image is None:
-            folders = (Path("/usr"), *(root for root in ROOTS if root.is_dir() and not root.is_symlink()), *map(Path, python_folders()))
+            folders = (
+                Path("/usr"),
+                *(root for root in ROOTS if root.is_dir() and not root.is_symlink()),
+                *map(Path, python_folders()),
+            )
             seen |= {path: str(path) for path in (*folders, *(Path("/etc", name) for name in ETC)) if path.exists()}
             fixed |= {"/etc/passwd": f"root:x:0:0::/:/bin/sh\nagent:x:{user}:{user}::/home/agent:/bin/bash\n".encode()}
         folder.chmod(0o711)
@@ -182,7 +192,9 @@ def _must(program: str, *words: str, given: bytes | None = None, seconds: float 
     done = _call(program, *words, given=given, seconds=seconds)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()[-600:]
-        raise ClawError(f"`{program} {' '.join(words)[:120]}` failed: {said}", "run the command yourself, and repair what it names", 2)
+        raise ClawError(
+            f"`{program} {' '.join(words)[:120]}` failed: {said}", "run the command yourself, and repair what it names", 2
+        )
     return done.stdout
 
 
@@ -226,11 +238,15 @@ def _inspected(program: str, name: str) -> Image:
     variables = dict(line.partition("=")[::2] for line in config.get("Env") or [])
     path = variables.pop("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     looks = ["--network=none", "--read-only", "--cap-drop=ALL", "--ulimit=nofile=512:512", "--ulimit=nproc=64:64"]
-    search = "command -v bash >/dev/null && command -v python3 && exec python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))'"
+    search = (
+        "command -v bash >/dev/null && command -v python3 && exec python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
+    )
     done = _call(program, "run", "--rm", *looks, "--entrypoint", "/bin/sh", found["Id"], "-c", search)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()[-300:]
-        raise ClawError(f"the image {name} has no bash, or no Python 3.9: {said}".rstrip(": "), "install both in its Dockerfile", 2)
+        raise ClawError(
+            f"the image {name} has no bash, or no Python 3.11: {said}".rstrip(": "), "install both in its Dockerfile", 2
+        )
     return Image(found["Id"], done.stdout.decode().split()[0], path, variables, config.get("WorkingDir") or None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 HOME = "/home/agent"
 TOOLS = "/opt/clawctl"  # what the graded code cannot change: our programs, and packages that tests need
@@ -41,6 +41,11 @@ class Limits:
     kind: "Kind | None" = None  # what makes it; None: bubblewrap
 
 
+def mode_of(content: bytes) -> int:
+    """Of a file that nobody can change. A program can be run; what begins with `#!` must be read for that."""
+    return 0o111 if content.startswith(b"\x7fELF") else 0o555 if content.startswith(b"#!") else 0o444
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One sandbox, as `open_sandbox` is asked for it."""
@@ -60,12 +65,15 @@ class Plan:
         parts = (2, 4, 8, 16, 32, *(32 for _ in self.folders))
         return {place: max(self.limits.disk // part, 4096) for place, part in zip(places, parts, strict=True)}
 
-    def settings(self, user: int | None) -> str:
-        """Of process 1. `user`: whom the commands run as, where process 1 is root."""
+    def settings(self, user: int | None, limits_itself: bool = False, root: str | None = None) -> str:
+        """Of process 1. `user`: whom the commands run as, where process 1 is root. `limits_itself`: it sets the limits of
+        processes. `root`: the folder of a sandbox that has no namespaces."""
         limits = self.limits
-        return json.dumps(
-            {"user": user, "memory": limits.memory, "files": limits.files, "folders": list(self.writable), "seconds": limits.seconds}
-        )
+        given: dict[str, Any] = {"user": user, "memory": limits.memory, "files": limits.files, "folders": list(self.writable)}
+        given |= {"seconds": limits.seconds, "confined": root is None, "rlimits": {}}
+        if limits_itself or root is not None:  # without a user of its own, the number of processes is that of all its user has
+            given["rlimits"] = {name: value for name, value in self.rlimits().items() if root is None or name != "nproc"}
+        return json.dumps(given if root is None else {**given, "folders": []})
 
     def rlimits(self) -> dict[str, int]:
         """Of each process, by the names of setrlimit(2)."""
@@ -76,18 +84,40 @@ class Plan:
         }  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Process 1 of a sandbox. `root`: the folder of the host that stands for `/`, where there are no namespaces."""
+
+    process: asyncio.subprocess.Process
+    root: str = ""
+
+
 class Kind(Protocol):
     """What makes sandboxes. Each runs `inside.py` as process 1, and talks to it over its stdin and stdout."""
 
     @property
     def name(self) -> str: ...
 
+    @property
+    def has_own_files(self) -> bool:
+        """Whether `/app` and `/tests` of each sandbox are its own."""
+        ...
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether anything is promised."""
+        ...
+
     def prepare(self) -> None:
-        """Raises ClawError (exit code 2) where this kind cannot be used. It may take minutes: it builds an image where it has to."""
+        """Raises ClawError (exit code 2) where this kind cannot be used. Where it has to build an image, this may take minutes."""
         ...
 
     def python(self) -> str:
         """The path of the Python inside."""
+        ...
+
+    def test_options(self) -> tuple[str, ...]:
+        """Of the Python that runs tests: without `-S`, it sees the packages of its image."""
         ...
 
     def search_path(self) -> str: ...
@@ -96,7 +126,7 @@ class Kind(Protocol):
         """Variables that commands have before those of the task."""
         ...
 
-    def start(self, plan: Plan) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    def start(self, plan: Plan) -> AbstractAsyncContextManager[Started]:
         """Process 1 under its limits. All of the sandbox ends with the block. Raises ClawError and SandboxFailed."""
         ...
 

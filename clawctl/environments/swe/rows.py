@@ -105,11 +105,11 @@ def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> 
     return files_of(done.stdout)
 
 
-async def patched(files: Mapping[str, bytes], patch: str) -> dict[str, bytes]:
-    """The files after a patch. Raises ClawError if it does not fit."""
+async def patched(files: Mapping[str, bytes], patch: str, limits: Limits) -> dict[str, bytes]:
+    """The files after a patch, which a sandbox applies. Raises ClawError if it does not fit."""
     if not patch.strip():
         return dict(files)
-    async with open_sandbox() as sandbox:
+    async with open_sandbox(limits=limits) as sandbox:
         await sandbox.put(tar_of(files))
         ran = await sandbox.run(["git", "apply", "--whitespace=nowarn", "-"], given=patch.encode())
         if ran.code != 0:

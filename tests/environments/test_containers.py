@@ -16,7 +16,7 @@ from clawctl.environments.terminal.harbor import read_task, read_tasks
 from clawctl.errors import ClawError
 
 PROGRAMS = "bash sh cat ls grep mkdir rm chmod sleep head tail tr cp mv touch env true"
-IMAGE = "localhost/clawctl-tests:3"
+IMAGE = "localhost/clawctl-tests:4"
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,11 @@ def packed(tmp_path_factory: pytest.TempPathFactory, python: str) -> Path:
         for file in sorted(files):
             tar.add(file, str(file.parent.resolve() / file.name))
         version = Path(python).resolve().name
-        unused = {"test", "idlelib", "lib2to3", "tkinter", "ensurepip", "pydoc_data", "unittest", "__pycache__"}
-        tar.add(f"/usr/lib/{version}", filter=lambda entry: None if unused & set(entry.name.split("/")) else entry)
+        needed = {"collections", "ctypes", "encodings", "importlib", "json", "lib-dynload", "re"}
+        library = Path(f"/usr/lib/{version}")
+        for file in (*library.glob("*.py"), *(file for name in needed for file in library.glob(f"{name}/**/*.*"))):
+            if "__pycache__" not in file.parts:
+                tar.add(file)
         for name, text in own.items():
             path = home / "file"
             path.write_text(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clawctl.environments.sandbox import Kind, Limits, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.sandbox import Limits, Sandbox, SandboxKind, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.cgroups import make_group, remove_left
 from clawctl.environments.sandbox.inside import stays_inside
 from clawctl.environments.sandbox.kinds import read_kind
@@ -28,10 +28,10 @@ EACH = (*CONFINED, "subprocess")
 
 
 @lru_cache
-def kind_of_name(name: str) -> Kind | str:
+def kind_of_name(name: str) -> SandboxKind | str:
     """The kind, or why it cannot be used on this machine."""
 
-    async def try_it(kind: Kind) -> None:
+    async def try_it(kind: SandboxKind) -> None:
         async with open_sandbox(limits=Limits(kind=kind)) as sandbox:
             await sandbox.run("true")
 
@@ -44,7 +44,7 @@ def kind_of_name(name: str) -> Kind | str:
 
 
 @pytest.fixture
-def kind(request: pytest.FixtureRequest) -> Kind:
+def kind(request: pytest.FixtureRequest) -> SandboxKind:
     found = kind_of_name(request.param)
     if isinstance(found, str):
         pytest.skip(found)
@@ -55,7 +55,7 @@ each_kind = pytest.mark.parametrize("kind", EACH, indirect=True)
 confined = pytest.mark.parametrize("kind", CONFINED, indirect=True)  # where ending everything ends nothing of the machine
 
 
-def in_sandbox(use: Callable[[Sandbox], Awaitable[None]], limits: Limits | None = None, kind: Kind | None = None) -> None:
+def in_sandbox(use: Callable[[Sandbox], Awaitable[None]], limits: Limits | None = None, kind: SandboxKind | None = None) -> None:
     async def play() -> None:
         async with open_sandbox(limits=replace(limits or Limits(), kind=kind)) as sandbox:
             await use(sandbox)
@@ -64,12 +64,12 @@ def in_sandbox(use: Callable[[Sandbox], Awaitable[None]], limits: Limits | None 
 
 
 @confined
-def test_nothing_gets_out(kind: Kind) -> None:
+def test_nothing_gets_out(kind: SandboxKind) -> None:
     assert asyncio.run(break_out(kind)) == dict.fromkeys(ATTEMPTS, False)
 
 
 @each_kind
-def test_a_command_says_how_it_ended_and_its_output_is_cut_in_the_middle(kind: Kind) -> None:
+def test_a_command_says_how_it_ended_and_its_output_is_cut_in_the_middle(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         ran = await sandbox.run("echo one; echo two >&2; exit 3")
         assert (ran.output, ran.code, ran.timed_out) == ("one\ntwo\n", 3, False)
@@ -84,7 +84,7 @@ def test_a_command_says_how_it_ended_and_its_output_is_cut_in_the_middle(kind: K
 
 
 @confined
-def test_a_command_that_does_not_end_is_ended_and_so_is_what_it_started(kind: Kind) -> None:
+def test_a_command_that_does_not_end_is_ended_and_so_is_what_it_started(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         ran = await sandbox.run("setsid sleep 61 & sleep 62", timeout=0.3)
         assert ran.timed_out
@@ -95,7 +95,7 @@ def test_a_command_that_does_not_end_is_ended_and_so_is_what_it_started(kind: Ki
 
 
 @each_kind
-def test_a_process_in_the_background_does_not_hold_its_command_back(kind: Kind) -> None:
+def test_a_process_in_the_background_does_not_hold_its_command_back(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         ran = await sandbox.run("echo started; sleep 60 &", timeout=20)
         assert (ran.output, ran.timed_out) == ("started\n", False)
@@ -104,7 +104,7 @@ def test_a_process_in_the_background_does_not_hold_its_command_back(kind: Kind) 
 
 
 @confined
-def test_an_agent_that_ends_everything_still_has_its_sandbox(kind: Kind) -> None:
+def test_an_agent_that_ends_everything_still_has_its_sandbox(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         await sandbox.run("echo kept > file; kill -9 1; kill -9 -1")
         assert (await sandbox.run("cat file")).output == "kept\n"
@@ -113,7 +113,7 @@ def test_an_agent_that_ends_everything_still_has_its_sandbox(kind: Kind) -> None
 
 
 @confined
-def test_too_many_files_end_the_processes_that_make_them(kind: Kind) -> None:
+def test_too_many_files_end_the_processes_that_make_them(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         ran = await sandbox.run("for n in $(seq 100000); do : > $n; done", timeout=30)
         assert ran.stopped == "files"
@@ -122,7 +122,7 @@ def test_too_many_files_end_the_processes_that_make_them(kind: Kind) -> None:
 
 
 @each_kind
-def test_the_life_of_a_sandbox_ends_in_time(kind: Kind) -> None:
+def test_the_life_of_a_sandbox_ends_in_time(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         with pytest.raises(SandboxOver):
             await sandbox.run("sleep 60", timeout=60)
@@ -131,7 +131,7 @@ def test_the_life_of_a_sandbox_ends_in_time(kind: Kind) -> None:
 
 
 @each_kind
-def test_a_snapshot_is_taken_after_all_processes_have_ended_and_has_no_way_out(kind: Kind) -> None:
+def test_a_snapshot_is_taken_after_all_processes_have_ended_and_has_no_way_out(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         await sandbox.run(
             "mkdir d; echo text > d/file; ln -s d/file good; ln -s /etc/passwd bad; ln -s ../tests worse; mkfifo pipe; "
@@ -148,7 +148,7 @@ def test_a_snapshot_is_taken_after_all_processes_have_ended_and_has_no_way_out(k
 
 
 @each_kind
-def test_files_that_are_fixed_are_where_their_programs_look_for_them(kind: Kind) -> None:
+def test_files_that_are_fixed_are_where_their_programs_look_for_them(kind: SandboxKind) -> None:
     async def use() -> None:
         fixed = {
             "/opt/clawctl/read.py": b"print(open('/opt/clawctl/word').read()) if 0 else print('ran')",
@@ -165,7 +165,7 @@ def test_files_that_are_fixed_are_where_their_programs_look_for_them(kind: Kind)
 
 
 @each_kind
-def test_nothing_runs_after_a_sandbox_is_closed(kind: Kind) -> None:
+def test_nothing_runs_after_a_sandbox_is_closed(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         await sandbox.run(
             "for n in 1 2 3; do (setsid bash -c 'exec -a left-by-the-agent sleep 99' >/dev/null 2>&1 &); done; sleep 0.1"
@@ -211,7 +211,7 @@ def test_a_kind_of_sandbox_that_there_is_not_is_a_sentence(given: str | dict[str
 
 
 @each_kind
-def test_a_tar_that_leads_out_of_the_folder_is_refused(kind: Kind) -> None:
+def test_a_tar_that_leads_out_of_the_folder_is_refused(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         with pytest.raises(ValueError, match="leads out"):
             await sandbox.put(tar_of({"../tmp/file": b""}))

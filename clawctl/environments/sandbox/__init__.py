@@ -4,8 +4,9 @@ They cannot read the run directory, keys or other files of the host: they see th
 their own. They have no network unless the task asks for one. They end with the episode. Memory, processes, disk, files, output and
 time are limited. A verdict is computed in another sandbox, from a snapshot that is taken after all of their processes have ended.
 
-What makes a sandbox is a `Kind`: bubblewrap, podman, docker, apptainer, or plain processes, which confine nothing (`kinds.py`). All
-run the same process 1 (`inside.py`). `clawctl doctor` and the first use in each process try to break out (`probe.py`).
+What makes a sandbox is a `SandboxKind`: bubblewrap, podman, docker, apptainer, or plain processes, which confine nothing
+(`kinds.py`). All run the same process 1 (`inside.py`). `clawctl doctor` and the first use in each process try to break out
+(`probe.py`).
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.environments.sandbox.bubblewrap import Bubblewrap
-from clawctl.environments.sandbox.plan import HOME, TOOLS, Kind, Limits, Plan, SandboxFailed, SandboxOver
+from clawctl.environments.sandbox.plan import HOME, TOOLS, Limits, SandboxFailed, SandboxKind, SandboxOver, SandboxPlan
 
-__all__ = ["TOOLS", "Kind", "Limits", "Ran", "Sandbox", "SandboxFailed", "SandboxOver", "kind_of", "open_sandbox"]
+__all__ = ["TOOLS", "Limits", "Ran", "Sandbox", "SandboxFailed", "SandboxKind", "SandboxOver", "kind_of", "open_sandbox"]
 
 _START_S = 30.0
 _GRACE_S = 15.0  # beyond the time of a command, before the sandbox counts as broken
@@ -45,7 +46,7 @@ class Sandbox:
 
     folder: str
     limits: Limits
-    kind: Kind
+    kind: SandboxKind
     _process: asyncio.subprocess.Process
     _environment: Mapping[str, str]
     _root: str = ""  # the folder of the host that stands for "/", where there are no namespaces
@@ -162,7 +163,7 @@ async def open_sandbox(
     """
     limits = limits or Limits()
     kind = kind_of(limits)
-    plan = Plan(folder, limits, dict(fixed or {}), packages, socket, folders, see)
+    plan = SandboxPlan(folder, limits, dict(fixed or {}), packages, socket, folders, see)
     async with kind.start(plan) as started:
         environment = {"PATH": kind.search_path(), "HOME": HOME, "LANG": "C.UTF-8", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}
         sandbox = Sandbox(
@@ -172,7 +173,7 @@ async def open_sandbox(
         yield sandbox
 
 
-def kind_of(limits: Limits) -> Kind:
+def kind_of(limits: Limits) -> SandboxKind:
     return limits.kind or Bubblewrap()
 
 

@@ -10,8 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from clawctl.config.environment import environment_of_program
 from clawctl.environments.sandbox.bubblewrap import end, package_place
-from clawctl.environments.sandbox.plan import INSIDE, INSIDE_TEXT, TOOLS, Plan, Started, mode_of
+from clawctl.environments.sandbox.plan import INSIDE, INSIDE_TEXT, TOOLS, SandboxPlan, Started, mode_of
 from clawctl.environments.sandbox.seccomp import profile
 from clawctl.errors import ClawError
 
@@ -42,7 +43,7 @@ class Apptainer:
         return {}
 
     @asynccontextmanager
-    async def start(self, plan: Plan) -> AsyncIterator[Started]:
+    async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
         limits = plan.limits
         with tempfile.TemporaryDirectory(prefix="clawctl-") as made:
             folder = Path(made)
@@ -73,7 +74,7 @@ class Apptainer:
             settings = plan.settings(1000 if os.geteuid() == 0 else None, limits_itself=True)
             process = await asyncio.create_subprocess_exec(
                 "apptainer", *words, self.image, self.python(), "-I", "-S", INSIDE, settings,
-                stdin=-1, stdout=-1, stderr=-1, start_new_session=True,
+                stdin=-1, stdout=-1, stderr=-1, start_new_session=True, env=environment_of_program(),
             )  # fmt: skip
             try:
                 yield Started(process)

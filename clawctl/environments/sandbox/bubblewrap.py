@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 
 from clawctl.environments.sandbox.cgroups import ControlGroup, make_group
-from clawctl.environments.sandbox.plan import HOME, INSIDE, INSIDE_TEXT, TOOLS, Plan, SandboxFailed, Started, mode_of
+from clawctl.environments.sandbox.plan import HOME, INSIDE, INSIDE_TEXT, TOOLS, SandboxFailed, SandboxPlan, Started, mode_of
 from clawctl.environments.sandbox.seccomp import refused_calls
 from clawctl.errors import ClawError
 
@@ -69,7 +69,7 @@ def find_bubblewrap() -> str:
     return found
 
 
-def make_room(plan: Plan) -> Room:
+def make_room(plan: SandboxPlan) -> Room:
     """The room of a plan. Raises ClawError (exit code 2)."""
     user = new_user() if _is_real_root() else None
     room = Room([find_bubblewrap()], user)
@@ -183,7 +183,7 @@ class Bubblewrap:
         return {}
 
     @asynccontextmanager
-    async def start(self, plan: Plan) -> AsyncIterator[Started]:
+    async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
         room, limits = make_room(plan), plan.limits
         group = make_group(limits.memory, limits.processes + 2)
         try:
@@ -206,7 +206,7 @@ class Bubblewrap:
             raise ClawError(f"bubblewrap cannot make a sandbox here: {said}", cure)
 
 
-async def _start(room: Room, plan: Plan, group: ControlGroup | None) -> asyncio.subprocess.Process:
+async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> asyncio.subprocess.Process:
     """Start process 1 under its limits. It waits for them before its first instruction."""
     told, tells = os.pipe()
     waits, goes = os.pipe()
@@ -245,7 +245,7 @@ def _child(told: int) -> int | None:
     return None
 
 
-def _limit(pid: int, plan: Plan, group: ControlGroup | None) -> None:
+def _limit(pid: int, plan: SandboxPlan, group: ControlGroup | None) -> None:
     most = plan.rlimits()
     if group is None:  # where nothing better is to be had
         most["data" if plan.limits.reserves_memory else "as"] = plan.limits.memory

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+from clawctl.config.environment import environment_of_program
 from clawctl.environments.sandbox import bubblewrap
 from clawctl.environments.sandbox.bubblewrap import CAPABILITIES, ETC, ROOTS, new_user, package_place, python_folders
-from clawctl.environments.sandbox.plan import INSIDE, INSIDE_TEXT, TOOLS, Plan, SandboxFailed, Started, mode_of
+from clawctl.environments.sandbox.plan import INSIDE, INSIDE_TEXT, TOOLS, SandboxFailed, SandboxPlan, Started, mode_of
 from clawctl.environments.sandbox.seccomp import profile
 from clawctl.errors import ClawError
 
@@ -31,6 +32,7 @@ _END_S = 10.0
 _BUILD_S = 3600.0
 _START_PROBLEMS = ("Error", "docker:", "podman:", "time=", "Cannot connect", "permission denied", "unable to")
 _OWN_IMAGE = "localhost/clawctl-empty:1"
+_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")
 _UNIFIED = Path("/sys/fs/cgroup/unified")
 # crun refuses to run where both versions of control groups are mounted, unless it does not see the second.
 _HIDE_UNIFIED = ("unshare", "-m", "sh", "-c", f'umount {_UNIFIED}; exec "$@"', "sh")
@@ -93,18 +95,20 @@ class Container:
         return b"" if found is None else _files(self.name, found.id, folder)
 
     @asynccontextmanager
-    async def start(self, plan: Plan) -> AsyncIterator[Started]:
+    async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
         image = self.inspect()
         name = f"clawctl-{os.getpid()}-{uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="clawctl-") as folder:
             words = [*_program(self.name), "run", "--rm", "-i", "--name", name, *self._arguments(plan, Path(folder), image)]
-            process = await asyncio.create_subprocess_exec(*words, stdin=-1, stdout=-1, stderr=-1, start_new_session=True)
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=-1, stdout=-1, stderr=-1, start_new_session=True, env=environment_of_program(named=_VARIABLES)
+            )
             try:
                 yield Started(process)
             finally:
                 await asyncio.shield(self._end(name, process))
 
-    def _arguments(self, plan: Plan, folder: Path, image: Image | None) -> list[str]:
+    def _arguments(self, plan: SandboxPlan, folder: Path, image: Image | None) -> list[str]:
         limits, user = plan.limits, new_user()
         words = ["--log-driver", "none", "--hostname", "sandbox", "--read-only", "--workdir", "/", "--user", "0:0"]
         words += ["--read-only-tmpfs=false", "--http-proxy=false"] if self.name == "podman" else []
@@ -132,7 +136,7 @@ class Container:
             "-I", "-S", INSIDE, plan.settings(user),
         ]  # fmt: skip
 
-    def _seen(self, plan: Plan, folder: Path, image: Image | None, user: int) -> dict[Path, str]:
+    def _seen(self, plan: SandboxPlan, folder: Path, image: Image | None, user: int) -> dict[Path, str]:
         """Files and folders of the host, and where they appear."""
         seen = {Path(path): path for path in plan.see}
         seen |= {(place := package_place(name)): f"{TOOLS}/site/{place.name}" for name in plan.packages}
@@ -182,7 +186,10 @@ def _program(name: str) -> list[str]:
 
 def _call(program: str, *words: str, given: bytes | None = None, seconds: float = 120.0) -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run([*_program(program), *words], input=given, capture_output=True, timeout=seconds, check=False)
+        variables = environment_of_program(named=_VARIABLES)
+        return subprocess.run(
+            [*_program(program), *words], input=given, capture_output=True, timeout=seconds, check=False, env=variables
+        )
     except subprocess.TimeoutExpired as error:
         raise SandboxFailed(f"`{program} {words[0]}` did not end within {seconds:.0f} s") from error
 

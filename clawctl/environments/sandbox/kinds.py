@@ -10,7 +10,7 @@ from clawctl.config.section import Section
 from clawctl.environments.sandbox.apptainer import Apptainer
 from clawctl.environments.sandbox.bubblewrap import Bubblewrap
 from clawctl.environments.sandbox.containers import Container
-from clawctl.environments.sandbox.plan import Kind
+from clawctl.environments.sandbox.plan import SandboxKind
 from clawctl.environments.sandbox.subprocesses import GIVEN_UP, Subprocess
 from clawctl.errors import ClawError
 
@@ -20,7 +20,7 @@ class BubblewrapConfig(Section):
 
     kind: Literal["bubblewrap"]
 
-    def make(self) -> Kind:
+    def make(self) -> SandboxKind:
         return Bubblewrap()
 
 
@@ -29,7 +29,7 @@ class ContainerConfig(Section):
     image: str | None = None
     """Its name, with bash and Python 3.11 or newer. Unset: the image of the task, or this machine's programs."""
 
-    def make(self) -> Kind:
+    def make(self) -> SandboxKind:
         return Container(self.kind, self.image)
 
 
@@ -38,7 +38,7 @@ class ApptainerConfig(Section):
     image: str
     """A file or an address, with bash and Python 3.11 or newer. Never run against apptainer itself."""
 
-    def make(self) -> Kind:
+    def make(self) -> SandboxKind:
         return Apptainer(self.image)
 
 
@@ -47,7 +47,7 @@ class SubprocessConfig(Section):
     without_isolation: Literal[True]
     """Must be true: the commands of the agent may do whatever your user may."""
 
-    def make(self) -> Kind:
+    def make(self) -> SandboxKind:
         return Subprocess()
 
 
@@ -56,7 +56,7 @@ _READER: TypeAdapter[_Any] = TypeAdapter(_Any)
 _CURE = "use bubblewrap, podman, docker, {kind: podman, image: NAME}, {kind: apptainer, image: FILE}"
 
 
-def read_kind(given: str | Mapping[str, Any] | None) -> Kind:
+def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:
     """The kind of `"podman"`, or of `{"kind": "podman", "image": "python:3.12"}`, prepared. Raises ClawError (exit code 2)."""
     wanted = {"kind": given or "bubblewrap"} if given is None or isinstance(given, str) else dict(given)
     if wanted.get("kind") == "subprocess" and wanted.get("without_isolation") is not True:
@@ -72,7 +72,7 @@ def read_kind(given: str | Mapping[str, Any] | None) -> Kind:
     return kind
 
 
-def doctored() -> list[Kind]:
+def doctored() -> list[SandboxKind]:
     """The kinds that can be tried on this machine as it is: bubblewrap always, containers where their program is there."""
     containers = [Container(name) for name in ("podman", "docker") if shutil.which(name) is not None]
     return [Bubblewrap(), *containers]

@@ -38,7 +38,7 @@ class Limits:
     reserves_memory: bool = False  # programs such as node reserve much more memory than they use
     output: int = 1 << 16  # bytes of a command's output that are kept
     network: bool = False
-    kind: "Kind | None" = None  # what makes it; None: bubblewrap
+    kind: "SandboxKind | None" = None  # what makes it; None: bubblewrap
 
 
 def mode_of(content: bytes) -> int:
@@ -47,7 +47,7 @@ def mode_of(content: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SandboxPlan:
     """One sandbox, as `open_sandbox` is asked for it."""
 
     folder: str  # the working folder
@@ -92,7 +92,7 @@ class Started:
     root: str = ""
 
 
-class Kind(Protocol):
+class SandboxKind(Protocol):
     """What makes sandboxes. Each runs `inside.py` as process 1, and talks to it over its stdin and stdout."""
 
     @property
@@ -126,7 +126,7 @@ class Kind(Protocol):
         """Variables that commands have before those of the task."""
         ...
 
-    def start(self, plan: Plan) -> AbstractAsyncContextManager[Started]:
+    def start(self, plan: SandboxPlan) -> AbstractAsyncContextManager[Started]:
         """Process 1 under its limits. All of the sandbox ends with the block. Raises ClawError and SandboxFailed."""
         ...
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from clawctl.environments.sandbox import Kind, Limits, Sandbox, SandboxOver, kind_of, open_sandbox
+from clawctl.environments.sandbox import Limits, Sandbox, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.errors import ClawError
 
 ATTEMPTS = ("files", "network", "processes", "memory", "disk", "proc", "signals", "outlive", "keys", "calls")
@@ -40,7 +40,7 @@ async def ensure_tight(limits: Limits | None = None) -> None:
         raise ClawError(f"the sandbox of {kind.name} does not hold on this machine: {', '.join(escaped)}", cure)
 
 
-async def break_out(kind: Kind | None = None) -> dict[str, bool]:
+async def break_out(kind: SandboxKind | None = None) -> dict[str, bool]:
     """Whether each attempt succeeded. Takes about two seconds."""
     if kind is not None and not kind.is_confined:
         raise ValueError(f"the attempts end all processes that they can reach, and {kind.name} confines nothing")

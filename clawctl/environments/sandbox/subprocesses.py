@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from clawctl.environments.sandbox import bubblewrap
-from clawctl.environments.sandbox.plan import INSIDE, INSIDE_TEXT, TOOLS, Plan, Started, mode_of
+from clawctl.environments.sandbox.plan import INSIDE, INSIDE_TEXT, TOOLS, SandboxPlan, Started, mode_of
 from clawctl.errors import ClawError
 
 log = logging.getLogger("play")
@@ -49,7 +49,7 @@ class Subprocess:
         return {}
 
     @asynccontextmanager
-    async def start(self, plan: Plan) -> AsyncIterator[Started]:
+    async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
         if plan.see or plan.socket is not None:
             problem = (
                 "the options harness and see promise what the agent can read and reach, and a subprocess can read and reach all"

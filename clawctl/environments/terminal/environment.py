@@ -9,7 +9,7 @@ from typing import Any
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.agent import OwnAgent, ShellAgent
 from clawctl.environments.harness import make_harness
-from clawctl.environments.sandbox import SPARE_S, Kind, Sandbox, SandboxFailed, SandboxOver, kind_of, open_sandbox
+from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.environments.sandbox.containers import Container
 from clawctl.environments.sandbox.kinds import read_kind
 from clawctl.environments.sandbox.probe import ensure_tight
@@ -71,7 +71,7 @@ class Terminal:
         return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=log, example=shown)
 
 
-async def in_image(task: HarborTask, kind: Kind) -> HarborTask:
+async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
     """The task in this kind of sandbox. If it needs an image, its files and its folder are those of the image, which is built or
     pulled at its first episode. Raises ClawError."""
     if not isinstance(kind, Container) or (task.image, task.build, kind.image) == (None, None, None):

@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
-from clawctl.environments.sandbox import TOOLS, Kind, Limits, SandboxOver, kind_of, open_sandbox
+from clawctl.environments.sandbox import TOOLS, Limits, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.verdicts import Graded, inside, nothing, shortened
 
@@ -40,7 +40,7 @@ exit $missing
 """
 
 
-def programs(kind: Kind) -> dict[str, bytes]:
+def programs(kind: SandboxKind) -> dict[str, bytes]:
     """What stands first on the path of a test script."""
     python = kind.python()
     tests = f'exec {python} {" ".join(kind.test_options())} {TOOLS}/run_tests.py "$@"\n'

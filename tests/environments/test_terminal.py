@@ -154,7 +154,7 @@ def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: P
     ("settings", "told"),
     [
         ('[[steps]]\nname = "one"\n', "has several steps"),
-        ('[environment]\nos = "windows"\n', r"needs an image of its own \(os = windows\)"),
+        ('[environment]\nos = "windows"\n', r"needs os = windows"),
         ("[environment]\ngpus = 1\n", "a GPU"),
         ('[[environment.mcp_servers]]\nname = "a"\n', "MCP servers"),
         ('[agent]\ntimeout_sec = "long"\n', r"timeout_sec of \[agent\] .* is 'long' -> give seconds"),

@@ -147,9 +147,7 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * min(1.0, (step + 1) / 30, max(0.02, (steps - step) / (0.6 * steps)))
 
 
-def train(
-    model: Transformer, rows: list[Row], steps: int, batch: int, lr: float, compiled: bool, kept: Path | None = None
-) -> None:
+def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float, compiled: bool, kept: Path | None = None) -> None:
     """`steps` updates over `rows`, from the start again when they run out. With `kept`, a file, it saves its state there every 100
     steps, and continues from it."""
     body = torch.compile(model.model, dynamic=False) if compiled else model.model

@@ -182,7 +182,7 @@ def test_loss_and_gradient_do_not_depend_on_how_sequences_with_images_are_merged
     run: RunDir, vision_path: Path, turns: tuple[list[Turn], dict[str, bytes]]
 ) -> None:
     publish(run, turns, vision_path)
-    training = begin(run, vision_path, turn_bound=None, clip_grad=1e9, lr=0.0, weight_decay=0.0)
+    training = begin(run, vision_path, turn_bound=None, clip_grad=1e9, lr=1e-12, warmup_steps=0)
     batch, found = take(feed_of(run, training)), []
     merges: tuple[tuple[Merge, int], ...] = (("none", 1), ("prefix", 10_000), ("tree", 10_000), ("tree", 1))
     for merge, tokens in merges:
@@ -217,7 +217,8 @@ def test_another_picture_of_the_same_size_gives_other_logprobs(
 
 @pytest.mark.parametrize(
     ("damage", "reason", "count"),
-    [("missing", "an image is missing", 2), ("changed", "an image is damaged", 2), ("moved", "an image is not where the turn says", 1),
+    [("missing", "an image is missing", 2), ("changed", "an image is damaged", 2),
+     ("moved", "an image is not where the turn says", 1),
      ("smaller", "an image has another size for this model", 3), ("text", "images, which this trainer does not read", 3)],
 )  # fmt: skip
 def test_a_turn_whose_image_is_not_what_was_served_is_refused_with_the_reason_and_the_others_are_trained(

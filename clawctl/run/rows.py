@@ -29,6 +29,19 @@ class PromptImage(TypedDict):
     tokens: int
 
 
+def are_images(images: Any, prompt: int) -> bool:
+    """Whether `images` are images in order, within a prompt of `prompt` ids."""
+    end = 0
+    for image in images if isinstance(images, list) else [None]:
+        if not isinstance(image, dict) or not isinstance(image.get("sha256"), str):
+            return False
+        start, tokens = image.get("start"), image.get("tokens")
+        if type(start) is not int or type(tokens) is not int or start < end or tokens < 1:
+            return False
+        end = start + tokens
+    return end <= prompt
+
+
 def plain_prompt(text: str) -> Message:
     """A prompt that entered the engine as it is, without a chat template, as the one message of its conversation."""
     return {"role": "user", "content": text, "plain": True}
@@ -90,6 +103,8 @@ class Exchange:
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.completion_ids)} completion ids but {len(self.logprobs)} logprobs")
+        if self.images is not None and not are_images(self.images, len(self.prompt_ids or ())):
+            raise ValueError("images are not in the prompt")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from clawctl.environments.sandbox import Limits, Sandbox, SandboxKind, SandboxOv
 from clawctl.errors import ClawError
 
 ATTEMPTS = ("files", "network", "processes", "memory", "disk", "proc", "signals", "outlive", "keys", "calls")
-_LIMITS = Limits(seconds=60, memory=192 << 20, disk=16 << 20, files=2000, processes=24)
+_LIMITS = Limits(seconds=300, memory=192 << 20, disk=16 << 20, files=2000, processes=24)
 _INSIDE = Path(__file__).parent / "attempts.py"
 _PLACES = ("/", "/home", "/root", "/var", "/srv", "/mnt", "/run", "/etc/shadow", "/etc/machine-id", "/var/run/docker.sock")
 _tries = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[dict[str, bool]]]]()

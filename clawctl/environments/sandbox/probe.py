@@ -46,7 +46,7 @@ async def break_out(kind: SandboxKind | None = None) -> dict[str, bool]:
         raise ValueError(f"the attempts end all processes that they can reach, and {kind.name} confines nothing")
     marker = f"clawctl-{secrets.token_hex(8)}"
     os.environ[marker] = "1"
-    victim = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", "import time; time.sleep(60)", marker)
+    victim = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", "import time; time.sleep(600)", marker)
     try:
         with tempfile.TemporaryDirectory() as folder, socket.socket() as server:
             secret = Path(folder) / "secret"

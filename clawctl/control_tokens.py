@@ -70,15 +70,15 @@ class ControlTexts:
 
     def broken(self, value: Any) -> Any:
         """`value` with a space behind the first character of each control text in it: for an engine that renders by itself."""
-        found = _mapped(value, lambda text, _: self._broken(text))
-        return value if found is None else found
+        mapped = _mapped(value, lambda text, _: self._broken(text))
+        return value if mapped is None else mapped
 
     def broken_messages(self, messages: list[Message]) -> list[Message]:
         """As `broken`; the marks of the thought that an assistant's message begins with stay."""
-        found = [_mapped_message(message, lambda text, _: self._broken(text)) for message in messages]
-        if all(made is None for made in found):
+        mapped = [_mapped_message(message, lambda text, _: self._broken(text)) for message in messages]
+        if all(each is None for each in mapped):
             return messages
-        return [old if new is None else new for old, new in zip(messages, found, strict=True)]
+        return [old if new is None else new for old, new in zip(messages, mapped, strict=True)]
 
     def _broken(self, text: str) -> str:
         return self.pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
@@ -233,8 +233,8 @@ class _ControlTokens:
         return Guarded(safe, safe_tools, safe_settings, lambda text: self._encode(text, places), True)
 
     def _safe(self, value: Any, places: _Placeholders) -> Any:
-        found = _mapped(value, lambda text, key: self._guarded(text, key, places))
-        return value if found is None else found
+        mapped = _mapped(value, lambda text, key: self._guarded(text, key, places))
+        return value if mapped is None else mapped
 
     def _guarded(self, text: str, key: str, places: _Placeholders) -> str:
         if key in _NAMED and self._texts.is_core(text):
@@ -252,8 +252,8 @@ class _ControlTokens:
         """The ids of `text`, in which all control tokens are the template's, with the placeholders replaced."""
         tokenizer, marks, ids = self.build()
         marked = self._texts.pattern.sub(lambda match: marks[match[0]], text)
-        found = tokenizer.encode(places.put_back(marked), add_special_tokens=False).ids
-        return [ids.get(each, each) for each in found]
+        token_ids = tokenizer.encode(places.put_back(marked), add_special_tokens=False).ids
+        return [ids.get(each, each) for each in token_ids]
 
     def build(self) -> tuple[Any, dict[str, str], dict[int, int]]:
         """The same tokenizer with another name for each control token, the names, and its ids that differ from the real ones."""
@@ -310,14 +310,14 @@ def _mapped_message(message: Message, of: Callable[[str, str], str]) -> Message 
     templates extract or remove it."""
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, str) or not content.lstrip().startswith(_OPENS):
-        found: Message | None = _mapped(message, of)
-        return found
+        mapped: Message | None = _mapped(message, of)
+        return mapped
     opening, _, rest = content.partition(_OPENS)
     thought, closing, said = rest.partition(_CLOSES)
     kept = opening + _OPENS + of(thought, "") + closing + of(said, "")
     others = {name: value for name, value in message.items() if name != "content"}
-    found = _mapped(others, of)
-    return None if kept == content and found is None else {**(others if found is None else found), "content": kept}
+    mapped = _mapped(others, of)
+    return None if kept == content and mapped is None else {**(others if mapped is None else mapped), "content": kept}
 
 
 def _mapped(value: Any, of: Callable[[str, str], str], key: str = "") -> Any:

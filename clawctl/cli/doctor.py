@@ -13,9 +13,9 @@ def doctor() -> None:
     from clawctl.errors import ClawError
     from clawctl.printing import answers
 
-    found = asyncio.run(break_out())
-    escaped = [name for name, got_out in found.items() if got_out]
-    held = f"sandbox: holds against {', '.join(found)}"
+    results = asyncio.run(break_out())
+    escaped = [name for name, got_out in results.items() if got_out]
+    held = f"sandbox: holds against {', '.join(results)}"
     answers().print(held if not escaped else f"sandbox: DOES NOT HOLD against {', '.join(escaped)}", soft_wrap=True)
     try:
         version, reached = asyncio.run(escapes())

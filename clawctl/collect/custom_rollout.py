@@ -52,11 +52,11 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
 
 def _checked(generate: Callable[..., Any], spec: str) -> Callable[..., Generation]:
     def sample(messages: list[Message], tools: list[dict[str, Any]] | None = None, *, config: Any) -> Generation:
-        found = generate(messages, tools, config)
-        if not isinstance(found, Generation):
+        generation = generate(messages, tools, config)
+        if not isinstance(generation, Generation):
             names = ", ".join(field.name for field in fields(Generation))
-            raise ClawError(f"--generate {spec} returned {type(found).__name__}", f"return plugins.Generation({names})", 2)
-        return found
+            raise ClawError(f"--generate {spec} returned {type(generation).__name__}", f"return plugins.Generation({names})", 2)
+        return generation
 
     return sample
 

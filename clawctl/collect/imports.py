@@ -105,11 +105,11 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
 
 
 def _ids_in(run: RunDir) -> set[str]:
-    found: set[str] = set()
+    turn_ids: set[str] = set()
     for path in published(run.trajectories, ".parquet"):
         with suppress(UnreadableShard):  # for its readers to put aside
-            found.update(read_turn_ids(path))
-    return found
+            turn_ids.update(read_turn_ids(path))
+    return turn_ids
 
 
 def read_turns_of(file: Path, rating: float | None = None, privacy: PrivacyConfig | None = None) -> list[Turn]:
@@ -144,10 +144,10 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
 
 
 def _digest(*parts: bytes) -> str:
-    found = hashlib.blake2b(digest_size=9)
+    digest = hashlib.blake2b(digest_size=9)
     for part in parts:
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.hexdigest()
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
 
 
 def _turn(line: _FileTurn, turn_id: str, session_id: str, parent: str | None, at: float, rating: float | None) -> Turn:
@@ -299,12 +299,16 @@ def _preference(line: dict[str, Any]) -> list[_FileTurn]:
 
 def import_text(run: RunDir, privacy: PrivacyConfig, file: Path, rating: float | None, as_json: bool) -> None:
     """Import the turns of `file` and print counts. Raises ClawError."""
-    found = import_file(run, file, rating, privacy)
-    fates = Counter(turn.untrainable_reason for turn in found.turns).most_common()
-    count = len(found.turns)
+    imported = import_file(run, file, rating, privacy)
+    fates = Counter(turn.untrainable_reason for turn in imported.turns).most_common()
+    count = len(imported.turns)
     if as_json:
-        report = {"imported": 0 if found.before else count, "imported_before": count if found.before else 0, "fates": dict(fates)}
+        report = {
+            "imported": 0 if imported.before else count,
+            "imported_before": count if imported.before else 0,
+            "fates": dict(fates),
+        }
         sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
-    done = f"of {file} were already imported, nothing was changed" if found.before else f"imported from {file}"
+    done = f"of {file} were already imported, nothing was changed" if imported.before else f"imported from {file}"
     sys.stdout.write(f"{count} turns {done}: {', '.join(f'{number} {reason}' for reason, number in fates)}\n")

@@ -98,13 +98,13 @@ def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator
 
 def _gathered(kind: str, paths: Sequence[Path], parts: _Numbers, rows: _Numbers, schema: pa.Schema) -> pa.Table:
     """These rows of these parts, in this order. Raises UnreadableShard."""
-    found, places = [], []
+    tables, places = [], []
     pa.default_memory_pool().release_unused()  # of the piece before
     for part in np.unique(parts):
         where = np.flatnonzero(parts == part)
-        found.append(_fitted(read_shard(paths[part], kind).take(rows[where]), schema))
+        tables.append(_fitted(read_shard(paths[part], kind).take(rows[where]), schema))
         places.append(where)
-    return pa.concat_tables(found).take(np.argsort(np.concatenate(places)))
+    return pa.concat_tables(tables).take(np.argsort(np.concatenate(places)))
 
 
 def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -35,12 +35,12 @@ def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
     if not is_plain(exchange.messages) or not isinstance(answer, str) or not answer or exchange.status == "error":
         return ()
     text = _text(exchange) + answer
-    found = [Beginning("text", len(text), _digest(text))]
+    beginnings = [Beginning("text", len(text), _digest(text))]
     if exchange.prompt_ids and exchange.completion_ids:
         ids = array("i", [*exchange.prompt_ids, *exchange.completion_ids])
         parts = [ids, ids[:-1]] if exchange.finish_reason == "stop" else [ids]
-        found += [Beginning("ids", len(part.tobytes()), _digest(part.tobytes())) for part in parts]
-    return tuple(found)
+        beginnings += [Beginning("ids", len(part.tobytes()), _digest(part.tobytes())) for part in parts]
+    return tuple(beginnings)
 
 
 class PlainIndex:

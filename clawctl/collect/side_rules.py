@@ -115,16 +115,16 @@ def session_in_prompt(messages: Sequence[Message]) -> str | None:
         said += message.get("role") == "user"
         content = message.get("content")
         for text in [content] if isinstance(content, str) else [_opening(message, None)]:
-            found = _RUNTIME.search(text) if "sessionId=" in text else None
-            if found:
-                return found[1]
+            match = _RUNTIME.search(text) if "sessionId=" in text else None
+            if match:
+                return match[1]
     return None
 
 
 def without_revision(claim: str) -> str:
     """A claimed session id without its compaction count, because the conversation continues."""
-    found = _REVISION.match(claim)
-    return found[1] if found else claim
+    match = _REVISION.match(claim)
+    return match[1] if match else claim
 
 
 def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> Literal["main", "side"]:

@@ -322,13 +322,13 @@ def _sweep(run: RunDir) -> None:
 def _published(run: RunDir, after: str) -> dict[str, str | None]:
     """The published turns in shards after the stem `after`, with their parents. An unreadable shard is quarantined, and its turns
     are published again."""
-    found: dict[str, str | None] = {}
+    parents: dict[str, str | None] = {}
     for path in published(run.trajectories, ".parquet"):
         if path.stem <= after:
             continue
         try:
-            found.update(read_parents(path))
+            parents.update(read_parents(path))
         except UnreadableShard as error:
             quarantine(run, path, str(error))
             log.warning("quarantined an unreadable shard; its turns will be published again: %s", error)
-    return found
+    return parents

@@ -31,8 +31,8 @@ def _chosen(key: str, values: Mapping[str, Any]) -> Here:
     """A key whose values also have other names. A value in `values` may be a Here or Settings."""
 
     def change(value: Any) -> "Settings | Here | None":
-        found = values.get(str(value).lower().replace("-", "_"))
-        return found if found is None or isinstance(found, Here | dict) else {key: found}
+        chosen = values.get(str(value).lower().replace("-", "_"))
+        return chosen if chosen is None or isinstance(chosen, Here | dict) else {key: chosen}
 
     return Here(key, change=change)
 
@@ -292,13 +292,13 @@ def suggest(key: str, known: Sequence[str]) -> str | None:
     if (here := find_elsewhere(parts)) and here.suggestion in known and here.suggestion != key:
         return here.suggestion
     beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
-    if section and (found := get_close_matches(last, beside, n=1)):
-        return beside[found[0]]
-    if (found := get_close_matches(last, [name for name in KEYS if len(name) > 4], n=1, cutoff=0.85)) and (
-        KEYS[found[0]].suggestion in known
+    if section and (matches := get_close_matches(last, beside, n=1)):
+        return beside[matches[0]]
+    if (matches := get_close_matches(last, [name for name in KEYS if len(name) > 4], n=1, cutoff=0.85)) and (
+        KEYS[matches[0]].suggestion in known
     ):
-        return KEYS[found[0]].suggestion
+        return KEYS[matches[0]].suggestion
     ends = {name.rpartition(".")[2]: name for name in reversed(known)}
-    if found := get_close_matches(last, ends, n=1, cutoff=0.75):
-        return ends[found[0]]
+    if matches := get_close_matches(last, ends, n=1, cutoff=0.75):
+        return ends[matches[0]]
     return next(iter(get_close_matches(key, known, n=1)), None)

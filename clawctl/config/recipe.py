@@ -165,8 +165,8 @@ def lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _near(key: str) -> str:
-    found = suggest(key, known_keys(Recipe))
-    return f"; did you mean {found}?" if found else ""
+    suggestion = suggest(key, known_keys(Recipe))
+    return f"; did you mean {suggestion}?" if suggestion else ""
 
 
 def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:

@@ -39,9 +39,9 @@ class PRMJudge:
         if Path(path).is_file() or (Path(path).is_absolute() and not Path(path).is_dir()):
             raise ClawError(f"judge.prm: there is no folder {path}", _CURE, 2)
         try:
-            found = AutoConfig.from_pretrained(path, trust_remote_code=False)
-            if not any("SequenceClassification" in name or "RewardModel" in name for name in found.architectures or []):
-                raise ValueError(f"its config names {found.architectures or 'no architecture'}")
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+            if not any("SequenceClassification" in name or "RewardModel" in name for name in config.architectures or []):
+                raise ValueError(f"its config names {config.architectures or 'no architecture'}")
             self._tokenizer: Any = AutoTokenizer.from_pretrained(path, truncation_side="left", trust_remote_code=False)
             self._control = control_texts(self._tokenizer)
             self._model: Any = AutoModelForSequenceClassification.from_pretrained(path, trust_remote_code=False).eval()
@@ -52,10 +52,10 @@ class PRMJudge:
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._model.config.pad_token_id = self._tokenizer.pad_token_id
-        self._order, self._range = _scale(found, path, settings)
+        self._order, self._range = _scale(config, path, settings)
         self.name = f"{path} sequence classification"
         self._settings = settings
-        self._longest = min(getattr(found, "max_position_embeddings", None) or 2**16, self._tokenizer.model_max_length)
+        self._longest = min(getattr(config, "max_position_embeddings", None) or 2**16, self._tokenizer.model_max_length)
         self._waiting: list[tuple[TurnView, asyncio.Future[float]]] = []
         self._working: asyncio.Task[None] | None = None
         if not math.isfinite(self.scores([_TRIAL])[0]):
@@ -198,7 +198,7 @@ def _rank(label: str) -> int | None:
     numbers = [int(word) for word in words if word.lstrip("-").isdigit()]
     if len(numbers) == 1:
         return numbers[0]
-    found = {rank for rank, names in ((-1, _WORST), (0, _MIDDLE), (1, _BEST)) if names & set(words)}
-    if "not" in words or len(found) != 1:
+    ranks = {rank for rank, names in ((-1, _WORST), (0, _MIDDLE), (1, _BEST)) if names & set(words)}
+    if "not" in words or len(ranks) != 1:
         return None
-    return found.pop()
+    return ranks.pop()

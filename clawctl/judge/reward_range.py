@@ -72,19 +72,19 @@ class RewardRange:
     def _keep(self) -> None:
         if self._run is None:
             return
-        found = {**self._key, "lowest": self._lowest, "highest": self._highest}
+        record = {**self._key, "lowest": self._lowest, "highest": self._highest}
         with suppress(OSError):  # a full disk: a later worker finds it out again
-            publish_bytes(self._run.reward_range, sealed(orjson.dumps(found)))
+            publish_bytes(self._run.reward_range, sealed(orjson.dumps(record)))
 
     def _kept(self) -> bool:
         """Whether another or an earlier worker inferred the range for this version of the model."""
         if self._run is None:
             return False
         try:
-            found: Any = read_sealed(self._run.reward_range.read_bytes())
+            record: Any = read_sealed(self._run.reward_range.read_bytes())
         except (OSError, Damaged):
             return False
-        return isinstance(found, dict) and all(found.get(key) == value for key, value in self._key.items())
+        return isinstance(record, dict) and all(record.get(key) == value for key, value in self._key.items())
 
 
 def checked(given: Any, what: str) -> tuple[float, float]:

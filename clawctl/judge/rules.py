@@ -52,15 +52,15 @@ def ruled(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | N
 def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) -> Opinion | None:
     """One failed test run makes the turn bad. The turn is good if each of its calls was a test run that passed."""
     calls = _calls(turn.response)
-    found = [
+    pairs = [
         verdict(calls[made], result, tools) if (made := _id(result.get("tool_call_id"))) in calls else None for result in results
     ]
     answered = {_id(result.get("tool_call_id")) for result in results}
     if len(answered) < len(results):
         return None  # two results of one call: the client's own is not known
-    decided = [pair for pair in found if pair is not None]
+    decided = [pair for pair in pairs if pair is not None]
     failed = [pair for pair in decided if pair[1] < 0]
-    if not decided or (not failed and (len(decided) < len(found) or answered != calls.keys())):
+    if not decided or (not failed and (len(decided) < len(pairs) or answered != calls.keys())):
         return None
     name, score = failed[0] if failed else decided[0]
     return Opinion(f"{RULES}{RULES_VERSION}: {name}", float(score))

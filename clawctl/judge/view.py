@@ -112,11 +112,11 @@ def shares(lengths: Sequence[int], total: int, weights: Sequence[int]) -> list[i
 
 def _recent(messages: Sequence[Message], chars: int) -> list[str]:
     """The words of the last messages, as many as begin within the last `chars` characters."""
-    found: list[str] = []
-    while chars > 0 and len(found) < len(messages):
-        found.insert(0, _words(messages[len(messages) - 1 - len(found)]))
-        chars -= len(found[0])
-    return found
+    recent: list[str] = []
+    while chars > 0 and len(recent) < len(messages):
+        recent.insert(0, _words(messages[len(messages) - 1 - len(recent)]))
+        chars -= len(recent[0])
+    return recent
 
 
 def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain: Plain | None) -> list[str]:

@@ -151,12 +151,12 @@ class _Worker:
 
     async def _until_sure(self, stem: str, verdicts: list[Verdict]) -> None:
         """Wait until the judge's rewards of a shard are reliable. Other shards are judged meanwhile and may settle it."""
-        while found := [doubt for verdict in verdicts if (doubt := self._panel.doubt(verdict)) is not None]:
+        while doubts := [doubt for verdict in verdicts if (doubt := self._panel.doubt(verdict)) is not None]:
             if not self._doubted:
-                log.warning("%s", found[0])
+                log.warning("%s", doubts[0])
             if stem not in self._doubted:
                 self._changed.set()
-            self._doubted[stem] = len(found)
+            self._doubted[stem] = len(doubts)
             await asyncio.sleep(_LOOK_S)
         self._doubted.pop(stem, None)
         for verdict in self._uncounted.pop(stem, []):
@@ -177,7 +177,7 @@ class _Worker:
                 del self._left[stem]
 
     async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:
-        verdict = journal.found.get(turn.turn_id)
+        verdict = journal.verdicts.get(turn.turn_id)
         if verdict is None:
             async with self._in_hand:
                 verdict = await self._panel.verdict(turn)

@@ -44,12 +44,12 @@ class Launched:
     starts: int | None = None
 
     def seen(self, states: dict[str, JobState]) -> "Launched":
-        found = [states[each] for each in self.ids]
+        job_states = [states[each] for each in self.ids]
         order = ("failed", "gone", "waiting", "running", "stopped", "done")
-        worst = min(found, key=lambda state: order.index(state.phase))
-        starts = None if any(state.starts is None for state in found) else sum(state.starts or 0 for state in found)
-        count = sum(state.phase == worst.phase for state in found)
-        detail = f"{count} of {len(found)} {worst.detail}" if len(found) > 1 else worst.detail
+        worst = min(job_states, key=lambda state: order.index(state.phase))
+        starts = None if any(state.starts is None for state in job_states) else sum(state.starts or 0 for state in job_states)
+        count = sum(state.phase == worst.phase for state in job_states)
+        detail = f"{count} of {len(job_states)} {worst.detail}" if len(job_states) > 1 else worst.detail
         return Launched(self.stage, self.ids, self.needs, worst.phase, detail, starts)
 
 
@@ -109,11 +109,11 @@ class Launch:
 
 def read_launch(run: RunDir) -> Launch | None:
     """None if no jobs were submitted for this run."""
-    found = read_object(run.launch)
-    if not found:
+    record = read_object(run.launch)
+    if not record:
         return None
     try:
-        return Launch(found["id"], found["on"], [Launched(**job) for job in found["jobs"]], found["at"])
+        return Launch(record["id"], record["on"], [Launched(**job) for job in record["jobs"]], record["at"])
     except (LookupError, TypeError) as error:
         cure = "stop the jobs with the scheduler's own command, then delete the file"
         raise ClawError(f"{run.launch} cannot be read: {error}", cure) from error
@@ -228,7 +228,7 @@ def _warn_of_local_disk(root: Path) -> None:
     for line in lines:
         _, place, kind, *_ = line.split()
         mounts.append((place, kind))
-    place, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda found: len(found[0]), default=("", ""))
+    place, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", ""))
     if kind in _LOCAL:
         told = (
             f"{root} is on {kind} ({place}), which other machines usually do not see; a job that does not see it refuses to start"
@@ -242,7 +242,7 @@ def check_is_shared(run_root: Path, launch_id: str | None) -> None:
         return
     cure = "put the run directory on a filesystem that all machines mount at the same path (NFSv4, Lustre, a shared volume)"
     here = RunDir(run_root)
-    found = read_object(here.launch) if here.marker.exists() else None
-    if not found or found.get("id") != launch_id:
-        what = "another run directory of this name" if found else "no run directory"
+    record = read_object(here.launch) if here.marker.exists() else None
+    if not record or record.get("id") != launch_id:
+        what = "another run directory of this name" if record else "no run directory"
         raise ClawError(f"{socket.gethostname()} has {what} in {run_root}", cure, 2)

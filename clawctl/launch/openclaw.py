@@ -98,12 +98,12 @@ def openclaw_version(command: str) -> Version:
         done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClawError(f"{command} --version failed: {error}", cure) from error
-    found = re.search(r"\b(20\d\d)\.(\d+)\.(\d+)", done.stdout)
-    if done.returncode != 0 or found is None:
+    match = re.search(r"\b(20\d\d)\.(\d+)\.(\d+)", done.stdout)
+    if done.returncode != 0 or match is None:
         said = (done.stderr or done.stdout).strip().splitlines()
         problem = f"{command} --version prints {said[-1][:200] if said else 'nothing'!r}"
         raise ClawError(problem, "OpenClaw needs Node 24.16 or 26.1 and newer; " + cure)
-    return tuple(int(part) for part in found.groups())
+    return tuple(int(part) for part in match.groups())
 
 
 def read_config(path: Path) -> dict[str, Any]:

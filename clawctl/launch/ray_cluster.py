@@ -190,12 +190,12 @@ def _state(ray: Any, asked: Any, ready: Sequence[Any]) -> JobState:
     if asked not in ready:
         return JobState("waiting", "waits for resources, or is being started again")
     try:
-        found = ray.get(asked)
+        report = ray.get(asked)
     except ray.exceptions.RayActorError as error:
         return JobState("waiting", f"is being started again: {type(error).__name__}")
-    if found["code"] is not None:
-        return JobState("done" if found["code"] == 0 else "failed", f"ended with code {found['code']}", found["starts"])
-    return JobState("running", f"running on {found['address']}", found["starts"])
+    if report["code"] is not None:
+        return JobState("done" if report["code"] == 0 else "failed", f"ended with code {report['code']}", report["starts"])
+    return JobState("running", f"running on {report['address']}", report["starts"])
 
 
 def _connected() -> Any:

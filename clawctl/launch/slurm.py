@@ -63,10 +63,10 @@ class Slurm:
 
     def submit(self, job: Job) -> list[str]:
         done = call("sbatch", ["--parsable"], _INSTALL, self.render(job))
-        found = re.match(r"(\d+)", done.stdout)
-        if done.returncode or found is None:
+        match = re.match(r"(\d+)", done.stdout)
+        if done.returncode or match is None:
             raise _refusal(job, done.stderr or done.stdout)
-        return [found[1]]
+        return [match[1]]
 
     def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         if not ids:
@@ -116,7 +116,7 @@ def read_queue(text: str) -> dict[str, JobState]:
     for line in text.splitlines():
         job, state, restarts, where = line.split("|", 3)
         rows.setdefault(job, []).append((state, int(restarts or 0), where.strip()))
-    return {job: _joined(found) for job, found in rows.items()}
+    return {job: _joined(states) for job, states in rows.items()}
 
 
 _FIRST: tuple[Phase, ...] = ("failed", "running", "waiting", "stopped", "done")

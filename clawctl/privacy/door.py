@@ -80,8 +80,8 @@ def _tell(done: Forgotten, as_json: bool) -> None:
         print_json(asdict(done))
         return
     table = Table(title="would be forgotten" if done.dry_run else "forgotten", show_header=False)
-    for what, found in _lines(done).items():
-        table.add_row(what, one_line(found, 400))
+    for what, line in _lines(done).items():
+        table.add_row(what, one_line(line, 400))
     answers().print(table)
 
 

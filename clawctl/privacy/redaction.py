@@ -160,28 +160,28 @@ class Redactor:
             raise RedactionFailed(f"redaction failed with {type(error).__name__}") from None
 
     def _exchange(self, exchange: Exchange, unwritten: Any) -> Exchange:
-        found: dict[str, Counter[str]] = {}
+        hits: dict[str, Counter[str]] = {}
         let_through: set[str] = set()
-        tools = None if exchange.tools is None else self._static(exchange.tools, TOOLS, exchange, found, let_through)
+        tools = None if exchange.tools is None else self._static(exchange.tools, TOOLS, exchange, hits, let_through)
         messages = [
-            self._static(message, SYSTEM, exchange, found, let_through)
+            self._static(message, SYSTEM, exchange, hits, let_through)
             if message.get("role") in _SYSTEM_ROLES
-            else self._at(message, "the conversation", found)
+            else self._at(message, "the conversation", hits)
             for message in exchange.messages
         ]
-        response = None if exchange.response is None else self._at(exchange.response, "the answer", found)
-        claims = {key: self._at({key: value}, "what the client claims", found) for key, value in exchange.hints.items()}
-        model = self._at(exchange.model, "the name of the model", found)
-        clean_unwritten = self._at(unwritten, "the settings of the template", found)
-        told = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
+        response = None if exchange.response is None else self._at(exchange.response, "the answer", hits)
+        claims = {key: self._at({key: value}, "what the client claims", hits) for key, value in exchange.hints.items()}
+        model = self._at(exchange.model, "the name of the model", hits)
+        clean_unwritten = self._at(unwritten, "the settings of the template", hits)
+        changed = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
         suspect = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
         hints = {key: self._instead(key, value) if key in suspect else value for key, value in exchange.hints.items()}
         if suspect <= _NAMES:  # they group requests and are no part of the prompt
             exchange = replace(exchange, hints=hints) if suspect else exchange
-        if told or hints != exchange.hints or clean_unwritten != unwritten or self._ids_tell(exchange, found, let_through):
+        if changed or hints != exchange.hints or clean_unwritten != unwritten or self._ids_tell(exchange, hits, let_through):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
-                completion_ids=None, logprobs=None, allowed=None, untrainable_reason=REDACTED, redacted_by=_named_first(found),
+                completion_ids=None, logprobs=None, allowed=None, untrainable_reason=REDACTED, redacted_by=_named_first(hits),
             )  # fmt: skip
         if response is None and exchange.completion_ids:  # tokens of an answer whose text nobody has looked through
             return replace(exchange, completion_ids=None, logprobs=None, allowed=None)
@@ -193,15 +193,15 @@ class Redactor:
             return None
         return f"redacted-{blake2b(value.encode(errors='replace'), key=self._salt, digest_size=12).hexdigest()}"
 
-    def _at(self, value: Any, place: str, found: dict[str, Counter[str]]) -> Any:
+    def _at(self, value: Any, place: str, hits: dict[str, Counter[str]]) -> Any:
         """`value` redacted; the rules that found something in it are noted under `place`."""
         self._at_work.rules = Counter()
         clean = self._known(value)
         if self._at_work.rules:
-            found.setdefault(place, Counter()).update(self._at_work.rules)
+            hits.setdefault(place, Counter()).update(self._at_work.rules)
         return clean
 
-    def _static(self, value: Any, place: str, exchange: Exchange, found: dict[str, Counter[str]], let_through: set[str]) -> Any:
+    def _static(self, value: Any, place: str, exchange: Exchange, hits: dict[str, Counter[str]], let_through: set[str]) -> Any:
         """As `_at`, without what is certainly no secret (`static_text.py`). What was let through is added to `let_through`."""
         self._at_work.rules = Counter()
         if self._known(value) == value:
@@ -217,7 +217,7 @@ class Redactor:
         clean, rules, harmless = self._static_seen[digest]
         let_through |= harmless
         if rules:
-            found.setdefault(place, Counter()).update(rules)
+            hits.setdefault(place, Counter()).update(rules)
         return clean
 
     def _looked_through(self, value: Any, static: StaticText) -> tuple[Any, Counter[str], set[str]]:
@@ -227,14 +227,14 @@ class Redactor:
         finally:
             self._at_work.static = None
 
-    def _ids_tell(self, exchange: Exchange, found: dict[str, Counter[str]], let_through: set[str]) -> bool:
+    def _ids_tell(self, exchange: Exchange, hits: dict[str, Counter[str]], let_through: set[str]) -> bool:
         self._at_work.rules, self._at_work.let_through = Counter(), let_through
         try:
             tell = self.told_by_ids(exchange)
         finally:
             self._at_work.let_through = set()
         if tell:
-            found["the token ids"] = self._at_work.rules
+            hits["the token ids"] = self._at_work.rules
         return tell
 
     def messages(self, messages: list[Message]) -> list[Message]:
@@ -356,19 +356,19 @@ class Redactor:
         if len(text) < _SHORTEST:
             return []
         if len(text) <= _PIECE + _OVERLAP:
-            found = list(self._found(text))
+            spans = list(self._found(text))
         else:
-            found = [span for start in range(0, len(text), _PIECE) for span in self._found_from(text, start)]
-        if not found:
+            spans = [span for start in range(0, len(text), _PIECE) for span in self._found_from(text, start)]
+        if not spans:
             return []
-        secret = [span for span in found if not self._lets_through(text, span)]
+        secret = [span for span in spans if not self._lets_through(text, span)]
         self._at_work.rules.update(span.rule for span in secret)
         return _merged(sorted(secret, key=lambda span: span.start)) if secret else []
 
     def _lets_through(self, text: str, span: Span) -> bool:
-        found = text[span.start : span.end]
-        value = found.strip(PUNCTUATION)
-        if not self._not_secrets.isdisjoint((found, value)) or value in self._at_work.let_through:
+        secret = text[span.start : span.end]
+        value = secret.strip(PUNCTUATION)
+        if not self._not_secrets.isdisjoint((secret, value)) or value in self._at_work.let_through:
             return True
         return self._at_work.static is not None and self._at_work.static.lets_through(text, span)
 
@@ -409,9 +409,9 @@ class Redactor:
                     yield Span(start, end, first.kind, first.rule)
 
 
-def _named_first(found: dict[str, Counter[str]]) -> str | None:
+def _named_first(hits: dict[str, Counter[str]]) -> str | None:
     """The rule that found most in the first place where something was found."""
-    return next((f"{rules.most_common(1)[0][0]}, in {place}" for place, rules in found.items() if rules), None)
+    return next((f"{rules.most_common(1)[0][0]}, in {place}" for place, rules in hits.items() if rules), None)
 
 
 def _back(view: View, span: Span, offset: int) -> Span:

@@ -105,5 +105,5 @@ class DoneWith:
             return False
         newest = turn["feedback"] if rating is None else rating.rating
         judged = None if late is not None and late.decides else verdict["reward"]
-        found = worth(newest, turn["outcome_reward"], verdict["judge"], judged, turn["step_reward"])
-        return found.counts(self._recipe.train.credit != "reward") or bool(verdict["hint"])
+        value = worth(newest, turn["outcome_reward"], verdict["judge"], judged, turn["step_reward"])
+        return value.counts(self._recipe.train.credit != "reward") or bool(verdict["hint"])

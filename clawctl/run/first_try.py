@@ -36,14 +36,14 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
     """
     if not (run.version_folder(0) / "policy.json").exists():
         return
-    found = read_policy(run, 0).base_model
-    if found == model:
+    first = read_policy(run, 0).base_model
+    if first == model:
         return
     if begins and not is_bound(run):
         _let_go(run)
         return
     raise ClawError(
-        f"{run.root} was created for the model {found!r}, but the recipe names {model!r}", "use another --run for another model", 2
+        f"{run.root} was created for the model {first!r}, but the recipe names {model!r}", "use another --run for another model", 2
     )
 
 

@@ -132,11 +132,11 @@ class KeyRing:
         if len(given) > _LONGEST_KEY:
             return None
         self._look()
-        found = None
+        owner = None
         for key in self._keys:
             if hmac.compare_digest(_digest(key.salt, given), key.digest):
-                found = key.name
-        return found
+                owner = key.name
+        return owner
 
     def _look(self) -> None:
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:

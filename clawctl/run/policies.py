@@ -65,10 +65,10 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
     base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time())
     if not run.version_folder(0).exists():
         publish_policy(run, base, lambda folder: None)
-    found = read_policy(run, 0).base_model
-    if found != base_model:
+    recorded = read_policy(run, 0).base_model
+    if recorded != base_model:
         raise ClawError(
-            f"{run.root} was created for the model {found!r}, but the recipe names {base_model!r}",
+            f"{run.root} was created for the model {recorded!r}, but the recipe names {base_model!r}",
             "use another --run for another model",
             2,
         )
@@ -132,8 +132,8 @@ def check_harmless(folder: Path) -> None:
             raise Damaged(f"{file.name} could run code")
     for name, keys in (("config.json", ("auto_map",)), ("adapter_config.json", ("megatron_config",))):
         config = orjson.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
-        if found := [key for key in keys if config.get(key)]:
-            raise Damaged(f"{name} names code: {found[0]}")
+        if code_keys := [key for key in keys if config.get(key)]:
+            raise Damaged(f"{name} names code: {code_keys[0]}")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         for name in set(orjson.loads(index.read_bytes())["weight_map"].values()):

@@ -36,14 +36,14 @@ def capability_in(scope: Scope) -> tuple[str | None, Scope]:
 
 def opened(secret: bytes, given: str, api: str) -> Capability:
     """The episode that a capability opens for a route. Raises Refusal."""
-    found = read_capability(secret, given)
-    if found is None:
+    capability = read_capability(secret, given)
+    if capability is None:
         raise Refusal(401, "this is not the address of an episode of this run", code="invalid_episode")
     if api not in OPEN_TO_EPISODES:
         raise Refusal(403, "the address of an episode opens model calls only", code="not_in_an_episode")
-    if time.time() >= found.expires_at:
+    if time.time() >= capability.expires_at:
         raise Refusal(403, "this episode is over: its deadline has passed", code="episode_over")
-    return found
+    return capability
 
 
 def is_capability(key: str) -> bool:

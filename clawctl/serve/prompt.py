@@ -84,11 +84,11 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
     plain = safe.encode(text)
     ids, spliced, unspliced = plain, 0 if splicing else None, None
     if splicing and ask.answers and settings["add_generation_prompt"]:
-        found = _splice(tokenizer, messages, asked, text, ask.answers, safe)
-        if found is None:
+        splicing_result = _splice(tokenizer, messages, asked, text, ask.answers, safe)
+        if splicing_result is None:
             unspliced = UNCERTAIN
-        elif found[0] != plain:
-            ids, spliced = found
+        elif splicing_result[0] != plain:
+            ids, spliced = splicing_result
     moved = _roles(messages) != _roles(ask.messages)
     rendered = later_system_as_user(ask.messages) if moved else ask.messages
     adapted = [LATER_SYSTEM] * moved + [TOOLS_UNSHOWN] * ask.bars_calls
@@ -124,8 +124,8 @@ def _apply_continued(tokenizer: Any, messages: list[Message], asked: dict[str, A
     message is rendered as a mark, so that the template cannot change the ends of its text."""
     mark, last = secrets.token_hex(12), messages[-1]
     rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], asked)
-    before, found, _ = text.rpartition(mark)
-    if not found:
+    before, separator, _ = text.rpartition(mark)
+    if not separator:
         raise ValueError("the template does not show the last message")
     if last["content"].lstrip().startswith(THINK):
         before = _EMPTY_THOUGHT.sub("", before)

@@ -45,8 +45,8 @@ class Recent:
             return ask
         newest = list(zip(places, sent, strict=True))[-_MOST_PLACES:]
         most = max(1, _MOST_CANDIDATES // max(1, len(newest)))
-        found = {i: candidates for i, message in newest if (candidates := answers.find(message, most))}
-        return replace(ask, answers=found) if found else ask
+        known = {i: candidates for i, message in newest if (candidates := answers.find(message, most))}
+        return replace(ask, answers=known) if known else ask
 
 
 @dataclass(slots=True)
@@ -101,8 +101,8 @@ class _Answers:
 def _handles(message: Message) -> set[str]:
     calls = message.get("tool_calls")
     ids = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    found = {exchange for each in ids if (exchange := exchange_of(each))}
-    return found | {message["handle"]} if isinstance(message.get("handle"), str) else found
+    handles = {exchange for each in ids if (exchange := exchange_of(each))}
+    return handles | {message["handle"]} if isinstance(message.get("handle"), str) else handles
 
 
 def digest(message: Message) -> bytes | None:

@@ -59,7 +59,7 @@ class StoredResponses:
         if len(names) > _MOST_REFERENCES or sum(map(_is_reference, given)) > _MOST_REFERENCES:
             raise Refusal(400, f"'input' may hold at most {_MOST_REFERENCES} item references", "input")
         responses = {f"resp{exchange_of(name)}" for name in names}  # each is read once, however many of its items are named
-        kept = [found for name in responses if (found := self._find(key, name)) is not None]
+        kept = [response for name in responses if (response := self._find(key, name)) is not None]
         if sum(len(each.response) for each in kept) > _MOST_REFERRED:
             raise Refusal(
                 400, "'input' refers to more than 8 MB of earlier responses: use previous_response_id for the last one", "input"

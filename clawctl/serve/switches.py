@@ -31,7 +31,7 @@ def switches(template: str | Mapping[str, str]) -> frozenset[str] | None:
     """
     if isinstance(template, Mapping):  # one for each use: "default", "tool_use"
         each = [switches(text) for text in template.values()]
-        return frozenset().union(*(found for found in each if found is not None)) if all(f is not None for f in each) else None
+        return frozenset().union(*(names for names in each if names is not None)) if all(f is not None for f in each) else None
     try:
         tree = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
     except jinja2.TemplateError:

@@ -64,14 +64,14 @@ class Versions:
 
     async def pinned(self, model: str) -> int | None:
         """The version that `NAME@3` names; None for `NAME`, the live policy. Raises Refusal if it is not published."""
-        found = _PINNED.search(model)
-        if found is None:
+        match = _PINNED.search(model)
+        if match is None:
             return None
-        known = len(found[1]) <= _LONGEST_NUMBER and int(found[1]) in await asyncio.to_thread(list_versions, self._run)
+        known = len(match[1]) <= _LONGEST_NUMBER and int(match[1]) in await asyncio.to_thread(list_versions, self._run)
         if not known:
-            named = found[1][:_LONGEST_NUMBER]
+            named = match[1][:_LONGEST_NUMBER]
             raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
-        return int(found[1])
+        return int(match[1])
 
     async def between_swaps(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`, done while no version goes live."""

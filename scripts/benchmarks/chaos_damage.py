@@ -244,7 +244,7 @@ READERS: dict[str, Reader] = {
     "collect.json": lambda run: Position(run).start and [Position(run).shards_after, sorted(Position(run).start.values())],
     "trajectories/a.parquet": lambda run: read_turns(run.trajectories / "a.parquet"),
     "verdicts/a.parquet": lambda run: read_verdicts(run.verdicts / "a.parquet"),
-    "verdicts/b.jsonl": lambda run: [asdict(found) for found in Journal(run, "b", ["x0", "x1", "x2"]).found.values()],
+    "verdicts/b.jsonl": lambda run: [asdict(found) for found in Journal(run, "b", ["x0", "x1", "x2"]).verdicts.values()],
     "policies/2/policy.json": _policy,
     "policies/2/model.safetensors": _policy,
     "policies/2/READY": _policy,

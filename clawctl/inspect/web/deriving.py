@@ -42,8 +42,8 @@ def sessions_of(seen: Seen, rows: Sequence[Row]) -> list[dict[str, Any]]:
 def first_turn(seen: Seen, session: dict[str, Any]) -> str:
     """The first turn of a conversation: the first main turn, if there is one."""
     rows = seen.of_session[session["session"], session["user"]]
-    found: str = next((row for row in rows if row.turn["kind"] == "main"), rows[0]).turn["turn_id"]
-    return found
+    turn_id: str = next((row for row in rows if row.turn["kind"] == "main"), rows[0]).turn["turn_id"]
+    return turn_id
 
 
 def _choices(seen: Seen) -> dict[str, list[tuple[Any, int]]]:
@@ -60,13 +60,13 @@ def _choices(seen: Seen) -> dict[str, list[tuple[Any, int]]]:
 def as_conversation(seen: Seen, rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The turns as a reader follows them. What came back is left out if the next turn on the page shows it as its request."""
     shown = {row.turn["turn_id"] for row in rows}
-    found = []
+    conversation = []
     for place, row in enumerate(rows):
         turn_id, text = row.turn["turn_id"], texts.get(row.turn["turn_id"])
         after = [child for child in seen.children.get(turn_id, ()) if child in shown]
         before = row.turn["parent_turn_id"]
         messages = (text or {}).get("messages") or []
-        found.append({
+        conversation.append({
             "row": row,
             "missing": text is None,
             "asked": request_of(messages) if _is_root(messages) else _newest(messages),
@@ -79,7 +79,7 @@ def as_conversation(seen: Seen, rows: Sequence[Row], texts: dict[str, dict[str, 
             "forks": before is not None and not (place and rows[place - 1].turn["turn_id"] == before),
             "parent": before,
         })  # fmt: skip
-    return found
+    return conversation
 
 
 def _is_root(messages: Sequence[Any]) -> bool:
@@ -107,7 +107,7 @@ _ASKED = ("prompt", "asked", "request", "messages", "conversation", "question")
 
 def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dict[str, Any]]:
     """Tasks that two versions answered: from the comparisons of the newer one, and from the examples that both records have."""
-    found = []
+    pairs = []
     seen = set()
     for one in comparisons(new):
         if one["against"] != against or one.get("task_id") in seen:
@@ -120,7 +120,7 @@ def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dic
                 asked = next((detail[name] for name in _ASKED if name in detail), one.get("task_id"))
                 score = {"new": [f"{one['candidate']:g}"], "old": [f"{one['reference']:g}"]}
                 words = {side: {"reply": _words(value), "scores": score[side]} for side, value in sides.items()}
-                found.append({"task": str(one.get("task_id")), "asked": _words(asked), **words})
+                pairs.append({"task": str(one.get("task_id")), "asked": _words(asked), **words})
     earlier = examples_of(old)
     for task, example in examples_of(new).items():
         if task in earlier:
@@ -128,8 +128,8 @@ def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dic
                 side: {"reply": str(of.get("reply", "")), "scores": scores_of(of)}
                 for side, of in (("new", example), ("old", earlier[task]))
             }
-            found.append({"task": task, "asked": str(example.get("prompt", task)), **words})
-    return found
+            pairs.append({"task": task, "asked": str(example.get("prompt", task)), **words})
+    return pairs
 
 
 def _words(value: Any) -> str:
@@ -141,21 +141,21 @@ def _words(value: Any) -> str:
 
 def _judge_numbers(seen: Seen) -> dict[str, Any]:
     judges: dict[str, Counter[str]] = {}
-    votes = Counter[str]()
+    kinds_of_vote = Counter[str]()
     queue = []
     for row in seen.rows:
         if row.verdict is None or row.verdict["judge"] is None:
             continue
-        found = row.verdict["votes"] or []
-        if found or row.verdict["reward"] is not None:
+        votes = row.verdict["votes"] or []
+        if votes or row.verdict["reward"] is not None:
             judges.setdefault(row.verdict["judge"], Counter())[opinion(row)] += 1
-        if found:
+        if votes:
             unsure = uncertainty(row)
-            votes["no valid vote" if all(vote is None for vote in found) else "divided" if unsure else "unanimous"] += 1
+            kinds_of_vote["no valid vote" if all(vote is None for vote in votes) else "divided" if unsure else "unanimous"] += 1
             if unsure > 0:
                 queue.append((unsure, row))
     queue.sort(key=lambda one: (-one[0], -one[1].turn["created_at"]))
-    return {"agreement": agreement(seen.rows), "judges": judges, "votes": votes, "queue": [row for _, row in queue]}
+    return {"agreement": agreement(seen.rows), "judges": judges, "votes": kinds_of_vote, "queue": [row for _, row in queue]}
 
 
 def _environments(seen: Seen) -> dict[str, Any]:

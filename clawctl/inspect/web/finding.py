@@ -80,10 +80,10 @@ class Filter:
 
 def matching(rows: Iterable[Row], wanted: Filter, among: set[str] | None = None) -> list[Row]:
     """The rows of a filter, in their order. `among`: the turns that contain its words."""
-    found = list(rows) if among is None else [row for row in rows if row.turn["turn_id"] in among]
+    matches = list(rows) if among is None else [row for row in rows if row.turn["turn_id"] in among]
     for test in wanted.tests():
-        found = [row for row in found if test(row)]
-    return found
+        matches = [row for row in matches if test(row)]
+    return matches
 
 
 def fate(row: Row) -> str:
@@ -103,8 +103,8 @@ def rating_of(row: Row) -> float | None:
     """The rating of its user or of the person who runs this; None without one."""
     if row.rating is not None:
         return row.rating.rating
-    found = row.turn["feedback"]
-    return float(found) if found is not None else None
+    rating = row.turn["feedback"]
+    return float(rating) if rating is not None else None
 
 
 def judged_reward(row: Row) -> float | None:

@@ -53,13 +53,13 @@ class Seen:
 
     def once(self, name: Any, make: Callable[[], T]) -> T:
         """What `make` returns, computed once for each name as long as the rows stay the same."""
-        found = self.derived.get(name, self)
-        if found is self:
-            found = make()
+        value = self.derived.get(name, self)
+        if value is self:
+            value = make()
             if len(self.derived) >= _MOST_DERIVED:
                 self.derived.clear()
-            self.derived[name] = found
-        return found  # type: ignore[no-any-return]
+            self.derived[name] = value
+        return value  # type: ignore[no-any-return]
 
 
 class FollowedRun:

@@ -187,16 +187,18 @@ class Pages:
         problems: list[str] = []
         turn_id = row.turn["turn_id"]
         record = read_record(self._run, row.step, turn_id, problems) if row.step is not None else None
-        step = next((found for found in read_lines(self._run.steps, problems) if found.get("step") == row.step), None)
+        step = next(
+            (explanation for explanation in read_lines(self._run.steps, problems) if explanation.get("step") == row.step), None
+        )
         text = self._following.texts([turn_id]).get(turn_id)
         whole = replace(row, turn={**row.turn, **(text or {"messages": [], "response": None, "next_state": None})})
-        found = explain(whole, record, step)
+        explanation = explain(whole, record, step)
         tokens = coloured(record, token_texts(self._run, record["completion_ids"]), request.query_params) if record else None
         return self._page(
             "turn.html",
             "/conversations",
             row=row,
-            found=found,
+            explanation=explanation,
             tokens=tokens,
             problems=problems,
             limit=_SHOWN,
@@ -245,7 +247,7 @@ class Pages:
         seen, policy = self._following.seen, self._policy(request, "n")
         problems: list[str] = []
         record = read_eval(self._run, policy["version"], problems)
-        step = next((found for found in read_lines(self._run.steps, problems) if found.get("step") == policy["step"]), None)
+        step = next((step for step in read_lines(self._run.steps, problems) if step.get("step") == policy["step"]), None)
         rate = derived(seen, "rates").get(policy["version"])
         return self._page(
             "version.html",
@@ -295,14 +297,14 @@ class Pages:
 
     def judge(self, request: Request) -> Response:
         seen, page = self._following.seen, _page_number(request.query_params)
-        found = derived(seen, "judge")
-        queue = [row for row in found["queue"] if row.turn["turn_id"] not in self._following.labels]
+        judgements = derived(seen, "judge")
+        queue = [row for row in judgements["queue"] if row.turn["turn_id"] not in self._following.labels]
         shown = queue[(page - 1) * _QUEUE : page * _QUEUE]
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
         return self._page(
             "judge.html",
             "/judge",
-            **{**found, "queue": as_conversation(seen, shown, texts)},
+            **{**judgements, "queue": as_conversation(seen, shown, texts)},
             waiting=len(queue),
             page=page,
             pages=-(-len(queue) // _QUEUE),
@@ -312,15 +314,15 @@ class Pages:
 
     def environments(self, request: Request) -> Response:
         seen = self._following.seen
-        found = derived(seen, "environments")
+        environments = derived(seen, "environments")
         page = _page_number(request.query_params)
         return self._page(
             "environments.html",
             "/environments",
-            **{**found, "tasks": found["tasks"][(page - 1) * _PER_PAGE : page * _PER_PAGE]},
+            **{**environments, "tasks": environments["tasks"][(page - 1) * _PER_PAGE : page * _PER_PAGE]},
             page=page,
-            pages=-(-len(found["tasks"]) // _PER_PAGE),
-            count=len(found["tasks"]),
+            pages=-(-len(environments["tasks"]) // _PER_PAGE),
+            count=len(environments["tasks"]),
             plans=seen.plans[::-1][:_PER_PAGE],
             metrics=metrics_of(seen.policies),
             policies=seen.policies,
@@ -436,10 +438,10 @@ class Pages:
 
     def _policy(self, request: Request, name: str) -> dict[str, Any]:
         version = _number(request.query_params.get(name), None)
-        found = next((row for row in self._following.seen.policies if row["version"] == version), None)
-        if found is None:
+        policy = next((row for row in self._following.seen.policies if row["version"] == version), None)
+        if policy is None:
             raise HTTPException(404, "there is no such version")
-        return found
+        return policy
 
 
 def _number(text: Any, default: Any) -> Any:

@@ -77,28 +77,28 @@ class TurnWords:
 
     def titles(self, wanted: Mapping[str, Path], stamps: Stamps) -> dict[str, str]:
         """The first words of conversations by their first turn, given the shard of each."""
-        found = {}
+        titles = {}
         for turn_id, path in wanted.items():
             shard = self._shard(path, stamps) if path in stamps else None
             if shard is not None:
                 text = shard.titles.get(turn_id) or shard.texts[shard.places[turn_id]].as_py()[:_TITLE]
-                found[turn_id] = text
-        return found
+                titles[turn_id] = text
+        return titles
 
     def search(self, text: str, stamps: Stamps, after: str | None = None) -> Search:
         """Turns whose words contain `text`, newest shards first, for a limited time. Capitals count if there are any in `text`."""
         deadline = time.monotonic() + _PATIENCE_S
         order = [path for path in sorted(stamps, reverse=True) if after is None or path.stem < after]
-        found: set[str] = set()
+        turn_ids: set[str] = set()
         ignore_case = text == text.lower()
         for number, path in enumerate(order):
             if number and time.monotonic() > deadline:
-                return Search(found, len(order) - number, order[number - 1].stem)
+                return Search(turn_ids, len(order) - number, order[number - 1].stem)
             shard = self._shard(path, stamps)
             if shard is not None:
                 hits = pc.match_substring(shard.texts, text, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
-                found.update(turn_id for turn_id, place in shard.places.items() if hits[place])
-        return Search(found, 0, None)
+                turn_ids.update(turn_id for turn_id, place in shard.places.items() if hits[place])
+        return Search(turn_ids, 0, None)
 
 
 def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:

@@ -96,8 +96,8 @@ def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
         return
     if _SEALED.match(text, named.end) and "encryptedData" in text[max(0, named.begin - 4000) : named.begin]:
         return
-    if found := _assigned(text, named.begin, named.end, named.name, named.kind):
-        yield found
+    if span := _assigned(text, named.begin, named.end, named.name, named.kind):
+        yield span
     elif named.kind != "part":
         yield from _near(text, lower, named.begin, named.end, named.name, named.kind)
 
@@ -107,8 +107,12 @@ _NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|a
 
 
 def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
-    if text.startswith("%", end) and (found := _ENCODED.match(text, end)) and is_secret_under(name, unquote(found["value"]), True):
-        return Span(*found.span("value"), "password")
+    if (
+        text.startswith("%", end)
+        and (encoded := _ENCODED.match(text, end))
+        and is_secret_under(name, unquote(encoded["value"]), True)
+    ):
+        return Span(*encoded.span("value"), "password")
     for pattern in (_ASSIGN, _PAIR):
         match = pattern.match(text, end)
         if match is None:

@@ -179,9 +179,11 @@ class _Region:
         self.words = list(_words(self.text, self.start, self.end))
         self._starts = [word.start for word in self.words]
         self._ends = [word.end for word in self.words]
-        found = [(match.start(), match.end(), bool(match["keys"])) for match in _CODE.finditer(self.text, self.start, self.end)]
-        found += self._spoken()
-        for start, end, on_keypad in sorted(found):
+        candidates = [
+            (match.start(), match.end(), bool(match["keys"])) for match in _CODE.finditer(self.text, self.start, self.end)
+        ]
+        candidates += self._spoken()
+        for start, end, on_keypad in sorted(candidates):
             if start >= self.last and self._is_code(start, end, on_keypad):
                 self.last = end
                 yield Span(start, end, "password")

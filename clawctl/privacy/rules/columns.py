@@ -106,11 +106,11 @@ def in_columns(piece: Text) -> Iterator[Span]:
     if "\n" not in text:
         return
     yield from in_selected(piece)
-    found = [] if _HEADS.absent(piece) else _HEADS.places(piece)
+    positions = [] if _HEADS.absent(piece) else _HEADS.places(piece)
     if piece.beyond:
-        found += [at for word in _HEADS_BEYOND for at in places(piece.lower, word)]
+        positions += [at for word in _HEADS_BEYOND for at in places(piece.lower, word)]
     seen: set[int] = set()
-    for at in found:
+    for at in positions:
         begin = text.rfind("\n", max(0, at - 400), at) + 1
         if begin in seen or at - begin >= 400:
             continue
@@ -230,11 +230,11 @@ def _cells(row: str, mark: str) -> list[tuple[int, str]]:
 def in_backup_codes(piece: Text) -> Iterator[Span]:
     """All codes of a list below `backup codes`, in one column or several, with numbers before them or without."""
     text = piece.text
-    found = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
+    positions = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
     if piece.beyond:
-        found += [at for word in _BACKUP_BEYOND for at in places(piece.lower, word)]
+        positions += [at for word in _BACKUP_BEYOND for at in places(piece.lower, word)]
     done = -1
-    for at in sorted(found):
+    for at in sorted(positions):
         heading = _BACKUP.match(text, at) if at >= done else None
         if heading is None:
             continue
@@ -263,8 +263,8 @@ def in_backup_codes(piece: Text) -> Iterator[Span]:
 
 def _codes_of(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """The codes of a line that holds little else."""
-    found = [
+    codes = [
         match.span("code") for match in _CODE.finditer(text, start, end) if DIGIT.search(match["code"]) or "-" in match["code"]
     ]
-    rest = sum(map(str.isalpha, text[start:end])) - sum(map(str.isalpha, "".join(text[first:last] for first, last in found)))
-    return found if rest <= 12 + 2 * len(found) else []
+    rest = sum(map(str.isalpha, text[start:end])) - sum(map(str.isalpha, "".join(text[first:last] for first, last in codes)))
+    return codes if rest <= 12 + 2 * len(codes) else []

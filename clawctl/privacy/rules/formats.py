@@ -125,17 +125,17 @@ def _is_one(broken: re.Match[str]) -> bool:
 
 
 def is_key(match: re.Match[str]) -> bool:
-    found = match[0]
-    if found[0] != "_" and EXAMPLE.search(found):
+    key = match[0]
+    if key[0] != "_" and EXAMPLE.search(key):
         return False
     if _ID_BEFORE.search(match.string, max(0, match.start() - 40), match.start()):
         return False
-    if _WHOLLY.match(found) and match.string[match.end() : match.end() + 1].isalnum():
+    if _WHOLLY.match(key) and match.string[match.end() : match.end() + 1].isalnum():
         return False
     return (
-        "/" in found[:60]
-        or found[0] == "_"
-        or (is_drawn(found) and (found[:2] != "00" or is_random(found.replace("-", "").replace("_", ""))))
+        "/" in key[:60]
+        or key[0] == "_"
+        or (is_drawn(key) and (key[:2] != "00" or is_random(key.replace("-", "").replace("_", ""))))
     )
 
 

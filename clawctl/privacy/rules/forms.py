@@ -210,9 +210,9 @@ _CHOICE = ManyAnchors([anchors for anchors, *_ in _FORMS])
 
 def in_forms(piece: Text) -> Iterator[Span]:
     text = piece.text
-    for number, found in _CHOICE.places(piece):
+    for number, positions in _CHOICE.places(piece):
         _, before, pattern, check = _FORMS[number]
-        for at in found:
+        for at in positions:
             if before and not before.search(text, max(0, at - 64), at):
                 continue
             if (match := pattern.match(text, at)) and check(match["value"]):
@@ -279,9 +279,9 @@ def in_chains(piece: Text) -> Iterator[Span]:
             continue
         joined = "".join(literal for _, literal in literals)
         named = _ASSIGNED_TO.search(text, max(0, match.start() - 96), match.start())
-        found = FORMAT.search(joined) or ISSUED.search(joined)
+        key = FORMAT.search(joined) or ISSUED.search(joined)
         if (named and is_secret_under(named[1], joined, True)) or (
-            found and len(found[0]) * 2 > len(joined) and (is_issued(found) if "issuer" in found.re.groupindex else is_key(found))
+            key and len(key[0]) * 2 > len(joined) and (is_issued(key) if "issuer" in key.re.groupindex else is_key(key))
         ):
             for start, literal in literals:
                 if literal:

@@ -431,18 +431,18 @@ _OF_CODES = Says.LOCK | Says.OWNER | Says.KEYBOX
 def says(word: str) -> int:
     """What a word of a script with spaces says."""
     bare = plain(word).replace("\u200c", "")
-    found = _LEXICON.accented.get(word.lower(), Says.NOTHING) | _LEXICON.exact.get(bare, Says.NOTHING)
+    meanings = _LEXICON.accented.get(word.lower(), Says.NOTHING) | _LEXICON.exact.get(bare, Says.NOTHING)
     if "'" in bare:
-        found |= says(bare.partition("'")[2]) | (_LEXICON.exact.get(bare.partition("'")[0], Says.NOTHING) & ~Says.DIGIT)
+        meanings |= says(bare.partition("'")[2]) | (_LEXICON.exact.get(bare.partition("'")[0], Says.NOTHING) & ~Says.DIGIT)
     for length in range(2, len(bare) + 1):
-        found |= _LEXICON.stems.get(bare[:length], Says.NOTHING)
+        meanings |= _LEXICON.stems.get(bare[:length], Says.NOTHING)
     if not bare.isascii():
         for at, letter in enumerate(bare):
             for part in _LEXICON.parts_by_first.get(letter, ()):
                 if bare.startswith(part, at) and (at == 0 or len(part) > 2):
-                    found |= _LEXICON.parts[part]
+                    meanings |= _LEXICON.parts[part]
     if (
-        not found & (Says.STRONG | Says.WEAK | Says.PASSWORD)
+        not meanings & (Says.STRONG | Says.WEAK | Says.PASSWORD)
         and bare.endswith(_COMPOUND_ENDS)
         and (compound := _COMPOUND.fullmatch(bare))
     ):
@@ -452,10 +452,10 @@ def says(word: str) -> int:
                 (meaning for cut in range(1, len(compound["of"]) - 2) if (meaning := _exact(compound["of"][cut:])) & _OF_CODES), of
             )
         if of & Says.HARMLESS:
-            found |= Says.HARMLESS
+            meanings |= Says.HARMLESS
         elif of & _OF_CODES and compound["word"] not in ("nummer", "nummret", "zahl"):
-            found |= Says.STRONG
-    return found
+            meanings |= Says.STRONG
+    return meanings
 
 
 def _exact(word: str) -> int:
@@ -465,17 +465,17 @@ def _exact(word: str) -> int:
 @lru_cache(maxsize=1 << 13)
 def said_within(run: str) -> tuple[tuple[int, int, int], ...]:
     """The words of a run of letters without spaces: where they begin and end, and what they say. The longest win."""
-    found: list[tuple[int, int, int]] = []
+    words: list[tuple[int, int, int]] = []
     at, low = 0, run.lower()
     while at < len(low):
         for word in _LEXICON.within_by_first.get(low[at], ()):
             if low.startswith(word, at):
-                found.append((at, at + len(word), _LEXICON.within[word]))
+                words.append((at, at + len(word), _LEXICON.within[word]))
                 at += len(word)
                 break
         else:
             at += 1
-    return tuple(found)
+    return tuple(words)
 
 
 NAMES = Says.STRONG | Says.PIN | Says.WEAK | Says.PASSWORD

@@ -45,7 +45,7 @@ def in_links(piece: Text) -> Iterator[Span]:
         elif addressed and (short := _SHORT.search(text, max(0, at - 4), at + 60)):
             yield Span(*short.span(short.lastgroup or 0), "token")
     at = -1
-    while (at := min((found for found in (text.find(mark, at + 1) for mark in "?&") if found >= 0), default=-1)) >= 0:
+    while (at := min((position for position in (text.find(mark, at + 1) for mark in "?&") if position >= 0), default=-1)) >= 0:
         query = _QUERY.match(text, at)
         if query and is_strong_key(query["value"]) and not EXAMPLE.search(query["value"][:200]):
             yield Span(*query.span("value"), "token")

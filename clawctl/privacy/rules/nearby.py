@@ -84,12 +84,12 @@ def _graded(token: str) -> tuple[int, int, int] | None:
 
 def _place_of(text: str, token: str, at: int) -> int:
     """Where the token stands, which may also be part of an earlier one."""
-    found = text.find(token, at)
+    position = text.find(token, at)
     for _ in range(8):
-        if found <= at or text[found - 1] in _ENDS_TOKEN or text[found - 1].isspace():
+        if position <= at or text[position - 1] in _ENDS_TOKEN or text[position - 1].isspace():
             break
-        found = text.find(token, found + 1)
-    return found if found >= 0 else text.find(token, at)
+        position = text.find(token, position + 1)
+    return position if position >= 0 else text.find(token, at)
 
 
 def _places(piece: Text) -> list[int]:

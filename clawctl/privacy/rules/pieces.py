@@ -48,29 +48,29 @@ def make_text(text: str, lower: str) -> Text:
 
 def _within(runs: list[str], starts: Iterator[int]) -> dict[str, list[int]]:
     """Where the words of anchors stand. Most runs hold none: these are passed over without a step of Python."""
-    found: dict[str, list[int]] = {}
+    positions_by_word: dict[str, list[int]] = {}
     for run, start in compress(zip(runs, starts, strict=False), map(_VOCABULARY.get, runs)):
         for word, at in _VOCABULARY[run]:
-            if word in found:
-                found[word].append(start + at)
+            if word in positions_by_word:
+                positions_by_word[word].append(start + at)
             else:
-                found[word] = [start + at]
-    return found
+                positions_by_word[word] = [start + at]
+    return positions_by_word
 
 
 def _anchored(plain: str, runs: frozenset[str], within: dict[str, list[int]]) -> dict[str, list[int]]:
     """Where each anchor stands. One pass for all rules: most rules have none in a text, and then cost one look-up."""
-    found: dict[str, list[int]] = {}
+    positions_by_anchor: dict[str, list[int]] = {}
     for word, starts in within.items():
         for anchor, inner in Anchors.by_part[word]:
             at = starts if anchor == word else [start - inner for start in starts if plain.startswith(anchor, start - inner)]
             if at:
-                found[anchor] = at
+                positions_by_anchor[anchor] = at
     for word in Anchors.by_run.keys() & runs:
         for anchor in Anchors.by_run[word]:
             if at := places(plain, anchor):
-                found[anchor] = at
-    return found
+                positions_by_anchor[anchor] = at
+    return positions_by_anchor
 
 
 _SPLIT = re.compile(r"([a-z]+)")
@@ -106,8 +106,8 @@ class Anchors:
 
     def standing(self, piece: Text) -> list[tuple[str, list[int]]]:
         """Each anchor that stands in it, and where."""
-        found = self.numbers.keys() & piece.anchored.keys()
-        return [(anchor, piece.anchored[anchor]) for anchor in sorted(found, key=self.numbers.__getitem__)] if found else []
+        anchors = self.numbers.keys() & piece.anchored.keys()
+        return [(anchor, piece.anchored[anchor]) for anchor in sorted(anchors, key=self.numbers.__getitem__)] if anchors else []
 
 
 def _word_of(anchor: str) -> tuple[bool, str, int]:
@@ -136,11 +136,11 @@ class ManyAnchors:
 
     def places(self, piece: Text) -> list[tuple[int, list[int]]]:
         """The numbers of those that stand in it, in order, and where."""
-        found: dict[int, list[int]] = {}
+        positions: dict[int, list[int]] = {}
         for anchor, at in self._all.standing(piece):
             for number in self._of[anchor]:
-                found[number] = found[number] + at if number in found else at
-        return sorted(found.items())
+                positions[number] = positions[number] + at if number in positions else at
+        return sorted(positions.items())
 
 
 _WORDS = re.compile(r"[a-z]+")
@@ -157,10 +157,10 @@ def _learn(runs: frozenset[str]) -> list[str]:
         _VOCABULARY.clear()
     new = runs - _VOCABULARY.keys()
     for run in new:
-        found: tuple[tuple[str, int], ...] = ()
+        anchors: tuple[tuple[str, int], ...] = ()
         if _any_of(len(Anchors.by_part)).search(run):
-            found = tuple((word, at) for word in Anchors.by_part if word in run for at in places(run, word))
-        _VOCABULARY[run] = found
+            anchors = tuple((word, at) for word in Anchors.by_part if word in run for at in places(run, word))
+        _VOCABULARY[run] = anchors
     return [run for run in new if len(run) > _LONGEST_WORD]
 
 
@@ -211,9 +211,9 @@ def whole(finder: Finder) -> Finder:
 
 def places(text: str, word: str) -> list[int]:
     """Where `word` stands in `text`."""
-    found: list[int] = []
+    positions: list[int] = []
     at = text.find(word)
     while at >= 0:
-        found.append(at)
+        positions.append(at)
         at = text.find(word, at + len(word))
-    return found
+    return positions

@@ -16,8 +16,8 @@ _PUTTY = re.compile(
 def private_keys(piece: Text) -> Iterator[Span]:
     """To the end line, or as far as a key goes where that is missing."""
     text, done = piece.text, 0 if "PRIVATE KEY" in piece.text or "OpenVPN Static" in piece.text else len(piece.text)
-    while found := _PEM.search(text, done):
-        start, done = found.span()
+    while header := _PEM.search(text, done):
+        start, done = header.span()
         body = PEM_BODY.match(text, done)
         end = body.end() if body else done
         if len(re.sub(r"\\[nrt]|[^A-Za-z0-9+/=]", "", text[done : min(end, done + 2048)])) >= 32 and _DENSE_BODY.search(

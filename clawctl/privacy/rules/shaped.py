@@ -214,11 +214,11 @@ that this with your from have will then they when what here into only also each 
 def in_dumps(piece: Text) -> Iterator[Span]:
     """Keys as machines print and people copy them: char arrays, dumps, tracks of cards, groups of four letters, codes by message."""
     text = piece.text
-    found = [(_FORMS[number][1], at) for number, places_ in _CHOICE.places(piece) for at in places_]
+    positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.places(piece) for at in places_]
     if piece.beyond:
-        found += [(pattern, at) for word, pattern in _BEYOND_FORMS for at in places(piece.lower, word)]
+        positions += [(pattern, at) for word, pattern in _BEYOND_FORMS for at in places(piece.lower, word)]
     tried = dict[tuple[int, int], int]()
-    for pattern, at in found:
+    for pattern, at in positions:
         block = (id(pattern), at // _BLOCK)
         tried[block] = tried.get(block, 0) + 1
         if tried[block] > _MOST_TRIES:

@@ -165,10 +165,10 @@ def in_things(piece: Text) -> Iterator[Span]:
     plain = dict(_CHOICE.places(piece))
     for number in range(len(_FORMS)) if beyond else plain:
         _, others, pattern, check = _FORMS[number]
-        found = plain.get(number, [])
+        positions = plain.get(number, [])
         if beyond and others:
-            found = found + [at for word in others for at in places(piece.lower, word)]
-        for at in found:
+            positions = positions + [at for word in others for at in places(piece.lower, word)]
+        for at in positions:
             if (named := pattern.match(text, at)) and check(named["value"]):
                 yield Span(*named.span("value"), "password")
 

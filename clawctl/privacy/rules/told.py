@@ -88,10 +88,10 @@ def in_told(piece: Text) -> Iterator[Span]:
 
 def _after_codewords(piece: Text) -> Iterator[Span]:
     text = piece.text
-    found = [] if _ANCHORED.absent(piece) else _ANCHORED.places(piece)
+    positions = [] if _ANCHORED.absent(piece) else _ANCHORED.places(piece)
     if piece.beyond:
-        found += [at for word in _BEYOND for at in places(piece.lower, word)]
-    for at in found:
+        positions += [at for word in _BEYOND for at in places(piece.lower, word)]
+    for at in positions:
         for pattern in (_CODEWORDS, _ANSWERS):
             begin = max(0, at - 10)
             named = pattern.search(text, begin, at + 60)
@@ -105,8 +105,8 @@ def _after_codewords(piece: Text) -> Iterator[Span]:
 def _after_passwords(piece: Text) -> Iterator[Span]:
     """Behind the words for a password, some words, and what joins them to it."""
     text = piece.text
-    found = [(at, at + len(word)) for word in words_in(piece) & VOCABULARY.passwords for at in whole_words(piece, word)]
-    for start, end in found:
+    positions = [(at, at + len(word)) for word in words_in(piece) & VOCABULARY.passwords for at in whole_words(piece, word)]
+    for start, end in positions:
         if (
             text[start - 1 : start].isalnum()
             or text[start - 1 : start] in ("_", ".", "$", ":")
@@ -199,10 +199,10 @@ _ANSWER = re.compile(
 def _answers(piece: Text) -> Iterator[Span]:
     """`security question (first pet): I answer zk3Biscotte`: whichever words stand between the question and its answer."""
     text = piece.text
-    found = [] if _QUESTIONS.absent(piece) else _QUESTIONS.places(piece)
+    positions = [] if _QUESTIONS.absent(piece) else _QUESTIONS.places(piece)
     if piece.beyond:
-        found += [at for word in _QUESTIONS_BEYOND for at in places(piece.lower, word)]
-    for at in found:
+        positions += [at for word in _QUESTIONS_BEYOND for at in places(piece.lower, word)]
+    for at in positions:
         for answer in _ANSWER.finditer(text, at + 4, at + 260):
             value = answer["value"].rstrip(".,;:?)'’*_!")
             if not answer["gap"].strip() and not any(map(str.isdigit, value)):
@@ -357,8 +357,8 @@ _PHRASED = re.compile(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[
 
 def _new_ones(piece: Text) -> Iterator[Span]:
     text = piece.text
-    found = [] if _NEW_ANCHORS.absent(piece) else _NEW_ANCHORS.places(piece)
-    for at in found:
+    positions = [] if _NEW_ANCHORS.absent(piece) else _NEW_ANCHORS.places(piece)
+    for at in positions:
         if match := _NEW.match(text, at):
             value = match["value"].rstrip(".,;:)")
             if _PHRASED.fullmatch(value) or (_is_told(value, False, "") and not value.isalpha()):

@@ -253,7 +253,7 @@ class _ItemReader:
         self._turn, self._content, self._reasoning_texts = None, [], []
 
     def _assistant(self, item: Object, *handles: str) -> Message:
-        exchange = next((found for name in ("id", *handles) if (found := exchange_of(item.get(name)))), None)
+        exchange = next((issued for name in ("id", *handles) if (issued := exchange_of(item.get(name)))), None)
         if self._turn is None or (exchange and self._turn.get("handle", exchange) != exchange):
             self.end()
             self._turn = {"role": "assistant", "content": None}

@@ -161,8 +161,8 @@ class Command(TyperCommand):
         own |= set(self.get_help_option_names(ctx))
         takes_value = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", False)}
         left = super().parse_args(ctx, understand(command, args, own, takes_value, _homes(ctx)))
-        if told := warning_of_variables(command):
-            Console(stderr=True, soft_wrap=True).print(f"[yellow]clawctl:[/yellow] {escape(told)}")
+        if warning := warning_of_variables(command):
+            Console(stderr=True, soft_wrap=True).print(f"[yellow]clawctl:[/yellow] {escape(warning)}")
         return left
 
 
@@ -189,16 +189,16 @@ def understand(
 ) -> list[str]:
     """`words` with foreign options translated. `homes`: which commands have which options. Raises ClawError (exit code 2) for a
     refused or unknown option."""
-    said, rest = list[str](), list(words)
+    known, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if word == "--":
-            return [*said, word, *rest]
+            return [*known, word, *rest]
         if name in own or not name.startswith("--"):
-            said.append(word)
+            known.append(word)
             if name in takes_value and not equals and rest:
-                said.append(rest.pop(0))
+                known.append(rest.pop(0))
             continue
         option = OPTIONS.get(command, {}).get(name.replace("_", "-"))
         if option is None:
@@ -210,8 +210,8 @@ def understand(
             raise ClawError(f"clawctl {command} has no option {name}", option.instead, 2)
         if now == ("--lora",):
             now = () if any(one.partition("=")[0] in ("--lora-rank", "--lora-r") for one in words) else ("--lora-rank", _rank())
-        said += now
-    return said
+        known += now
+    return known
 
 
 def _rank() -> str:

@@ -136,7 +136,7 @@ class Asides:
 
 
 def brings_results_alone(node: Node) -> bool:
-    return node.brings_results and not node.said
+    return node.brings_results and not node.user_digests
 
 
 def new_words(
@@ -178,32 +178,32 @@ class _AsideWords:
     def __init__(self) -> None:
         self._words: OrderedDict[tuple[str, bytes], WordCounts] = OrderedDict()
 
-    def claimed(self, user: str, said: Iterable[bytes], tree: int) -> None:
-        for words in self._each(user, said):
+    def claimed(self, user: str, digests: Iterable[bytes], tree: int) -> None:
+        for words in self._each(user, digests):
             words.claimed += 1
             words.tree, words.trees = tree, words.trees + (words.tree != tree)
 
-    def lost(self, user: str, said: Iterable[bytes]) -> None:
-        for words in self._each(user, said):
+    def lost(self, user: str, digests: Iterable[bytes]) -> None:
+        for words in self._each(user, digests):
             words.lost += 1
 
-    def won(self, user: str, said: Iterable[bytes]) -> None:
-        for words in self._each(user, said):
+    def won(self, user: str, digests: Iterable[bytes]) -> None:
+        for words in self._each(user, digests):
             words.won += 1
 
-    def hold(self, user: str, said: Iterable[bytes], decided: bool) -> bool:
+    def hold(self, user: str, digests: Iterable[bytes], decided: bool) -> bool:
         """Whether some of these lost and never won. Of a claim that is `decided`, they must have been claimed elsewhere as well:
         words that lost once may be a message that the user edited."""
-        known = [self._words.get((user, words), WordCounts()) for words in said]
+        known = [self._words.get((user, words), WordCounts()) for words in digests]
         return any(words.lost and not words.won and (words.claimed > 1 or not decided) for words in known)
 
-    def recur(self, user: str, said: Iterable[bytes]) -> bool:
+    def recur(self, user: str, digests: Iterable[bytes]) -> bool:
         """Whether some of these were claimed in several conversations, and no conversation ever went on with them."""
-        known = [self._words.get((user, words), WordCounts()) for words in said]
+        known = [self._words.get((user, words), WordCounts()) for words in digests]
         return any(words.trees > 1 and not words.won for words in known)
 
-    def _each(self, user: str, said: Iterable[bytes]) -> Iterator[WordCounts]:
-        for digest in said:
+    def _each(self, user: str, digests: Iterable[bytes]) -> Iterator[WordCounts]:
+        for digest in digests:
             words = self._words.setdefault((user, digest), WordCounts())
             self._words.move_to_end((user, digest))
             yield words
@@ -216,7 +216,7 @@ class QuotedLine:
     """The place of a line."""
 
     trees: set[int] = field(default_factory=set)  # at most MOST_TREES
-    said: bool = False  # by a user, not answered
+    by_user: bool = False  # by a user, not answered
     with_tools: bool = False  # in a request with tools
 
 
@@ -228,16 +228,16 @@ class _Quotes:
 
     def note(self, user: str, tree: int, messages: Sequence[Message], response: Message | None, with_tools: bool) -> None:
         """Remember the last messages of a user, each part separately, and the answer."""
-        said = [message for message in messages[-MOST_MESSAGES:] if role_of(message) == "user"]
-        lines = [(_longest_line(text), True) for message in said for text in _parts(message)]
+        of_user = [message for message in messages[-MOST_MESSAGES:] if role_of(message) == "user"]
+        lines = [(_longest_line(text), True) for message in of_user for text in _parts(message)]
         if response is not None:
             lines.append((_longest_line(answer_text(response)), False))
         known = self._lines.setdefault(user, OrderedDict())
-        for text, is_said in lines:
+        for text, by_user in lines:
             if len(text) >= SHORTEST:
                 line = known.setdefault(text, QuotedLine())
                 known.move_to_end(text)
-                line.said, line.with_tools = line.said or is_said, line.with_tools or with_tools
+                line.by_user, line.with_tools = line.by_user or by_user, line.with_tools or with_tools
                 if len(line.trees) < MOST_TREES:
                     line.trees.add(tree)
         while len(known) > MOST_LINES:
@@ -250,12 +250,13 @@ class _Quotes:
         may be a text of the client, or a prompt that is sent repeatedly.
         """
         texts = [part for message in messages if role_of(message) in ("user", "system") for part in _parts(message)]
-        said = sum(len(part) for message in messages if role_of(message) == "user" for part in _parts(message))
+        user_chars = sum(len(part) for message in messages if role_of(message) == "user" for part in _parts(message))
         searched = "\n".join(texts)[-MOST_READ:]
         answered = _longest_line(answer_text(response)) if response is not None else ""
         for text, line in self._lines.get(user, {}).items():
             if len(line.trees - {tree}) == 1 and (
-                (text in searched and (line.with_tools or said >= len(text) + 2 * SHORTEST)) or (line.said and text == answered)
+                (text in searched and (line.with_tools or user_chars >= len(text) + 2 * SHORTEST))
+                or (line.by_user and text == answered)
             ):
                 return True
         return False

@@ -104,10 +104,10 @@ def _is_of_pair(messages: Sequence[Message], at: int, role: str) -> bool:
     first = at if role == "user" else at - 1
     if role not in ("user", "assistant") or first < 0 or first + 1 >= len(messages):
         return False
-    said, answered = messages[first], messages[first + 1]
-    if role_of(said) != "user" or role_of(answered) != "assistant" or answered.get("tool_calls"):
+    question, answered = messages[first], messages[first + 1]
+    if role_of(question) != "user" or role_of(answered) != "assistant" or answered.get("tool_calls"):
         return False
-    return is_pair(text_of(said.get("content")), text_of(answered.get("content")))
+    return is_pair(text_of(question.get("content")), text_of(answered.get("content")))
 
 
 def _paths(digests: Sequence[bytes]) -> tuple[bytes, ...]:

@@ -40,13 +40,13 @@ def export_file(run: RunDir, file: Path) -> tuple[int, int]:
 
 
 def _told(row: dict[str, Any]) -> dict[str, Any]:
-    told = {
+    message = {
         "turn_id": row["turn_id"], "type": row["kind"], "created_at": row["created_at"], "prompt": row["messages"],
         "response": row["response"], "next_state": row["next_state"], "rating": row["feedback"], "tools": row["tools"],
         "trainable": row["trainable"] or row["untrainable_reason"] in (TEXT_ONLY, NO_NEXT_STATE, SIDE_TURN),
         "untrainable_reason": row["untrainable_reason"],
     }  # fmt: skip
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def export_text(run: RunDir, file: Path, as_json: bool) -> None:

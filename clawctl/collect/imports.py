@@ -197,8 +197,8 @@ def _read(line: Any) -> tuple[str | None, list[_FileTurn]]:
     if "preferred_output" in line or "non_preferred_output" in line:
         return session, _preference(line)
     if isinstance(line.get("prompt"), str) and isinstance(line.get("completion"), str):
-        asked, answer = {"role": "user", "content": line["prompt"]}, {"role": "assistant", "content": line["completion"]}
-        return session, [_FileTurn([asked], answer, None, None, "main", True, None)]
+        prompt, answer = {"role": "user", "content": line["prompt"]}, {"role": "assistant", "content": line["completion"]}
+        return session, [_FileTurn([prompt], answer, None, None, "main", True, None)]
     raise _Wrong("expected 'turns', 'messages', 'prompt' with 'completion', or 'preferred_output'")
 
 
@@ -283,10 +283,10 @@ def _conversation(messages: list[Message], tools: list[dict[str, Any]] | None) -
 
 
 def _preference(line: dict[str, Any]) -> list[_FileTurn]:
-    asked = line.get("input")
-    if not isinstance(asked, dict):
+    request = line.get("input")
+    if not isinstance(request, dict):
         raise _Wrong("a preference needs an 'input' with 'messages'")
-    messages, tools = _messages(asked.get("messages"), "input.messages"), _tools(asked.get("tools"))
+    messages, tools = _messages(request.get("messages"), "input.messages"), _tools(request.get("tools"))
     turns = []
     for name, rating in (("preferred_output", 1.0), ("non_preferred_output", -1.0)):
         output = _messages(line.get(name), name)

@@ -60,14 +60,14 @@ class _Contents:
     def schema(self, target: Path, stems: Sequence[str]) -> pa.Schema:
         """The known columns and those that a newer clawctl added to a part, with the origin that all parts share."""
         marked = schema_of(self._kind)
-        told = [schema.metadata or {} for schema in self._schemas]
+        metadata = [schema.metadata or {} for schema in self._schemas]
         added = [pa.schema([field for field in schema if field.name not in marked.names]) for schema in self._schemas]
         try:
             all_added = pa.unify_schemas(added)
         except pa.ArrowException as error:
             raise UnreadableShard(f"{target.name}: its parts do not match: {error}") from error
-        names = [field.name.encode() for field in fields(Origin) if field.name.encode() in told[0]]
-        same = {name: told[0][name] for name in names if all(each.get(name) == told[0][name] for each in told)}
+        names = [field.name.encode() for field in fields(Origin) if field.name.encode() in metadata[0]]
+        same = {name: metadata[0][name] for name in names if all(each.get(name) == metadata[0][name] for each in metadata)}
         return pa.schema([*marked, *all_added], {**same, **marked.metadata, b"merged": orjson.dumps(list(stems))})
 
     def arranged(self, piece_bytes: int) -> tuple[_Numbers, _Numbers, list[slice]]:

@@ -103,8 +103,8 @@ class Index:
                 if not matches:
                     continue
                 if evidence == "session":
-                    behind = [node for node in matches if _stands_behind(node, conversation, at)]
-                    matches, replies = behind or matches, bool(behind)
+                    followers = [node for node in matches if _stands_behind(node, conversation, at)]
+                    matches, replies = followers or matches, bool(followers)
                     if len({id(node.tree) for node in matches}) > 1:
                         continue  # several conversations of this session have this answer
                 else:
@@ -169,12 +169,12 @@ class Index:
         """Of the turns with this request, those whose answer begins the message. The longest: an answer may begin another."""
         if at == 0:
             return []
-        asked = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
+        nodes = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
         shown = answer_text(messages[conversation.at[at]])
-        named = [node for node in asked if any(handle in shown for handle in node.handles[1:])]
+        named = [node for node in nodes if any(handle in shown for handle in node.handles[1:])]
         if named:
             return named  # the client wrote the call into the text, with its id
-        matches = [node for node in asked if node.text is not None and begins_with(shown, node.text)]
+        matches = [node for node in nodes if node.text is not None and begins_with(shown, node.text)]
         matches = [
             node
             for node in matches
@@ -218,10 +218,14 @@ class Index:
         long = [node for node in newest if node.text is not None and node.text.length >= SHORTEST_PREFIX]
         begun = [node for node in long if node.text and begins_with(shown, node.text)]
         alike = self._alike(user, conversation.digests[at])
-        said = conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None  # a tool's result may have been cleared
+        last_user_digest = (
+            conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None
+        )  # a tool's result may have been cleared
         matches = dict.fromkeys([*alike, *begun])
         likely = [
-            node for node in matches if (node.digests[-1:] == (said,) if said else node.roles[-1:] == conversation.roles[at - 1])
+            node
+            for node in matches
+            if (node.digests[-1:] == (last_user_digest,) if last_user_digest else node.roles[-1:] == conversation.roles[at - 1])
         ]
         return [node for node in likely if named and self._descends(node, named.keys())]
 
@@ -277,8 +281,8 @@ def _lost_a_reminder(node: Node, conversation: CanonicalRequest, messages: list[
     if node.lines is None or not len(node.digests) == at == _common_end(node, conversation, messages, at):
         return False
     place, theirs = node.lines
-    kept = Counter(lines_of(messages[conversation.at[place]]))
-    lost = [line for line in theirs if kept[line] == 0]
+    line_counts = Counter(lines_of(messages[conversation.at[place]]))
+    lost = [line for line in theirs if line_counts[line] == 0]
     tagged = bool(lost) and lost[0] % 2 == lost[-1] % 2 == 1
     if len(lost) >= LONG_REMINDER and _stands_in_the_last(lost, conversation, messages, at):
         return True
@@ -298,10 +302,10 @@ def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: i
     """Whether this many equal messages before `at` cannot be a coincidence: an answer and a user message, and long enough."""
     lengths = [(conversation.roles[i], len(text_of(messages[conversation.at[i]].get("content")))) for i in range(at - end, at + 1)]
     answers = [length for role, length in lengths if role == "a"]
-    said = [length for role, length in lengths if role == "u"]
-    if len(answers) < 2 or not said or sorted(answers)[-2] < SHORTEST_PREFIX:
+    user_lengths = [length for role, length in lengths if role == "u"]
+    if len(answers) < 2 or not user_lengths or sorted(answers)[-2] < SHORTEST_PREFIX:
         return False
-    return sum(answers) >= SHORTEST_END // 2 and sum(answers + said) >= SHORTEST_END
+    return sum(answers) >= SHORTEST_END // 2 and sum(answers + user_lengths) >= SHORTEST_END
 
 
 def _has_renewed_results(node: Node, conversation: CanonicalRequest, at: int) -> bool:
@@ -344,9 +348,9 @@ def _length(conversation: CanonicalRequest, messages: list[Message], begin: int,
 
 
 def _has_lost_lines(theirs: "array[int]", message: Message) -> bool:
-    kept = lines_of(message)
+    remaining = lines_of(message)
     left = iter(theirs)
-    return bool(kept) and len(kept) < len(theirs) and all(line in left for line in kept)
+    return bool(remaining) and len(remaining) < len(theirs) and all(line in left for line in remaining)
 
 
 def _kept_final_answers(node: Node, conversation: CanonicalRequest, at: int) -> bool:
@@ -378,8 +382,8 @@ def _relation(node: Node, conversation: CanonicalRequest, at: int) -> Relation:
         return "exact"
     if node.system != conversation.system or len(node.digests) < at or not _is_within(conversation, node, at):
         return "diverged"
-    kept = len(node.digests) == at
-    at_end = node.ends_transient if kept else node.digests[:at] == conversation.digests[:at]
+    is_whole = len(node.digests) == at
+    at_end = node.ends_transient if is_whole else node.digests[:at] == conversation.digests[:at]
     return "tail-drop" if at_end else "mid-drop"
 
 

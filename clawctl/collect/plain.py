@@ -72,8 +72,8 @@ class PlainIndex:
     def find(self, exchange: Exchange) -> Iterator[tuple[Node, str | None]]:
         """Turns that this prompt continues, each with the text that the prompt adds; None if that text is not known."""
         text = _text(exchange)
-        told: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
-        for kind, data in told.items():
+        prompts: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
+        for kind, data in prompts.items():
             known = self._nodes.get((exchange.key, kind), {})
             for length, digest in _digests(data, sorted(length for length in known if length <= len(data))):
                 for node in known[length].get(digest, ()):
@@ -89,7 +89,7 @@ def came_back(added: str | None) -> list[Message] | None:
         return None
     marks = list(_TURN.finditer(added))
     begun = _MARK.sub("", added[: marks[0].start()] if marks else added)
-    said: list[Message] = [{"role": "user", "content": begun}] if begun.strip() else []
+    messages: list[Message] = [{"role": "user", "content": begun}] if begun.strip() else []
     for place, mark in enumerate(marks):
         role = _ROLES.get(next(filter(None, mark.groups()), "user").strip(), "user")
         within = added[mark.end() : marks[place + 1].start() if place + 1 < len(marks) else len(added)]
@@ -98,10 +98,10 @@ def came_back(added: str | None) -> list[Message] | None:
         if role == "assistant":
             break
         if text and role != "system":
-            said.append({"role": role, "content": text})
+            messages.append({"role": role, "content": text})
         if answered.strip():
             break
-    return said or None
+    return messages or None
 
 
 def _digests(data: _Data, lengths: list[int]) -> Iterator[tuple[int, bytes]]:

@@ -29,11 +29,11 @@ class Position:
     def __init__(self, run: RunDir, afresh: bool = False) -> None:
         self._run = run
         self._path = run.position
-        kept = self._load()
-        if afresh or not self._fits(kept):
-            kept = {}
-        self.start: Places = kept.get("offsets", {})
-        self.shards_after: str = kept.get("shards_after", "")
+        record = self._load()
+        if afresh or not self._fits(record):
+            record = {}
+        self.start: Places = record.get("offsets", {})
+        self.shards_after: str = record.get("shards_after", "")
         self.done: Places = {}  # as last kept: before it, all is done
         self._open: dict[str, dict[int, None]] = {}  # file -> offsets, ascending: files are read from front to back
         self._at: dict[str, tuple[str, int, float]] = {}
@@ -95,23 +95,23 @@ class Position:
 
     def _load(self) -> dict[str, Any]:
         try:
-            kept = read_sealed(self._path.read_bytes())
-            if kept["schema_version"] != SCHEMA_VERSION:
-                raise ValueError(f"schema version {kept['schema_version']}")
-            return dict(kept)
+            record = read_sealed(self._path.read_bytes())
+            if record["schema_version"] != SCHEMA_VERSION:
+                raise ValueError(f"schema version {record['schema_version']}")
+            return dict(record)
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("collect.json cannot be used, so all captures are read again: %s", error)
             return {}
 
-    def _fits(self, kept: dict[str, Any]) -> bool:
+    def _fits(self, record: dict[str, Any]) -> bool:
         """False if a capture file was rewritten, or a shard was quarantined, since the position was saved."""
         files = {path.name: path.stat() for path in published(self._run.captures, ".jsonl")}
         try:
-            return bool(kept["put_aside"] == put_aside(self._run)) and all(
-                name not in files or (files[name].st_ino == kept["inodes"][name] and files[name].st_size >= offset)
-                for name, offset in kept["offsets"].items()
+            return bool(record["put_aside"] == put_aside(self._run)) and all(
+                name not in files or (files[name].st_ino == record["inodes"][name] and files[name].st_size >= offset)
+                for name, offset in record["offsets"].items()
             )
         except (KeyError, TypeError, AttributeError):
             return False

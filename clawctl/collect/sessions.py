@@ -83,7 +83,7 @@ class Sessions:
         self._rules = rules
         self._asides = Asides(self._index.by_id)
 
-    def add(self, exchange: Exchange, sure: bool = True, behind: float = 0.0, writer: str = "") -> Node | None:
+    def add(self, exchange: Exchange, sure: bool = True, clock_offset: float = 0.0, writer: str = "") -> Node | None:
         """Put one exchange where it belongs, in the order in which they were over. None if it is there already, or waits. `behind`:
         seconds by which its writer's clock is behind the one that `tick` tells.
 
@@ -94,7 +94,7 @@ class Sessions:
         if exchange.exchange_id in self._index.by_id:
             return None
         arrived, conversation, hint = (
-            Arrived(exchange, writer, behind),
+            Arrived(exchange, writer, clock_offset),
             read_conversation(exchange.messages),
             session_hint(exchange),
         )
@@ -136,14 +136,14 @@ class Sessions:
             return
         first, *others = conversation.roles[match.at + 1 :].split("a") if match.evidence != "completion" else ["u"]
         if match.evidence == "completion":
-            came_back = said_in(match.added)
+            next_messages = said_in(match.added)
         else:
-            came_back = next_state(conversation, exchange.messages, match) if match.replies else None
+            next_messages = next_state(conversation, exchange.messages, match) if match.replies else None
         alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
         alike = alike and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
         certain = is_named(exchange.hints) or (set(first) == {"t"} and alike)
         node.brings_results = "t" in first
-        node.speaks = is_named(exchange.hints) or any("t" not in some for some in (first, *others))
+        node.speaks = is_named(exchange.hints) or any("t" not in each for each in (first, *others))
         if node.speaks:
             self._speak_behind(parent, certain=is_named(exchange.hints))
         if parent.speaks and parent.parent_id in self._index.by_id:
@@ -155,10 +155,10 @@ class Sessions:
             if parent.exchange is not None:
                 self._asides.lose_others(parent, node)
             if match.replies:
-                self._answered(parent, came_back, exchange)
+                self._answered(parent, next_messages, exchange)
         else:
-            node.said, node.frames = new_words(conversation, exchange.messages, match.at + 1, parent)
-            self._asides.add_claim(node, Claim(parent, came_back, alike), exchange)
+            node.user_digests, node.frames = new_words(conversation, exchange.messages, match.at + 1, parent)
+            self._asides.add_claim(node, Claim(parent, next_messages, alike), exchange)
 
     def _speak_behind(self, node: Node, certain: bool) -> None:
         """Somebody says more behind this answer. `certain`: and the conversation went on from there, so that it went on with the
@@ -173,22 +173,26 @@ class Sessions:
     def _settle(self, node: Node) -> None:
         """The conversation continues from this turn: its words are the next state of the turn before."""
         if node.claim is not None:
-            parent, came_back = node.claim.parent, node.claim.next_state
+            parent, next_messages = node.claim.parent, node.claim.next_state
             self._asides.win(node)
-            if came_back is not None:
-                self._close(parent, came_back)
+            if next_messages is not None:
+                self._close(parent, next_messages)
 
-    def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
+    def _answered(self, node: Node, next_messages: list[Message] | None, by: Exchange) -> None:
         """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
         says of a turn that is closed already is a rating that came late."""
-        said = by.hints.get("feedback")
-        rated = float(said) if isinstance(said, int | float) and not isinstance(said, bool) and -1 <= said <= 1 else None
+        feedback = by.hints.get("feedback")
+        rated = (
+            float(feedback)
+            if isinstance(feedback, int | float) and not isinstance(feedback, bool) and -1 <= feedback <= 1
+            else None
+        )
         if node.exchange is None and rated is not None:
             self._late.append(Feedback(f"header-{by.exchange_id}", by.created_at, node.user, node.turn_id, rated, None))
-        elif came_back is not None or rated is not None:
-            self._close(node, came_back, rated)
+        elif next_messages is not None or rated is not None:
+            self._close(node, next_messages, rated)
 
-    def _close(self, node: Node, came_back: list[Message] | None = None, rating: float | None = None) -> None:
+    def _close(self, node: Node, next_messages: list[Message] | None = None, rating: float | None = None) -> None:
         """Turn an open turn into its row. Without `came_back` its best claim counts, if it has one."""
         exchange, node.exchange = node.exchange, None
         if exchange is None:
@@ -196,19 +200,19 @@ class Sessions:
         if node.turn_id in self._published:
             del self._published[node.turn_id]
             return
-        if came_back is None and (best := self._asides.best_claim(node)) is not None:
+        if next_messages is None and (best := self._asides.best_claim(node)) is not None:
             assert best.claim is not None
-            came_back = best.claim.next_state
+            next_messages = best.claim.next_state
             self._asides.count(best)
         twins = self._index.twins(node.user, node.hint, node.path)
         repeated = any(
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
             for twin in twins
         )
-        if came_back is None and rating is None and self._asides.is_aside(node, exchange):
+        if next_messages is None and rating is None and self._asides.is_aside(node, exchange):
             node.kind = "side"
         place, held_out = (node.tree.session_id, node.parent_id, node.index), self._is_held_out(node.tree)
-        known = exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode
+        known = exchange, *place, node.kind, next_messages, repeated, rating, node.evidence, self._decode
         node.tree.rows.append(partial(make_turn, *known, held_out=held_out))
         if not node.tree.is_episode:
             self._release(node.tree)
@@ -261,8 +265,8 @@ class Sessions:
 
     def _close_rated(self, node: Node, feedback: Feedback) -> None:
         self._settle(node)
-        said: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
-        self._close(node, said, feedback.rating)
+        comment: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
+        self._close(node, comment, feedback.rating)
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s`."""
@@ -320,11 +324,11 @@ class Sessions:
                 self._asides.forget(tree.client)
 
     def _add_node(
-        self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, match: Match | None, seen: float
+        self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, match: Match | None, seen_at: float
     ) -> Node:
         parent = match.node if match else None
-        tree = parent.tree if parent else self._new_tree(exchange, hint, seen)
-        tree.last_seen = max(tree.last_seen, seen)
+        tree = parent.tree if parent else self._new_tree(exchange, hint, seen_at)
+        tree.last_seen = max(tree.last_seen, seen_at)
         tree.is_episode = tree.is_episode or (hint is not None and bool(exchange.hints.get("task_id")))
         if exchange.tools and not tree.among_tools:
             for other in self._of_session[tree.user, tree.session_id]:
@@ -364,10 +368,10 @@ class Sessions:
             self._asides.add(node, exchange)
         return node
 
-    def _new_tree(self, exchange: Exchange, hint: str | None, seen: float) -> SessionTree:
+    def _new_tree(self, exchange: Exchange, hint: str | None, seen_at: float) -> SessionTree:
         session_id = scoped(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
         others = self._of_session[exchange.key, session_id]
-        tree = SessionTree(exchange.key, session_id, seen)
+        tree = SessionTree(exchange.key, session_id, seen_at)
         tree.among_tools = any(other.among_tools for other in others)
         self._trees.setdefault(tree.user, OrderedDict())[id(tree)] = tree
         others.append(tree)
@@ -399,9 +403,9 @@ def _with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
     own = [row for row in rows if (row.user, row.session_id) == place and row.created_at <= until]
     first = min((row.policy_version for row in own if row.policy_version is not None), default=None)
     last = max((row.policy_version_end for row in own if row.policy_version_end is not None), default=None)
-    said = outcome.in_row((first, last))
+    episode = outcome.in_row((first, last))
     known = {row.turn_id for row in own}
-    return [replace(row, episode=said) if row.turn_id in known else row for row in rows]
+    return [replace(row, episode=episode) if row.turn_id in known else row for row in rows]
 
 
 def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:

@@ -20,12 +20,12 @@ class Arrived:
 
     exchange: Exchange
     writer: str = ""  # whose file it stands in
-    behind: float = 0.0  # seconds by which its writer's clock is behind ours
+    clock_offset: float = 0.0  # seconds by which its writer's clock is behind ours
 
     @property
     def time(self) -> float:
         """Time when it ended, by this host's clock."""
-        return self.exchange.finished_at + self.behind
+        return self.exchange.finished_at + self.clock_offset
 
 
 class WaitingExchanges:

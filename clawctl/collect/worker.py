@@ -187,12 +187,12 @@ class Collector:
             self._add(arrived, arrived.exchange.exchange_id in waited)
 
     def _add(self, arrived: Arrived, sure: bool) -> None:
-        self._sessions.add(arrived.exchange, sure, arrived.behind, arrived.writer)
+        self._sessions.add(arrived.exchange, sure, arrived.clock_offset, arrived.writer)
 
     def _arrived(self, captured: Captured) -> Arrived:
         self._position.read(captured)
-        behind = self._clocks.behind(captured.file, captured.exchange.finished_at)
-        return Arrived(captured.exchange, captured.file.rpartition("-")[0], behind)
+        clock_offset = self._clocks.offset_of(captured.file, captured.exchange.finished_at)
+        return Arrived(captured.exchange, captured.file.rpartition("-")[0], clock_offset)
 
     def _pop_closed(self) -> None:
         self._late_ratings += [

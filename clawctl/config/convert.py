@@ -62,8 +62,8 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
     text: dict[str, Any] = {}
     for key, value in shown.items():
         lay_over(text, key.split("."), value)
-    told = f"# Converted from {path.name} by `clawctl recipe convert`. Keys that are missing here have their defaults.\n"
-    return recipe, told + str(yaml.safe_dump(text, sort_keys=False, allow_unicode=True)), lines
+    header = f"# Converted from {path.name} by `clawctl recipe convert`. Keys that are missing here have their defaults.\n"
+    return recipe, header + str(yaml.safe_dump(text, sort_keys=False, allow_unicode=True)), lines
 
 
 class NotConverted(ClawError):
@@ -125,8 +125,8 @@ def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) ->
     own = ".".join(parts)
     if parts[-2:] == ("model", "name"):  # elsewhere that is the model; where a path stands beside it, what it is called
         others = [one for one, _ in written if one != parts and (here := find_elsewhere(one)) and here.key == "model.path"]
-        beside = any(one[-2:] == ("model", "path") for one, _ in written)
-        return Here("model.name" if others or beside else "model.path")
+        names_path = any(one[-2:] == ("model", "path") for one, _ in written)
+        return Here("model.name" if others or names_path else "model.path")
     if own in known_keys(Recipe):
         return Here(own)
     last_two = ".".join(parts[-2:])
@@ -174,20 +174,20 @@ def _valued(lines: list[ConvertedKey], settings: Settings) -> list[ConvertedKey]
         wrong = {".".join(str(part) for part in one["loc"] if not isinstance(part, int)): one["msg"] for one in error.errors()}
         values = nested
     defaults = Recipe.model_validate({"train": {"lora": {}}}).model_dump(mode="json")
-    told = []
+    checked = []
     for line in lines:
         keys = [part.split(" (")[0] for part in line.new.split(", ") if part.split(" (")[0] in settings]
         if line.fate != "converted" or not keys:
-            told.append(line)
+            checked.append(line)
             continue
         if bad := next((key for key in keys if key in wrong), None):
-            told.append(ConvertedKey(line.old, line.value, "unknown", f"{bad}: {wrong[bad]}"))
+            checked.append(ConvertedKey(line.old, line.value, "unknown", f"{bad}: {wrong[bad]}"))
             continue
         new = ", ".join(f"{key}: {_at(values, key)}" for key in keys)
         note = line.new[line.new.index(" (") :] if " (" in line.new else ""
         same = all(_at(values, key) == _at(defaults, key) for key in keys)
-        told.append(ConvertedKey(line.old, line.value, "same default" if same else "converted", new + note))
-    return told
+        checked.append(ConvertedKey(line.old, line.value, "same default" if same else "converted", new + note))
+    return checked
 
 
 def _used(line: ConvertedKey, settings: Settings) -> ConvertedKey:

@@ -291,9 +291,9 @@ def suggest(key: str, known: Sequence[str]) -> str | None:
     section, last = key.rpartition(".")[0], parts[-1]
     if (here := find_elsewhere(parts)) and here.suggestion in known and here.suggestion != key:
         return here.suggestion
-    beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
-    if section and (matches := get_close_matches(last, beside, n=1)):
-        return beside[matches[0]]
+    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
+    if section and (matches := get_close_matches(last, siblings, n=1)):
+        return siblings[matches[0]]
     if (matches := get_close_matches(last, [name for name in KEYS if len(name) > 4], n=1, cutoff=0.85)) and (
         KEYS[matches[0]].suggestion in known
     ):

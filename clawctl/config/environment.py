@@ -20,8 +20,8 @@ def warning_of_variables(command: str) -> str | None:
 
     Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
-    told = check_variables(command, os.environ)
-    return None if is_rank() or is_stage_of_up() else told
+    warning = check_variables(command, os.environ)
+    return None if is_rank() or is_stage_of_up() else warning
 
 
 def is_stage_of_up() -> bool:

@@ -128,8 +128,8 @@ def check_variables(command: str, environment: Mapping[str, str]) -> str | None:
     for name, variable in VARIABLES.items():
         if environment.get(name) and variable.effect == "refused" and command in variable.commands:
             raise ClawError(f"{name} is set, but clawctl does not use it", f"in clawctl: {variable.meaning}; then unset {name}", 2)
-    told = [*_warned(command, environment), *_unknown(environment), *_overruled(command, environment)]
-    return f"the environment sets variables that clawctl ignores: {'; '.join(told)}" if told else None
+    warnings = [*_warned(command, environment), *_unknown(environment), *_overruled(command, environment)]
+    return f"the environment sets variables that clawctl ignores: {'; '.join(warnings)}" if warnings else None
 
 
 def _warned(command: str, environment: Mapping[str, str]) -> Iterator[str]:

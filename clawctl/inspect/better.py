@@ -210,11 +210,11 @@ def _rate(rate: Rate) -> str:
 
 
 def _live_line(live: dict[str, Any], policies: list[dict[str, Any]]) -> str:
-    made = since(live["created_at"], time.time())
+    age = since(live["created_at"], time.time())
     trained = sum(row["turns"] for row in policies if row["dead"] is None and row["version"] <= live["version"])
     gate = gate_of(live)
     refused = sum(gate_of(row) == "refused" for row in policies)
-    words = [f"version {live['version']}, made {made}", f"{counted(trained, 'turn')} trained", *([gate] if gate else [])]
+    words = [f"version {live['version']}, made {age}", f"{counted(trained, 'turn')} trained", *([gate] if gate else [])]
     return ", ".join([*words, *([f"{counted(refused, 'version')} refused by the gate"] if refused else [])])
 
 

@@ -53,8 +53,9 @@ def show_data(run: RunDir, as_json: bool) -> None:
 def _sent_lines(sent: dict[str, dict[str, int]]) -> list[str]:
     """What left this machine."""
     return [
-        f"sent to {one_line(place, 80)} for training: {told['tokens']} tokens of conversations in {counted(told['steps'], 'step')}"
-        for place, told in sent.items()
+        f"sent to {one_line(place, 80)} for training: {amount['tokens']} tokens of conversations "
+        f"in {counted(amount['steps'], 'step')}"
+        for place, amount in sent.items()
     ]
 
 

@@ -196,8 +196,8 @@ def _show_plan(episodes: list[Episode], now: float, as_json: bool, problems: lis
 def _outcome(episode: Episode) -> dict[str, Any] | None:
     if episode.outcome is None:
         return None
-    said = asdict(episode.outcome)
-    return {name: said[name] for name in ("status", "reward", "parts", "steps", "truncated", "log", "timings", "settled")}
+    outcome = asdict(episode.outcome)
+    return {name: outcome[name] for name in ("status", "reward", "parts", "steps", "truncated", "log", "timings", "settled")}
 
 
 def _plan_cells(plan: PlayedPlan) -> list[Text]:

@@ -114,7 +114,7 @@ def held_out(joined: Joined) -> dict[str, int]:
     """Number of held-out turns, of their sessions, and of all sessions that were captured."""
     captured = [row.turn for row in joined.rows if row.turn["source"] == "serve"]
     held = [turn for turn in captured if turn["untrainable_reason"] == HELD_OUT]
-    sessions = (len({(turn["user"], turn["session_id"]) for turn in some}) for some in (held, captured))
+    sessions = (len({(turn["user"], turn["session_id"]) for turn in turns}) for turns in (held, captured))
     return {"turns": len(held), **dict(zip(("sessions", "of_sessions"), sessions, strict=True))}
 
 

@@ -192,8 +192,8 @@ def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
     by_suite = record.get("comparisons")
     comparisons = []
     for suite, by_reference in by_suite.items() if isinstance(by_suite, dict) else ():
-        for against, some in by_reference.items() if isinstance(by_reference, dict) else ():
-            usable = [one for one in some if isinstance(one, dict) and _is_comparison(one)] if isinstance(some, list) else []
+        for against, tasks in by_reference.items() if isinstance(by_reference, dict) else ():
+            usable = [one for one in tasks if isinstance(one, dict) and _is_comparison(one)] if isinstance(tasks, list) else []
             comparisons += [{**one, "suite": suite, "against": number_of(against)} for one in usable]
     return comparisons
 

@@ -78,9 +78,9 @@ class TurnReader:
         new = [files.look() for files in (self._turns, self._verdicts, self._ledger)]
         rated = self._ratings.look()
         lineage, config = read_lineage(self._run), train_config(self._run, problems)
-        beside = lineage, config, problems
-        if self._joined is None or any(new) or rated or beside != self._joined_with:
-            self._joined, self._joined_with = self._join(lineage, config, problems.copy()), beside
+        inputs = lineage, config, problems
+        if self._joined is None or any(new) or rated or inputs != self._joined_with:
+            self._joined, self._joined_with = self._join(lineage, config, problems.copy()), inputs
         return self._joined
 
     def shard_of(self, turn_id: str) -> Path | None:
@@ -207,7 +207,7 @@ def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str,
     skipped: dict[str, str] = {}
     dead: dict[str, list[int]] = {}
     for entry in entries:
-        ids = [turn_id for some in entry.get("turns", {}).values() for turn_id in some]
+        ids = [turn_id for turn_ids in entry.get("turns", {}).values() for turn_id in turn_ids]
         if entry.get("outcome") == "trained" and entry["step"] in gone:
             for turn_id in ids:
                 dead.setdefault(turn_id, []).append(entry["step"])

@@ -46,7 +46,7 @@ def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
 def as_dict(row: Row) -> dict[str, Any]:
     """One turn for scripts, with its full texts."""
     turn, verdict = row.turn, row.verdict or {}
-    came_back = turn["next_state"]
+    next_state = turn["next_state"]
     return {
         "turn": turn["turn_id"],
         "session": turn["session_id"],
@@ -60,7 +60,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "policy_version": turn["policy_version"],
         "asked": words_of(turn["messages"][-1] if turn["messages"] else None),
         "answered": words_of(turn["response"]),
-        "came_back": None if came_back is None else "\n".join(words_of(message) for message in came_back),
+        "came_back": None if next_state is None else "\n".join(words_of(message) for message in next_state),
         "reward": row.worth.value,
         "votes": verdict.get("votes"),
         "hint": verdict.get("hint"),
@@ -145,9 +145,9 @@ def whole_turn(row: Row) -> list[Text]:
 
 
 def _parts(values: dict[str, Any]) -> list[tuple[str, str]]:
-    came_back = values["came_back"]
+    next_state = values["came_back"]
     parts = [("request", values["asked"]), ("answer", values["answered"])]
-    parts.append(("next state", "(none)" if came_back is None else came_back))
+    parts.append(("next state", "(none)" if next_state is None else next_state))
     if _reward(values):
         parts.append(("reward", _reward(values)))
     if values["hint"]:

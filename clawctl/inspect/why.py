@@ -86,11 +86,11 @@ def episode_of(row: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
     counted = [float(one["reward"]) for one in group.values() if one["status"] == "done" and one["reward"] is not None]
     mean = sum(counted) / len(counted) if counted else None
     std = None if mean is None else (sum((reward - mean) ** 2 for reward in counted) / len(counted)) ** 0.5
-    told = [
+    attempts = [
         {name: one[name] for name in ("attempt", "attempt_try", "ending", "status", "reward")}
         for one in sorted(group.values(), key=lambda one: (one["attempt"], one["attempt_try"]))
     ]
-    return {**turn["episode"], "step_reward": turn["step_reward"], "group": told, "group_mean": mean, "group_std": std}
+    return {**turn["episode"], "step_reward": turn["step_reward"], "group": attempts, "group_mean": mean, "group_std": std}
 
 
 def cure_of(row: Row) -> str | None:

@@ -208,12 +208,12 @@ class JudgeClient:
         """What a refusal means: the key, the model or all calls (an error for the user), or this turn only (a failed vote)."""
         problem, failure = f"the judge at {response.url} answers {response.status}", "the judge refused one turn"
         if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
-            asked = model or self.model
+            name = model or self.model
             own = self._own_endpoint()
             if response.status == 401 and own is not None and response.url.startswith(own.url) and not self._recipe.judge.api_key:
                 cure = "set CLAWCTL_API_KEY for judge to the server's key, or set serve.api_key in the recipe; nothing is lost"
                 return ClawError(f"{problem}: this run's server was started with another key", cure)
-            return ClawError(problem, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
+            return ClawError(problem, f"check judge.endpoint, judge.api_key and judge.model ({name!r}); nothing is lost")
         cure = "check its log; judge.max_tokens may exceed its limit; nothing is lost"
         if response.status == 200:
             problem, failure = f"{problem} with something other than a chat completion", "an answer was not a chat completion,"
@@ -244,7 +244,7 @@ class Place:
     find: Callable[[], Endpoint | None]  # its address, as far as known: this run's server may move
     endpoint: Endpoint | None = None
     in_flight: int = 0
-    made: int = 0
+    requests: int = 0
     rests_until: float = 0.0  # on the monotonic clock
     rests: int = 0  # in a row
     breaks: int = 0  # broken calls in a row
@@ -290,9 +290,9 @@ class EndpointPool:
                 break
             await asyncio.sleep(min(place.rests_until for place in self.all) - now)
         begins = {id(place): max(place.next_slot, now) for place in awake}
-        place = min(awake, key=lambda place: (place is shun, begins[id(place)], place.in_flight, place.made))
+        place = min(awake, key=lambda place: (place is shun, begins[id(place)], place.in_flight, place.requests))
         place.in_flight += 1
-        place.made += 1
+        place.requests += 1
         place.next_slot = begins[id(place)] + self._gap_s
         try:
             await asyncio.sleep(begins[id(place)] - now)

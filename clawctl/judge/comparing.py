@@ -69,14 +69,14 @@ class Comparing:
             return (await self._judge.judge(replace(_evidence(turn), response=answer))).reward
         blocks, (text,) = self._seen(turn, answer)
         fence = new_fence()
-        told = await self._ask(foresee_messages(blocks, text, fence))
-        score = None if told is None else read_vote(told, fence).score
+        reply = await self._ask(foresee_messages(blocks, text, fence))
+        score = None if reply is None else read_vote(reply, fence).score
         return None if score is None else float(score)
 
     async def _choice(self, blocks: list[tuple[str, str]], a: str, b: str) -> str | None:
         fence = new_fence()
-        told = await self._ask(compare_messages(blocks, a, b, fence))
-        return None if told is None else read_choice(told, fence)
+        reply = await self._ask(compare_messages(blocks, a, b, fence))
+        return None if reply is None else read_choice(reply, fence)
 
     async def _ask(self, messages: list[dict]) -> str | None:
         try:
@@ -88,9 +88,9 @@ class Comparing:
         """The named texts that stay the same, and the answers. Each text is cut and cleaned as for a vote."""
         evidence, chars = _evidence(turn), self._chars * 2 // (2 + len(answers))
         view = view_turn(evidence, self._settings.history_chars, chars)
-        came_back = NOTHING_CAME_BACK if view.next_state is None else view.next_state
+        next_state = NOTHING_CAME_BACK if view.next_state is None else view.next_state
         blocks = [("earlier", view.earlier)] if view.earlier else []
-        blocks += [("request", view.request), ("answer that was given", view.answer), (f"came back from {view.role}", came_back)]
+        blocks += [("request", view.request), ("answer that was given", view.answer), (f"came back from {view.role}", next_state)]
         shown = [view_turn(replace(evidence, response=answer), 0, chars).answer for answer in answers]
         return blocks, shown
 

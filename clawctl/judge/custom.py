@@ -65,14 +65,14 @@ class CustomJudge:
 
     async def judge(self, turn: Evidence) -> Opinion:
         """Raises ClawError if a reward shows that the model's range must be declared."""
-        seen = view_turn(turn, self._settings.history_chars)
-        prompt = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
+        view = view_turn(turn, self._settings.history_chars)
+        prompt = f"{view.earlier}\n\n{view.request}" if view.earlier else view.request
         score: Any
         try:
             if inspect.iscoroutinefunction(self._model.score):
-                score = await self._model.score(prompt, seen.answer, seen.next_state)
+                score = await self._model.score(prompt, view.answer, view.next_state)
             else:
-                score = await asyncio.to_thread(self._model.score, prompt, seen.answer, seen.next_state)
+                score = await asyncio.to_thread(self._model.score, prompt, view.answer, view.next_state)
                 if inspect.isawaitable(score):  # of a decorated or partial function
                     score = await score
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: its bug costs only this turn, and is logged

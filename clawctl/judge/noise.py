@@ -193,11 +193,11 @@ def without_noise(text: str, own_words: bool) -> str:
     units = list(_units(text))
     if len(units) == 1 and own_words:
         return text
-    kept: list[str] = []
+    readable_units: list[str] = []
     skip_next = changed = False  # skip_next: the line before named another speaker, so these are not the author's own words
     for unit in units:
         if not unit.strip():
-            kept.append(unit)
+            readable_units.append(unit)
             continue
         header = _header(unit)
         if (
@@ -215,10 +215,10 @@ def without_noise(text: str, own_words: bool) -> str:
             changed = True
             if not own_words or topics(key(readable)) & (_JUDGE | _ORDER) or not _WORD.search(readable):
                 continue
-        kept.append(readable)
+        readable_units.append(readable)
     if not changed:
         return text
-    left = "\n".join(line for line in "".join(kept).split("\n") if not line.strip() or re.search(r"\w", line)).strip()
+    left = "\n".join(line for line in "".join(readable_units).split("\n") if not line.strip() or re.search(r"\w", line)).strip()
     if not re.search(r"\w", left.replace(LEFT_OUT, "")):
         return text if own_words else LEFT_OUT
     return left

@@ -89,7 +89,7 @@ class PRMJudge:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._settings.prm_batch], self._waiting[self._settings.prm_batch :]
                 try:
-                    scores = await asyncio.to_thread(self.scores, [seen for seen, _ in batch])
+                    scores = await asyncio.to_thread(self.scores, [view for view, _ in batch])
                 except Exception as error:  # noqa: BLE001 - any error ends the worker where the scores are awaited
                     self._give_up([*batch, *self._waiting], error)
                     return
@@ -111,12 +111,12 @@ class PRMJudge:
         try:
             return self._scores(views)
         except (RuntimeError, IndexError, ValueError, TypeError, TemplateError) as error:
-            told = str(error).partition("\n")[0][:200]
+            problem = str(error).partition("\n")[0][:200]
             cure = "check that model, tokenizer and chat template match; if memory is short, lower judge.prm_batch"
-            raise ClawError(f"the {self.name} model cannot score a turn: {told}", cure, 2) from error
+            raise ClawError(f"the {self.name} model cannot score a turn: {problem}", cure, 2) from error
 
     def _scores(self, views: list[TurnView]) -> list[float]:
-        texts = [self._text(seen) for seen in views]
+        texts = [self._text(view) for view in views]
         inputs = self._tokenizer(
             texts, return_tensors="pt", padding=True, truncation=True, max_length=self._longest,
             add_special_tokens=not self._tokenizer.chat_template,
@@ -127,12 +127,12 @@ class PRMJudge:
             return in_range(logits[:, 0].tolist(), self._range)
         return mean_label(logits[:, self._order].cpu())
 
-    def _text(self, seen: TurnView) -> str:
+    def _text(self, view: TurnView) -> str:
         """The view in the model's chat template, else in paragraphs. If it is too long, its end is kept."""
         fence = new_fence()
-        request = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
-        came_back = seen.next_state or "(nothing came back)"
-        said = [("user", request), ("assistant", seen.answer), ("user", came_back)]
+        request = f"{view.earlier}\n\n{view.request}" if view.earlier else view.request
+        next_state = view.next_state or "(nothing came back)"
+        said = [("user", request), ("assistant", view.answer), ("user", next_state)]
         chat = [{"role": role, "content": self._control.broken(neutral(text, fence))} for role, text in said]
         if self._tokenizer.chat_template:
             return str(self._tokenizer.apply_chat_template(chat, tokenize=False))

@@ -43,7 +43,7 @@ class Launched:
     detail: str = ""
     starts: int | None = None
 
-    def seen(self, states: dict[str, JobState]) -> "Launched":
+    def with_states(self, states: dict[str, JobState]) -> "Launched":
         job_states = [states[each] for each in self.ids]
         order = ("failed", "gone", "waiting", "running", "stopped", "done")
         worst = min(job_states, key=lambda state: order.index(state.phase))
@@ -66,13 +66,17 @@ def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_
     with claimed(run, "launch") as mine:
         if not mine:
             raise ClawError(f"another `clawctl up --on` submits jobs for {run.root} just now", "wait until it has ended")
-        kept = read_launch(run)
-        if kept is not None and kept.on != on and not kept.ended:
-            raise ClawError(f"jobs of this run are in {kept.on}", f"stop them first: clawctl up --stop --run {run.root}", 2)
+        previous = read_launch(run)
+        if previous is not None and previous.on != on and not previous.ended:
+            raise ClawError(f"jobs of this run are in {previous.on}", f"stop them first: clawctl up --stop --run {run.root}", 2)
         _warn_of_local_disk(run.root)
         scheduler = open_scheduler(on)
-        jobs = [] if kept is None or kept.on != on else [job for job in look(run, kept, scheduler).jobs if job.phase not in ENDED]
-        launch_id = kept.id if kept is not None and jobs else uuid4().hex[:12]
+        jobs = (
+            []
+            if previous is None or previous.on != on
+            else [job for job in look(run, previous, scheduler).jobs if job.phase not in ENDED]
+        )
+        launch_id = previous.id if previous is not None and jobs else uuid4().hex[:12]
         new = [
             job for job in plan_jobs(run, recipe, on, launch_id, named_code, log_level) if job.stage not in {j.stage for j in jobs}
         ]
@@ -126,9 +130,9 @@ def _write(run: RunDir, launch: Launch) -> None:
 def look(run: RunDir, launch: Launch, scheduler: Scheduler) -> Launch:
     """The jobs as they are now, which is also written down."""
     states = dict(scheduler.look([each for job in launch.jobs for each in job.ids]))
-    seen = Launch(launch.id, launch.on, [job.seen(states) for job in launch.jobs], time.time())
-    _write(run, seen)
-    return seen
+    looked = Launch(launch.id, launch.on, [job.with_states(states) for job in launch.jobs], time.time())
+    _write(run, looked)
+    return looked
 
 
 def stop_jobs(run: RunDir) -> None:
@@ -178,13 +182,13 @@ def follow(run: RunDir, live: bool) -> None:
 
 def _follow_in_lines(run: RunDir, launch: Launch, scheduler: Scheduler, help_: str) -> Launch:
     print(help_, file=sys.stderr)
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     while True:
         launch = look(run, launch, scheduler)
         for job in launch.jobs:
-            if told.get(job.stage) != job.detail:
+            if printed.get(job.stage) != job.detail:
                 print(f"{job.stage:>7} | {job.detail or job.phase}", file=sys.stderr, flush=True)
-                told[job.stage] = job.detail
+                printed[job.stage] = job.detail
         if launch.ended:
             return launch
         time.sleep(_LOOK_S)
@@ -230,10 +234,10 @@ def _warn_of_local_disk(root: Path) -> None:
         mounts.append((place, kind))
     place, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", ""))
     if kind in _LOCAL:
-        told = (
+        warning = (
             f"{root} is on {kind} ({place}), which other machines usually do not see; a job that does not see it refuses to start"
         )
-        print(f"clawctl: {told}", file=sys.stderr)
+        print(f"clawctl: {warning}", file=sys.stderr)
 
 
 def check_is_shared(run_root: Path, launch_id: str | None) -> None:

@@ -66,8 +66,8 @@ def _add_captured(run: RunDir, wish: Wish, chosen: Chosen, endings: "_Endings", 
     waiting = [row for path in published(run.captures, ".jsonl") for row in captured_rows(path) if row["exchange_id"] not in rows]
     for row in sorted(waiting, key=lambda row: row["created_at"]):
         user, session = row["key"], session_of(row)
-        seen = {"user": user, "session_id": session, "created_at": row["created_at"]}
-        if _means(wish, seen) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
+        row_keys = {"user": user, "session_id": session, "created_at": row["created_at"]}
+        if _means(wish, row_keys) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
             chosen.turn_ids.add(row["exchange_id"])
             chosen.sessions.add((user, session))
             endings.add(user, row["messages"], row["response"])

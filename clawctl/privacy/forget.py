@@ -168,14 +168,14 @@ def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterato
 
 def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> None:
     """Wait for the place if its worker was asked to end; whoever supervises it starts it again when we are done."""
-    deadline, asked = time.monotonic() + _PATIENCE_S, False
+    deadline, was_asked = time.monotonic() + _PATIENCE_S, False
     while True:
         try:
             held.enter_context(sole_worker(run, stage))
             return
         except ClawError as error:
-            asked = asked or (end_workers and _ask_to_end(run, stage))
-            if not asked or time.monotonic() >= deadline:
+            was_asked = was_asked or (end_workers and _ask_to_end(run, stage))
+            if not was_asked or time.monotonic() >= deadline:
                 cure = f"add --stop-workers, or stop `clawctl {stage}` while data is forgotten; serve can keep running"
                 raise ClawError(error.problem, cure) from error
             time.sleep(_LOOK_S)

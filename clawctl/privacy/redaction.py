@@ -246,9 +246,9 @@ class Redactor:
         digest = blake2b(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
         if digest in self._seen:
             self._seen.move_to_end(digest)
-            kept, rules = self._seen[digest]
+            replacement, rules = self._seen[digest]
             self._at_work.rules.update(rules)
-            return value if kept is None else kept
+            return value if replacement is None else replacement
         before, self._at_work.rules = self._at_work.rules, Counter()
         clean = self.value(value)
         rules, self._at_work.rules = self._at_work.rules, before
@@ -403,8 +403,8 @@ class Redactor:
             for span in find(piece):
                 yield Span(span.start, span.end, span.kind, rule)
         if depth < _DECODED_DEPTH:
-            for start, end, said in encoded(piece):
-                first = next(self._found(said, depth + 1), None)
+            for start, end, decoded in encoded(piece):
+                first = next(self._found(decoded, depth + 1), None)
                 if first is not None:
                     yield Span(start, end, first.kind, first.rule)
 

@@ -48,9 +48,9 @@ def replaced(below: View, pattern: re.Pattern[str], by: Callable[[re.Match[str]]
     at, source = [0], [0]
     place = done = 0
     for match in pattern.finditer(below.text):
-        kept, new = below.text[done : match.start()], by(match)
-        pieces += [kept, new]
-        at += [place + len(kept), place + len(kept) + len(new)]
+        unchanged, new = below.text[done : match.start()], by(match)
+        pieces += [unchanged, new]
+        at += [place + len(unchanged), place + len(unchanged) + len(new)]
         source += [match.start(), match.end()]
         place, done = at[-1], match.end()
     if not pieces:

@@ -85,6 +85,6 @@ def _differences(sets: Sequence[bytes], undo: bool = False) -> Iterator[bytes]:
     before: Bits | None = None
     for each in sets:
         bits = np.frombuffer(each, np.uint8)
-        made = bits if before is None else bits ^ before
-        before = made if undo else bits
-        yield made.tobytes()
+        output = bits if before is None else bits ^ before
+        before = output if undo else bits
+        yield output.tobytes()

@@ -405,5 +405,5 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
 
 def recipe_file(root: Path, named: Path | None = None) -> Path | None:
     """The recipe file to load: `named`, else that of the run at `root`; None if there is neither."""
-    kept = RunDir(root).recipe
-    return named if named is not None else kept if kept.exists() else None
+    stored = RunDir(root).recipe
+    return named if named is not None else stored if stored.exists() else None

@@ -50,17 +50,17 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
 @contextmanager
 def first_try(root: Path) -> Iterator[None]:
     """Around a server, or all stages: a run without a model at the end keeps the recipe that it had before, and no base policy."""
-    kept = RunDir(root).recipe
-    before = kept.read_bytes() if kept.exists() else None
+    stored_recipe = RunDir(root).recipe
+    before = stored_recipe.read_bytes() if stored_recipe.exists() else None
     run = RunDir(root.resolve())
     try:
         yield
     finally:
         if not is_stage_of_up() and run.policies.is_dir() and not is_bound(run) and not _is_trained(run):
             if before is None:
-                kept.unlink(missing_ok=True)
-            elif kept.read_bytes() != before:
-                publish_bytes(kept, before)
+                stored_recipe.unlink(missing_ok=True)
+            elif stored_recipe.read_bytes() != before:
+                publish_bytes(stored_recipe, before)
             _let_go(run)
 
 

@@ -60,11 +60,11 @@ def remove_key(run: RunDir, name: str) -> None:
     """Remove the key of `name`. Raises ClawError (exit code 2) if there is no such key."""
     with _writing(run):
         stored = list_keys(run)
-        kept = [key for key in stored if key.name != name]
-        if len(kept) == len(stored):
+        others = [key for key in stored if key.name != name]
+        if len(others) == len(stored):
             known = ", ".join(key.name for key in stored) or "none"
             raise ClawError(f"there is no key named {name!r}", f"the named keys of this run: {known}", 2)
-        _write(run, kept)
+        _write(run, others)
 
 
 def list_keys(run: RunDir) -> list[StoredKey]:

@@ -130,7 +130,7 @@ def refusal(run: RunDir, version: int) -> str | None:
     trainer's own record still names the refused version.
     """
     decision = decision_of(run, version)
-    if decision is None and any(_is_same(run, version, made) for noted, made in _noted(run) if noted == version):
+    if decision is None and any(_is_same(run, version, created_at) for noted, created_at in _noted(run) if noted == version):
         return "training went back from it before; its eval record is gone"
     if decision is None or decision.get("promote") is not False:
         return None
@@ -208,8 +208,8 @@ def _last_mover(run: RunDir, lineage: Lineage, version: int) -> str:
     return f"{moves[-1]['by']} moved LIVE to {moves[-1]['to']}" if moves else "LIVE was moved"
 
 
-def _is_same(run: RunDir, version: int, made: float | None) -> bool:
-    return made is None or _made(run, version)[1] in (None, made)
+def _is_same(run: RunDir, version: int, created_at: float | None) -> bool:
+    return created_at is None or _made(run, version)[1] in (None, created_at)
 
 
 def _made(run: RunDir, version: int) -> tuple[int | None, float | None]:

@@ -157,14 +157,19 @@ def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | N
         raise ClawError(f"policy {PolicyId(run.policy, version)} is not published", f"choose one of {list_versions(run)}", 2)
     storage = storage_of(run.live)
     with storage.exclusive(run.lock("live"), _PATIENCE_S):
-        seen = storage.latest(run.live)
-        before = _readable(seen)
+        current = storage.latest(run.live)
+        before = _readable(current)
         if only_from is not None and before != only_from:
             raise LiveMoved(f"LIVE names {before}, not {only_from}")
-        made = {"from_made": _made_at(run, before), "to_made": _made_at(run, version)}  # numbers may be used again: `setback`
-        if not storage.swap(run.live, f"{version}\n".encode(), seen):
+        creation_times = {
+            "from_made": _made_at(run, before),
+            "to_made": _made_at(run, version),
+        }  # numbers may be used again: `setback`
+        if not storage.swap(run.live, f"{version}\n".encode(), current):
             raise LiveMoved(f"LIVE moved away from {before} meanwhile")
-        append_lines(run.moves, [sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **made}))])
+        append_lines(
+            run.moves, [sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **creation_times}))]
+        )
     return before
 
 

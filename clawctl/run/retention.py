@@ -208,7 +208,7 @@ def _without_texts(value: Any, turn_ids: set[str]) -> Any:
             return {}
         return {key: _without_texts(inner, turn_ids) for key, inner in value.items()}
     if isinstance(value, list):
-        return [kept for inner in value if (kept := _without_texts(inner, turn_ids)) != {}]
+        return [cleaned for inner in value if (cleaned := _without_texts(inner, turn_ids)) != {}]
     return value
 
 

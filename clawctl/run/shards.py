@@ -135,7 +135,7 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) ->
 
 def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
     """Replace a shard by what is `left` of each piece, in the same layout. Raises UnreadableShard."""
-    publish_pieces(path, read_schema(path), (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows))
+    publish_pieces(path, read_schema(path), (rows for piece in read_pieces(path) if (rows := left(piece.table())).num_rows))
 
 
 def write_table(path: Path, table: pa.Table, **how: Any) -> None:

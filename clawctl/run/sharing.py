@@ -36,9 +36,9 @@ def read_share(run: RunDir) -> Share | None:
 
 
 def begin_share(run: RunDir, version: int, share: float) -> Share:
-    made = Share(version, share, time.time())
-    publish_bytes(run.shared, sealed(orjson.dumps(asdict(made))))
-    return made
+    new = Share(version, share, time.time())
+    publish_bytes(run.shared, sealed(orjson.dumps(asdict(new))))
+    return new
 
 
 def end_share(run: RunDir) -> None:

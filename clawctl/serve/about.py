@@ -47,10 +47,10 @@ class About:
         })  # fmt: skip
 
     async def model(self, request: Request, visit: Visit) -> Response:
-        asked = meant(request.scope["path"]).removeprefix("/v1/models/")
-        if asked not in await self._names():
-            raise Refusal(404, f"model {asked[:200]!r} does not exist", "model", "model_not_found")
-        return json_response(self._describe(asked))
+        name = meant(request.scope["path"]).removeprefix("/v1/models/")
+        if name not in await self._names():
+            raise Refusal(404, f"model {name[:200]!r} does not exist", "model", "model_not_found")
+        return json_response(self._describe(name))
 
     async def _names(self) -> list[str]:
         name = self._recipe.model_name
@@ -163,10 +163,10 @@ class About:
         return Response(await asyncio.to_thread(_OPENAPI.read_bytes), media_type="application/json")
 
 
-def _page(names: list[str], asked: Mapping[str, str]) -> tuple[list[str], bool]:
+def _page(names: list[str], query: Mapping[str, str]) -> tuple[list[str], bool]:
     """The names that a list of models shows, and whether there are more in its direction. `after_id` and `before_id` are
     Anthropic's words, `after` and `before` OpenAI's. Without `limit` all are shown. Raises Refusal."""
-    limit, after, before = asked.get("limit"), _cursor(asked, "after", names), _cursor(asked, "before", names)
+    limit, after, before = query.get("limit"), _cursor(query, "after", names), _cursor(query, "before", names)
     if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) < 5 and 1 <= int(limit) <= _MOST_MODELS):
         raise Refusal(400, f"'limit' must be a whole number from 1 to {_MOST_MODELS}", "limit")
     if after is not None and before is not None:
@@ -176,13 +176,13 @@ def _page(names: list[str], asked: Mapping[str, str]) -> tuple[list[str], bool]:
     return left[-most:] if before is not None and most else left[:most], len(left) > most
 
 
-def _cursor(asked: Mapping[str, str], which: str, names: list[str]) -> int | None:
-    param = next((name for name in (f"{which}_id", which) if asked.get(name)), None)
+def _cursor(query: Mapping[str, str], which: str, names: list[str]) -> int | None:
+    param = next((name for name in (f"{which}_id", which) if query.get(name)), None)
     if param is None:
         return None
-    if asked[param] not in names:
+    if query[param] not in names:
         raise Refusal(400, f"'{param}' is not a model of this list", param)
-    return names.index(asked[param])
+    return names.index(query[param])
 
 
 def _from_here(request: Request) -> bool:

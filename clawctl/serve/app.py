@@ -281,8 +281,8 @@ class Gateway:
             self._running.add(answer)
             self._metrics.running += 1
             stack.callback(self._ended, answer, visit)
-            kept = stack.pop_all()
-        return Stream(answer, visit, kept) if ask.stream else await whole(answer, visit, kept, request.receive)
+            open_stack = stack.pop_all()
+        return Stream(answer, visit, open_stack) if ask.stream else await whole(answer, visit, open_stack, request.receive)
 
     async def _scored(self, ask: Ask) -> list[ShownToken]:
         """The tokens of a prompt with their logprobs. Raises Refusal."""

@@ -88,7 +88,7 @@ class Capture:
         self._waiting[key] = []
         loop = asyncio.get_running_loop()
 
-        def told(written: "asyncio.Future[None]") -> None:
+        def resolve(written: "asyncio.Future[None]") -> None:
             if not written.done():  # nothing waits for it any more
                 written.set_result(None)
 
@@ -96,7 +96,7 @@ class Capture:
             for place, (exchange, unwritten, written) in enumerate(waiting, 1):
                 self._keep(exchange, unwritten)
                 with suppress(RuntimeError):  # the loop has ended, and nothing waits
-                    loop.call_soon_threadsafe(told, written)
+                    loop.call_soon_threadsafe(resolve, written)
                     if place == len(waiting):
                         loop.call_soon_threadsafe(self._write_waiting, key)
 

@@ -76,15 +76,15 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
         settings.setdefault("reasoning_effort", effort)  # as vLLM does; most templates do not read it
     settings["add_generation_prompt"] = ask.prompted and not ask.continues
     safe = guard(tokenizer, messages, ask.shown_tools or None, settings)
-    asked = {"tools": safe.tools, "tokenize": False, **safe.settings}
+    template_arguments = {"tools": safe.tools, "tokenize": False, **safe.settings}
     try:
-        messages, text = (_apply_continued if ask.continues else _apply)(tokenizer, safe.messages, asked)
+        messages, text = (_apply_continued if ask.continues else _apply)(tokenizer, safe.messages, template_arguments)
     except _OBJECTIONS as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}", "messages") from error
     plain = safe.encode(text)
     ids, spliced, unspliced = plain, 0 if splicing else None, None
     if splicing and ask.answers and settings["add_generation_prompt"]:
-        splicing_result = _splice(tokenizer, messages, asked, text, ask.answers, safe)
+        splicing_result = _splice(tokenizer, messages, template_arguments, text, ask.answers, safe)
         if splicing_result is None:
             unspliced = UNCERTAIN
         elif splicing_result[0] != plain:
@@ -99,31 +99,31 @@ def _thinking(ask: Ask, text: str) -> bool:
     """Whether the answer begins within reasoning."""
     if not ask.continues:
         return text.rstrip().endswith(THINK)
-    said = str(ask.messages[-1]["content"])
-    return said.lstrip().startswith(THINK) and END_THINK not in said
+    begun = str(ask.messages[-1]["content"])
+    return begun.lstrip().startswith(THINK) and END_THINK not in begun
 
 
 def _roles(messages: list[Message]) -> list[str]:
     return [message["role"] for message in messages]
 
 
-def _apply(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tuple[list[Message], str]:
+def _apply(tokenizer: Any, messages: list[Message], template_arguments: dict[str, Any]) -> tuple[list[Message], str]:
     """The template's text, and the messages it is of. Some templates take a system message at the beginning only, and some clients
     write one later on."""
     try:
-        return messages, str(tokenizer.apply_chat_template(messages, **asked))
+        return messages, str(tokenizer.apply_chat_template(messages, **template_arguments))
     except jinja2.TemplateError:
         moved = later_system_as_user(messages)
         if moved == messages:
             raise
-        return moved, str(tokenizer.apply_chat_template(moved, **asked))
+        return moved, str(tokenizer.apply_chat_template(moved, **template_arguments))
 
 
-def _apply_continued(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tuple[list[Message], str]:
+def _apply_continued(tokenizer: Any, messages: list[Message], template_arguments: dict[str, Any]) -> tuple[list[Message], str]:
     """The template's text up to the end of the last message, with every character as it was sent. The answer continues there. The
     message is rendered as a mark, so that the template cannot change the ends of its text."""
     mark, last = secrets.token_hex(12), messages[-1]
-    rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], asked)
+    rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], template_arguments)
     before, separator, _ = text.rpartition(mark)
     if not separator:
         raise ValueError("the template does not show the last message")
@@ -135,13 +135,13 @@ def _apply_continued(tokenizer: Any, messages: list[Message], asked: dict[str, A
 def _splice(
     tokenizer: Any,
     messages: list[Message],
-    asked: dict[str, Any],
+    template_arguments: dict[str, Any],
     text: str,
     answers: dict[int, list[Remembered]],
     safe: Guarded,
 ) -> tuple[list[int], int] | None:
     def again(changed: list[Message], prompted: bool) -> str:
-        return str(tokenizer.apply_chat_template(changed, **{**asked, "add_generation_prompt": prompted}))
+        return str(tokenizer.apply_chat_template(changed, **{**template_arguments, "add_generation_prompt": prompted}))
 
     try:
         return splice(tokenizer, again, messages, text, answers, safe.encode)

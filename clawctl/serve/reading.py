@@ -50,7 +50,7 @@ class Reading:
         text = self._detokenizer.feed(token)
         self.ended_by_token = self._detokenizer.is_hidden(token)
         if self._logprobs and logprob is not None and not last and not self._detokenizer.is_hidden(token):
-            self._unseen.append(ShownToken(text, logprob, self._tops.told(top)))
+            self._unseen.append(ShownToken(text, logprob, self._tops.in_openai_form(top)))
         self.reasoning_tokens += self._parser.thinking
         self._events += self._parser.feed(self._cutter.feed(text))
 
@@ -87,9 +87,9 @@ class Tops:
     def __init__(self, tokenizer: Any) -> None:
         self._decode: Callable[[list[int]], str] = tokenizer.decode
 
-    def told(self, top: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
-        told = []
+    def in_openai_form(self, top: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
+        tokens = []
         for token, logprob in top:
             text = self._decode([token])
-            told.append({"token": text, "logprob": logprob, "bytes": list(text.encode())})
-        return told
+            tokens.append({"token": text, "logprob": logprob, "bytes": list(text.encode())})
+        return tokens

@@ -77,12 +77,12 @@ class _Answers:
             self._forget(next(iter(self._by_id)))
 
     def _forget(self, exchange_id: str) -> None:
-        kept = self._by_id.pop(exchange_id)
-        self._tokens -= _ANSWER_TOKENS + len(kept.answer.completion_ids)
-        if kept.digest is not None:
-            self._by_digest[kept.digest].remove(exchange_id)
-            if not self._by_digest[kept.digest]:
-                del self._by_digest[kept.digest]
+        removed = self._by_id.pop(exchange_id)
+        self._tokens -= _ANSWER_TOKENS + len(removed.answer.completion_ids)
+        if removed.digest is not None:
+            self._by_digest[removed.digest].remove(exchange_id)
+            if not self._by_digest[removed.digest]:
+                del self._by_digest[removed.digest]
 
     def find(self, message: Message, most: int = _MOST_ALIKE) -> list[Remembered]:
         """At most `most` answers: the one with the message's handle, if its content is unchanged; without a handle, all with the

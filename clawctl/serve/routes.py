@@ -58,7 +58,7 @@ def envelope_of(request: Request) -> Envelope:
 def absent(path: str) -> Refusal:
     """The refusal of a missing route. 404, not 501, because clients retry after a 5xx."""
     here = f"{meant(path)}/"
-    why = next((f": {said}" for begin, said in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
+    why = next((f": {reason}" for begin, reason in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
     return Refusal(404, f"{path[:200]} is not supported{why}. Supported: {_SPOKEN}", code="unknown_route")
 
 

@@ -44,8 +44,8 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
         descriptors = share_descriptors(recipe.serve.limits.connections, 1 if recipe.serve.upstream is None else 2)
         if descriptors.connections < recipe.serve.limits.connections:
-            told = "the limit of open files allows %d connections, but serve.limits.connections is %d; raise it with ulimit -n"
-            _log.warning(told, descriptors.connections, recipe.serve.limits.connections)
+            warning = "the limit of open files allows %d connections, but serve.limits.connections is %d; raise it with ulimit -n"
+            _log.warning(warning, descriptors.connections, recipe.serve.limits.connections)
         settings = uvicorn.Config(
             gateway,
             http=limited(recipe.serve.limits, descriptors.connections),

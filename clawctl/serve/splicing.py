@@ -83,8 +83,8 @@ def _between(render: Render, messages: list[Message], text: str, places: list[in
     return [piece + prompt for piece in pieces] + [rest]
 
 
-def _only(said: str) -> Message:
-    return {"role": "assistant", "content": said}
+def _only(content: str) -> Message:
+    return {"role": "assistant", "content": content}
 
 
 def _begins(before: str, prompt: str) -> int | None:

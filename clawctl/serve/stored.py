@@ -41,12 +41,12 @@ class StoredResponses:
         if ask.parent is None:
             return ask
         name = ask.echo["previous_response_id"]
-        kept = self._find(key, name)
-        if kept is None:
+        stored = self._find(key, name)
+        if stored is None:
             problem = f"Previous response with id '{name[:80]}' not found: send the whole input, or do not use `store: false`"
             raise Refusal(400, problem, "previous_response_id", "previous_response_not_found")
         own = _instructions(ask)
-        earlier: list[Message] = orjson.loads(kept.messages)
+        earlier: list[Message] = orjson.loads(stored.messages)
         sent = ask.sent_messages[:own] + earlier + ask.sent_messages[own:]
         return replace(ask, sent_messages=sent, messages=for_engine(sent))
 
@@ -59,12 +59,12 @@ class StoredResponses:
         if len(names) > _MOST_REFERENCES or sum(map(_is_reference, given)) > _MOST_REFERENCES:
             raise Refusal(400, f"'input' may hold at most {_MOST_REFERENCES} item references", "input")
         responses = {f"resp{exchange_of(name)}" for name in names}  # each is read once, however many of its items are named
-        kept = [response for name in responses if (response := self._find(key, name)) is not None]
-        if sum(len(each.response) for each in kept) > _MOST_REFERRED:
+        stored = [response for name in responses if (response := self._find(key, name)) is not None]
+        if sum(len(each.response) for each in stored) > _MOST_REFERRED:
             raise Refusal(
                 400, "'input' refers to more than 8 MB of earlier responses: use previous_response_id for the last one", "input"
             )
-        items = {item["id"]: item for each in kept for item in orjson.loads(each.response)["output"] if item["id"] in names}
+        items = {item["id"]: item for each in stored for item in orjson.loads(each.response)["output"] if item["id"] in names}
         return {**body, "input": [items.get(str(item["id"]), item) if _is_reference(item) else item for item in given]}
 
     def keep(self, key: str, ask: Ask, response: dict[str, Any], message: Message) -> None:
@@ -72,19 +72,19 @@ class StoredResponses:
         if ask.echo.get("store") is False:
             return
         messages = [*ask.sent_messages[_instructions(ask) :], {**message, "handle": exchange_of(response["id"])}]
-        kept = Kept(orjson.dumps(response), orjson.dumps(messages))
+        stored = Kept(orjson.dumps(response), orjson.dumps(messages))
         responses = self._of_key.setdefault(key, OrderedDict())
-        responses[response["id"]] = kept
-        self._bytes[key] = self._bytes.get(key, 0) + kept.size
+        responses[response["id"]] = stored
+        self._bytes[key] = self._bytes.get(key, 0) + stored.size
         while len(responses) > self._most or self._bytes[key] > self._most_bytes:
             self._bytes[key] -= responses.popitem(last=False)[1].size
 
     def get(self, key: str, name: str) -> bytes:
         """The response as it was given. Raises Refusal."""
-        kept = self._find(key, name)
-        if kept is None:
+        stored = self._find(key, name)
+        if stored is None:
             raise _unknown(name)
-        return kept.response
+        return stored.response
 
     def forget(self, key: str, name: str) -> dict[str, Any]:
         """Remove a response. Responses that continue it keep their conversation. Raises Refusal."""

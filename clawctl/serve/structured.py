@@ -99,11 +99,11 @@ def _form(ask: Ask) -> tuple[Any, bool] | None:
         return _ANY_OBJECT, False
     if form["type"] != "json_schema":
         raise Refusal(400, "'response_format.type' must be text, json_object or json_schema", "response_format")
-    told = form.get("json_schema")
-    schema = told.get("schema") if isinstance(told, dict) else None
+    json_schema = form.get("json_schema")
+    schema = json_schema.get("schema") if isinstance(json_schema, dict) else None
     if not isinstance(schema, dict | bool):
         raise Refusal(400, "'response_format.json_schema.schema' must be a JSON schema", "response_format")
-    return schema, isinstance(told, dict) and told.get("strict") is True
+    return schema, isinstance(json_schema, dict) and json_schema.get("strict") is True
 
 
 def asked_by(ask: Ask) -> str:

@@ -37,10 +37,10 @@ def switches(template: str | Mapping[str, str]) -> frozenset[str] | None:
     except jinja2.TemplateError:
         return None
     set_inside = {name.name for name in tree.find_all(nodes.Name) if name.ctx in ("store", "param")}
-    asked = {
+    tested = {
         test.node.name
         for test in tree.find_all((nodes.Test, nodes.Filter))
         if test.name in ("defined", "undefined", "default", "d") and isinstance(test.node, nodes.Name)
     }
-    read = frozenset(name for name in jinja2.meta.find_undeclared_variables(tree) if name not in set_inside or name in asked)
+    read = frozenset(name for name in jinja2.meta.find_undeclared_variables(tree) if name not in set_inside or name in tested)
     return frozenset(name for name in read if not is_renderers(name))

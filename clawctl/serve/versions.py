@@ -186,8 +186,8 @@ class Versions:
         expected = isinstance(error, ClawError | CanaryFailure)
         problem = error.problem if isinstance(error, ClawError) else str(error) if expected else f"{type(error).__name__}: {error}"
         problem = textwrap.shorten(problem, _LONGEST_PROBLEM)  # torch lists every weight that does not fit
-        said = problem if version is None else f"version {version} does not go live: {problem}"
-        if said != self.last_swap_error:
-            _log.error("%s; still serving version %d", said, self.live.version, exc_info=None if expected else error)
+        message = problem if version is None else f"version {version} does not go live: {problem}"
+        if message != self.last_swap_error:
+            _log.error("%s; still serving version %d", message, self.live.version, exc_info=None if expected else error)
             self.swaps_refused += 1
-        self.last_swap_error, self._refused = said, version
+        self.last_swap_error, self._refused = message, version

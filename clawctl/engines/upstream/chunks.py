@@ -91,7 +91,7 @@ class UpstreamReply:
             self.sampled.first_at = time.time()
         if (told := self._wire.error) is not None:
             refused = told.status in _MISUSE and self.sampled.first_at is None
-            self._end(refusal(told.status or 0, told.told) if refused else EngineFailure(str(told)))
+            self._end(refusal(told.status or 0, told.in_openai_form) if refused else EngineFailure(str(told)))
         elif self._live and self._said.any:
             self._news.set()
 

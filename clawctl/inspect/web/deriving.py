@@ -88,9 +88,9 @@ def _is_root(messages: Sequence[Any]) -> bool:
 
 def _newest(messages: Sequence[Any]) -> str:
     """Everything after the last answer: what the turn reacts to."""
-    told = [message for message in messages if isinstance(message, dict)]
-    last = max((place for place, message in enumerate(told) if message.get("role") == "assistant"), default=-1)
-    after = told[last + 1 :] or told[-1:]
+    valid = [message for message in messages if isinstance(message, dict)]
+    last = max((place for place, message in enumerate(valid) if message.get("role") == "assistant"), default=-1)
+    after = valid[last + 1 :] or valid[-1:]
     return "\n\n".join(words_of(message) for message in after)
 
 
@@ -108,11 +108,11 @@ _ASKED = ("prompt", "asked", "request", "messages", "conversation", "question")
 def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dict[str, Any]]:
     """Tasks that two versions answered: from the comparisons of the newer one, and from the examples that both records have."""
     pairs = []
-    seen = set()
+    tasks = set()
     for one in comparisons(new):
-        if one["against"] != against or one.get("task_id") in seen:
+        if one["against"] != against or one.get("task_id") in tasks:
             continue  # a task has a comparison for each metric
-        seen.add(one.get("task_id"))
+        tasks.add(one.get("task_id"))
         detail = one.get("detail")
         if isinstance(detail, dict):
             sides = {side: next((detail[name] for name in names if name in detail), None) for side, names in _ANSWERS.items()}

@@ -109,12 +109,12 @@ def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
     for piece in read_pieces(path):
         few = piece.rows("turns", ("turn_id", "parent_turn_id", "response", "next_state"))
         first = [place for place, row in enumerate(few) if row["parent_turn_id"] is None]
-        asked = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
+        requests = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
         for row in few:
             words = [words_of(row["response"]), *(words_of(message) for message in row["next_state"] or ())]
-            if row["turn_id"] in asked:
-                titles[row["turn_id"]] = asked[row["turn_id"]][:_TITLE]
-                words.insert(0, asked[row["turn_id"]])
+            if row["turn_id"] in requests:
+                titles[row["turn_id"]] = requests[row["turn_id"]][:_TITLE]
+                words.insert(0, requests[row["turn_id"]])
             places[row["turn_id"]] = len(texts)
             texts.append(_searchable("\n".join(words)))
     return places, pa.array(texts, pa.large_string()), titles
@@ -131,9 +131,9 @@ def _searchable(text: str) -> str:
 
 def request_of(messages: Sequence[dict[str, Any]] | None) -> str:
     """The words of the last message of the user, or of the last message."""
-    told = [message for message in messages or () if isinstance(message, dict)]
-    of_user = [message for message in told if message.get("role") == "user"]
-    return words_of((of_user or told)[-1]) if told else ""
+    valid = [message for message in messages or () if isinstance(message, dict)]
+    of_user = [message for message in valid if message.get("role") == "user"]
+    return words_of((of_user or valid)[-1]) if valid else ""
 
 
 def read_texts(wanted: Mapping[Path, Collection[str]]) -> Iterator[dict[str, Any]]:

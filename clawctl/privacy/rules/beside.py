@@ -216,8 +216,8 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
             continue
         if check(value) and not (pattern is _PROSE and not strict(value) and not _IS.fullmatch(text, end, match.start(group))):
             start = match.start(group)
-            kept = len(value.rstrip(".,;:)]}>\"'`*_")) if pattern not in (_DEFAULT, _COMMA) else len(value)
-            yield Span(start, start + kept, "password")
+            length = len(value.rstrip(".,;:)]}>\"'`*_")) if pattern not in (_DEFAULT, _COMMA) else len(value)
+            yield Span(start, start + length, "password")
             return
     yield from _in_table(text, begin, end, kind)
     if kind == "password":

@@ -317,7 +317,7 @@ class _Region:
     def _believed(
         self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool
     ) -> bool:
-        said = word.says
+        meaning = word.says
         sentence = self._between(floor, self._ceiling(start))
         around = self.words[max(0, place - 2) : place + 3]
         harmless = any(
@@ -331,27 +331,27 @@ class _Region:
         )
         if harmless:
             return False
-        if said & Says.WEAK and not said & (Says.STRONG | Says.PIN | Says.PASSWORD):
+        if meaning & Says.WEAK and not meaning & (Says.STRONG | Says.PIN | Says.PASSWORD):
             stronger = [
                 each
                 for each in self.words[max(0, place - 2) : place + 2]
                 if each.says & (Says.STRONG | Says.PIN) and each.end <= start
             ]
             if stronger:
-                word, said = stronger[0], stronger[0].says
+                word, meaning = stronger[0], stronger[0].says
         qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
-        if said & Says.STRONG:
+        if meaning & Says.STRONG:
             return digits >= 3 or spoken
-        if digits == 3 and not said & (Says.PIN | Says.PASSWORD) and _is_status(self.text, word, start, value):
+        if digits == 3 and not meaning & (Says.PIN | Says.PASSWORD) and _is_status(self.text, word, start, value):
             adjacent = self.words[place - 1] if place else word
             return bool(adjacent.says & (Says.LOCK | Says.OWNER)) and word.start - adjacent.end == 1
-        if said & Says.PIN:
+        if meaning & Says.PIN:
             if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):  # of an address
                 return False
             if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # of a chip
                 return False
             return (digits >= 4 or spoken) and not any(each.says & Says.HARMLESS for each in self._between(floor, word.start)[-4:])
-        if said & Says.PASSWORD:
+        if meaning & Says.PASSWORD:
             near = steps <= 8 or joined
             least = (
                 3

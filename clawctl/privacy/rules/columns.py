@@ -109,12 +109,12 @@ def in_columns(piece: Text) -> Iterator[Span]:
     positions = [] if _HEADS.absent(piece) else _HEADS.places(piece)
     if piece.beyond:
         positions += [at for word in _HEADS_BEYOND for at in places(piece.lower, word)]
-    seen: set[int] = set()
+    lines_done: set[int] = set()
     for at in positions:
         begin = text.rfind("\n", max(0, at - 400), at) + 1
-        if begin in seen or at - begin >= 400:
+        if begin in lines_done or at - begin >= 400:
             continue
-        seen.add(begin)
+        lines_done.add(begin)
         yield from _below(text, begin)
 
 

@@ -273,8 +273,8 @@ _FILE = re.compile(r"\.(?:[a-z]{2,5}|[a-z]{1,2}\d?|7z|mp[34])$")
 def _announces(text: str, named: Named, start: int, end: int, grade: int) -> bool:
     """Whether a name says of the text from `start` to `end` that it is its value."""
     if named.begin >= end:
-        behind = text[end : named.begin]
-        if named.kind == "password" and (_IS_THE.match(behind) or (grade >= TYPED and _COMMENT.match(behind))):
+        following = text[end : named.begin]
+        if named.kind == "password" and (_IS_THE.match(following) or (grade >= TYPED and _COMMENT.match(following))):
             return True
         return grade == RANDOM and named.kind != "part" and _names_before(text, start, end, named)
     if named.end > start or named.begin >= start:
@@ -407,11 +407,11 @@ def _names_before(text: str, start: int, end: int, named: Named) -> bool:
     between = text[end : named.begin]
     if _WRITTEN_TO.match(between):
         return True
-    said = {word.lower() for word in _PART.findall(between)}
+    words = {word.lower() for word in _PART.findall(between)}
     return (
         "\n" not in between
         and _POINTS_BACK.match(between) is not None
-        and said.isdisjoint(NAMES_OF_IDS)
+        and words.isdisjoint(NAMES_OF_IDS)
         and not _is_other(text[max(0, start - 40) : start])
     )
 
@@ -431,12 +431,12 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
     head, *lines = between.split("\n")
     line_end = text.find("\n", end, end + 8)
     rest = text[end : line_end if line_end >= 0 else end + 8]
-    asked = "?" in head or _ASKING.search(text, max(0, named.begin - 60), named.begin) is not None
-    decoration = _DECORATION if asked and grade != RANDOM else _PLAIN_DECORATION
+    is_question = "?" in head or _ASKING.search(text, max(0, named.begin - 60), named.begin) is not None
+    decoration = _DECORATION if is_question and grade != RANDOM else _PLAIN_DECORATION
     if decoration.fullmatch(lines[-1]) is None or _AFTER.fullmatch(rest) is None:
         return False
-    said = [line for line in lines[:-1] if not _EMPTY.fullmatch(line)]
-    if len(said) > (1 if grade <= PLAIN else 2) or any(len(line) > 70 for line in said) or len(head) > 90:
+    lines_between = [line for line in lines[:-1] if not _EMPTY.fullmatch(line)]
+    if len(lines_between) > (1 if grade <= PLAIN else 2) or any(len(line) > 70 for line in lines_between) or len(head) > 90:
         return False
     before = _line_before(text, named)
     if named.kind == "password" and len(lines) <= 2 and _TITLE.fullmatch(before) and _REST_OF_TITLE.fullmatch(head):
@@ -444,7 +444,7 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
     if _REPL.match(before):
         return grade > PLAIN
     return (
-        asked
+        is_question
         or _VALUE_IS.search(lines[-1]) is not None
         or _ANNOUNCING.search(head) is not None
         or _HEADING.match(before) is not None

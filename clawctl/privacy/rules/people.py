@@ -42,8 +42,8 @@ def cards(piece: Text) -> Iterator[Span]:
             continue
         if _CARD.fullmatch(digits) or _CARD_BEFORE.search(piece.lower, max(0, match.start() - 32), match.start()):
             yield Span(*match.span(), "card")
-            if behind := _BEHIND_CARD.match(piece.text, match.end()):
-                yield Span(*behind.span("value"), "card")
+            if code := _BEHIND_CARD.match(piece.text, match.end()):
+                yield Span(*code.span("value"), "card")
 
 
 def emails(piece: Text) -> Iterator[Span]:

@@ -77,8 +77,8 @@ def _is_printed(value: str) -> bool:
     return is_stronger_password(value) or is_strong_key(value) or is_passphrase(value)
 
 
-def _names_secret(asked: re.Match[str] | None) -> bool:
-    return asked is not None and any(kind_of_name(name) in ("password", "key") for name in _ASKED.findall(asked["asked"]))
+def _names_secret(prompt: re.Match[str] | None) -> bool:
+    return prompt is not None and any(kind_of_name(name) in ("password", "key") for name in _ASKED.findall(prompt["asked"]))
 
 
 _PROMPTS = Anchors("passphrase", "password", "passwort", "passcode")

@@ -232,11 +232,11 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
         if value is not None and _may_be_quoted(value["value"], words, gap):
             yield Span(*value.span("value"), "password")
             return
-        told = _TOLD.match(text, join.end())
-        if told is not None:
-            bare = told["value"].rstrip(".,;:?)'’*_")
-            if _is_told(bare, words, gap) and (not bare.isalpha() or _ENDS.match(text, told.start("value") + len(bare))):
-                yield Span(told.start("value"), told.start("value") + len(bare), "password")
+        match = _TOLD.match(text, join.end())
+        if match is not None:
+            bare = match["value"].rstrip(".,;:?)'’*_")
+            if _is_told(bare, words, gap) and (not bare.isalpha() or _ENDS.match(text, match.start("value") + len(bare))):
+                yield Span(match.start("value"), match.start("value") + len(bare), "password")
                 return
         place = join.end()
 

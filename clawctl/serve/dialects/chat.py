@@ -338,8 +338,12 @@ def _usage(choices: list[Choice]) -> dict[str, Any]:
     usages = [choice.usage for choice in choices if choice.usage is not None]
     if len(usages) == len(choices):
         return _usage_together(usages)
-    asked, answered = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
-    usage: dict[str, Any] = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    prompt_tokens, completion_tokens = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
     if (cached := choices[0].cached_tokens) is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
     if reasoning := sum(choice.reasoning_tokens for choice in choices):

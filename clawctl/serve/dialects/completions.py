@@ -201,6 +201,10 @@ def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:
 
 
 def _usage(choices: list[Choice], n: int) -> Object:
-    asked = sum(choice.prompt_tokens for choice in choices[::n])
-    answered = sum(choice.completion_tokens for choice in choices)
-    return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    prompt_tokens = sum(choice.prompt_tokens for choice in choices[::n])
+    completion_tokens = sum(choice.completion_tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }

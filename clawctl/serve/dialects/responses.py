@@ -479,9 +479,9 @@ class Responses(BlockDialect):
 
 
 def _usage(choice: Choice) -> Object:
-    asked, answered = choice.prompt_tokens, choice.completion_tokens
+    prompt_tokens, completion_tokens = choice.prompt_tokens, choice.completion_tokens
     return {
-        "input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered,
+        "input_tokens": prompt_tokens, "output_tokens": completion_tokens, "total_tokens": prompt_tokens + completion_tokens,
         "input_tokens_details": {"cached_tokens": choice.cached_tokens or 0, "cache_write_tokens": 0},
         "output_tokens_details": {"reasoning_tokens": choice.reasoning_tokens},
     }  # fmt: skip

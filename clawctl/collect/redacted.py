@@ -15,7 +15,7 @@ def redacted(turn: Turn, redactor: Redactor) -> Turn:
     messages, tools, response = (redactor.messages(each) for each in original)
     came = None if turn.next_state is None else redactor.messages(turn.next_state)
     clean = replace(turn, messages=messages, tools=tools or None, response=response[0] if response else None, next_state=came)
-    same = [messages, tools, response] == original and not redactor.told_by_ids(turn)
+    same = [messages, tools, response] == original and not redactor.ids_hold_secret(turn)
     if same or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
         return clean
     return replace(

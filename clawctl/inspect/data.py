@@ -10,7 +10,7 @@ from rich.table import Table
 from clawctl.inspect.rows import read_json, read_lines, shard_rows
 from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.printing import answers, counted, one_line, print_json
-from clawctl.privacy.chosen import captured_rows
+from clawctl.privacy.selection import captured_rows
 from clawctl.run.directory import FOLDERS, RunDir, published
 
 # The content of each folder, and its user data.

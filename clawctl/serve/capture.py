@@ -1,7 +1,7 @@
 """Writes exchanges to `captures/`: the kernel has them before the client has its last byte, and serving never fails for it.
 
 Each API key has its own queue, whose exchanges are redacted and written in order. The threads of several keys take turns after each
-piece of text (`Baton`). A text that takes long to check delays only the next answer of its own key.
+piece of text (`FairLock`). A text that takes long to check delays only the next answer of its own key.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import orjson
 
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
-from clawctl.privacy.redaction import Baton, Decode, Redactor
+from clawctl.privacy.redaction import Decode, FairLock, Redactor
 from clawctl.run.checksums import sealed
 from clawctl.run.images import has_images, without_bytes
 from clawctl.run.lines import LineWriter
@@ -44,8 +44,10 @@ class Capture:
         images; None: only their hashes are kept."""
         self._images = images if privacy.store_images else None
         self._privacy = privacy
-        self._baton, self._decode = Baton(), decode
-        self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on, not_secrets=privacy.not_secrets)
+        self._baton, self._decode = FairLock(), decode
+        self._redactor = Redactor(
+            privacy.redact, decode=decode, pause=self._baton.yield_to_waiting, not_secrets=privacy.not_secrets
+        )
         self._lines = None if folder is None else LineWriter(folder, _ROTATE_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "capture")
         self._file = threading.Lock()

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from clawctl.config import PrivacyConfig
-from clawctl.privacy.redaction import Baton, Redactor
+from clawctl.privacy.redaction import FairLock, Redactor
 from clawctl.privacy.rules import KINDS, Span, Text
 from clawctl.serve.capture import Capture
 from scripts.benchmarks.hostile_redaction import (
@@ -137,7 +137,7 @@ def test_the_baton_goes_to_who_asked_first() -> None:
     import threading
     import time
 
-    baton, order = Baton(), list[int]()
+    baton, order = FairLock(), list[int]()
     baton.take()
 
     def work(number: int) -> None:
@@ -150,7 +150,7 @@ def test_the_baton_goes_to_who_asked_first() -> None:
         threads[-1].start()
         while len(baton._waiting) <= number:
             time.sleep(0.001)
-    baton.pass_on()  # everybody who waited before has had a turn
+    baton.yield_to_waiting()  # everybody who waited before has had a turn
     assert order == [0, 1, 2, 3, 4]
     baton.give()
     for thread in threads:

@@ -31,8 +31,8 @@ from clawctl.inspect.web.guard import Key, PageGuard
 from clawctl.inspect.web.text import clock, cut, marked, short, visible
 from clawctl.inspect.web.tokens import coloured, token_texts
 from clawctl.inspect.why import explain, read_record
-from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import LABEL, LONGEST_COMMENT, FeedbackFile
 from clawctl.run.promotion import promote, rollback
@@ -383,7 +383,7 @@ class Pages:
             raise HTTPException(400, "name either a key or a conversation")
         options = {name: form.get(name) == "yes" for name in ("retrain", "stop_workers")}
         sure = form.get("sure") == "yes"
-        wish = Wish(session=session, user=user)
+        wish = Selection(session=session, user=user)
         try:
             done = forget(self._run, wish, not sure, options["retrain"], options["stop_workers"])
         except ClawError as error:

@@ -4,9 +4,9 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.lexicon import TOKEN, Says, says
+from clawctl.privacy.rules.lexicon import TOKEN, Meaning, meaning_of
 from clawctl.privacy.rules.names import is_secret_under
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, is_stand_in
 
 _HEADS = Anchors(
@@ -108,7 +108,7 @@ def in_columns(piece: Text) -> Iterator[Span]:
     yield from in_selected(piece)
     positions = [] if _HEADS.absent(piece) else _HEADS.places(piece)
     if piece.beyond:
-        positions += [at for word in _HEADS_BEYOND for at in places(piece.lower, word)]
+        positions += [at for word in _HEADS_BEYOND for at in positions_of(piece.lower, word)]
     lines_done: set[int] = set()
     for at in positions:
         begin = text.rfind("\n", max(0, at - 400), at) + 1
@@ -188,20 +188,20 @@ def _kind(head: str, heads: list[str]) -> str:
         return "any"
     if _SECRETS.fullmatch(head):
         return "code"
-    words = [says(word) for word in TOKEN.findall(head)]
+    words = [meaning_of(word) for word in TOKEN.findall(head)]
     if (
-        any(meaning & Says.HARMLESS or (meaning & Says.BEFORE and not meaning & Says.OWNER) for meaning in words)
+        any(meaning & Meaning.HARMLESS or (meaning & Meaning.BEFORE and not meaning & Meaning.OWNER) for meaning in words)
         or not 1 <= len(words) <= 3
     ):
         return ""
-    if any(meaning & (Says.STRONG | Says.PIN) for meaning in words):
+    if any(meaning & (Meaning.STRONG | Meaning.PIN) for meaning in words):
         return "code"
-    if any(meaning & (Says.WEAK | Says.PASSWORD) for meaning in words):
-        others = [says(word) for other in heads if other != head for word in TOKEN.findall(other)]
-        opened = any(meaning & (Says.LOCK | Says.KEYBOX) for meaning in (*others, *words)) or any(
-            meaning & Says.OWNER and not meaning & Says.BEFORE for meaning in words
+    if any(meaning & (Meaning.WEAK | Meaning.PASSWORD) for meaning in words):
+        others = [meaning_of(word) for other in heads if other != head for word in TOKEN.findall(other)]
+        opened = any(meaning & (Meaning.LOCK | Meaning.KEYBOX) for meaning in (*others, *words)) or any(
+            meaning & Meaning.OWNER and not meaning & Meaning.BEFORE for meaning in words
         )
-        return "code" if opened or any(meaning & Says.PASSWORD for meaning in words) else ""
+        return "code" if opened or any(meaning & Meaning.PASSWORD for meaning in words) else ""
     return ""
 
 
@@ -232,7 +232,7 @@ def in_backup_codes(piece: Text) -> Iterator[Span]:
     text = piece.text
     positions = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
     if piece.beyond:
-        positions += [at for word in _BACKUP_BEYOND for at in places(piece.lower, word)]
+        positions += [at for word in _BACKUP_BEYOND for at in positions_of(piece.lower, word)]
     done = -1
     for at in sorted(positions):
         heading = _BACKUP.match(text, at) if at >= done else None

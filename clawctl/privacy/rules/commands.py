@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import (
     DIGIT,
     TECHNICAL,

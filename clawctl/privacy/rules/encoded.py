@@ -5,7 +5,7 @@ import binascii
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Text
+from clawctl.privacy.rules.text import Text
 
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{16,}|[A-Za-z0-9_-]{16,})={0,2}(?![A-Za-z0-9+/_-])")
 _HEX = re.compile(r"(?<![A-Za-z0-9])(?:[2-7][0-9a-fA-F]){16,}(?![A-Za-z0-9])")

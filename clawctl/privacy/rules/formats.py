@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import EXAMPLE, RUN, UUID_ALONE, is_dense, is_drawn, is_random, is_strong_key, mixed, turns
-from clawctl.privacy.rules.words import IDS, KEY_PARTS, NAMES_OF_IDS, PROVIDERS
+from clawctl.privacy.rules.vocabulary import IDS, KEY_PARTS, NAMES_OF_IDS, PROVIDERS
 
 _W = r"[A-Za-z0-9_-]"
 _FORMATS = "|".join(

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import EXAMPLE, UUID_ALONE, is_opaque, is_strong_key
 
 # Parts of a path behind which such a secret stands. A path of words goes on with a word, which is none.

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import is_bare_password, is_stand_in
 
 _MOST_LINES = 32
@@ -70,7 +70,7 @@ def in_codes(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span("value"), "password")
     positions = [] if _CODES.absent(piece) else _CODES.places(piece)
     if piece.beyond:
-        positions += [at for word in _CODES_BEYOND for at in places(piece.lower, word)]
+        positions += [at for word in _CODES_BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:
         if code := _CODE_IS.match(piece.lower, at):
             yield Span(*code.span("value"), "password")

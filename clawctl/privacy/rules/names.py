@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from clawctl.privacy.rules.pieces import Anchors, Text, places
+from clawctl.privacy.rules.text import Anchors, Text, positions_of
 from clawctl.privacy.rules.values import (
     is_bare_password,
     is_passphrase,
@@ -17,7 +17,7 @@ from clawctl.privacy.rules.values import (
     is_strong_key,
     is_words,
 )
-from clawctl.privacy.rules.words import ANCHORS, ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
+from clawctl.privacy.rules.vocabulary import ANCHORS, ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
@@ -135,7 +135,7 @@ def name_places(piece: Text) -> list[int]:
         if not piece.text.isascii():
             letters = set("".join(_BEYOND_ASCII.findall(piece.lower)))
             for word in [word for word, needed in _NEEDED.items() if needed <= letters]:
-                positions.update(places(piece.lower, word))
+                positions.update(positions_of(piece.lower, word))
         piece.names.extend(sorted(positions))
     return piece.names
 

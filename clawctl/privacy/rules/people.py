@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.text import Span, Text, positions_of
 
 _CARD = re.compile(
     r"(?:4\d{3}|5[1-5]\d{2}|2[2-7]\d{2}|6011|64[4-9]\d|65\d{2}|62\d{2}|35\d{2})\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
@@ -48,7 +48,7 @@ def cards(piece: Text) -> Iterator[Span]:
 
 def emails(piece: Text) -> Iterator[Span]:
     text, done = piece.text, 0
-    for at in places(text, "@"):
+    for at in positions_of(text, "@"):
         start = at
         while start > done and at - start < 64 and (text[start - 1].isalnum() or text[start - 1] in "_.%+-"):
             start -= 1

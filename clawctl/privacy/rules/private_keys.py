@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.text import Span, Text, positions_of
 
 _PEM = re.compile(r"-{4,5} ?BEGIN (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
 _PEM_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
@@ -26,7 +26,7 @@ def private_keys(piece: Text) -> Iterator[Span]:
             closing = _PEM_END.match(text, end)
             done = closing.end() if closing else len(text[:end].rstrip())
             yield Span(start, done, "private_key")
-    for at in places(text, "Private-Lines: "):
+    for at in positions_of(text, "Private-Lines: "):
         if match := _PUTTY.match(text, at):
             yield Span(*match.span("value"), "private_key")
 

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, mixed
 
 _NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
@@ -83,7 +83,7 @@ def in_recovery_codes(piece: Text) -> Iterator[Span]:
     beyond = (
         set()
         if text.isascii() or not _OTHER_SCRIPT.search(text)
-        else {at for word in _RECOVERIES_BEYOND for at in places(piece.lower, word)}
+        else {at for word in _RECOVERIES_BEYOND for at in positions_of(piece.lower, word)}
     )
     done = -1
     for at in sorted({*positions, *beyond}):

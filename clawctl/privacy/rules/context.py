@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from clawctl.privacy.rules.names import NOT_KEY, Named, name_places, named_at
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import (
     EXAMPLE,
     UUID_ALONE,
@@ -33,7 +33,7 @@ from clawctl.privacy.rules.values import (
     mixed,
     turns,
 )
-from clawctl.privacy.rules.words import IDS, NAMES_OF_IDS, NO_VALUES
+from clawctl.privacy.rules.vocabulary import IDS, NAMES_OF_IDS, NO_VALUES
 
 _OTHERS_OF_NAMES = Anchors(
     "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =", "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("

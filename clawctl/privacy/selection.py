@@ -15,7 +15,7 @@ _COLUMNS = ("turn_id", "session_id", "user", "created_at", "messages", "response
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Selection:
     """What is to be forgotten; exactly one of them."""
 
     session: str | None = None  # as `inspect sessions` shows it
@@ -24,7 +24,7 @@ class Wish:
 
 
 @dataclass(slots=True)
-class Chosen:
+class SelectedTurns:
     """The turns that a wish means."""
 
     turn_ids: set[str] = field(default_factory=set)
@@ -33,16 +33,16 @@ class Chosen:
     unreadable: list[Path] = field(default_factory=list)  # shards that may hold some: nobody can say
 
 
-def choose(run: RunDir, wish: Wish) -> Chosen:
+def select(run: RunDir, wish: Selection) -> SelectedTurns:
     """All turns of the run that `wish` means. Later turns of a session repeat its earlier words: a session goes as a whole."""
-    chosen = Chosen()
+    chosen = SelectedTurns()
     rows: list[tuple[str, dict[str, Any]]] = []
     for path in published(run.trajectories, ".parquet"):
         try:
             rows += [(path.stem, row) for row in read_columns(path, "turns", _COLUMNS)]
         except UnreadableShard:
             chosen.unreadable.append(path)
-    chosen.sessions = {(row["user"], row["session_id"]) for _, row in rows if _means(wish, row)}
+    chosen.sessions = {(row["user"], row["session_id"]) for _, row in rows if _matches(wish, row)}
     endings = _Endings()
     for stem, row in rows:
         if (row["user"], row["session_id"]) in chosen.sessions:
@@ -53,7 +53,7 @@ def choose(run: RunDir, wish: Wish) -> Chosen:
     return chosen
 
 
-def _means(wish: Wish, row: Mapping[str, Any]) -> bool:
+def _matches(wish: Selection, row: Mapping[str, Any]) -> bool:
     if wish.user is not None:
         return bool(row["user"] == wish.user)
     if wish.session is not None:
@@ -61,13 +61,13 @@ def _means(wish: Wish, row: Mapping[str, Any]) -> bool:
     return wish.before is not None and bool(row["created_at"] < wish.before)
 
 
-def _add_captured(run: RunDir, wish: Wish, chosen: Chosen, endings: "_Endings", rows: set[str]) -> None:
+def _add_captured(run: RunDir, wish: Selection, chosen: SelectedTurns, endings: "_Endings", rows: set[str]) -> None:
     """Turns without a row yet: of the user, of a session by its claim, too old, or continuing a turn that was chosen."""
     waiting = [row for path in published(run.captures, ".jsonl") for row in captured_rows(path) if row["exchange_id"] not in rows]
     for row in sorted(waiting, key=lambda row: row["created_at"]):
         user, session = row["key"], session_of(row)
         row_keys = {"user": user, "session_id": session, "created_at": row["created_at"]}
-        if _means(wish, row_keys) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
+        if _matches(wish, row_keys) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
             chosen.turn_ids.add(row["exchange_id"])
             chosen.sessions.add((user, session))
             endings.add(user, row["messages"], row["response"])

@@ -182,4 +182,4 @@ def test_the_lists_of_words_are_found_by_their_own_words() -> None:
         for entry in block.split():
             word = entry.strip("=*")
             if word.isalpha() and word.isascii():
-                assert lexicon.says(word) & meaning, (entry, meaning)
+                assert lexicon.meaning_of(word) & meaning, (entry, meaning)

@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 from clawctl.privacy.rules.encoded import is_login
 from clawctl.privacy.rules.names import Named, is_secret_under, name_places, named_at
-from clawctl.privacy.rules.pieces import Span, Text
-from clawctl.privacy.rules.printed import in_row
+from clawctl.privacy.rules.terminal import in_row
+from clawctl.privacy.rules.text import Span, Text
 from clawctl.privacy.rules.values import (
     DIGIT,
     NAMING,
@@ -69,7 +69,7 @@ _NEXT_LINE = re.compile(
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 
 
-def in_named(piece: Text) -> Iterator[Span]:
+def in_key_values(piece: Text) -> Iterator[Span]:
     """Values beside the names of secrets."""
     text, lower = piece.text, piece.ascii
     done, names = 0, 0
@@ -83,12 +83,12 @@ def in_named(piece: Text) -> Iterator[Span]:
         if names > _MOST_NAMES:  # no text that somebody wrote; what hides in it is not looked for but taken out
             yield Span(0, len(text), "password")
             return
-        for span in _beside(text, lower, named):
+        for span in _values_of(text, lower, named):
             done = max(done, min(span.end, at + 300))
             yield span
 
 
-def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
+def _values_of(text: str, lower: str, named: Named) -> Iterator[Span]:
     """The values beside a name, whichever way they are written."""
     if _NO_VALUE.search(text, max(0, named.begin - 90), named.begin) or (
         text.endswith("${", 0, named.begin) and text.startswith(("?", ":?", "+", ":+"), named.end)
@@ -96,17 +96,17 @@ def _beside(text: str, lower: str, named: Named) -> Iterator[Span]:
         return
     if _SEALED.match(text, named.end) and "encryptedData" in text[max(0, named.begin - 4000) : named.begin]:
         return
-    if span := _assigned(text, named.begin, named.end, named.name, named.kind):
+    if span := _assigned_value(text, named.begin, named.end, named.name, named.kind):
         yield span
     elif named.kind != "part":
-        yield from _near(text, lower, named.begin, named.end, named.name, named.kind)
+        yield from _adjacent_values(text, lower, named.begin, named.end, named.name, named.kind)
 
 
 _SEALED = re.compile(r"[\"']?:[ ]{0,4}[\"']?Ag[A-Za-z0-9+/]{200}")  # ciphertext of a SealedSecret
 _NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
 
 
-def _assigned(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
+def _assigned_value(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
     if (
         text.startswith("%", end)
         and (encoded := _ENCODED.match(text, end))
@@ -174,7 +174,7 @@ _OPTION = re.compile(r"(?:^|\s)-{1,2}(?:[\w-]{0,24}|(?:e|env|set|set-string|buil
 _COMMAND = re.compile(r" [a-z][\w./-]{1,40}(?: |$)")
 
 
-def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> Iterator[Span]:
+def _adjacent_values(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> Iterator[Span]:
     """Values that no sign of assignment joins to their name."""
     if text.rfind("<", max(0, begin - 60), begin) > text.rfind(">", max(0, begin - 60), begin):
         match = _ELEMENT.match(text, end)
@@ -222,7 +222,7 @@ def _near(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> 
     yield from _in_table(text, begin, end, kind)
     if kind == "password":
         yield from in_row(text, begin)
-        yield from _before(text, begin)
+        yield from _values_before(text, begin)
 
 
 def _after_words(text: str, match: re.Match[str] | None) -> re.Match[str] | None:
@@ -278,7 +278,7 @@ def _is_default(value: str) -> bool:
 _SETTING = re.compile(r"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z]+(?:_[a-z]+)+\d?")
 
 
-def _before(text: str, begin: int) -> Iterator[Span]:
+def _values_before(text: str, begin: int) -> Iterator[Span]:
     """`hunter2! is my password`, `use hunter2! as the password`."""
     if not text.endswith(" ", 0, begin):
         return

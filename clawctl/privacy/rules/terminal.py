@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from clawctl.privacy.rules.names import kind_of_name
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import (
     is_passphrase,
     is_stand_in,

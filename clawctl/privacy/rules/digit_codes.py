@@ -13,8 +13,8 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Says, plain, said_within, says
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Meaning, meaning_of, plain, words_within
+from clawctl.privacy.rules.text import Span, Text, positions_of
 
 _BEHIND, _AHEAD = 150, 130  # characters around a name that are read
 _DIGITS = re.compile(r"\d(?:\d\d|[- ]\d|[A-ZА-Я]\d)")
@@ -57,10 +57,10 @@ _SPOKEN_GAP = re.compile(r"[ ,.…-]{1,4}")
 class _Word(NamedTuple):
     start: int
     end: int
-    says: int
+    meaning: int
 
 
-def in_said(piece: Text) -> Iterator[Span]:
+def in_digit_codes(piece: Text) -> Iterator[Span]:
     """`front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
     for start, end in _regions(piece):
         if _CODE.search(piece.text, start, end) or words_in(piece) & (VOCABULARY.digits | VOCABULARY.numbers):
@@ -119,7 +119,7 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
 def whole_words(piece: Text, word: str) -> Iterator[int]:
     text = piece.ascii if word.isascii() else piece.lower
     spaced = _SPACELESS.match(word) is None
-    for at in places(text, word):
+    for at in positions_of(text, word):
         end = at + len(word)
         if not (spaced and (text[at - 1 : at].isalpha() or text[end : end + 1].isalpha())):
             yield at
@@ -137,19 +137,19 @@ class _Vocabulary:
             self.__init__()  # type: ignore[misc]
         self.known |= new
         for word in new:
-            meaning = _said(word)
-            if meaning & ANCHORED and (not meaning & Says.PLACE or meaning & NAMES):
+            meaning = _run_meaning(word)
+            if meaning & ANCHORED and (not meaning & Meaning.PLACE or meaning & NAMES):
                 self.names.add(word)
-            if meaning & Says.PASSWORD:
+            if meaning & Meaning.PASSWORD:
                 self.passwords.add(word)
             if _SINO.fullmatch(word) or (_SPACELESS.match(word) and _digits_within(word) > 2):
                 self.numbers.add(word)
-            elif meaning & (Says.DIGIT | Says.TWICE):
+            elif meaning & (Meaning.DIGIT | Meaning.TWICE):
                 self.digits.add(word)
 
 
 def _digits_within(run: str) -> int:
-    return sum(bool(meaning & Says.DIGIT) for _, _, meaning in said_within(run))
+    return sum(bool(meaning & Meaning.DIGIT) for _, _, meaning in words_within(run))
 
 
 _MOST_WORDS = 1 << 16
@@ -158,13 +158,13 @@ VOCABULARY = _Vocabulary()
 _LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())  # of the piece that was looked at last: several rules ask for it
 
 
-def _said(word: str) -> int:
+def _run_meaning(word: str) -> int:
     """All that a word or a run of letters without spaces says."""
     if word == "tan":
-        return Says.STRONG
+        return Meaning.STRONG
     if _SPACELESS.match(word):
-        return reduce(or_, (meaning for _, _, meaning in said_within(word)), 0)
-    return says(word)
+        return reduce(or_, (meaning for _, _, meaning in words_within(word)), 0)
+    return meaning_of(word)
 
 
 class _Region:
@@ -192,14 +192,14 @@ class _Region:
         """Three words for digits or more, one behind the other."""
         run: list[_Word] = []
         for word in (*self.words, _Word(self.end + 9, self.end + 9, 0)):
-            is_digit = bool(word.says & (Says.DIGIT | Says.TWICE))
+            is_digit = bool(word.meaning & (Meaning.DIGIT | Meaning.TWICE))
             joined = run and (word.start == run[-1].end or _SPOKEN_GAP.fullmatch(self.text, run[-1].end, word.start))
             if is_digit and (not run or joined):
                 run.append(word)
                 continue
             if len(run) == 1 and _SINO.fullmatch(self.text, run[0].start, run[0].end):
                 yield run[0].start, run[0].end, False
-            if len(run) >= 3 or (len(run) == 2 and any(each.says & Says.TWICE for each in run)):
+            if len(run) >= 3 or (len(run) == 2 and any(each.meaning & Meaning.TWICE for each in run)):
                 yield run[0].start, run[-1].end, False
             run = [word] if is_digit else []
 
@@ -233,7 +233,7 @@ class _Region:
             self._is_opened_with(before, after, floor, start, end, value, joined, spoken)
             or self._named_behind(after, floor, end, ceiling, value, joined)
             or (3 <= digits <= 4 and self._is_on_back(floor, start, joined))
-            or (on_keypad and any(word.says & (NAMES | Says.LOCK | Says.KEYBOX) for word in self._between(floor, start)))
+            or (on_keypad and any(word.meaning & (NAMES | Meaning.LOCK | Meaning.KEYBOX) for word in self._between(floor, start)))
         )
 
     def _is_joined(self, before: int, floor: int, start: int) -> bool:
@@ -241,10 +241,15 @@ class _Region:
         if not before or start - self.words[before - 1].end > 4:
             return False
         last = self.words[before - 1]
-        if last.says & Says.IS:
+        if last.meaning & Meaning.IS:
             return last.end > floor
         earlier = self.words[before - 2] if before > 1 else last
-        return last.end - last.start <= 3 and not last.says & ~Says.AND and bool(earlier.says & Says.IS) and earlier.end > floor
+        return (
+            last.end - last.start <= 3
+            and not last.meaning & ~Meaning.AND
+            and bool(earlier.meaning & Meaning.IS)
+            and earlier.end > floor
+        )
 
     def _between(self, start: int, end: int) -> list[_Word]:
         return self.words[bisect_left(self._starts, start) : bisect_right(self._ends, end)]
@@ -253,20 +258,27 @@ class _Region:
         """Whether the number is one of a room, a page, a year or an order, or counts something."""
         if after < len(self.words):
             word = self.words[after]
-            if word.says & Says.AFTER and _COUNTED.fullmatch(self.text, end, word.start):
+            if word.meaning & Meaning.AFTER and _COUNTED.fullmatch(self.text, end, word.start):
                 return True
         if not before:
             return False
         word, value = self.words[before - 1], self.text[start:end]
         gap = self.text[word.end : start]
-        if word.says & Says.WHEN and not gap.strip() and (_YEAR.fullmatch(value) or _is_time(value)):
+        if word.meaning & Meaning.WHEN and not gap.strip() and (_YEAR.fullmatch(value) or _is_time(value)):
             return True
-        if word.says & Says.OPENS and not gap.strip() and _is_time(value) and value[-2:] in ("00", "15", "30", "45"):
+        if word.meaning & Meaning.OPENS and not gap.strip() and _is_time(value) and value[-2:] in ("00", "15", "30", "45"):
             return True
-        if not word.says & Says.BEFORE or word.says & (NAMES | Says.IS) or len(gap) > 5 or "\n" in gap or gap.strip(" .:#°№-n"):
+        if (
+            not word.meaning & Meaning.BEFORE
+            or word.meaning & (NAMES | Meaning.IS)
+            or len(gap) > 5
+            or "\n" in gap
+            or gap.strip(" .:#°№-n")
+        ):
             return False
         return not (
-            word.says & (Says.OWNER | Says.LOCK) and any(each.says & NAMES for each in self.words[max(0, before - 5) : before - 1])
+            word.meaning & (Meaning.OWNER | Meaning.LOCK)
+            and any(each.meaning & NAMES for each in self.words[max(0, before - 5) : before - 1])
         )
 
     def _floor(self, start: int) -> int:
@@ -294,7 +306,7 @@ class _Region:
             if word.start < floor or start - word.end > (110 if joined else 90) or steps > (15 if joined else 11):
                 return None
             steps += 1
-            if not word.says & NAMES:
+            if not word.meaning & NAMES:
                 continue
             gap = _PARENTHESIS.sub("", self.text[word.end : start])
             if _IDENTIFIER.match(gap):
@@ -317,12 +329,12 @@ class _Region:
     def _believed(
         self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool
     ) -> bool:
-        meaning = word.says
+        meaning = word.meaning
         sentence = self._between(floor, self._ceiling(start))
         around = self.words[max(0, place - 2) : place + 3]
         harmless = any(
-            each.says & Says.HARMLESS
-            and not each.says & (Says.STRONG | Says.PASSWORD)
+            each.meaning & Meaning.HARMLESS
+            and not each.meaning & (Meaning.STRONG | Meaning.PASSWORD)
             and word.start - each.end < 24
             and each.start - word.end < 12
             and each.end <= start
@@ -331,55 +343,57 @@ class _Region:
         )
         if harmless:
             return False
-        if meaning & Says.WEAK and not meaning & (Says.STRONG | Says.PIN | Says.PASSWORD):
+        if meaning & Meaning.WEAK and not meaning & (Meaning.STRONG | Meaning.PIN | Meaning.PASSWORD):
             stronger = [
                 each
                 for each in self.words[max(0, place - 2) : place + 2]
-                if each.says & (Says.STRONG | Says.PIN) and each.end <= start
+                if each.meaning & (Meaning.STRONG | Meaning.PIN) and each.end <= start
             ]
             if stronger:
-                word, meaning = stronger[0], stronger[0].says
-        qualified = any(each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence)
-        if meaning & Says.STRONG:
+                word, meaning = stronger[0], stronger[0].meaning
+        qualified = any(each is not word and each.meaning & (Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX) for each in sentence)
+        if meaning & Meaning.STRONG:
             return digits >= 3 or spoken
-        if digits == 3 and not meaning & (Says.PIN | Says.PASSWORD) and _is_status(self.text, word, start, value):
+        if digits == 3 and not meaning & (Meaning.PIN | Meaning.PASSWORD) and _is_status(self.text, word, start, value):
             adjacent = self.words[place - 1] if place else word
-            return bool(adjacent.says & (Says.LOCK | Says.OWNER)) and word.start - adjacent.end == 1
-        if meaning & Says.PIN:
+            return bool(adjacent.meaning & (Meaning.LOCK | Meaning.OWNER)) and word.start - adjacent.end == 1
+        if meaning & Meaning.PIN:
             if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):  # of an address
                 return False
             if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # of a chip
                 return False
-            return (digits >= 4 or spoken) and not any(each.says & Says.HARMLESS for each in self._between(floor, word.start)[-4:])
-        if meaning & Says.PASSWORD:
+            return (digits >= 4 or spoken) and not any(
+                each.meaning & Meaning.HARMLESS for each in self._between(floor, word.start)[-4:]
+            )
+        if meaning & Meaning.PASSWORD:
             near = steps <= 8 or joined
             least = (
                 3
-                if qualified and any(each.says & Says.LOCK for each in sentence)
+                if qualified and any(each.meaning & Meaning.LOCK for each in sentence)
                 else 4
                 if joined or qualified or steps <= 4
                 else 5
             )
             return near and (digits >= least or spoken) and (joined or qualified or steps <= 3)
-        if qualified and (digits > 3 or spoken or any(each.says & (Says.LOCK | Says.KEYBOX) for each in sentence)):
-            return not any(each.says & Says.HARMLESS for each in self._between(start, min(self._ceiling(start), start + 50)))
+        if qualified and (digits > 3 or spoken or any(each.meaning & (Meaning.LOCK | Meaning.KEYBOX) for each in sentence)):
+            return not any(each.meaning & Meaning.HARMLESS for each in self._between(start, min(self._ceiling(start), start + 50)))
         if qualified and digits == 3:
-            return any(each is not word and each.says & Says.OWNER for each in self.words[max(0, place - 2) : place + 6])
-        if joined and any(each.says & Says.YOURS for each in self.words[max(0, place - 3) : place]):
+            return any(each is not word and each.meaning & Meaning.OWNER for each in self.words[max(0, place - 2) : place + 6])
+        if joined and any(each.meaning & Meaning.YOURS for each in self.words[max(0, place - 3) : place]):
             return digits > 3 or spoken
-        if joined and any(each.says & Says.SECRECY for each in self._between(start, start + 70)):
+        if joined and any(each.meaning & Meaning.SECRECY for each in self._between(start, start + 70)):
             return digits > 3
         if re.fullmatch(r"[\"']?[ ]{0,2}[:=][ ]{0,2}[\"']?", self.text[word.end : start]):  # a setting of an alarm or a lock
             above = self._between(max(self.start, start - 160), word.start)
             return (
                 digits >= 4
-                and any(each.says & Says.LOCK for each in above)
-                and any(each.says & Says.OWNER | each.says & Says.LOCK for each in above)
+                and any(each.meaning & Meaning.LOCK for each in above)
+                and any(each.meaning & Meaning.OWNER | each.meaning & Meaning.LOCK for each in above)
             )
         return False
 
     def _opens_between(self, start: int, end: int) -> bool:
-        return any(word.says & (Says.OPENS | Says.IS) for word in self._between(start, end))
+        return any(word.meaning & (Meaning.OPENS | Meaning.IS) for word in self._between(start, end))
 
     def _goes_on(self, start: int, floor: int, before: int) -> bool:
         """`… 774610, back gate 1355`, `lockers 4471, 8812 and 9021`: the next of several codes."""
@@ -388,8 +402,11 @@ class _Region:
         gap = self.text[self.last : start].lstrip("#*")
         if _LISTED.fullmatch(gap):
             return "," in gap or len(gap) > 1
-        return any(word.says & (Says.LOCK | Says.KEYBOX | Says.OWNER) for word in self._between(self.last, start)) and not any(
-            word.says & Says.HARMLESS and not word.says & (Says.LOCK | Says.OWNER) for word in self._between(self.last, start)
+        return any(
+            word.meaning & (Meaning.LOCK | Meaning.KEYBOX | Meaning.OWNER) for word in self._between(self.last, start)
+        ) and not any(
+            word.meaning & Meaning.HARMLESS and not word.meaning & (Meaning.LOCK | Meaning.OWNER)
+            for word in self._between(self.last, start)
         )
 
     def _is_opened_with(
@@ -400,24 +417,30 @@ class _Region:
         if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
             return False
         clause = self._between(floor, start)
-        if _is_time(value) and value[-2:] in ("00", "15", "30", "45") and not (joined or (clause and clause[-1].says & Says.OPENS)):
+        if (
+            _is_time(value)
+            and value[-2:] in ("00", "15", "30", "45")
+            and not (joined or (clause and clause[-1].meaning & Meaning.OPENS))
+        ):
             return False
-        locks = [word for word in clause if word.says & (Says.LOCK | Says.KEYBOX)]
+        locks = [word for word in clause if word.meaning & (Meaning.LOCK | Meaning.KEYBOX)]
         if (
             locks
             and start - locks[-1].end <= 40
-            and any(word.says & Says.OPENS for word in self.words[after : after + 3] if word.end <= end + 24)
+            and any(word.meaning & Meaning.OPENS for word in self.words[after : after + 3] if word.end <= end + 24)
         ):
             return True
         if locks and start - locks[-1].end <= 40 and joined and (spoken or ("-" in value and digits == value.count("-") + 1)):
             return True
         if not locks or start - locks[-1].end > 80:
             locks = [
-                word for word in self._between(end, min(self._ceiling(end), end + 40)) if word.says & (Says.LOCK | Says.KEYBOX)
+                word
+                for word in self._between(end, min(self._ceiling(end), end + 40))
+                if word.meaning & (Meaning.LOCK | Meaning.KEYBOX)
             ]
-            if not locks or not any(word.says & Says.OPENS for word in clause[-3:]):
+            if not locks or not any(word.meaning & Meaning.OPENS for word in clause[-3:]):
                 return False
-        opens = [word for word in clause if word.says & Says.OPENS]
+        opens = [word for word in clause if word.meaning & Meaning.OPENS]
         if opens and start - opens[-1].end <= 40 and not _SOFT.search(self.text, opens[-1].end, start):
             return True
         if (
@@ -431,7 +454,7 @@ class _Region:
             return True
         if (
             locks
-            and locks[-1].says & Says.KEYBOX
+            and locks[-1].meaning & Meaning.KEYBOX
             and self.text[locks[-1].end : start] == " "
             and not spoken
             and not _YEAR.fullmatch(value)
@@ -440,16 +463,16 @@ class _Region:
             return True
         if locks and "-" in value and self._is_label(floor, start, value, locks[-1]):
             return True
-        if spoken and any(word.says & Says.OPENS for word in self._between(end, self._ceiling(end))):
+        if spoken and any(word.meaning & Meaning.OPENS for word in self._between(end, self._ceiling(end))):
             return True
         ends = re.match(r"[#*\"'`)]{0,3}(?:[.,;!)]?(?:\s|$)|[。，、；）])", self.text[end : end + 6]) is not None
         if not (ends and re.search(r"[:：=→][ \t*`_]{0,4}\Z", self.text[max(floor, start - 6) : start])) or digits > 8:
             return False
-        if any(word.says & Says.KEYBOX for word in locks):
+        if any(word.meaning & Meaning.KEYBOX for word in locks):
             return True
         near = self._between(max(self.start, start - 200), min(self.end, end + 120))
-        return not any(word.says & Says.HARMLESS for word in clause) and any(
-            word.says & (Says.KEYS | Says.KEYBOX | NAMES) for word in near
+        return not any(word.meaning & Meaning.HARMLESS for word in clause) and any(
+            word.meaning & (Meaning.KEYS | Meaning.KEYBOX | NAMES) for word in near
         )
 
     def _is_on_back(self, floor: int, start: int, joined: bool) -> bool:
@@ -474,20 +497,20 @@ class _Region:
         first = self.words[after]
         gap = self.text[end : first.start].lstrip("#*\"'`»”")
         paren = gap.strip() in ("(", "（") or gap in (" - ", " – ", " — ", " = ", " -> ", " → ", " : ")
-        if "\n" in gap or not (paren or (first.says & (Says.IS | Says.YOURS) and gap.strip() in ("", ","))):
+        if "\n" in gap or not (paren or (first.meaning & (Meaning.IS | Meaning.YOURS) and gap.strip() in ("", ","))):
             return False
         sentence = self._between(floor, ceiling)
         for word in self.words[after : after + 6]:
             if word.end > ceiling or (not paren and _SOFT.search(self.text, first.end, word.start)):
                 return False
-            if word.says & (Says.HARMLESS | Says.AFTER) and not word.says & NAMES:
+            if word.meaning & (Meaning.HARMLESS | Meaning.AFTER) and not word.meaning & NAMES:
                 return False
-            if word.says & (Says.STRONG | Says.PIN | Says.PASSWORD):
+            if word.meaning & (Meaning.STRONG | Meaning.PIN | Meaning.PASSWORD):
                 return not re.match(r"[-_]?\w*[ ](?:length|policy|limit|format|rules?)", self.text[word.end : word.end + 20])
-            if word.says & Says.WEAK and any(
-                each is not word and each.says & (Says.LOCK | Says.OWNER | Says.KEYBOX) for each in sentence
+            if word.meaning & Meaning.WEAK and any(
+                each is not word and each.meaning & (Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX) for each in sentence
             ):
-                return not any(each.says & Says.HARMLESS for each in sentence)
+                return not any(each.meaning & Meaning.HARMLESS for each in sentence)
         return False
 
 
@@ -532,7 +555,7 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
     for match in TOKEN.finditer(text, start, end):
         word = match[0]
         if _SPACELESS.match(word):
-            for first, last, meaning in said_within(word):
+            for first, last, meaning in words_within(word):
                 yield _Word(match.start() + first, match.start() + last, meaning)
         else:
             tag = text.endswith("[redacted:", 0, match.start()) or (
@@ -540,15 +563,15 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
             )
             if text[match.start() - 1 : match.start()] == "\\" and word[0] in "nrt":  # an escape
                 word = word[1:]
-            yield _Word(match.start(), match.end(), 0 if tag else _meaning(word))
+            yield _Word(match.start(), match.end(), 0 if tag else _token_meaning(word))
 
 
-def _meaning(word: str) -> int:
+def _token_meaning(word: str) -> int:
     if word == "TAN":
-        return Says.STRONG
+        return Meaning.STRONG
     if word in _UNITS:  # `gib` is a word of German
-        return Says.AFTER
-    return Says.DIGIT if _SINO.fullmatch(word) else says(word)
+        return Meaning.AFTER
+    return Meaning.DIGIT if _SINO.fullmatch(word) else meaning_of(word)
 
 
 _UNITS = frozenset("KiB MiB GiB TiB kB KB MB GB TB Mbit Gbit Mbps Gbps kHz MHz GHz kWh mAh".split())  # noqa: SIM905

@@ -11,9 +11,9 @@ from rich.table import Table
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.printing import answers, counted, one_line, print_json
-from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import Forgotten
 from clawctl.privacy.forget import forget as carry_out
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, recipe_file
 from clawctl.run.retention import expire as carry_out_retention
 
@@ -30,15 +30,15 @@ def forget(
     as_json: bool,
 ) -> None:
     """Raises ClawError where not exactly one thing is named, or nobody agreed."""
-    wish = make_wish(session, user, before, retrain)
+    wish = parse_selection(session, user, before, retrain)
     if not dry_run and not yes:
         planned = carry_out(run, wish, dry_run=True, retrain=retrain)
-        _tell(planned, as_json=False)
-        _agree()
-    _tell(carry_out(run, wish, dry_run, retrain, stop_workers), as_json)
+        _report(planned, as_json=False)
+        _confirm()
+    _report(carry_out(run, wish, dry_run, retrain, stop_workers), as_json)
 
 
-def make_wish(session: str | None, user: str | None, before: str | None, retrain: bool) -> Wish | None:
+def parse_selection(session: str | None, user: str | None, before: str | None, retrain: bool) -> Selection | None:
     """What was typed. None: only `--retrain`, for what was forgotten earlier."""
     named = [value for value in (session, user, before) if value is not None]
     if not named and retrain:
@@ -49,7 +49,7 @@ def make_wish(session: str | None, user: str | None, before: str | None, retrain
         moment = None if before is None else datetime.fromisoformat(before).timestamp()  # without a zone: local time
     except ValueError as error:
         raise ClawError(f"--before {before!r} is not a day or time", "write it as 2026-11-30 or 2026-11-30T12:00", 2) from error
-    return Wish(session, user, moment)
+    return Selection(session, user, moment)
 
 
 def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> None:
@@ -68,14 +68,14 @@ def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> No
     )
 
 
-def _agree() -> None:
+def _confirm() -> None:
     if not sys.stdin.isatty():
         raise ClawError("there is no terminal to confirm this", "check it with --dry-run, then use --yes", 2)
     if input("forget this permanently? [y/N] ").strip().lower() not in ("y", "yes"):
         raise ClawError("nothing was changed", "answer y, or use --yes")
 
 
-def _tell(done: Forgotten, as_json: bool) -> None:
+def _report(done: Forgotten, as_json: bool) -> None:
     if as_json:
         print_json(asdict(done))
         return

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, TECHNICAL, is_stand_in, is_words, mixed
 
 _MOST = 400  # pairs in a piece that are looked at
@@ -27,10 +27,10 @@ _ENTRY = re.compile(
 _ENDS = re.compile(r"[\"'`»”)\].,;!]{0,3}(?:\s|$|[(（，。、])")
 
 
-def in_pairs(piece: Text) -> Iterator[Span]:
+def in_logins(piece: Text) -> Iterator[Span]:
     """The second half of a login: after an address of mail, or after a name where words say that it is a login."""
     text = piece.text
-    for at in places(text, "@")[:_MOST]:
+    for at in positions_of(text, "@")[:_MOST]:
         match = _MAIL_PAIR.match(text, at)
         if match is None or not (user := _MAIL_USER.search(text, max(0, at - 100), at)) or "://" in user[0]:
             continue
@@ -51,7 +51,7 @@ def in_pairs(piece: Text) -> Iterator[Span]:
     if "/" not in text and "|" not in text and "→" not in text:
         return
     for sign in (" / ", " | ", " → "):
-        for at in places(text, sign)[:_MOST]:
+        for at in positions_of(text, sign)[:_MOST]:
             begin = max(text.rfind("\n", max(0, at - 100), at) + 1, at - 100, 0)
             user = _USER_END.search(text, begin, at)
             if user is None:
@@ -87,12 +87,12 @@ _OF_PASSWORD = re.compile(
 )
 
 
-def in_typed(piece: Text) -> Iterator[Span]:
+def in_typed_fields(piece: Text) -> Iterator[Span]:
     """`getByLabel('Password').fill('…')`: what a script types into the field of a password."""
     if _TOOL.absent(piece):
         return
     text = piece.text
-    for at in places(text, "("):
+    for at in positions_of(text, "("):
         for verb in (".fill(", ".type(", ".send_keys(", ".sendKeys(", ".setValue(", ".pressSequentially(", ".press_sequentially("):
             if not text.startswith(verb, at + 1 - len(verb)):
                 continue

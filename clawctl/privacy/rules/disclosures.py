@@ -4,9 +4,9 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.codes import VOCABULARY, whole_words, words_in
-from clawctl.privacy.rules.lexicon import TOKEN, Says, plain, says
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.digit_codes import VOCABULARY, whole_words, words_in
+from clawctl.privacy.rules.lexicon import TOKEN, Meaning, meaning_of, plain
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import (
     NAMING,
     TECHNICAL,
@@ -78,27 +78,27 @@ _BEYOND = (
 )
 
 
-def in_told(piece: Text) -> Iterator[Span]:
+def in_disclosures(piece: Text) -> Iterator[Span]:
     """`das Telefon-Kennwort ist Lampewiese`, `кодовое слово «…»`, `maiden name: …`, `the new one is otter-lamp-91`."""
     yield from _after_codewords(piece)
     yield from _after_passwords(piece)
-    yield from _new_ones(piece)
-    yield from _answers(piece)
+    yield from _renewed_passwords(piece)
+    yield from _security_answers(piece)
 
 
 def _after_codewords(piece: Text) -> Iterator[Span]:
     text = piece.text
     positions = [] if _ANCHORED.absent(piece) else _ANCHORED.places(piece)
     if piece.beyond:
-        positions += [at for word in _BEYOND for at in places(piece.lower, word)]
+        positions += [at for word in _BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:
         for pattern in (_CODEWORDS, _ANSWERS):
             begin = max(0, at - 10)
             named = pattern.search(text, begin, at + 60)
             if named is None or named.start() > at + 2:
                 continue
-            yield from _value_behind(text, named.end(), words=True)
-            yield from _phrase_behind(text, named.start(), named.end())
+            yield from _value_after(text, named.end(), words=True)
+            yield from _phrase_after(text, named.start(), named.end())
             break
 
 
@@ -114,11 +114,11 @@ def _after_passwords(piece: Text) -> Iterator[Span]:
             or text[end : end + 1] in ("_", "(", "[")
         ):
             continue
-        yield from _value_behind(text, end, words=False)
-        yield from _phrase_behind(text, start, end)
+        yield from _value_after(text, end, words=False)
+        yield from _phrase_after(text, start, end)
 
 
-def _phrase_behind(text: str, start: int, end: int) -> Iterator[Span]:
+def _phrase_after(text: str, start: int, end: int) -> Iterator[Span]:
     """Words that are a password, or what one is told to type, behind its name from `start` to `end`."""
     for pattern, check in ((_ORDERED, _is_chosen_word), (_QUOTED_PHRASE, _is_quoted_phrase), (_SPOKEN_PHRASE, _is_spoken_phrase)):
         match = pattern.match(text, end)
@@ -196,23 +196,23 @@ _ANSWER = re.compile(
 )
 
 
-def _answers(piece: Text) -> Iterator[Span]:
+def _security_answers(piece: Text) -> Iterator[Span]:
     """`security question (first pet): I answer zk3Biscotte`: whichever words stand between the question and its answer."""
     text = piece.text
     positions = [] if _QUESTIONS.absent(piece) else _QUESTIONS.places(piece)
     if piece.beyond:
-        positions += [at for word in _QUESTIONS_BEYOND for at in places(piece.lower, word)]
+        positions += [at for word in _QUESTIONS_BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:
         for answer in _ANSWER.finditer(text, at + 4, at + 260):
             value = answer["value"].rstrip(".,;:?)'’*_!")
             if not answer["gap"].strip() and not any(map(str.isdigit, value)):
                 continue
-            if _is_told(value.partition(" ")[0], True, answer["gap"]):
+            if _is_disclosed(value.partition(" ")[0], True, answer["gap"]):
                 yield Span(answer.start("value"), answer.start("value") + len(value), "password")
                 break
 
 
-def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
+def _value_after(text: str, end: int, words: bool) -> Iterator[Span]:
     place = end
     for _ in range(3):
         join = _JOIN.search(text, place, min(len(text), end + 70))
@@ -235,7 +235,7 @@ def _value_behind(text: str, end: int, words: bool) -> Iterator[Span]:
         match = _TOLD.match(text, join.end())
         if match is not None:
             bare = match["value"].rstrip(".,;:?)'’*_")
-            if _is_told(bare, words, gap) and (not bare.isalpha() or _ENDS.match(text, match.start("value") + len(bare))):
+            if _is_disclosed(bare, words, gap) and (not bare.isalpha() or _ENDS.match(text, match.start("value") + len(bare))):
                 yield Span(match.start("value"), match.start("value") + len(bare), "password")
                 return
         place = join.end()
@@ -265,14 +265,14 @@ def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
         and not value.islower()
         and not re.search(r"[_()=/\\]", value)
         and not value.isdigit()
-        and (not value.isalpha() or (len(gap.split()) <= 6 and any(says(word) & _PERSONAL for word in TOKEN.findall(gap))))
+        and (not value.isalpha() or (len(gap.split()) <= 6 and any(meaning_of(word) & _PERSONAL for word in TOKEN.findall(gap))))
     )
 
 
-_PERSONAL = Says.LOCK | Says.OWNER | Says.YOURS
+_PERSONAL = Meaning.LOCK | Meaning.OWNER | Meaning.YOURS
 
 
-def _is_told(value: str, words: bool, gap: str) -> bool:
+def _is_disclosed(value: str, words: bool, gap: str) -> bool:
     """Whether what follows is a password. `words`: its name promises a word."""
     if (
         not 4 <= len(value) <= 64
@@ -355,17 +355,17 @@ _NEW_OTHER = re.compile(
 _PHRASED = re.compile(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[!?#*]?")
 
 
-def _new_ones(piece: Text) -> Iterator[Span]:
+def _renewed_passwords(piece: Text) -> Iterator[Span]:
     text = piece.text
     positions = [] if _NEW_ANCHORS.absent(piece) else _NEW_ANCHORS.places(piece)
     for at in positions:
         if match := _NEW.match(text, at):
             value = match["value"].rstrip(".,;:)")
-            if _PHRASED.fullmatch(value) or (_is_told(value, False, "") and not value.isalpha()):
+            if _PHRASED.fullmatch(value) or (_is_disclosed(value, False, "") and not value.isalpha()):
                 yield Span(match.start("value"), match.start("value") + len(value), "password")
     if piece.beyond:
-        for at in [at for word in _NEW_BEYOND for at in places(piece.lower, word)]:
-            if (match := _NEW_OTHER.match(piece.lower, at)) and _is_told(
+        for at in [at for word in _NEW_BEYOND for at in positions_of(piece.lower, word)]:
+            if (match := _NEW_OTHER.match(piece.lower, at)) and _is_disclosed(
                 value := text[match.start("value") : match.end("value")].rstrip(".,;:)"), False, ""
             ):
                 yield Span(match.start("value"), match.start("value") + len(value), "password")

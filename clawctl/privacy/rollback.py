@@ -14,7 +14,7 @@ from clawctl.run.policies import list_versions, live_version, move_live, read_po
 
 
 @dataclass(frozen=True, slots=True)
-class WayBack:
+class RollbackPlan:
     """What going back does."""
 
     to_version: int  # that training goes on from
@@ -32,7 +32,7 @@ def learned_from(run: RunDir, turn_ids: set[str]) -> list[int]:
     return sorted(tainted)
 
 
-def way_back(run: RunDir, tainted: list[int]) -> WayBack:
+def plan_rollback(run: RunDir, tainted: list[int]) -> RollbackPlan:
     """Where training can start again: the newest checkpoint from before the first tainted step, else the base model.
 
     Versions in between have weights but no optimizer state: the trainer makes them again.
@@ -42,10 +42,10 @@ def way_back(run: RunDir, tainted: list[int]) -> WayBack:
     clean = max((step for step in numbers_in(run.checkpoints) if step in way), default=0)
     removed = [version for version in list_versions(run) if version > clean or version in spoiled]
     live = live_version(run)
-    return WayBack(clean, removed, clean if live is None or live in removed else live)
+    return RollbackPlan(clean, removed, clean if live is None or live in removed else live)
 
 
-def go_back(run: RunDir, way: WayBack) -> None:
+def roll_back(run: RunDir, way: RollbackPlan) -> None:
     """Serve and train from `way.to_version`. The caller holds the trainer's place. Doing it again after a crash completes it.
 
     LIVE moves first: what serves is never deleted. Other turns of the removed steps may be trained again.

@@ -4,7 +4,7 @@ import pytest
 
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.rules import KINDS
-from clawctl.privacy.rules.pieces import Anchors, make_text, places
+from clawctl.privacy.rules.text import Anchors, make_text, positions_of
 
 HEX = "8e1f0a77c25d49b3a6e2f0917bb4d35c6a80e92f41d7c3b58e06fa192d7c4b30"
 SECRET = [
@@ -53,4 +53,4 @@ def test_what_resembles_such_a_secret_stays(text: str) -> None:
 def test_each_anchor_is_found_wherever_it_stands() -> None:
     for anchor in sorted(Anchors.known):
         text = f"x {anchor} ({anchor}) 1{anchor}2\n{anchor}"
-        assert set(places(text, anchor)) <= {*make_text(text, text).anchored.get(anchor, [])}, anchor
+        assert set(positions_of(text, anchor)) <= {*make_text(text, text).anchored.get(anchor, [])}, anchor

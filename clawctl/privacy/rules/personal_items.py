@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, ManyAnchors, Span, Text, places
+from clawctl.privacy.rules.text import AnchorGroups, Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, is_stand_in, is_strong_key, mixed
 
 _DISK = re.compile(r"(?<![\d-])\d{6}(?:-\d{6}){7}(?![\d-])")  # BitLocker
@@ -152,10 +152,10 @@ _CRUMB = re.compile(r"(?P<name>[\w.-]{1,60})=(?P<value>[^;\s\"'`,]{8,4096})")
 _JAR = re.compile(r"(?:TRUE|FALSE)\t/[^\t\n]{0,100}\t(?:TRUE|FALSE)\t\d{1,12}\t(?P<name>[^\t\n]{1,60})\t(?P<value>[^\t\n]{8,4096})")
 
 
-_CHOICE = ManyAnchors([anchors for anchors, *_ in _FORMS])
+_CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])
 
 
-def in_things(piece: Text) -> Iterator[Span]:
+def in_personal_items(piece: Text) -> Iterator[Span]:
     text = piece.text
     for start, end in piece.blobs:
         if end - start >= 55:
@@ -167,7 +167,7 @@ def in_things(piece: Text) -> Iterator[Span]:
         _, others, pattern, check = _FORMS[number]
         positions = plain.get(number, [])
         if beyond and others:
-            positions = positions + [at for word in others for at in places(piece.lower, word)]
+            positions = positions + [at for word in others for at in positions_of(piece.lower, word)]
         for at in positions:
             if (named := pattern.match(text, at)) and check(named["value"]):
                 yield Span(*named.span("value"), "password")
@@ -178,7 +178,7 @@ def in_cookies(piece: Text) -> Iterator[Span]:
     text = piece.text
     if not _COOKIES.absent(piece) and "name" in text:
         for quote in "\"'":
-            for at in places(text, f"{quote}value{quote}"):
+            for at in positions_of(text, f"{quote}value{quote}"):
                 before = list(_NAME_BEHIND.finditer(text, max(0, at - 160), at))
                 crumb = _COOKIE_BACK.match(text, at)
                 if crumb is None:

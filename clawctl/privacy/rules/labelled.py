@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from clawctl.privacy.rules.commands import SAFE_FLAG, is_given
 from clawctl.privacy.rules.formats import FORMAT, ISSUED, is_issued, is_key
 from clawctl.privacy.rules.names import is_secret_under
-from clawctl.privacy.rules.pieces import Anchors, ManyAnchors, Span, Text, places
+from clawctl.privacy.rules.text import AnchorGroups, Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import (
     DIGIT,
     entropy,
@@ -205,10 +205,10 @@ _HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a
 _JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
 
-_CHOICE = ManyAnchors([anchors for anchors, *_ in _FORMS])
+_CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])
 
 
-def in_forms(piece: Text) -> Iterator[Span]:
+def in_labelled(piece: Text) -> Iterator[Span]:
     text = piece.text
     for number, positions in _CHOICE.places(piece):
         _, before, pattern, check = _FORMS[number]
@@ -224,7 +224,7 @@ def in_forms(piece: Text) -> Iterator[Span]:
                 yield Span(*pair.span("value"), "password")
     if "kty" in text:
         for quote in "\"'":
-            for at in [at for name in "dpqk" for at in places(text, quote + name)]:
+            for at in [at for name in "dpqk" for at in positions_of(text, quote + name)]:
                 if (match := _JWK.match(text, at + 1)) and entropy(match["value"][:128]) >= 3.5:
                     yield Span(*match.span("value"), "password")
 
@@ -244,7 +244,7 @@ _NO_CLIENT = re.compile(
 def in_constructors(piece: Text) -> Iterator[Span]:
     """`new Client("…")`, `sdk.init('…')`: an opaque value as the first argument of what reaches a service."""
     text = piece.text
-    for at in places(text, "("):
+    for at in positions_of(text, "("):
         if match := _ARGUMENT.match(text, at):
             before = text[max(0, at - 48) : at]
             if (
@@ -294,7 +294,7 @@ _KEY_BYTES = re.compile(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4
 def in_bytes(piece: Text) -> Iterator[Span]:
     """Keys as lists of bytes."""
     if "," in piece.text and "[" in piece.text:
-        for at in places(piece.text, "["):
+        for at in positions_of(piece.text, "["):
             if match := _KEY_BYTES.match(piece.text, at):
                 yield Span(*match.span(), "password")
 

@@ -8,7 +8,7 @@ from itertools import accumulate, compress, islice
 from typing import ClassVar, Literal, get_args
 
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
-BESIDE_A_NAME = "a value beside a name like password or key"
+KEY_VALUE_RULE = "a value beside a name like password or key"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -68,7 +68,7 @@ def _anchored(plain: str, runs: frozenset[str], within: dict[str, list[int]]) ->
                 positions_by_anchor[anchor] = at
     for word in Anchors.by_run.keys() & runs:
         for anchor in Anchors.by_run[word]:
-            if at := places(plain, anchor):
+            if at := positions_of(plain, anchor):
                 positions_by_anchor[anchor] = at
     return positions_by_anchor
 
@@ -91,8 +91,8 @@ class Anchors:
         self.numbers = {anchor: number for number, anchor in enumerate(anchors)}
         for anchor in self.numbers.keys() - Anchors.known:
             Anchors.known.add(anchor)
-            whole, word, at = _word_of(anchor)
-            if whole:
+            to_value_end, word, at = _word_of(anchor)
+            if to_value_end:
                 Anchors.by_run.setdefault(word, []).append(anchor)
             else:
                 Anchors.by_part.setdefault(word, []).append((anchor, at))
@@ -124,7 +124,7 @@ def _word_of(anchor: str) -> tuple[bool, str, int]:
     return whole, longest, at
 
 
-class ManyAnchors:
+class AnchorGroups:
     """Many anchors in one: what is looked at are the words of the text, not each of the anchors."""
 
     def __init__(self, of: Sequence[Anchors]) -> None:
@@ -159,7 +159,7 @@ def _learn(runs: frozenset[str]) -> list[str]:
     for run in new:
         anchors: tuple[tuple[str, int], ...] = ()
         if _any_of(len(Anchors.by_part)).search(run):
-            anchors = tuple((word, at) for word in Anchors.by_part if word in run for at in places(run, word))
+            anchors = tuple((word, at) for word in Anchors.by_part if word in run for at in positions_of(run, word))
         _VOCABULARY[run] = anchors
     return [run for run in new if len(run) > _LONGEST_WORD]
 
@@ -192,7 +192,7 @@ def _blobs(text: str) -> list[tuple[int, int]]:
 _REST_OF = re.compile(r"[\w%+/=~.$:-]*")
 
 
-def whole(finder: Finder) -> Finder:
+def to_value_end(finder: Finder) -> Finder:
     """A long value to its end: what is longer than its rule reads leaves no tail."""
 
     def find(piece: Text) -> Iterator[Span]:
@@ -209,7 +209,7 @@ def whole(finder: Finder) -> Finder:
     return find
 
 
-def places(text: str, word: str) -> list[int]:
+def positions_of(text: str, word: str) -> list[int]:
     """Where `word` stands in `text`."""
     positions: list[int] = []
     at = text.find(word)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from clawctl.privacy.rules.nearby import PLAIN, TYPED, likeness
-from clawctl.privacy.rules.pieces import Anchors, ManyAnchors, Span, Text, places
+from clawctl.privacy.rules.context import PLAIN, TYPED, likeness
+from clawctl.privacy.rules.text import AnchorGroups, Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import NAMING, TECHNICAL, is_passphrase, is_stand_in
 
 # Where a token may be: a number, or the second of three hyphens in small letters.
@@ -88,7 +88,7 @@ def in_prose(piece: Text) -> Iterator[Span]:
         if block not in access:
             window = piece.lower[max(0, (block - 1) * _BLOCK) : (block + 2) * _BLOCK]
             access[block] = _ACCESS.search(window) is not None
-        if access[block] and _is_told(piece, start, end, shape):
+        if access[block] and _is_disclosed(piece, start, end, shape):
             yield Span(start, end, "password")
 
 
@@ -140,7 +140,7 @@ def _shape(value: str) -> int:
     return STRONG if grade == TYPED else WEAK if grade == PLAIN and len(value) >= 8 else 0
 
 
-def _is_told(piece: Text, start: int, end: int, shape: int) -> bool:
+def _is_disclosed(piece: Text, start: int, end: int, shape: int) -> bool:
     text, lower = piece.text, piece.lower
     line = max(text.rfind("\n", max(0, start - 120), start) + 1, start - 120)
     after = text.find("\n", end, end + 80)
@@ -201,7 +201,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
         ("four digits,six digits,4 digits,6 digits,vier ziffern,quatre chiffres,cuatro d", r"(?i)[^\n\d]{0,24}(?<=[, :])(?P<value>\d{4,8})(?=[.,;!)\s]|$)"),
     )
 )  # fmt: skip
-_CHOICE = ManyAnchors([anchors for anchors, _ in _FORMS])
+_CHOICE = AnchorGroups([anchors for anchors, _ in _FORMS])
 _BEYOND_FORMS = tuple((word, pattern) for word in ("смс",) for anchors, pattern in _FORMS if "sms" in anchors.numbers)
 _PIN_BEFORE = re.compile(r"(?i)\b(?:pin|code|passcode|geheimzahl|code secret|clave)\b")
 _PLAIN_GROUPS = frozenset(
@@ -216,7 +216,7 @@ def in_dumps(piece: Text) -> Iterator[Span]:
     text = piece.text
     positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.places(piece) for at in places_]
     if piece.beyond:
-        positions += [(pattern, at) for word, pattern in _BEYOND_FORMS for at in places(piece.lower, word)]
+        positions += [(pattern, at) for word, pattern in _BEYOND_FORMS for at in positions_of(piece.lower, word)]
     tried = dict[tuple[int, int], int]()
     for pattern, at in positions:
         block = (id(pattern), at // _BLOCK)

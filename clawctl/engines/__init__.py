@@ -16,7 +16,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.registry import Registry
 from clawctl.run.directory import RunDir
-from clawctl.serve.dialects import Ask, Extras, Shown
+from clawctl.serve.dialects import Extras, GenerationRequest, Shown
 
 _log = logging.getLogger("clawctl.serve")
 THERE_AND_BACK = "the weights changed and changed back while it was sampled"  # its first and last version do not show this
@@ -126,12 +126,12 @@ class Engine(Protocol):
 
     # ---- requests --------------------------------------------------------------------------------------------------------
 
-    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, ask: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         """The one place where a request begins: `ask.n` running replies of the live policy, or of a pinned `version`. Resources to
         release with them go onto `stack`. Raises Refusal."""
         ...
 
-    async def count(self, ask: Ask) -> int:
+    async def count(self, ask: GenerationRequest) -> int:
         """Tokens of the prompt. Raises Refusal."""
         ...
 

@@ -65,7 +65,7 @@ class RedactionFailed(Exception):
     """An exchange could not be looked through. The message has no word of it."""
 
 
-class FairLock:
+class FifoLock:
     """Held by one thread at a time and passed on in the order in which threads asked for it."""
 
     def __init__(self) -> None:
@@ -305,7 +305,7 @@ class Redactor:
             return self._joined(value, inner, name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             text = str(value)
-            return value if self._redacted_by_name(name, text, depth) == text else self._secret_by_name(name, text, depth)
+            return value if self._redacted_by_name(name, text, depth) == text else self._redacted_by_name(name, text, depth)
         return value
 
     def _joined(self, parts: list[Any], clean: list[Any], name: str) -> list[Any]:

@@ -1,7 +1,7 @@
 """Writes exchanges to `captures/`: the kernel has them before the client has its last byte, and serving never fails for it.
 
 Each API key has its own queue, whose exchanges are redacted and written in order. The threads of several keys take turns after each
-piece of text (`FairLock`). A text that takes long to check delays only the next answer of its own key.
+piece of text (`FifoLock`). A text that takes long to check delays only the next answer of its own key.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import orjson
 
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
-from clawctl.privacy.redaction import Decode, FairLock, Redactor
+from clawctl.privacy.redaction import Decode, FifoLock, Redactor
 from clawctl.run.checksums import sealed
 from clawctl.run.images import has_images, without_bytes
 from clawctl.run.lines import LineWriter
@@ -44,9 +44,9 @@ class Capture:
         images; None: only their hashes are kept."""
         self._images = images if privacy.store_images else None
         self._privacy = privacy
-        self._baton, self._decode = FairLock(), decode
+        self._lock, self._decode = FifoLock(), decode
         self._redactor = Redactor(
-            privacy.redact, decode=decode, pause=self._baton.yield_to_waiting, not_secrets=privacy.not_secrets
+            privacy.redact, decode=decode, pause=self._lock.yield_to_waiting, not_secrets=privacy.not_secrets
         )
         self._lines = None if folder is None else LineWriter(folder, _ROTATE_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "capture")
@@ -61,7 +61,7 @@ class Capture:
         self.last_error: str | None = None
 
     @property
-    def on(self) -> bool:
+    def enabled(self) -> bool:
         return self._lines is not None
 
     def text_of(self, ids: Sequence[int]) -> str:
@@ -117,7 +117,7 @@ class Capture:
         try:
             if has_images(exchange.messages):
                 exchange = replace(exchange, messages=without_bytes(exchange.messages, self._images))
-            with self._baton:
+            with self._lock:
                 redacted = self._redactor.exchange(exchange, unwritten)
             line = sealed(orjson.dumps(redacted))
             assert self._lines is not None

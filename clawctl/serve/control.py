@@ -1,4 +1,4 @@
-"""What only the run's own key may ask of the engine: the logprobs of given token ids, pauses, and room in its memory."""
+"""Requests to the engine that need the run's own key: the logprobs of given token ids, pauses, and unloading."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar

@@ -13,11 +13,11 @@ from transformers import AutoTokenizer
 from clawctl.control_tokens import Guarded, guard, prepare
 from clawctl.errors import ClawError
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Refusal, Remembered
+from clawctl.serve.dialects import EarlierAnswer, GenerationRequest, Refusal
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.splicing import splice
 from clawctl.serve.text import END_THINK, THINK
-from clawctl.serve.turns import WorkQueues
+from clawctl.serve.work_queues import WorkQueues
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
 _EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*$")
@@ -49,57 +49,57 @@ class Rendered:
     adapted: str | None  # changes to the messages that the template required
 
 
-async def render_beside(tokenizer: Any, ask: Ask, lines: WorkQueues, splicing: bool = False) -> Rendered:
-    """Like `render`, but a long ask is rendered and tokenised in a thread, so that streams continue meanwhile."""
-    size = max(ask.size, sum(len(message["content"]) for message in ask.messages))
-    return await lines.run(ask.key, size, partial(render, tokenizer, ask, splicing))
+async def render_in_thread(tokenizer: Any, request: GenerationRequest, lines: WorkQueues, splicing: bool = False) -> Rendered:
+    """Like `render`, but a long request is rendered and tokenised in a thread, so that streams continue meanwhile."""
+    size = max(request.size, sum(len(message["content"]) for message in request.messages))
+    return await lines.run(request.key, size, partial(render, tokenizer, request, splicing))
 
 
-async def plain_beside(tokenizer: Any, ask: Ask, lines: WorkQueues) -> Rendered:
+async def plain_in_thread(tokenizer: Any, request: GenerationRequest, lines: WorkQueues) -> Rendered:
     """The one prompt of a plain completion: token ids as they are, a text as its ids, the control tokens in it included."""
-    prompt = ask.prompts[0]
+    prompt = request.prompts[0]
     if isinstance(prompt, str):
-        encode = partial(tokenizer, prompt, add_special_tokens=ask.add_special_tokens)
-        ids = list((await lines.run(ask.key, len(prompt), encode))["input_ids"])
+        encode = partial(tokenizer, prompt, add_special_tokens=request.add_special_tokens)
+        ids = list((await lines.run(request.key, len(prompt), encode))["input_ids"])
     else:
         ids = list(prompt)
-    return Rendered(ids, False, None, None, ids, ask.messages, None)
+    return Rendered(ids, False, None, None, ids, request.messages, None)
 
 
-def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
+def render(tokenizer: Any, request: GenerationRequest, splicing: bool = False) -> Rendered:
     """The prompt. Raises Refusal if the template refuses the messages."""
-    if any(isinstance(message.get("content"), list) for message in ask.messages):
+    if any(isinstance(message.get("content"), list) for message in request.messages):
         raise Refusal(400, NO_IMAGES, "messages")
-    messages = [_for_template(message) for message in ask.messages]
-    settings = {key: value for key, value in ask.template_settings.items() if key not in ("tokenize", "return_dict")}
-    if isinstance(effort := ask.engine_fields.get("reasoning_effort"), str):
+    messages = [_for_template(message) for message in request.messages]
+    settings = {key: value for key, value in request.template_settings.items() if key not in ("tokenize", "return_dict")}
+    if isinstance(effort := request.engine_fields.get("reasoning_effort"), str):
         settings.setdefault("reasoning_effort", effort)  # as vLLM does; most templates do not read it
-    settings["add_generation_prompt"] = ask.prompted and not ask.continues
-    safe = guard(tokenizer, messages, ask.shown_tools or None, settings)
+    settings["add_generation_prompt"] = request.prompted and not request.continues
+    safe = guard(tokenizer, messages, request.shown_tools or None, settings)
     template_arguments = {"tools": safe.tools, "tokenize": False, **safe.settings}
     try:
-        messages, text = (_apply_continued if ask.continues else _apply)(tokenizer, safe.messages, template_arguments)
+        messages, text = (_apply_continued if request.continues else _apply)(tokenizer, safe.messages, template_arguments)
     except _OBJECTIONS as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}", "messages") from error
     plain = safe.encode(text)
     ids, spliced, unspliced = plain, 0 if splicing else None, None
-    if splicing and ask.answers and settings["add_generation_prompt"]:
-        splicing_result = _splice(tokenizer, messages, template_arguments, text, ask.answers, safe)
+    if splicing and request.answers and settings["add_generation_prompt"]:
+        splicing_result = _splice(tokenizer, messages, template_arguments, text, request.answers, safe)
         if splicing_result is None:
             unspliced = UNCERTAIN
         elif splicing_result[0] != plain:
             ids, spliced = splicing_result
-    moved = _roles(messages) != _roles(ask.messages)
-    rendered = later_system_as_user(ask.messages) if moved else ask.messages
-    adapted = [LATER_SYSTEM] * moved + [TOOLS_UNSHOWN] * ask.bars_calls
-    return Rendered(ids, _thinking(ask, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None)
+    moved = _roles(messages) != _roles(request.messages)
+    rendered = later_system_as_user(request.messages) if moved else request.messages
+    adapted = [LATER_SYSTEM] * moved + [TOOLS_UNSHOWN] * request.bars_calls
+    return Rendered(ids, _thinking(request, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None)
 
 
-def _thinking(ask: Ask, text: str) -> bool:
+def _thinking(request: GenerationRequest, text: str) -> bool:
     """Whether the answer begins within reasoning."""
-    if not ask.continues:
+    if not request.continues:
         return text.rstrip().endswith(THINK)
-    begun = str(ask.messages[-1]["content"])
+    begun = str(request.messages[-1]["content"])
     return begun.lstrip().startswith(THINK) and END_THINK not in begun
 
 
@@ -137,7 +137,7 @@ def _splice(
     messages: list[Message],
     template_arguments: dict[str, Any],
     text: str,
-    answers: dict[int, list[Remembered]],
+    answers: dict[int, list[EarlierAnswer]],
     safe: Guarded,
 ) -> tuple[list[int], int] | None:
     def again(changed: list[Message], prompted: bool) -> str:

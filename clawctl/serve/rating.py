@@ -130,7 +130,7 @@ class Rating:
             raise Refusal(503, "the rating could not be stored; send it again later", code="not_kept") from error
         self._counts["kept",] += 1
 
-    def gave(self, key: str, turn_id: str, session: str | None = None) -> None:
+    def note_answer(self, key: str, turn_id: str, session: str | None = None) -> None:
         """This answer is captured, so `key` may rate it, and give an outcome to the session that it claims."""
         if self._known is not None:
             self._known.add(key, turn_id, session)

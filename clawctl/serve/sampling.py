@@ -50,7 +50,7 @@ def engine_fields(body: dict[str, Any]) -> dict[str, Any]:
     return {name: body[name] for name in ENGINE_FIELDS if body.get(name) is not None}
 
 
-def altered(temperature: float, top_p: float, top_k: int, tool_choice: Any, fields: dict[str, Any]) -> str | None:
+def altered_fields(temperature: float, top_p: float, top_k: int, tool_choice: Any, fields: dict[str, Any]) -> str | None:
     """Why logprobs are not the policy's own. Temperature is known to the trainer; a cut or bent distribution is not."""
     if temperature < LEAST_TEMPERATURE:
         return "greedy"

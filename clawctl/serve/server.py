@@ -95,7 +95,7 @@ async def _serve(
             announced = True
             gc.freeze()  # loaded modules stay: a full garbage collection would delay every stream by about one token
             _announce(run, host, port)
-            what = "captured" if capture.on else "not captured"
+            what = "captured" if capture.enabled else "not captured"
             version = versions.live.version
             _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
             versions.start()
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
         self._gateway.drain()
         if not self.force_exit:
             await asyncio.sleep(self._serve_config.drain_notice_s)
-        cut = asyncio.get_running_loop().call_later(self._serve_config.drain_s, self._gateway.cut)
+        cut = asyncio.get_running_loop().call_later(self._serve_config.drain_s, self._gateway.cancel_running)
         try:
             await super().shutdown(sockets)
         finally:

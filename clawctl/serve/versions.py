@@ -16,7 +16,7 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.policies import LiveMoved, list_versions, live_version, move_live, read_moves
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.sharing import Sharing
 
 T = TypeVar("T")
@@ -29,9 +29,9 @@ _LONGEST_PROBLEM = 500  # characters; the log has the full text of unexpected er
 _TRIES = 3  # of a version, as long as it fails only because the engine did not answer; that may be this version's doing
 
 
-def is_pinned(ask: Ask) -> bool:
+def is_pinned(request: GenerationRequest) -> bool:
     """Whether the request names a version: `NAME@3`."""
-    return _PINNED.search(ask.model) is not None
+    return _PINNED.search(request.model) is not None
 
 
 class Versions:
@@ -52,15 +52,17 @@ class Versions:
         self._served = 0  # the version that went live last
         self._sharing = Sharing(run, live)
 
-    async def begin(self, ask: Ask, stack: AsyncExitStack, session: str | None = None, shared: bool = False) -> list[Reply]:
+    async def begin(
+        self, request: GenerationRequest, stack: AsyncExitStack, session: str | None = None, shared: bool = False
+    ) -> list[Reply]:
         """Running replies. `NAME@3` is version 3 and no other, even while 3 is live: a swap must not reach it. A candidate may
         answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
-        version = await self.pinned(ask.model)
+        version = await self.pinned(request.model)
         if version is None and shared and self._pin_live is None:
-            candidate = self._sharing.version_for(ask, session)
-            if candidate is not None and (replies := await self._begin_shared(ask, candidate, stack)) is not None:
+            candidate = self._sharing.version_for(request, session)
+            if candidate is not None and (replies := await self._begin_shared(request, candidate, stack)) is not None:
                 return replies
-        return await self.live.begin(ask, version, stack)
+        return await self.live.begin(request, version, stack)
 
     async def pinned(self, model: str) -> int | None:
         """The version that `NAME@3` names; None for `NAME`, the live policy. Raises Refusal if it is not published."""
@@ -82,11 +84,11 @@ class Versions:
         finally:
             self._looking.release()
 
-    async def _begin_shared(self, ask: Ask, candidate: int, stack: AsyncExitStack) -> list[Reply] | None:
+    async def _begin_shared(self, request: GenerationRequest, candidate: int, stack: AsyncExitStack) -> list[Reply] | None:
         """Replies of a candidate. None if it refuses: then the live version answers, or refuses as well."""
         async with AsyncExitStack() as inner:
             try:
-                replies = await self.live.begin(ask, candidate, inner)
+                replies = await self.live.begin(request, candidate, inner)
             except Refusal as refusal:
                 _log.warning("candidate %d did not take a request, so the live version answers it: %s", candidate, refusal)
                 return None

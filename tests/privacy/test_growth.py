@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from clawctl.config import PrivacyConfig
-from clawctl.privacy.redaction import FairLock, Redactor
+from clawctl.privacy.redaction import FifoLock, Redactor
 from clawctl.privacy.rules import KINDS, Span, Text
 from clawctl.serve.capture import Capture
 from scripts.benchmarks.hostile_redaction import (
@@ -133,11 +133,11 @@ def test_exchanges_of_one_key_keep_their_order(tmp_path: Path) -> None:
         assert [int(row["exchange_id"]) for row in rows if row["key"] == f"key{key}"] == list(range(key, 60, 3))
 
 
-def test_the_baton_goes_to_who_asked_first() -> None:
+def test_the_lock_goes_to_the_thread_that_waited_longest() -> None:
     import threading
     import time
 
-    baton, order = FairLock(), list[int]()
+    baton, order = FifoLock(), list[int]()
     baton.take()
 
     def work(number: int) -> None:

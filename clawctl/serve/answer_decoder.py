@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clawctl.serve.dialects import Ask, Shown, ShownToken
+from clawctl.serve.dialects import GenerationRequest, Shown, ShownToken
 from clawctl.serve.text import CALL, CallDelta, CallStart, Detokenizer, Event, Parser, PlainText, StopCutter, TextDelta, joined
 
 _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 
 
-def uncovered(template: str, tools: bool) -> str | None:
+def why_undecodable(template: str, tools: bool) -> str | None:
     """Why answers of a model with this chat template cannot be parsed here, or None. The Qwen and Hermes families are supported."""
     if _HEADER not in template:
         return "only token ids of the Qwen and Hermes families can be parsed"
@@ -18,17 +18,17 @@ def uncovered(template: str, tools: bool) -> str | None:
     return None
 
 
-class Reading:
+class AnswerDecoder:
     """Of one answer."""
 
-    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool, before: Sequence[int] = ()) -> None:
+    def __init__(self, tokenizer: Any, request: GenerationRequest, thinking: bool, before: Sequence[int] = ()) -> None:
         """`before`: the ids of a prompt without a template that the answer continues."""
-        self._detokenizer, self._cutter = Detokenizer(tokenizer, before), StopCutter(ask.stop)
-        self._parser = PlainText() if ask.prompts else Parser(thinking, bool(ask.functions))
-        self._logprobs = ask.logprobs
-        self._tops = Tops(tokenizer)
-        self._barred = ask.bars_calls
-        self._one_call = ask.engine_fields.get("parallel_tool_calls") is False
+        self._detokenizer, self._cutter = Detokenizer(tokenizer, before), StopCutter(request.stop)
+        self._parser = PlainText() if request.prompts else Parser(thinking, bool(request.functions))
+        self._logprobs = request.logprobs
+        self._tops = TopTokens(tokenizer)
+        self._barred = request.bars_calls
+        self._one_call = request.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []
         self._unseen: list[ShownToken] = []  # visible tokens of held-back text
         self._calls = 0
@@ -81,7 +81,7 @@ def is_of_a_call(event: Event) -> bool:
     return isinstance(event, CallStart | CallDelta) or (isinstance(event, TextDelta) and event.text.startswith(CALL))
 
 
-class Tops:
+class TopTokens:
     """The likeliest tokens of a place, in OpenAI's form."""
 
     def __init__(self, tokenizer: Any) -> None:

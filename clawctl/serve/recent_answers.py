@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Remembered
+from clawctl.serve.dialects import EarlierAnswer, GenerationRequest
 from clawctl.serve.dialects.handles import exchange_of
 
 _MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
@@ -23,7 +23,7 @@ _MOST_CANDIDATES = 4096  # answers that all of these together may be
 _MOST_ALIKE = 1024  # answers of one key with the same content: all are checked when it comes back without a handle
 
 
-class Recent:
+class RecentAnswers:
     """Answers by exchange and by content."""
 
     def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
@@ -33,25 +33,25 @@ class Recent:
     def keep(self, key: str, exchange_id: str, message: Message, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> None:
         if completion_ids:
             answers = self._of_key.setdefault(key, _Answers())
-            answers.add(exchange_id, digest(message), Remembered(tuple(completion_ids), prompt_digest(prompt_ids)))
+            answers.add(exchange_id, digest(message), EarlierAnswer(tuple(completion_ids), prompt_digest(prompt_ids)))
             answers.shrink(self._most_tokens)
 
-    def known(self, key: str, ask: Ask) -> Ask:
-        """The ask, with the stored data of each known answer in its history."""
+    def known(self, key: str, request: GenerationRequest) -> GenerationRequest:
+        """The request, with the stored data of each known answer in its history."""
         answers = self._of_key.get(key)
-        sent = [message for message in ask.sent_messages if message.get("role") == "assistant"]
-        places = [i for i, message in enumerate(ask.messages) if message["role"] == "assistant"]
+        sent = [message for message in request.sent_messages if message.get("role") == "assistant"]
+        places = [i for i, message in enumerate(request.messages) if message["role"] == "assistant"]
         if answers is None or len(sent) != len(places):
-            return ask
+            return request
         newest = list(zip(places, sent, strict=True))[-_MOST_PLACES:]
         most = max(1, _MOST_CANDIDATES // max(1, len(newest)))
         known = {i: candidates for i, message in newest if (candidates := answers.find(message, most))}
-        return replace(ask, answers=known) if known else ask
+        return replace(request, answers=known) if known else request
 
 
 @dataclass(slots=True)
-class _KeptAnswer:
-    answer: Remembered
+class _StoredAnswer:
+    answer: EarlierAnswer
     digest: bytes | None
 
 
@@ -59,12 +59,12 @@ class _Answers:
     """One key's."""
 
     def __init__(self) -> None:
-        self._by_id: OrderedDict[str, _KeptAnswer] = OrderedDict()
+        self._by_id: OrderedDict[str, _StoredAnswer] = OrderedDict()
         self._by_digest: dict[bytes, list[str]] = {}
         self._tokens = 0
 
-    def add(self, exchange_id: str, digest: bytes | None, answer: Remembered) -> None:
-        self._by_id[exchange_id] = _KeptAnswer(answer, digest)
+    def add(self, exchange_id: str, digest: bytes | None, answer: EarlierAnswer) -> None:
+        self._by_id[exchange_id] = _StoredAnswer(answer, digest)
         self._tokens += _ANSWER_TOKENS + len(answer.completion_ids)
         if digest is not None:
             alike = self._by_digest.setdefault(digest, [])
@@ -84,7 +84,7 @@ class _Answers:
             if not self._by_digest[removed.digest]:
                 del self._by_digest[removed.digest]
 
-    def find(self, message: Message, most: int = _MOST_ALIKE) -> list[Remembered]:
+    def find(self, message: Message, most: int = _MOST_ALIKE) -> list[EarlierAnswer]:
         """At most `most` answers: the one with the message's handle, if its content is unchanged; without a handle, all with the
         same content."""
         content = digest(message)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.images import check_images
 
 BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a request with more of them than its context can hold is not worth reading
@@ -62,32 +62,32 @@ def too_many_values(most_values: int) -> Refusal:
     return Refusal(413, f"the body contains more than {most_values} values (list items and object fields)")
 
 
-def most_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
+def largest_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
     """Bytes of the largest body worth reading: without images none is larger than its context allows."""
     most = int(limit_mb * (1 << 20))
     return most if images is not False or not max_context else min(most, BESIDE + BYTES_PER_TOKEN * max_context)
 
 
-def check_ask(ask: Ask, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
+def check_ask(request: GenerationRequest, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
     """Raises Refusal for a request that is too large. Linear in its size, and fast for small ones."""
-    if ask.engine_fields and len(orjson.dumps(ask.engine_fields)) > _MOST_SETTINGS:
-        largest = max(ask.engine_fields, key=lambda name: len(orjson.dumps(ask.engine_fields[name])))
+    if request.engine_fields and len(orjson.dumps(request.engine_fields)) > _MOST_SETTINGS:
+        largest = max(request.engine_fields, key=lambda name: len(orjson.dumps(request.engine_fields[name])))
         raise Refusal(
             400, f"'{largest}' is too large: the limit for all sampling fields together is {_MOST_SETTINGS >> 10} KB", largest
         )
-    for name, value in ask.echo.items():
+    for name, value in request.echo.items():
         if name not in _NOT_REPEATED and isinstance(value, str | list | dict) and len(orjson.dumps(value)) > _MOST_ECHO:
             raise Refusal(400, f"'{name}' may have at most {_MOST_ECHO >> 10} KB", name)
-    check_images(ask.messages)
-    _check_values(ask)
+    check_images(request.messages)
+    _check_values(request)
     if max_context is not None:
-        _check_length(ask, max_context, count_tokens)
+        _check_length(request, max_context, count_tokens)
 
 
-def _check_values(ask: Ask) -> None:
-    if ask.tools and _values(ask.tools, _MOST_TOOL_VALUES) > _MOST_TOOL_VALUES:
+def _check_values(request: GenerationRequest) -> None:
+    if request.tools and _values(request.tools, _MOST_TOOL_VALUES) > _MOST_TOOL_VALUES:
         raise Refusal(400, f"'tools' may contain at most {_MOST_TOOL_VALUES} values", "tools")
-    for message in ask.messages:
+    for message in request.messages:
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             function = call.get("function") if isinstance(call, dict) else None
@@ -111,15 +111,15 @@ def _values(value: Any, enough: int) -> int:
     return count
 
 
-def _check_length(ask: Ask, max_context: int, count_tokens: CountTokens | None) -> None:
-    if ask.prompts:
-        for prompt in ask.prompts:
+def _check_length(request: GenerationRequest, max_context: int, count_tokens: CountTokens | None) -> None:
+    if request.prompts:
+        for prompt in request.prompts:
             if isinstance(prompt, str):
                 _check_text(prompt.encode(errors="replace"), max_context, count_tokens)
             elif len(prompt) >= max_context:
                 raise too_long(max_context, len(prompt))
         return
-    text = _without_images(orjson.dumps([ask.sent_messages, ask.tools], option=orjson.OPT_NON_STR_KEYS), ask)
+    text = _without_images(orjson.dumps([request.sent_messages, request.tools], option=orjson.OPT_NON_STR_KEYS), request)
     _check_text(text, max_context, count_tokens)
 
 
@@ -135,13 +135,13 @@ def _check_text(text: bytes, max_context: int, count_tokens: CountTokens | None)
             raise too_long(max_context, tokens)
 
 
-def _without_images(text: bytes, ask: Ask) -> bytes:
+def _without_images(text: bytes, request: GenerationRequest) -> bytes:
     """Images are not text: an engine that takes them measures them itself."""
-    if not any(isinstance(message.get("content"), list) for message in ask.messages):
+    if not any(isinstance(message.get("content"), list) for message in request.messages):
         return text
     texts = [{**m, "content": [p for p in m["content"] if p.get("type") != "image_url"]} if isinstance(m["content"], list) else m
-            for m in ask.messages]  # fmt: skip
-    return orjson.dumps([texts, ask.tools])
+            for m in request.messages]  # fmt: skip
+    return orjson.dumps([texts, request.tools])
 
 
 def too_long(max_context: int, at_least: int) -> Refusal:

@@ -1,7 +1,7 @@
 """Checks long request bodies in a separate process before this one reads them.
 
 Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process starts
-with the first long body and checks one at a time, and keys take turns. It runs `python -m clawctl.serve.vetting SETTINGS` and reads
+with the first long body and checks one at a time, and keys take turns. It runs `python -m clawctl.serve.long_bodies SETTINGS` and reads
 two parts at a time from standard input, each behind its length (4 bytes, big-endian): a body, and before it {"api", "max_context",
 "images"}. It answers with one part: nothing, or the refusal as a JSON list. It ends with its input.
 """
@@ -20,22 +20,22 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 from clawctl.run.images import has_images
-from clawctl.serve.dialects import Ask, Refusal, chat, completions, messages, responses
+from clawctl.serve.body_checks import CountTokens, check_ask, parse
+from clawctl.serve.dialects import GenerationRequest, Refusal, chat, completions, messages, responses
 from clawctl.serve.dialects.fields import NO_IMAGES
-from clawctl.serve.measure import CountTokens, check_ask, parse
-from clawctl.serve.turns import Turns
+from clawctl.serve.work_queues import FairLock
 
 _log = logging.getLogger("clawctl.serve")
 LONG_BODY: Final = 32 << 10  # bytes; shorter bodies are read at once
 _LONGEST_S = 30.0  # for one body; a legitimate one takes less than five
 
 
-class Vetting:
+class LongBodyChecker:
     """`tokenizer`: a tokenizer.json to count tokens with, if there is one."""
 
     def __init__(self, model_name: str, tokenizer: Path | None) -> None:
         self._settings = {"model": model_name, "tokenizer": None if tokenizer is None else str(tokenizer)}
-        self._turns = Turns()
+        self._turns = FairLock()
         self._process: asyncio.subprocess.Process | None = None
 
     async def check(self, key: str, api: str, raw: bytes, max_context: int | None, images: bool | None = None) -> None:
@@ -68,7 +68,7 @@ class Vetting:
             return await out.readexactly(int.from_bytes(await out.readexactly(4), "big"))
 
     async def _started(self) -> asyncio.subprocess.Process:
-        command = [sys.executable, "-P", "-m", "clawctl.serve.vetting", orjson.dumps(self._settings).decode()]
+        command = [sys.executable, "-P", "-m", "clawctl.serve.long_bodies", orjson.dumps(self._settings).decode()]
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)
 
@@ -82,7 +82,7 @@ class Vetting:
 
 
 _MOST_BYTES = 4 << 30  # of address space: a body that needs more is refused, and no machine dies of it
-READERS: Final[dict[str, Callable[[dict[str, Any], str], Ask]]] = {
+READERS: Final[dict[str, Callable[[dict[str, Any], str], GenerationRequest]]] = {
     "chat": chat.read,
     "responses": responses.read,
     "messages": messages.read,
@@ -103,10 +103,10 @@ def main(settings: dict[str, Any], requests: BinaryIO, refusals: BinaryIO) -> No
 
 def _refusal_of(head: dict[str, Any], raw: bytes, model: str, count: CountTokens | None) -> bytes:
     try:
-        ask = READERS[head["api"]](parse(raw), model)
-        if head["images"] is False and has_images(ask.messages):
+        request = READERS[head["api"]](parse(raw), model)
+        if head["images"] is False and has_images(request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
-        check_ask(ask, head["max_context"], count)
+        check_ask(request, head["max_context"], count)
     except Refusal as refusal:
         return orjson.dumps([refusal.status, refusal.message, refusal.param, refusal.code])
     except (MemoryError, RecursionError):

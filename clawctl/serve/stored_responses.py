@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.fields import for_engine
 from clawctl.serve.dialects.handles import exchange_of
 
@@ -18,7 +18,7 @@ _MOST_BYTES = 128 << 20  # per key, each with its complete conversation
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredResponse:
     response: bytes  # as the client got it
     messages: bytes  # JSON, of which the size is known: the conversation with this answer, without `instructions`
 
@@ -32,23 +32,23 @@ class StoredResponses:
 
     def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._of_key: dict[str, OrderedDict[str, Kept]] = {}
+        self._of_key: dict[str, OrderedDict[str, StoredResponse]] = {}
         self._bytes: dict[str, int] = {}
 
-    def continued(self, key: str, ask: Ask) -> Ask:
-        """The ask with the conversation that it continues, prepared for storing the answer. Raises Refusal if the response is
+    def continued(self, key: str, request: GenerationRequest) -> GenerationRequest:
+        """The request with the conversation that it continues, prepared for storing the answer. Raises Refusal if the response is
         missing."""
-        if ask.parent is None:
-            return ask
-        name = ask.echo["previous_response_id"]
+        if request.parent is None:
+            return request
+        name = request.echo["previous_response_id"]
         stored = self._find(key, name)
         if stored is None:
             problem = f"Previous response with id '{name[:80]}' not found: send the whole input, or do not use `store: false`"
             raise Refusal(400, problem, "previous_response_id", "previous_response_not_found")
-        own = _instructions(ask)
+        own = _instructions(request)
         earlier: list[Message] = orjson.loads(stored.messages)
-        sent = ask.sent_messages[:own] + earlier + ask.sent_messages[own:]
-        return replace(ask, sent_messages=sent, messages=for_engine(sent))
+        sent = request.sent_messages[:own] + earlier + request.sent_messages[own:]
+        return replace(request, sent_messages=sent, messages=for_engine(sent))
 
     def with_items(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
         """The body, with stored items in place of its `item_reference`s. Unknown references stay, and the reader skips them."""
@@ -67,12 +67,12 @@ class StoredResponses:
         items = {item["id"]: item for each in stored for item in orjson.loads(each.response)["output"] if item["id"] in names}
         return {**body, "input": [items.get(str(item["id"]), item) if _is_reference(item) else item for item in given]}
 
-    def keep(self, key: str, ask: Ask, response: dict[str, Any], message: Message) -> None:
+    def keep(self, key: str, request: GenerationRequest, response: dict[str, Any], message: Message) -> None:
         """Remember an answer, unless the client asked not to."""
-        if ask.echo.get("store") is False:
+        if request.echo.get("store") is False:
             return
-        messages = [*ask.sent_messages[_instructions(ask) :], {**message, "handle": exchange_of(response["id"])}]
-        stored = Kept(orjson.dumps(response), orjson.dumps(messages))
+        messages = [*request.sent_messages[_instructions(request) :], {**message, "handle": exchange_of(response["id"])}]
+        stored = StoredResponse(orjson.dumps(response), orjson.dumps(messages))
         responses = self._of_key.setdefault(key, OrderedDict())
         responses[response["id"]] = stored
         self._bytes[key] = self._bytes.get(key, 0) + stored.size
@@ -93,7 +93,7 @@ class StoredResponses:
         self._bytes[key] -= self._of_key[key].pop(name).size
         return {"id": name, "object": "response", "deleted": True}
 
-    def _find(self, key: str, name: str) -> Kept | None:
+    def _find(self, key: str, name: str) -> StoredResponse | None:
         responses = self._of_key.get(key, OrderedDict())
         if name in responses:
             responses.move_to_end(name)
@@ -108,6 +108,6 @@ def _unknown(name: str) -> Refusal:
     return Refusal(404, f"Response with id '{name[:80]}' not found.", code="response_not_found")
 
 
-def _instructions(ask: Ask) -> int:
+def _instructions(request: GenerationRequest) -> int:
     """How many of the first messages are this request's own `instructions`, which the next one does not inherit."""
-    return 1 if ask.echo.get("instructions") else 0
+    return 1 if request.echo.get("instructions") else 0

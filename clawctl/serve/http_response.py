@@ -21,7 +21,7 @@ Envelope = Callable[[Refusal], dict[str, Any]]
 
 
 @dataclass(slots=True)
-class Visit:
+class RequestContext:
     """One request at the door, from its arrival to its end."""
 
     request_id: str
@@ -42,9 +42,9 @@ def json_response(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
 
 
-def refused(visit: Visit, refusal: Refusal) -> dict[str, Any]:
+def error_body(context: RequestContext, refusal: Refusal) -> dict[str, Any]:
     """The dialect's error body, with the request's id in the log."""
-    return {**visit.envelope(refusal), "request_id": visit.request_id}
+    return {**context.envelope(refusal), "request_id": context.request_id}
 
 
 async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:
@@ -53,14 +53,14 @@ async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:
     answer.cancel()
 
 
-async def whole(answer: Answer, visit: Visit, stack: AsyncExitStack, receive: Receive) -> Response:
+async def complete_response(answer: Answer, context: RequestContext, stack: AsyncExitStack, receive: Receive) -> Response:
     """Wait for the end, then answer at once."""
     watch = asyncio.create_task(_cancel_when_gone(receive, answer))
     try:
         async with stack:
             async for _ in answer.pieces():
                 pass
-        visit.first_at = answer.first_at
+        context.first_at = answer.first_at
         if answer.failed is not None:
             raise answer.failed
         if answer.cancelled:  # the client is gone, unless this server ended the request
@@ -70,13 +70,13 @@ async def whole(answer: Answer, visit: Visit, stack: AsyncExitStack, receive: Re
         watch.cancel()
 
 
-class Stream:
+class EventStream:
     """A response that sends server-sent events while the answer grows."""
 
     status_code = 200
 
-    def __init__(self, answer: Answer, visit: Visit, stack: AsyncExitStack) -> None:
-        self._answer, self._visit, self._stack = answer, visit, stack
+    def __init__(self, answer: Answer, context: RequestContext, stack: AsyncExitStack) -> None:
+        self._answer, self._visit, self._stack = answer, context, stack
         self.raw_headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,21 +91,21 @@ class Stream:
             watch.cancel()
 
     async def _frames(self) -> AsyncIterator[bytes]:
-        answer, dialect, visit = self._answer, self._answer.dialect, self._visit
+        answer, dialect, context = self._answer, self._answer.dialect, self._visit
         if begun := b"".join(dialect.begin(choice) for choice in answer.choices):
             yield begun
         try:
             async for choice, shown in answer.pieces():
-                visit.first_at = visit.first_at or time.time()
+                context.first_at = context.first_at or time.time()
                 yield dialect.finish(choice) if shown is None else dialect.piece(choice, shown)
         except Exception:  # noqa: BLE001 - the stream has begun: its end must contain the error, the log has the rest
-            _log.exception("request %s failed", visit.request_id)
+            _log.exception("request %s failed", context.request_id)
             answer.failed = Refusal(500, "internal error; the log of clawctl has the details")
         if answer.failed is not None:
-            visit.status = answer.failed.status
+            context.status = answer.failed.status
             yield dialect.failed(answer.failed)
         elif answer.cancelled:
-            visit.status = 499  # the client closed the connection, or this server is ending: then it sends a message
+            context.status = 499  # the client closed the connection, or this server is ending: then it sends a message
             yield dialect.failed(Refusal(503, "the server is stopping; retry"))
         else:
             yield dialect.end(answer.choices)

@@ -17,9 +17,9 @@ from clawctl.run.directory import RunDir
 from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Refusal
+from clawctl.serve.http_response import RequestContext, json_response
 from clawctl.serve.metrics import Metrics, exposition
-from clawctl.serve.replies import Visit, json_response
-from clawctl.serve.routes import meant
+from clawctl.serve.routes import normalised_path
 from clawctl.serve.versions import Versions
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -28,8 +28,8 @@ _MOST_MODELS = 1000  # in one list
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
-class About:
-    """The routes that ask nothing of the engine."""
+class ServiceInfo:
+    """The routes that need no engine: models, health, metrics and the OpenAPI description."""
 
     def __init__(self, run: RunDir, recipe: Recipe, versions: Versions, capture: Capture, metrics: Metrics) -> None:
         self._run, self._recipe, self._versions, self._capture, self._metrics = run, recipe, versions, capture, metrics
@@ -38,7 +38,7 @@ class About:
 
     # ---- models ----------------------------------------------------------------------------------------------------------
 
-    async def models(self, request: Request, visit: Visit) -> Response:
+    async def models(self, request: Request, visit: RequestContext) -> Response:
         """One list that OpenAI's and Anthropic's clients can read."""
         names, has_more = _page(await self._names(), request.query_params)
         return json_response({
@@ -46,8 +46,8 @@ class About:
             "first_id": names[0] if names else None, "last_id": names[-1] if names else None,
         })  # fmt: skip
 
-    async def model(self, request: Request, visit: Visit) -> Response:
-        name = meant(request.scope["path"]).removeprefix("/v1/models/")
+    async def model(self, request: Request, visit: RequestContext) -> Response:
+        name = normalised_path(request.scope["path"]).removeprefix("/v1/models/")
         if name not in await self._names():
             raise Refusal(404, f"model {name[:200]!r} does not exist", "model", "model_not_found")
         return json_response(self._describe(name))
@@ -77,16 +77,16 @@ class About:
             return "the engine has stopped"
         return self._versions.live.waiting_for()
 
-    async def alive(self, request: Request, visit: Visit) -> Response:
+    async def alive(self, request: Request, visit: RequestContext) -> Response:
         """The process answers: no reason to restart it."""
         return json_response({"alive": True})
 
-    async def ready(self, request: Request, visit: Visit) -> Response:
+    async def ready(self, request: Request, visit: RequestContext) -> Response:
         """Whether the server accepts new requests."""
         why_not = self._not_ready()
         return json_response({"ready": why_not is None, "reason": why_not}, 200 if why_not is None else 503)
 
-    async def health(self, request: Request, visit: Visit) -> Response:
+    async def health(self, request: Request, visit: RequestContext) -> Response:
         """Everything, for those on this machine or with a key; whether it is well, for all others."""
         versions, capture = self._versions, self._capture
         troubled = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
@@ -100,7 +100,7 @@ class About:
                 "waiting_for": versions.live.waiting_for(), "doubt": versions.live.doubt(), **asdict(versions.live.capabilities),
             },
             "capture": {
-                "on": capture.on, "written": capture.written, "lost": capture.lost, "failing": capture.failing,
+                "on": capture.enabled, "written": capture.written, "lost": capture.lost, "failing": capture.failing,
                 "last_error": capture.last_error,
             },
             "disk_free_bytes": self._disk_free(),
@@ -131,7 +131,7 @@ class About:
 
     # ---- metrics ---------------------------------------------------------------------------------------------------------
 
-    async def metrics(self, request: Request, visit: Visit) -> Response:
+    async def metrics(self, request: Request, visit: RequestContext) -> Response:
         """For Prometheus: with a key, or from this machine."""
         if not (visit.key or _from_here(request)):
             raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
@@ -144,7 +144,7 @@ class About:
                 "clawctl_ready": ("gauge", "1 if the server accepts new requests.", float(self._not_ready() is None)),
                 "clawctl_engine_up": ("gauge", "1 if the engine is running.", float(versions.live.failure() is None)),
                 "clawctl_live_version": ("gauge", "The live policy version.", versions.live.version),
-                "clawctl_capture_on": ("gauge", "1 if conversations are captured.", float(capture.on)),
+                "clawctl_capture_on": ("gauge", "1 if conversations are captured.", float(capture.enabled)),
                 "clawctl_capture_written_total": ("counter", "Captured exchanges.", capture.written),
                 "clawctl_capture_lost_total": ("counter", "Exchanges that could not be captured.", capture.lost),
                 "clawctl_capture_failing": ("gauge", "1 if the last exchange could not be captured.", float(capture.failing)),
@@ -158,7 +158,7 @@ class About:
             media_type=_PROMETHEUS,
         )  # fmt: skip
 
-    async def openapi(self, request: Request, visit: Visit) -> Response:
+    async def openapi(self, request: Request, visit: RequestContext) -> Response:
         """The document of these routes."""
         return Response(await asyncio.to_thread(_OPENAPI.read_bytes), media_type="application/json")
 

@@ -36,7 +36,7 @@ from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir, published, remove
-from clawctl.run.outcomes import scoped
+from clawctl.run.outcomes import scoped_id
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
 
@@ -132,7 +132,7 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
         except _Wrong as error:
             raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the formats", 2) from error
         name = _digest(data, str(number).encode())
-        session_id = scoped(USER, session if session and redactor.text(session) == session else name)
+        session_id = scoped_id(USER, session if session and redactor.text(session) == session else name)
         parent: str | None = None
         for place, each in enumerate(file_turns):
             turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)

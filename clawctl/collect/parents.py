@@ -36,7 +36,7 @@ from clawctl.collect.canonical import (
     text_of,
 )
 from clawctl.collect.nodes import Match, Node, ParentEvidence, Relation, SessionTree
-from clawctl.collect.plain import PlainIndex
+from clawctl.collect.plain_completions import CompletionIndex
 from clawctl.run.rows import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
@@ -47,7 +47,7 @@ LONG_REMINDER = 6  # lines
 SHORTEST_END = 48  # characters that messages must have where they are found in other surroundings, or changed
 
 
-class Index:
+class ParentIndex:
     """All turns of live trees, by id, by the conversation that ends with their answer, and by the answer alone."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Index:
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
         self._by_prompt: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # as _by_request, whatever session is named
         self._by_first: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # by the first message of the conversation
-        self._plain = PlainIndex()
+        self._plain = CompletionIndex()
 
     def add(self, node: Node) -> None:
         self.by_id[node.turn_id] = node
@@ -179,7 +179,9 @@ class Index:
             node
             for node in matches
             if node.text is not None
-            and (node.text.length >= SHORTEST_END or not _goes_on(shown[node.text.length :]))  # "one two" begins "one two three"
+            and (
+                node.text.length >= SHORTEST_END or not _continues_after(shown[node.text.length :])
+            )  # "one two" begins "one two three"
         ]
         longest = max((node.text.length for node in matches if node.text), default=0)
         return [node for node in matches if node.text and node.text.length == longest]
@@ -242,7 +244,7 @@ class Index:
         return self._by_answer.get((user, answer), [])[-MOST_COMPARED:]
 
 
-def _goes_on(rest: str) -> bool:
+def _continues_after(rest: str) -> bool:
     """Whether a text continues with further words, as another answer may. A client appends a line or a tag."""
     return rest[:1] == " " or rest[:1].isalnum()
 

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from clawctl.collect.asides import Asides, brings_results_alone, new_words
 from clawctl.collect.canonical import (
     CanonicalRequest,
     continued_digest,
@@ -34,9 +33,9 @@ from clawctl.collect.canonical import (
     read_conversation,
 )
 from clawctl.collect.nodes import Claim, Match, Node, SessionTree
-from clawctl.collect.parents import Index
-from clawctl.collect.plain import beginnings
-from clawctl.collect.plain import came_back as said_in
+from clawctl.collect.parents import ParentIndex
+from clawctl.collect.plain_completions import beginnings
+from clawctl.collect.plain_completions import next_messages as said_in
 from clawctl.collect.rows import make_turn, next_state
 from clawctl.collect.side_rules import (
     SIDE_RULES,
@@ -48,10 +47,11 @@ from clawctl.collect.side_rules import (
     turn_kind,
     without_revision,
 )
-from clawctl.collect.waiting import Arrived, WaitingExchanges
+from clawctl.collect.side_turns import SideTurns, has_only_results, new_words
+from clawctl.collect.waiting import ArrivedExchange, WaitingExchanges
 from clawctl.cut_calls import Decode
 from clawctl.run.holdout import Holdout
-from clawctl.run.outcomes import SessionOutcome, scoped
+from clawctl.run.outcomes import SessionOutcome, scoped_id
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
 
@@ -71,7 +71,7 @@ class Sessions:
         self.timeout_s, self._decode, self._holdout = timeout_s, decode, holdout
         self.waiting = WaitingExchanges()  # see `add`
         self._published = published if published is not None else {}
-        self._index = Index()
+        self._index = ParentIndex()
         self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # of each user, by id(), the longest unseen first
         self._of_session: dict[tuple[str, str], list[SessionTree]] = defaultdict(list)
         self._rows: list[Turn] = []
@@ -81,7 +81,7 @@ class Sessions:
         self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # by user and session
         self._given: list[SessionOutcome] = []  # outcomes since the last `end_episodes`
         self._rules = rules
-        self._asides = Asides(self._index.by_id)
+        self._asides = SideTurns(self._index.by_id)
 
     def add(self, exchange: Exchange, sure: bool = True, clock_offset: float = 0.0, writer: str = "") -> Node | None:
         """Put one exchange where it belongs, in the order in which they were over. None if it is there already, or waits. `behind`:
@@ -94,7 +94,7 @@ class Sessions:
         if exchange.exchange_id in self._index.by_id:
             return None
         arrived, conversation, hint = (
-            Arrived(exchange, writer, clock_offset),
+            ArrivedExchange(exchange, writer, clock_offset),
             read_conversation(exchange.messages),
             session_hint(exchange),
         )
@@ -166,7 +166,7 @@ class Sessions:
         above: Node | None = node
         while above is not None and not (above.settled if certain else above.spoken_on):
             above.spoken_on, above.settled = True, above.settled or certain
-            if certain and above.claim is not None and (above.claim.same_agent or brings_results_alone(above)):
+            if certain and above.claim is not None and (above.claim.same_agent or has_only_results(above)):
                 self._settle(above)
             above = self._index.by_id.get(above.parent_id or "") if above.brings_results else None
 
@@ -193,7 +193,7 @@ class Sessions:
             self._close(node, next_messages, rated)
 
     def _close(self, node: Node, next_messages: list[Message] | None = None, rating: float | None = None) -> None:
-        """Turn an open turn into its row. Without `came_back` its best claim counts, if it has one."""
+        """Turn an open turn into its row. Without `next_messages`, its best claim counts, if it has one."""
         exchange, node.exchange = node.exchange, None
         if exchange is None:
             return
@@ -209,7 +209,7 @@ class Sessions:
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
             for twin in twins
         )
-        if next_messages is None and rating is None and self._asides.is_aside(node, exchange):
+        if next_messages is None and rating is None and self._asides.is_side_turn(node, exchange):
             node.kind = "side"
         place, held_out = (node.tree.session_id, node.parent_id, node.index), self._is_held_out(node.tree)
         known = exchange, *place, node.kind, next_messages, repeated, rating, node.evidence, self._decode
@@ -288,11 +288,11 @@ class Sessions:
         """The client says that the session is done: its last words count, and everything in it closes."""
         if node.claim is not None:
             self._speak_behind(node.claim.parent, certain=True)
-        if not self._asides.has_aside_words(node):
+        if not self._asides.has_side_words(node):
             self._settle(node)
         self._close(node)  # a tree that claims no session may hold another's talk, if both began with the same words
         if hint is not None:
-            self._end_session(node.user, scoped(node.user, hint))
+            self._end_session(node.user, scoped_id(node.user, hint))
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))
@@ -369,7 +369,7 @@ class Sessions:
         return node
 
     def _new_tree(self, exchange: Exchange, hint: str | None, seen_at: float) -> SessionTree:
-        session_id = scoped(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
+        session_id = scoped_id(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
         others = self._of_session[exchange.key, session_id]
         tree = SessionTree(exchange.key, session_id, seen_at)
         tree.among_tools = any(other.among_tools for other in others)

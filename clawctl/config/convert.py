@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from clawctl.config.elsewhere import Here, Settings, find_elsewhere
+from clawctl.config.foreign_keys import OurKey, Settings, find_elsewhere
 from clawctl.config.recipe import Recipe, known_keys, lay_over, read_yaml
 from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
@@ -99,7 +99,7 @@ def _line(
         changed = here.change(value)
         if changed is None:
             return ConvertedKey(old, value, "unknown", f"{here.key} has no equivalent of {value!r}")
-        if isinstance(changed, Here):
+        if isinstance(changed, OurKey):
             here = changed
         else:
             for key, new in changed.items():
@@ -120,22 +120,22 @@ def _line(
     return ConvertedKey(old, value, "converted", here.key)
 
 
-def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> Here | None:
+def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> OurKey | None:
     """The equivalent of a foreign key, or clawctl's own key if the path is the same."""
     own = ".".join(parts)
     if parts[-2:] == ("model", "name"):  # elsewhere that is the model; where a path stands beside it, what it is called
         others = [one for one, _ in written if one != parts and (here := find_elsewhere(one)) and here.key == "model.path"]
         names_path = any(one[-2:] == ("model", "path") for one, _ in written)
-        return Here("model.name" if others or names_path else "model.path")
+        return OurKey("model.name" if others or names_path else "model.path")
     if own in known_keys(Recipe):
-        return Here(own)
+        return OurKey(own)
     last_two = ".".join(parts[-2:])
-    return find_elsewhere(parts) or (Here(last_two) if last_two in known_keys(Recipe) else None)
+    return find_elsewhere(parts) or (OurKey(last_two) if last_two in known_keys(Recipe) else None)
 
 
 def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], settings: Settings) -> ConvertedKey:
     """The batch size or AdamW's betas, which other systems split into two keys."""
-    names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == Here(key)}
+    names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == OurKey(key)}
     if key == "train.betas":
         given = names.get("betas", names.get("adam_betas"))
         first, second = names.get("adam_beta1", names.get("beta1", 0.9)), names.get("adam_beta2", names.get("beta2", 0.999))

@@ -7,8 +7,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from clawctl.config.collect import CollectConfig
-from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
+from clawctl.config.foreign_keys import is_from_elsewhere, suggest
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.machines import MachinesConfig
 from clawctl.config.model import BUILT_IN, ModelConfig

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
-from clawctl.config.elsewhere import find_elsewhere
+from clawctl.config.foreign_keys import find_elsewhere
 
 
 class Section(BaseModel):

@@ -61,7 +61,7 @@ class Sampled:
     usage: dict[str, Any] | None = None  # in chat form, from an upstream
     extras: Extras | None = None  # further fields from an upstream
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
-    allowed: str | None = None  # the tokens that were allowed at each place, see `clawctl.run.allowed`; None: any
+    allowed: str | None = None  # the tokens that were allowed at each place, see `clawctl.run.allowed_tokens`; None: any
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
     adapted: str | None = None  # changes to the messages that the template required

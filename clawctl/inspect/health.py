@@ -15,7 +15,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from clawctl.http_client import Broken, TimedOut, fetch
+from clawctl.http_client import RequestFailed, TimedOut, fetch
 from clawctl.inspect.policies import read_live
 from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_rows
 from clawctl.inspect.tables import problem_lines, since, sized
@@ -185,7 +185,7 @@ def ask_server(run: RunDir) -> dict[str, Any]:
     except TimedOut:
         answer["running"] = True
         return answer
-    except (Broken, orjson.JSONDecodeError):
+    except (RequestFailed, orjson.JSONDecodeError):
         return answer
     if isinstance(health, dict):
         answer["health"] = health

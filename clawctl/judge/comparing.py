@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 from clawctl.config import Recipe
 from clawctl.judge.client import CallRefused, JudgeClient
-from clawctl.judge.panel import LLMJudge, first_chars, make_judge, together
+from clawctl.judge.panel import LLMJudge, first_chars, gather_all, make_judge
 from clawctl.judge.prompts import (
     NOTHING_CAME_BACK,
     compare_messages,
@@ -55,7 +55,7 @@ class Comparing:
                 return Preference(None, tuple(scores))
             return Preference(0.5 + (known[0] > known[1]) / 2 - (known[0] < known[1]) / 2, tuple(scores))
         blocks, (one, other) = self._seen(turn, first, second)
-        forwards, backwards = await together([self._choice(blocks, one, other), self._choice(blocks, other, one)])
+        forwards, backwards = await gather_all([self._choice(blocks, one, other), self._choice(blocks, other, one)])
         votes = (
             {"A": "first", "B": "second", "0": "neither"}.get(forwards or ""),
             {"A": "second", "B": "first", "0": "neither"}.get(backwards or ""),
@@ -80,7 +80,7 @@ class Comparing:
 
     async def _ask(self, messages: list[dict]) -> str | None:
         try:
-            return await self._client.ask(messages)
+            return await self._client.complete(messages)
         except CallRefused:
             return None
 

@@ -21,7 +21,7 @@ _THUMBS = (
 )
 
 
-def rated(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
+def rating_opinion(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
     """The verdict of a person or an environment, for which neither rules nor a judge are used."""
     value = worth(turn.feedback, turn.outcome_reward)
     if value.by == "rating":
@@ -38,7 +38,7 @@ def only_rules(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
     return None
 
 
-def ruled(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | None:
+def rule_opinion(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | None:
     """The result of the rules for a turn; None if none decides. `tools` are those of `judge.execution_tools`."""
     next_state = turn.next_state or []
     speakers = {message.get("role") for message in next_state}

@@ -33,7 +33,7 @@ _LOCAL = frozenset(["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ove
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedJob:
     """A stage's job as it was last seen."""
 
     stage: str
@@ -43,14 +43,14 @@ class Launched:
     detail: str = ""
     starts: int | None = None
 
-    def with_states(self, states: dict[str, JobState]) -> "Launched":
+    def with_states(self, states: dict[str, JobState]) -> "LaunchedJob":
         job_states = [states[each] for each in self.ids]
         order = ("failed", "gone", "waiting", "running", "stopped", "done")
         worst = min(job_states, key=lambda state: order.index(state.phase))
         starts = None if any(state.starts is None for state in job_states) else sum(state.starts or 0 for state in job_states)
         count = sum(state.phase == worst.phase for state in job_states)
         detail = f"{count} of {len(job_states)} {worst.detail}" if len(job_states) > 1 else worst.detail
-        return Launched(self.stage, self.ids, self.needs, worst.phase, detail, starts)
+        return LaunchedJob(self.stage, self.ids, self.needs, worst.phase, detail, starts)
 
 
 def show_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, log_level: str) -> None:
@@ -82,10 +82,10 @@ def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_
         ]
         run.job_output.mkdir(mode=0o700, exist_ok=True)
         _write(run, Launch(launch_id, on, jobs))  # before a job starts: each looks whether it sees this file
-        submitted: list[Launched] = []
+        submitted: list[LaunchedJob] = []
         try:
             for job in new:
-                submitted.append(Launched(job.stage, scheduler.submit(job), job.needs))
+                submitted.append(LaunchedJob(job.stage, scheduler.submit(job), job.needs))
                 _write(run, Launch(launch_id, on, [*jobs, *submitted]))
         except BaseException:
             scheduler.stop([each for job in submitted for each in job.ids]) if submitted else None
@@ -103,7 +103,7 @@ class Launch:
 
     id: str  # a job refuses to work in a run directory whose launch is another
     on: SchedulerName
-    jobs: list[Launched]
+    jobs: list[LaunchedJob]
     at: float = 0.0  # unix seconds, when they were last seen
 
     @property
@@ -117,7 +117,7 @@ def read_launch(run: RunDir) -> Launch | None:
     if not record:
         return None
     try:
-        return Launch(record["id"], record["on"], [Launched(**job) for job in record["jobs"]], record["at"])
+        return Launch(record["id"], record["on"], [LaunchedJob(**job) for job in record["jobs"]], record["at"])
     except (LookupError, TypeError) as error:
         cure = "stop the jobs with the scheduler's own command, then delete the file"
         raise ClawError(f"{run.launch} cannot be read: {error}", cure) from error

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from clawctl.config import Recipe, openclaw_config
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, fetch
+from clawctl.http_client import RequestFailed, fetch
 from clawctl.printing import print_json
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.endpoint import own_endpoint
@@ -186,7 +186,7 @@ def _context_of(url: str, key: str, notes: list[str]) -> int:
     try:
         response = fetch("GET", f"{url}/models", key=key, timeout_s=5.0)
         return int(json.loads(response.body)["data"][0]["max_model_len"])
-    except (Broken, ValueError, KeyError, IndexError, TypeError):
+    except (RequestFailed, ValueError, KeyError, IndexError, TypeError):
         notes.append(f"the server at {url} did not answer; clawctl assumes a context of {_UNKNOWN_CONTEXT} tokens")
         return _UNKNOWN_CONTEXT
 

@@ -29,7 +29,7 @@ from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
 from clawctl.process import hidden
 from clawctl.run.directory import RunDir, sole_worker
-from clawctl.run.endpoint import one_version_trouble, versions_nobody_serves
+from clawctl.run.endpoint import one_version_error, unserved_versions
 from clawctl.run.names import open_to_append
 
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
@@ -70,8 +70,8 @@ def check_stages(recipe: Recipe) -> None:
         )
     if "play" in recipe.up.stages and recipe.play.env is None:
         raise ClawError("up.stages has play, but the recipe names no environment", "set play.env", 2)
-    if {"judge", "train"} <= set(recipe.up.stages) and (unserved := versions_nobody_serves(recipe)):
-        raise one_version_trouble(unserved)
+    if {"judge", "train"} <= set(recipe.up.stages) and (unserved := unserved_versions(recipe)):
+        raise one_version_error(unserved)
 
 
 def up_one(run: RunDir, recipe: Recipe, recipe_path: Path, stage: str, log_level: str) -> None:

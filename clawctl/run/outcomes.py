@@ -114,7 +114,7 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
         raise BadOutcome("a failed episode has no reward", "reward")
     parts, steps = _numbers(body, "parts", math.inf), _numbers(body, "steps", 1.0)
     reward = None if reward is None else float(reward)
-    names = secrets.token_hex(12), now, key, scoped(key, session)
+    names = secrets.token_hex(12), now, key, scoped_id(key, session)
     return SessionOutcome(*names, status, reward, parts, steps, ending=ending, truncated=ending in TRUNCATED)
 
 
@@ -139,6 +139,6 @@ def parse_outcome(row: dict[str, Any]) -> SessionOutcome:
     return SessionOutcome(**{name: row[name] for name in SessionOutcome.__dataclass_fields__ if name in row})
 
 
-def scoped(user: str, claim: str) -> str:
+def scoped_id(user: str, claim: str) -> str:
     """A claimed session id in its user's own name space: two users never share one. The default user's are left as they are."""
     return claim if user == "default" and "/" not in claim else f"{quote(user, safe='')}/{claim}"

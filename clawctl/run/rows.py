@@ -74,7 +74,9 @@ class Exchange:
     unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
     redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
     adapted: str | None = None  # changes that the template required: "later system messages as user"
-    allowed: str | None = None  # which tokens could be drawn in each place, see `clawctl.run.allowed`; None: any, the form was free
+    allowed: str | None = (
+        None  # which tokens could be drawn in each place, see `clawctl.run.allowed_tokens`; None: any, the form was free
+    )
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
     policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
 

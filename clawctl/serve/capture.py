@@ -45,9 +45,7 @@ class Capture:
         self._images = images if privacy.store_images else None
         self._privacy = privacy
         self._lock, self._decode = FifoLock(), decode
-        self._redactor = Redactor(
-            privacy.redact, decode=decode, pause=self._lock.yield_to_waiting, not_secrets=privacy.not_secrets
-        )
+        self._redactor = Redactor(privacy.redact, decode=decode, pause=self._lock.yield_to_waiting, not_secrets=privacy.not_secrets)
         self._lines = None if folder is None else LineWriter(folder, _ROTATE_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "capture")
         self._file = threading.Lock()
@@ -68,7 +66,7 @@ class Capture:
         """The text of token ids; "" if no tokenizer is known."""
         return "" if self._decode is None else self._decode(list(ids))
 
-    async def keep(self, exchange: Exchange, unwritten: Any = None) -> None:
+    async def write(self, exchange: Exchange, unwritten: Any = None) -> None:
         """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow.
         `unwritten`: see `Redactor.exchange`."""
         if self._lines is None or not may_capture(self._privacy, exchange.key, exchange.model):
@@ -96,7 +94,7 @@ class Capture:
 
         def write() -> None:
             for place, (exchange, unwritten, written) in enumerate(waiting, 1):
-                self._keep(exchange, unwritten)
+                self._redact_and_write(exchange, unwritten)
                 with suppress(RuntimeError):  # the loop has ended, and nothing waits
                     loop.call_soon_threadsafe(resolve, written)
                     if place == len(waiting):
@@ -109,11 +107,11 @@ class Capture:
         self._threads.shutdown(wait=True)
         for waiting in self._waiting.values():
             for exchange, unwritten, _ in waiting:
-                self._keep(exchange, unwritten)
+                self._redact_and_write(exchange, unwritten)
         if self._lines is not None:
             self._lines.close()
 
-    def _keep(self, exchange: Exchange, unwritten: Any) -> None:
+    def _redact_and_write(self, exchange: Exchange, unwritten: Any) -> None:
         try:
             if has_images(exchange.messages):
                 exchange = replace(exchange, messages=without_bytes(exchange.messages, self._images))

@@ -1,9 +1,9 @@
 """Checks long request bodies in a separate process before this one reads them.
 
 Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process starts
-with the first long body and checks one at a time, and keys take turns. It runs `python -m clawctl.serve.long_bodies SETTINGS` and reads
-two parts at a time from standard input, each behind its length (4 bytes, big-endian): a body, and before it {"api", "max_context",
-"images"}. It answers with one part: nothing, or the refusal as a JSON list. It ends with its input.
+with the first long body and checks one at a time, and keys take turns. It runs `python -m clawctl.serve.long_bodies SETTINGS`. From
+standard input it reads two parts, each after its length (4 bytes, big-endian): {"api", "max_context", "images"}, and the body. It
+answers with one part: nothing, or the refusal as a JSON list. It ends with its input.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from clawctl.run.images import has_images
 from clawctl.serve.body_checks import CountTokens, check_ask, parse
 from clawctl.serve.dialects import GenerationRequest, Refusal, chat, completions, messages, responses
 from clawctl.serve.dialects.fields import NO_IMAGES
-from clawctl.serve.work_queues import FairLock
+from clawctl.serve.work_queues import KeyedLock
 
 _log = logging.getLogger("clawctl.serve")
 LONG_BODY: Final = 32 << 10  # bytes; shorter bodies are read at once
@@ -35,7 +35,7 @@ class LongBodyChecker:
 
     def __init__(self, model_name: str, tokenizer: Path | None) -> None:
         self._settings = {"model": model_name, "tokenizer": None if tokenizer is None else str(tokenizer)}
-        self._turns = FairLock()
+        self._turns = KeyedLock()
         self._process: asyncio.subprocess.Process | None = None
 
     async def check(self, key: str, api: str, raw: bytes, max_context: int | None, images: bool | None = None) -> None:

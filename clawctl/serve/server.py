@@ -16,7 +16,7 @@ from clawctl.config import Recipe, ServeConfig
 from clawctl.engines import start_engine
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
-from clawctl.run.disk import when_there_is_room
+from clawctl.run.disk import retry_while_full
 from clawctl.run.endpoint import announce, cannot_listen
 from clawctl.run.model_files import IdReader
 from clawctl.serve.app import Gateway
@@ -128,7 +128,7 @@ def _announce(run: RunDir, host: str, port: int) -> None:
         announce(run, host, port)
     except OSError as error:
         _log.error("cannot write serve.json, so the other stages cannot find this server: %s", error)
-        again = partial(when_there_is_room, partial(announce, run, host, port), "serve.json")
+        again = partial(retry_while_full, partial(announce, run, host, port), "serve.json")
         threading.Thread(target=again, name="announce", daemon=True).start()
 
 

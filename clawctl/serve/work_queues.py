@@ -11,7 +11,7 @@ SHORT: Final = 4000  # characters or bytes: shorter work is done at once
 _LONG: Final = 128 << 10  # longer work waits in a separate line, so that no ordinary request waits for it
 
 
-class FairLock:
+class KeyedLock:
     """A lock. Of several keys that wait for it, each gets it once before one gets it twice."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class WorkQueues:
     """Two lines of work in threads: one for ordinary requests, one for long ones."""
 
     def __init__(self) -> None:
-        self._ordinary, self._long = FairLock(), FairLock()
+        self._ordinary, self._long = KeyedLock(), KeyedLock()
 
     async def run(self, key: str, size: int, work: Callable[[], Done]) -> Done:
         """Run `work()`, at once if `size` (characters) is small, else in a thread when it is the key's turn."""

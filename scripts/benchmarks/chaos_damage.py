@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from clawctl.collect.captures import Captures
-from clawctl.collect.position import Position
+from clawctl.collect.read_position import ReadPosition
 from clawctl.config import Recipe, dump_recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import read_record, write_record
@@ -133,7 +133,7 @@ def make_run(root: Path) -> RunDir:
     journal = Journal(run, "b", [])
     for verdict in verdicts:
         journal.add(verdict)
-    position = Position(run)
+    position = ReadPosition(run)
     position.save({path.name: path.stat().st_size for path in run.captures.iterdir()}, 0)
     _make_policies(run, recipe)
     write_record(run, {"version": 1, "suites": {"personalisation": {"n": 3}}, "settings": {}, "decision": {"promote": True}})
@@ -241,7 +241,9 @@ READERS: dict[str, Reader] = {
     "api_keys.json": lambda run: list_keys(run),
     "captures/*.jsonl": lambda run: [asdict(found.exchange) for found in Captures(run).read()],
     "feedback/*.jsonl": _ratings,
-    "collect.json": lambda run: Position(run).start and [Position(run).shards_after, sorted(Position(run).start.values())],
+    "collect.json": lambda run: (
+        ReadPosition(run).start and [ReadPosition(run).shards_after, sorted(ReadPosition(run).start.values())]
+    ),
     "trajectories/a.parquet": lambda run: read_turns(run.trajectories / "a.parquet"),
     "verdicts/a.parquet": lambda run: read_verdicts(run.verdicts / "a.parquet"),
     "verdicts/b.jsonl": lambda run: [asdict(found) for found in Journal(run, "b", ["x0", "x1", "x2"]).verdicts.values()],

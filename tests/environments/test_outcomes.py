@@ -21,7 +21,7 @@ from clawctl.environments.player import Plan, Player
 from clawctl.eval.suites import load_suites
 from clawctl.judge.panel import with_rating
 from clawctl.judge.protocol import read_evidence
-from clawctl.judge.rules import rated
+from clawctl.judge.rules import rating_opinion
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
 from clawctl.run.directory import published
@@ -105,7 +105,7 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
     assert len({turn.group_id for turn in found}) == 3
     for path in published(server.run.trajectories, ".parquet"):
         for turn in read_evidence(path):
-            opinion = rated(turn, JudgeConfig())
+            opinion = rating_opinion(turn, JudgeConfig())
             assert (opinion and (opinion.judge, opinion.reward)) == (turn.outcome_reward and (OUTCOME, turn.outcome_reward))
     assert worth(None, found[0].outcome_reward).value == found[0].outcome_reward
 

@@ -19,7 +19,7 @@ from clawctl.serve.body_checks import ValueCount, check_ask, largest_body
 from clawctl.serve.dialects import Refusal, chat, messages, responses
 from clawctl.serve.hints import read_claims
 from clawctl.serve.long_bodies import LongBodyChecker
-from clawctl.serve.work_queues import FairLock
+from clawctl.serve.work_queues import KeyedLock
 from scripts.benchmarks.hostile_stall import attacks
 
 DIALECTS = {"chat": (chat, AS_CHAT), "responses": (responses, AS_RESPONSES), "messages": (messages, AS_MESSAGES)}
@@ -131,7 +131,7 @@ def test_keys_take_turns() -> None:
     order = list[str]()
 
     async def main() -> None:
-        turns = FairLock()
+        turns = KeyedLock()
 
         async def work(key: str) -> None:
             async with turns.of(key):

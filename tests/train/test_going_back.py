@@ -22,7 +22,7 @@ from clawctl.inspect.rows import read_rows
 from clawctl.privacy.rollback import learned_from, plan_rollback
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.done_with import DoneWith
+from clawctl.run.finished_shards import FinishedShards
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import (
     ensure_base_policy,
@@ -347,7 +347,7 @@ def test_turns_that_may_be_given_back_are_not_done_with(run: RunDir, sampler: Sa
     publish_turns(run, sampler, 4)
     recipe = gated(model_path)
     train(run, recipe)
-    done = DoneWith(run, recipe)
+    done = FinishedShards(run, recipe)
     done.look()
     assert not done.has("a"), "the gate has not decided"
     decide(run, 1, promote=False)

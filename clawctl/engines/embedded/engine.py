@@ -25,7 +25,7 @@ from clawctl.serve.prompt import Rendered, load_tokenizer, plain_in_thread, rend
 from clawctl.serve.sampling import altered_fields, beyond_embedded
 from clawctl.serve.structured import asked_by, specification
 from clawctl.serve.switches import switches
-from clawctl.serve.work_queues import FairLock, WorkQueues
+from clawctl.serve.work_queues import KeyedLock, WorkQueues
 
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
 _SAID_AS = {  # names in chat completions and in the client's API
@@ -55,7 +55,7 @@ class Embedded:
         self._recipe, self._tokenizer, self._models = recipe, tokenizer, models
         self.version = 0
         self.max_context = models.about.max_context
-        self._compiling, self._room = FairLock(), _Room()
+        self._compiling, self._room = KeyedLock(), _Room()
         self._lines = WorkQueues()
         self._switches = switches(tokenizer.chat_template)
         self._up, self._halt = False, Halt()

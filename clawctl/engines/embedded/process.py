@@ -46,7 +46,7 @@ from clawctl.engines.embedded.frames import (
 )
 from clawctl.engines.event_loop import OnLoop
 from clawctl.errors import ClawError
-from clawctl.run.allowed import Allowed
+from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.directory import RunDir
 
 _log = logging.getLogger("clawctl.serve")

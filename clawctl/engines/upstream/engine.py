@@ -26,7 +26,7 @@ from clawctl.engines.upstream.tokens import IDS_WANTED
 from clawctl.engines.vllm.control import Control
 from clawctl.engines.vllm.multiplex import Multiplexed
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, Client, proxy_for
+from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
 from clawctl.serve.dialects import GenerationRequest, Refusal
@@ -231,7 +231,7 @@ class Upstream:
                 reply.begun(partial(self._client.give_back, call))
                 return
             told = await self._client.rest(call)
-        except Broken as broken:
+        except RequestFailed as broken:
             raise _unreachable(broken) from broken
         if _path(body) == PATH and status in _NOT_THERE and b"model" not in told.lower():
             raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
@@ -287,7 +287,7 @@ class Upstream:
         tools = ask.shown_tools
         status, told = 404, b""
         if self._kind != "openai":
-            with suppress(Broken):
+            with suppress(RequestFailed):
                 body = {**body, "tools": tools} if tools else body
                 body |= {"continue_final_message": True, "add_generation_prompt": False} if ask.continues else {}
                 body |= {"chat_template_kwargs": ask.template_settings} if ask.template_settings else {}
@@ -439,5 +439,5 @@ def _path(body: dict[str, Any]) -> str:
     return PATH if "prompt" in body else _CHAT
 
 
-def _unreachable(broken: Broken) -> Refusal:
+def _unreachable(broken: RequestFailed) -> Refusal:
     return Refusal(503, f"the engine cannot be reached: {broken}", code="engine_unreachable")

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from clawctl.engines.upstream.completions import How
-from clawctl.http_client import Broken, Client
+from clawctl.http_client import Client, RequestFailed
 from clawctl.serve.answer_decoder import why_undecodable
 from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.prompt import Rendered, render_in_thread
@@ -46,7 +46,7 @@ class Splicer:
     async def _rendered_there(self, ask: GenerationRequest, rendered: Rendered, model: str) -> list[int] | None:
         body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": ask.template_settings}
         body |= {"tools": ask.shown_tools} if ask.shown_tools else {}
-        with suppress(Broken, orjson.JSONDecodeError, KeyError, TypeError):
+        with suppress(RequestFailed, orjson.JSONDecodeError, KeyError, TypeError):
             answer = await self._client.post("/tokenize", orjson.dumps(body))
             if answer.status == 200:
                 return list(orjson.loads(answer.body)["tokens"])

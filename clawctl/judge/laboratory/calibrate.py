@@ -15,7 +15,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.laboratory.attacks import ATTACKS, Attack, pair
 from clawctl.judge.laboratory.cases import Case, rated_turns, read_cases
-from clawctl.judge.panel import LLMJudge, Panel, together
+from clawctl.judge.panel import LLMJudge, Panel, gather_all
 from clawctl.judge.votes import agreement, decided, first_round, majority
 from clawctl.printing import answers, plain, print_json
 from clawctl.run.directory import RunDir
@@ -108,7 +108,7 @@ async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> 
             said_at = time.monotonic()
         return result
 
-    return await together(map(counted, works))
+    return await gather_all(map(counted, works))
 
 
 async def _judge(panel: Panel, case: Case) -> Judged:
@@ -118,7 +118,7 @@ async def _judge(panel: Panel, case: Case) -> Judged:
         return Judged(case, (), rule.reward, True)
     if isinstance(panel.judge, LLMJudge):
         view, count = panel.judge.view(case.turn), max(*COMPARED, panel.settings.votes)
-        votes = await together(panel.judge.vote(case.turn, view) for _ in range(count))
+        votes = await gather_all(panel.judge.vote(case.turn, view) for _ in range(count))
         return Judged(case, tuple(vote.score for vote in votes), None, False)
     opinion = await panel.judge.judge(case.turn)
     return Judged(case, (), opinion.reward, False)
@@ -131,7 +131,7 @@ async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS
     """
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     try:
-        tried = [together(reward_now(panel, case) for case in (*pair(attack), pair(attack)[0])) for attack in attacks]
+        tried = [gather_all(reward_now(panel, case) for case in (*pair(attack), pair(attack)[0])) for attack in attacks]
         results = await _with_progress(tried, "attacks tried")
     finally:
         await panel.close()

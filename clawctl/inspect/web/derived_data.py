@@ -9,47 +9,47 @@ from clawctl.inspect.better import rates
 from clawctl.inspect.policies import comparisons
 from clawctl.inspect.report import examples_of, scores_of
 from clawctl.inspect.rows import Row, words_of
-from clawctl.inspect.web.finding import agreement, complaints, fate, opinion, uncertainty
-from clawctl.inspect.web.following import Seen
+from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, uncertainty
+from clawctl.inspect.web.followed_run import Snapshot
 from clawctl.inspect.web.words import request_of
 from clawctl.run.reward import signs
 
 
-def prepare(seen: Seen) -> None:
+def prepare(snapshot: Snapshot) -> None:
     """Derive what the first page of each section needs. With 100,000 turns a page must not wait for it."""
     for name, make in _DERIVED.items():
-        seen.once(name, partial(make, seen))
+        snapshot.once(name, partial(make, snapshot))
 
 
-def _judged(seen: Seen) -> list[Row]:
-    return [row for row in seen.rows if row.turn["kind"] == "main" and row.worth.value is not None]
+def _judged(snapshot: Snapshot) -> list[Row]:
+    return [row for row in snapshot.rows if row.turn["kind"] == "main" and row.worth.value is not None]
 
 
-def marks_of(seen: Seen, buckets: Sequence[Any]) -> list[dict[str, Any]]:
+def marks_of(snapshot: Snapshot, buckets: Sequence[Any]) -> list[dict[str, Any]]:
     """The moves of LIVE within the time of a chart."""
     if not buckets:
         return []
     begin, end = buckets[0].begin, buckets[-1].end
-    return [{"x": move["at"], "label": f"v{move['to']}"} for move in seen.moves if begin <= move["at"] <= end][-40:]
+    return [{"x": move["at"], "label": f"v{move['to']}"} for move in snapshot.moves if begin <= move["at"] <= end][-40:]
 
 
-def sessions_of(seen: Seen, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def sessions_of(snapshot: Snapshot, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The conversations of these turns, newest first, with the number of the turns."""
     matches = Counter((row.turn["session_id"], row.turn["user"]) for row in rows)
-    return [{**one, "matches": count} for one in seen.sessions if (count := matches.get((one["session"], one["user"])))]
+    return [{**one, "matches": count} for one in snapshot.sessions if (count := matches.get((one["session"], one["user"])))]
 
 
-def first_turn(seen: Seen, session: dict[str, Any]) -> str:
+def first_turn(snapshot: Snapshot, session: dict[str, Any]) -> str:
     """The first turn of a conversation: the first main turn, if there is one."""
-    rows = seen.of_session[session["session"], session["user"]]
+    rows = snapshot.of_session[session["session"], session["user"]]
     turn_id: str = next((row for row in rows if row.turn["kind"] == "main"), rows[0]).turn["turn_id"]
     return turn_id
 
 
-def _choices(seen: Seen) -> dict[str, list[tuple[Any, int]]]:
+def _choices(snapshot: Snapshot) -> dict[str, list[tuple[Any, int]]]:
     """The values that occur, for the lists of the filter."""
     users, versions, fates = (Counter[Any]() for _ in range(3))
-    for row in seen.rows:
+    for row in snapshot.rows:
         users[row.turn["user"]] += 1
         versions[row.turn["policy_version"]] += 1
         fates[fate(row)] += 1
@@ -57,13 +57,13 @@ def _choices(seen: Seen) -> dict[str, list[tuple[Any, int]]]:
     return {"user": users.most_common(200), "version": sorted(versions.items(), reverse=True), "fate": fates.most_common(60)}
 
 
-def as_conversation(seen: Seen, rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def as_conversation(snapshot: Snapshot, rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The turns as a reader follows them. What came back is left out if the next turn on the page shows it as its request."""
     shown = {row.turn["turn_id"] for row in rows}
     conversation = []
     for place, row in enumerate(rows):
         turn_id, text = row.turn["turn_id"], texts.get(row.turn["turn_id"])
-        after = [child for child in seen.children.get(turn_id, ()) if child in shown]
+        after = [child for child in snapshot.children.get(turn_id, ()) if child in shown]
         before = row.turn["parent_turn_id"]
         messages = (text or {}).get("messages") or []
         conversation.append({
@@ -94,8 +94,8 @@ def _newest(messages: Sequence[Any]) -> str:
     return "\n\n".join(words_of(message) for message in after)
 
 
-def moves_of(seen: Seen, version: int) -> list[dict[str, Any]]:
-    return [move for move in seen.moves if version in (move["from"], move["to"])][::-1]
+def moves_of(snapshot: Snapshot, version: int) -> list[dict[str, Any]]:
+    return [move for move in snapshot.moves if version in (move["from"], move["to"])][::-1]
 
 
 _ANSWERS = {
@@ -139,11 +139,11 @@ def _words(value: Any) -> str:
     return "\n\n".join(map(_words, value)) if isinstance(value, list) else str(value)
 
 
-def _judge_numbers(seen: Seen) -> dict[str, Any]:
+def _judge_numbers(snapshot: Snapshot) -> dict[str, Any]:
     judges: dict[str, Counter[str]] = {}
     kinds_of_vote = Counter[str]()
     queue = []
-    for row in seen.rows:
+    for row in snapshot.rows:
         if row.verdict is None or row.verdict["judge"] is None:
             continue
         votes = row.verdict["votes"] or []
@@ -155,14 +155,14 @@ def _judge_numbers(seen: Seen) -> dict[str, Any]:
             if unsure > 0:
                 queue.append((unsure, row))
     queue.sort(key=lambda one: (-one[0], -one[1].turn["created_at"]))
-    return {"agreement": agreement(seen.rows), "judges": judges, "votes": kinds_of_vote, "queue": [row for _, row in queue]}
+    return {"agreement": agreement(snapshot.rows), "judges": judges, "votes": kinds_of_vote, "queue": [row for _, row in queue]}
 
 
-def _environments(seen: Seen) -> dict[str, Any]:
+def _environments(snapshot: Snapshot) -> dict[str, Any]:
     """Turns of tasks and episodes, by task, and all turns by source."""
     tasks: dict[str, dict[str, Any]] = {}
     sources: dict[str, dict[str, Any]] = {}
-    for row in seen.rows:
+    for row in snapshot.rows:
         turn = row.turn
         source = sources.setdefault(turn["source"], {"source": turn["source"], "turns": 0, "sessions": set(), "outcomes": 0})
         source["turns"] += 1
@@ -193,9 +193,9 @@ def _environments(seen: Seen) -> dict[str, Any]:
     return {"tasks": ordered, "sources": sorted(sources.values(), key=lambda source: -source["turns"])}
 
 
-def _users(seen: Seen) -> list[dict[str, Any]]:
+def _users(snapshot: Snapshot) -> list[dict[str, Any]]:
     users: dict[str, dict[str, Any]] = {}
-    for one in seen.sessions:
+    for one in snapshot.sessions:
         fresh = {"user": one["user"], "sessions": 0, "turns": 0, "trained": 0, "first": one["first_seen"], "last": one["last_seen"]}
         user = users.setdefault(one["user"], fresh)
         user["sessions"] += 1
@@ -205,7 +205,7 @@ def _users(seen: Seen) -> list[dict[str, Any]]:
     return sorted(users.values(), key=lambda user: str(user["user"]))
 
 
-_DERIVED: dict[str, Callable[[Seen], Any]] = {
+_DERIVED: dict[str, Callable[[Snapshot], Any]] = {
     "complaints": lambda seen: complaints(_judged(seen)),
     "signs": lambda seen: signs(row.worth.value for row in seen.rows),
     "rates": lambda seen: rates(seen.rows),
@@ -216,5 +216,5 @@ _DERIVED: dict[str, Callable[[Seen], Any]] = {
 }
 
 
-def derived(seen: Seen, name: str) -> Any:
-    return seen.once(name, partial(_DERIVED[name], seen))
+def derived(snapshot: Snapshot, name: str) -> Any:
+    return snapshot.once(name, partial(_DERIVED[name], snapshot))

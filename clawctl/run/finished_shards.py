@@ -21,7 +21,7 @@ from clawctl.run.shards import UnreadableShard, read_columns
 SUFFIX = "-merged"  # of a shard that was merged from finished shards
 
 
-class DoneWith:
+class FinishedShards:
     """Reads the ledger and the shards, and remembers finished shards: they stay finished."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:

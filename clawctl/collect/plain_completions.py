@@ -43,7 +43,7 @@ def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
     return tuple(beginnings)
 
 
-class PlainIndex:
+class CompletionIndex:
     """Open turns, by the prompts that would continue them."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class PlainIndex:
                     yield node, text[own.length :] if begins else None
 
 
-def came_back(added: str | None) -> list[Message] | None:
+def next_messages(added: str | None) -> list[Message] | None:
     """What a prompt adds, as messages. Of a conversation that the client rendered: what was said up to the next answer, without
     the template's marks. Of any other text: the text. None where nothing was said."""
     if added is None:

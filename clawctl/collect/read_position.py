@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 Places = dict[str, int]  # byte offsets by file name
 
 
-class Position:
+class ReadPosition:
     """The open exchanges, their places, and the shards that may contain rows of them."""
 
     def __init__(self, run: RunDir, afresh: bool = False) -> None:

@@ -44,12 +44,12 @@ LONGEST_PART = 8 << 10  # characters of a message whose lines are looked at
 MOST_READ = 64 << 10  # characters of a request that are searched
 
 
-class Asides:
+class SideTurns:
     """Tells a user's words from those of a client, for the turns of `by_id`."""
 
     def __init__(self, by_id: Mapping[str, Node]) -> None:
         self._by_id = by_id
-        self._words, self._quotes = _AsideWords(), _Quotes()
+        self._words, self._quotes = _SideWords(), _Quotes()
         self._uncertain: dict[str, deque[Node]] = {}  # of each user, the latest claims with a long answer
 
     def add(self, node: Node, exchange: Exchange) -> None:
@@ -98,15 +98,15 @@ class Asides:
         """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
         claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
         likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
-        results = [node for node in likely if node.brings_results] or [node for node, _ in claims if brings_results_alone(node)]
+        results = [node for node in likely if node.brings_results] or [node for node, _ in claims if has_only_results(node)]
         likely = results or likely  # words alone behind a tool call that has results are the client's own
-        likely = [node for node in likely if not node.reused and not self._may_be_aside(node)]
+        likely = [node for node in likely if not node.reused and not self._may_be_side_turn(node)]
         return max(reversed(likely), key=lambda node: node.spoken_on, default=None)
 
-    def _may_be_aside(self, node: Node) -> bool:
-        return self.has_aside_words(node) or (not node.spoken_on and self._words.recur(node.tree.client, node.frames))
+    def _may_be_side_turn(self, node: Node) -> bool:
+        return self.has_side_words(node) or (not node.spoken_on and self._words.recur(node.tree.client, node.frames))
 
-    def is_aside(self, node: Node, exchange: Exchange) -> bool:
+    def is_side_turn(self, node: Node, exchange: Exchange) -> bool:
         """Of a turn that closes without a next state: whether it was a request that the client made for itself."""
         if node.answer is None:
             return False
@@ -116,7 +116,7 @@ class Asides:
         if first.claim is not None:
             lost = node is first or first.claim.parent.exchange is None
             known = (
-                self.has_aside_words(first)
+                self.has_side_words(first)
                 if first.claim.same_agent
                 else not first.spoken_on and (node is not first or not node.continued)
             )
@@ -128,14 +128,14 @@ class Asides:
         begins = "a" not in node.roles  # else it shows a conversation of its own, whose turns were not found
         return begins and self._quotes.are_about(node.tree.client, id(node.tree), exchange.messages, exchange.response)
 
-    def has_aside_words(self, node: Node) -> bool:
+    def has_side_words(self, node: Node) -> bool:
         """Whether the conversation did not go on with these words somewhere else, and never did."""
         if node.claim is None or node.settled:
             return False
         return self._words.hold(node.tree.client, node.words, decided=node.claim.parent.exchange is None)
 
 
-def brings_results_alone(node: Node) -> bool:
+def has_only_results(node: Node) -> bool:
     return node.brings_results and not node.user_digests
 
 
@@ -172,7 +172,7 @@ class WordCounts:
     trees: int = 0  # changes of it
 
 
-class _AsideWords:
+class _SideWords:
     """Words that claimed to be what came next, though conversations did not go on with them; and words that they did go on with."""
 
     def __init__(self) -> None:

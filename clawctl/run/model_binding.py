@@ -20,7 +20,7 @@ def is_bound(run: RunDir) -> bool:
     return worked or max(list_versions(run), default=0) > 0
 
 
-def kept_model(root: Path, begins: bool) -> str | None:
+def bound_model(root: Path, begins: bool) -> str | None:
     """The model of the run at `root`, for a recipe without one; None if the run has no model yet. Raises ClawError."""
     run = RunDir(root.resolve())
     if not (run.version_folder(0) / "policy.json").exists() or (begins and not is_bound(run)):
@@ -28,7 +28,7 @@ def kept_model(root: Path, begins: bool) -> str | None:
     return read_policy(run, 0).base_model
 
 
-def settle_model(run: RunDir, model: str, begins: bool) -> None:
+def bind_model(run: RunDir, model: str, begins: bool) -> None:
     """Check that `model` is the run's model. If the run has no fixed model yet and the caller `begins` it, drop the model of an
     earlier attempt.
 
@@ -40,7 +40,7 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
     if first == model:
         return
     if begins and not is_bound(run):
-        _let_go(run)
+        _remove_base(run)
         return
     raise ClawError(
         f"{run.root} was created for the model {first!r}, but the recipe names {model!r}", "use another --run for another model", 2
@@ -48,7 +48,7 @@ def settle_model(run: RunDir, model: str, begins: bool) -> None:
 
 
 @contextmanager
-def first_try(root: Path) -> Iterator[None]:
+def first_attempt(root: Path) -> Iterator[None]:
     """Around a server, or all stages: a run without a model at the end keeps the recipe that it had before, and no base policy."""
     stored_recipe = RunDir(root).recipe
     before = stored_recipe.read_bytes() if stored_recipe.exists() else None
@@ -61,7 +61,7 @@ def first_try(root: Path) -> Iterator[None]:
                 stored_recipe.unlink(missing_ok=True)
             elif stored_recipe.read_bytes() != before:
                 publish_bytes(stored_recipe, before)
-            _let_go(run)
+            _remove_base(run)
 
 
 def _is_trained(run: RunDir) -> bool:
@@ -70,7 +70,7 @@ def _is_trained(run: RunDir) -> bool:
         return not free
 
 
-def _let_go(run: RunDir) -> None:
+def _remove_base(run: RunDir) -> None:
     """Remove version 0, which contains no weights, and LIVE, which names it."""
     for name in ("LIVE", "moves.jsonl"):
         remove(run.policies / name)

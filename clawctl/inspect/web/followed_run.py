@@ -29,7 +29,7 @@ _SHARE = 8  # the thread rests so many times as long as it has worked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class Snapshot:
     """The run at one moment. Pages read it and never change it, except for what they `derived` from its rows."""
 
     at: float
@@ -65,7 +65,7 @@ class Seen:
 class FollowedRun:
     """Keeps `seen` up to date until `stop`."""
 
-    def __init__(self, run: RunDir, prepare: Callable[[Seen], object] = lambda seen: None) -> None:
+    def __init__(self, run: RunDir, prepare: Callable[[Snapshot], object] = lambda snapshot: None) -> None:
         self._prepare = prepare  # what pages derive from every state, before they see it
         self.run, self.words, self.labels = (
             run,
@@ -75,7 +75,7 @@ class FollowedRun:
         self._turns, self._captured, self._episodes = TurnReader(run), CaptureCounts(run), EpisodeReader(run)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
-        self.seen = self._look(None)
+        self.snapshot = self._look(None)
 
     def start(self) -> None:
         for target in (self._follow, self._read_ahead):
@@ -91,12 +91,12 @@ class FollowedRun:
     def refresh(self) -> None:
         """Look at the disk now."""
         with self._lock:
-            self.seen = self._look(self.seen)
+            self.snapshot = self._look(self.snapshot)
 
     def _follow(self) -> None:
         run = self.run
         folders = [run.captures, run.episodes, run.feedback, run.trajectories, run.verdicts, run.policies, run.train, run.eval]
-        self._prepare(self.seen)
+        self._prepare(self.snapshot)
         for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S):
             began = time.monotonic()
             try:
@@ -108,12 +108,12 @@ class FollowedRun:
     def _read_ahead(self) -> None:
         done: object = None
         while not self._stop.wait(0.2):
-            shards = self.seen.shards
+            shards = self.snapshot.shards
             if shards is not done:
                 self.words.read_ahead(shards, self._stop)
                 done = shards
 
-    def _look(self, before: Seen | None) -> Seen:
+    def _look(self, before: Snapshot | None) -> Snapshot:
         """The run as it is now. The garbage collector would stop all pages for as long as it visits every row."""
         gc.disable()
         try:
@@ -122,7 +122,7 @@ class FollowedRun:
             gc.freeze()
             gc.enable()
 
-    def _look_at(self, before: Seen | None) -> Seen:
+    def _look_at(self, before: Snapshot | None) -> Snapshot:
         joined = self._turns.look()
         problems = joined.problems.copy()
         policies = describe_policies(self.run, problems)
@@ -139,19 +139,19 @@ class FollowedRun:
             row = by_id.get(turn_id)
             if row is None or (row.rating is not None and row.rating.created_at >= label.created_at):
                 del self.labels[turn_id]
-        seen = Seen(
+        snapshot = Snapshot(
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
             plans_of(self._episodes.look(), time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
         )  # fmt: skip
         if before is not None:  # the first page need not wait
-            self._prepare(seen)
-        return seen
+            self._prepare(snapshot)
+        return snapshot
 
     # ---- text ------------------------------------------------------------------------------------------------------------
 
     def titles(self, turn_ids: Iterable[str]) -> dict[str, str]:
         """The first words of conversations, by their first turn."""
-        return self.words.titles(self._shards_of(turn_ids), self.seen.shards)
+        return self.words.titles(self._shards_of(turn_ids), self.snapshot.shards)
 
     def texts(self, turn_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """Messages, tools, answer and next state of turns. TurnReader that are gone meanwhile are left out."""

@@ -10,7 +10,7 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from clawctl.config import Recipe, known_keys, warning_of_variables
-from clawctl.config.elsewhere import find_elsewhere
+from clawctl.config.foreign_keys import find_elsewhere
 from clawctl.errors import ClawError
 
 

@@ -6,10 +6,9 @@ when its tree had no request for `timeout_s`. Side turns and errors close at onc
 A conversation whose requests name a task is an episode. Its rows wait for the outcome of the episode, or for the session's end, and
 come together.
 
-The way of an exchange: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of that
-parent (`rows.py`, `plain.py`), which counts at once or stays a claim. `_settle` lets a claim count, and `_close` makes the row.
-
-Which words are the next state of a turn, and which a client said for purposes of its own, is decided in `asides.py`.
+An exchange takes this path: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of
+that parent (`rows.py`, `plain_completions.py`), which counts at once or stays a claim. `_settle` accepts a claim. `_close` makes the
+row. `side_turns.py` separates a next state from words that a client sent for its own purposes.
 
 Of two continued requests, the first one's messages are the next state; the other is a branch. A request that repeats another's
 messages is a sibling with the same parent and no evidence of its quality. Of such siblings, those that are continued are trainable,

@@ -42,7 +42,7 @@ class CallRefused(Exception):
 
 
 @dataclass(slots=True)
-class Usage:
+class JudgeUsage:
     """The cost of a worker's calls."""
 
     calls: int = 0
@@ -61,7 +61,7 @@ class JudgeClient:
     """
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None = None) -> None:
-        self.spent = Usage()
+        self.spent = JudgeUsage()
         self._run, self._recipe, self._patience_s = run, recipe, patience_s
         settings = recipe.judge
         urls = [settings.endpoint, *settings.endpoints] if settings.endpoint else settings.endpoints

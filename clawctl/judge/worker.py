@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.judge.client import Usage
+from clawctl.judge.client import JudgeUsage
 from clawctl.judge.journal import Journal
 from clawctl.judge.panel import Panel, gather_all
 from clawctl.judge.protocol import Evidence, read_evidence
@@ -236,11 +236,11 @@ class _Tally:
                 log.warning("the judge gave no valid score for a turn, so it is not trained; the count of such turns follows below")
             self._without[verdict.reason or "no reason"] += 1
 
-    def report_now_and_then(self, spent: Usage) -> None:
+    def report_now_and_then(self, spent: JudgeUsage) -> None:
         if time.monotonic() - self._reported_at >= _REPORT_S:
             self.report(spent)
 
-    def report(self, spent: Usage) -> None:
+    def report(self, spent: JudgeUsage) -> None:
         """Log the progress: counts only."""
         if self._rewards:
             rewards = signs(self._rewards)

@@ -97,7 +97,7 @@ def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Fo
 
 def _derived(run: RunDir) -> Iterator[Path]:
     """Every file that may hold turns, apart from those that are appended to and trajectories: whichever stage wrote it. Of a
-    checkpoint only its record of turns: weights cannot be unlearned, see `lineage.py`."""
+    checkpoint only its record of turns: weights cannot be unlearned, see `rollback.py`."""
     folders = (path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE)
     for folder in sorted(
         path for path in folders if path.name in FOLDERS or not path.is_symlink()

@@ -134,7 +134,9 @@ class Turn:
     feedback: float | None  # the user's explicit rating, -1..1
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
-    allowed: str | None = None  # of a structured answer: the tokens that could be drawn at each place (`run/allowed.py`); None: any
+    allowed: str | None = (
+        None  # of a structured answer: the tokens that could be drawn at each place (`run/allowed_tokens.py`); None: any
+    )
     redacted_by: str | None = None  # the rule that found a secret, and the place, if serve knew
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
     policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts

@@ -133,7 +133,7 @@ class Answer:
         message = None if status == "error" else self.dialect.message(choice)
         request = self._requests[choice.index]
         cut = status == "ok" and _has_cut_call(request, choice, sampled, message)
-        await self._capture.keep(
+        await self._capture.write(
             Exchange(
                 exchange_id=choice.exchange_id,
                 created_at=self._created_at,

@@ -4,8 +4,8 @@
 for an answer goes through `_generate`, step by step:
 
 1. `_read` reads the body within its limits (`bodies.py`, `long_bodies.py`). Its dialect makes a `GenerationRequest` of it.
-2. `_start` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the sampling of the recipe; `Versions.begin` starts it.
-   The engine renders the prompt (`prompt.py`), and replies.
+2. `_start` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the recipe's sampling. `Versions.begin` passes it to
+   the engine, which renders the prompt (`prompt.py`) and replies.
 3. `Answer` reads the replies, and captures each one before its end is sent (`answer.py`, `capture.py`).
 4. `complete_response` or `EventStream` sends what the dialect writes of it (`http_response.py`).
 """

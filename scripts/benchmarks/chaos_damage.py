@@ -124,7 +124,7 @@ def make_run(root: Path) -> RunDir:
     add_key(run, "anna")
     capture = Capture(run.captures, recipe.privacy)
     for number in range(3):
-        capture._keep(exchange(number), None)  # its thread would need a loop
+        capture._redact_and_write(exchange(number), None)  # its thread would need a loop
     capture.close()
     FeedbackFile(run.feedback).append(Feedback("f0", 5.0, "default", "x0", 1.0, "fine"))
     write_turns(run.trajectories / "a.parquet", [turn(number) for number in range(3)])

@@ -106,7 +106,7 @@ async def write(run: RunDir, turns: int, seed: int, follow: Callable[[int], bool
             print(f"{done} of {turns} turns written", flush=True)
         now = time.time()
         batch = [next(stream) for _ in range(min(_SLICE, turns - done))]
-        await asyncio.gather(*(capture.keep(replace(x, created_at=now + i / 1e5, finished_at=now)) for i, x in enumerate(batch)))
+        await asyncio.gather(*(capture.write(replace(x, created_at=now + i / 1e5, finished_at=now)) for i, x in enumerate(batch)))
     if capture.lost:
         raise SystemExit(f"{capture.lost} turns could not be captured: {capture.last_error}")
     capture.close()

@@ -100,11 +100,11 @@ def test_other_keys_are_captured_while_a_long_text_is_looked_through(tmp_path: P
     async def main() -> list[str]:
         hostile = mixed("9")(192 << 10)
         long = asyncio.create_task(
-            capture.keep(exchange([{"role": "user", "content": hostile}], key="mallory", exchange_id="long"))
+            capture.write(exchange([{"role": "user", "content": hostile}], key="mallory", exchange_id="long"))
         )
         await asyncio.sleep(0.02)
         for number in range(20):
-            await capture.keep(exchange([{"role": "user", "content": "hi"}], key="anna", exchange_id=f"anna{number}"))
+            await capture.write(exchange([{"role": "user", "content": "hi"}], key="anna", exchange_id=f"anna{number}"))
         before = [orjson.loads(line)["exchange_id"] for path in tmp_path.glob("*") for line in path.read_bytes().splitlines()]
         await long
         return before
@@ -123,7 +123,7 @@ def test_exchanges_of_one_key_keep_their_order(tmp_path: Path) -> None:
         for number in range(60):
             text = "word " * (20_000 if number % 10 == 0 else 2)
             made = exchange([{"role": "user", "content": f"{number} {text}"}], key=f"key{number % 3}", exchange_id=str(number))
-            kept.append(capture.keep(made))
+            kept.append(capture.write(made))
         await asyncio.gather(*kept)
 
     asyncio.run(main())

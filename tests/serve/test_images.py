@@ -119,7 +119,7 @@ def capture(run: RunDir, *exchanges: Exchange, **privacy: Any) -> list[dict[str,
 
     async def keep() -> None:
         for each in exchanges:
-            await writer.keep(each)
+            await writer.write(each)
 
     asyncio.run(keep())
     writer.close()

@@ -10,22 +10,22 @@ from clawctl.inspect.policies import comparisons
 from clawctl.inspect.report import examples_of, scores_of
 from clawctl.inspect.rows import Row, words_of
 from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, uncertainty
-from clawctl.inspect.web.followed_run import Snapshot
+from clawctl.inspect.web.followed_run import RunSnapshot
 from clawctl.inspect.web.words import request_of
 from clawctl.run.reward import signs
 
 
-def prepare(snapshot: Snapshot) -> None:
+def prepare(snapshot: RunSnapshot) -> None:
     """Derive what the first page of each section needs. With 100,000 turns a page must not wait for it."""
     for name, make in _DERIVED.items():
         snapshot.once(name, partial(make, snapshot))
 
 
-def _judged(snapshot: Snapshot) -> list[Row]:
+def _judged(snapshot: RunSnapshot) -> list[Row]:
     return [row for row in snapshot.rows if row.turn["kind"] == "main" and row.worth.value is not None]
 
 
-def marks_of(snapshot: Snapshot, buckets: Sequence[Any]) -> list[dict[str, Any]]:
+def marks_of(snapshot: RunSnapshot, buckets: Sequence[Any]) -> list[dict[str, Any]]:
     """The moves of LIVE within the time of a chart."""
     if not buckets:
         return []
@@ -33,20 +33,20 @@ def marks_of(snapshot: Snapshot, buckets: Sequence[Any]) -> list[dict[str, Any]]
     return [{"x": move["at"], "label": f"v{move['to']}"} for move in snapshot.moves if begin <= move["at"] <= end][-40:]
 
 
-def sessions_of(snapshot: Snapshot, rows: Sequence[Row]) -> list[dict[str, Any]]:
+def sessions_of(snapshot: RunSnapshot, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The conversations of these turns, newest first, with the number of the turns."""
     matches = Counter((row.turn["session_id"], row.turn["user"]) for row in rows)
     return [{**one, "matches": count} for one in snapshot.sessions if (count := matches.get((one["session"], one["user"])))]
 
 
-def first_turn(snapshot: Snapshot, session: dict[str, Any]) -> str:
+def first_turn(snapshot: RunSnapshot, session: dict[str, Any]) -> str:
     """The first turn of a conversation: the first main turn, if there is one."""
     rows = snapshot.of_session[session["session"], session["user"]]
     turn_id: str = next((row for row in rows if row.turn["kind"] == "main"), rows[0]).turn["turn_id"]
     return turn_id
 
 
-def _choices(snapshot: Snapshot) -> dict[str, list[tuple[Any, int]]]:
+def _choices(snapshot: RunSnapshot) -> dict[str, list[tuple[Any, int]]]:
     """The values that occur, for the lists of the filter."""
     users, versions, fates = (Counter[Any]() for _ in range(3))
     for row in snapshot.rows:
@@ -57,7 +57,7 @@ def _choices(snapshot: Snapshot) -> dict[str, list[tuple[Any, int]]]:
     return {"user": users.most_common(200), "version": sorted(versions.items(), reverse=True), "fate": fates.most_common(60)}
 
 
-def as_conversation(snapshot: Snapshot, rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def as_conversation(snapshot: RunSnapshot, rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The turns as a reader follows them. What came back is left out if the next turn on the page shows it as its request."""
     shown = {row.turn["turn_id"] for row in rows}
     conversation = []
@@ -94,7 +94,7 @@ def _newest(messages: Sequence[Any]) -> str:
     return "\n\n".join(words_of(message) for message in after)
 
 
-def moves_of(snapshot: Snapshot, version: int) -> list[dict[str, Any]]:
+def moves_of(snapshot: RunSnapshot, version: int) -> list[dict[str, Any]]:
     return [move for move in snapshot.moves if version in (move["from"], move["to"])][::-1]
 
 
@@ -139,7 +139,7 @@ def _words(value: Any) -> str:
     return "\n\n".join(map(_words, value)) if isinstance(value, list) else str(value)
 
 
-def _judge_numbers(snapshot: Snapshot) -> dict[str, Any]:
+def _judge_numbers(snapshot: RunSnapshot) -> dict[str, Any]:
     judges: dict[str, Counter[str]] = {}
     kinds_of_vote = Counter[str]()
     queue = []
@@ -158,7 +158,7 @@ def _judge_numbers(snapshot: Snapshot) -> dict[str, Any]:
     return {"agreement": agreement(snapshot.rows), "judges": judges, "votes": kinds_of_vote, "queue": [row for _, row in queue]}
 
 
-def _environments(snapshot: Snapshot) -> dict[str, Any]:
+def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
     """Turns of tasks and episodes, by task, and all turns by source."""
     tasks: dict[str, dict[str, Any]] = {}
     sources: dict[str, dict[str, Any]] = {}
@@ -193,7 +193,7 @@ def _environments(snapshot: Snapshot) -> dict[str, Any]:
     return {"tasks": ordered, "sources": sorted(sources.values(), key=lambda source: -source["turns"])}
 
 
-def _users(snapshot: Snapshot) -> list[dict[str, Any]]:
+def _users(snapshot: RunSnapshot) -> list[dict[str, Any]]:
     users: dict[str, dict[str, Any]] = {}
     for one in snapshot.sessions:
         fresh = {"user": one["user"], "sessions": 0, "turns": 0, "trained": 0, "first": one["first_seen"], "last": one["last_seen"]}
@@ -205,7 +205,7 @@ def _users(snapshot: Snapshot) -> list[dict[str, Any]]:
     return sorted(users.values(), key=lambda user: str(user["user"]))
 
 
-_DERIVED: dict[str, Callable[[Snapshot], Any]] = {
+_DERIVED: dict[str, Callable[[RunSnapshot], Any]] = {
     "complaints": lambda seen: complaints(_judged(seen)),
     "signs": lambda seen: signs(row.worth.value for row in seen.rows),
     "rates": lambda seen: rates(seen.rows),
@@ -216,5 +216,5 @@ _DERIVED: dict[str, Callable[[Snapshot], Any]] = {
 }
 
 
-def derived(snapshot: Snapshot, name: str) -> Any:
+def derived(snapshot: RunSnapshot, name: str) -> Any:
     return snapshot.once(name, partial(_DERIVED[name], snapshot))

@@ -29,7 +29,7 @@ _SHARE = 8  # the thread rests so many times as long as it has worked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Snapshot:
+class RunSnapshot:
     """The run at one moment. Pages read it and never change it, except for what they `derived` from its rows."""
 
     at: float
@@ -65,7 +65,7 @@ class Snapshot:
 class FollowedRun:
     """Keeps `seen` up to date until `stop`."""
 
-    def __init__(self, run: RunDir, prepare: Callable[[Snapshot], object] = lambda snapshot: None) -> None:
+    def __init__(self, run: RunDir, prepare: Callable[[RunSnapshot], object] = lambda snapshot: None) -> None:
         self._prepare = prepare  # what pages derive from every state, before they see it
         self.run, self.words, self.labels = (
             run,
@@ -113,7 +113,7 @@ class FollowedRun:
                 self.words.read_ahead(shards, self._stop)
                 done = shards
 
-    def _look(self, before: Snapshot | None) -> Snapshot:
+    def _look(self, before: RunSnapshot | None) -> RunSnapshot:
         """The run as it is now. The garbage collector would stop all pages for as long as it visits every row."""
         gc.disable()
         try:
@@ -122,7 +122,7 @@ class FollowedRun:
             gc.freeze()
             gc.enable()
 
-    def _look_at(self, before: Snapshot | None) -> Snapshot:
+    def _look_at(self, before: RunSnapshot | None) -> RunSnapshot:
         joined = self._turns.look()
         problems = joined.problems.copy()
         policies = describe_policies(self.run, problems)
@@ -139,7 +139,7 @@ class FollowedRun:
             row = by_id.get(turn_id)
             if row is None or (row.rating is not None and row.rating.created_at >= label.created_at):
                 del self.labels[turn_id]
-        snapshot = Snapshot(
+        snapshot = RunSnapshot(
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
             plans_of(self._episodes.look(), time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
         )  # fmt: skip

@@ -26,7 +26,7 @@ from clawctl.inspect.rows import Row, read_lines, words_of
 from clawctl.inspect.tables import since, sized
 from clawctl.inspect.web.derived_data import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
 from clawctl.inspect.web.filters import VERDICTS, Filter, fate, matching, opinion, rating_of, uncertainty
-from clawctl.inspect.web.followed_run import FollowedRun, Snapshot
+from clawctl.inspect.web.followed_run import FollowedRun, RunSnapshot
 from clawctl.inspect.web.guard import Key, PageGuard
 from clawctl.inspect.web.text import clock, cut, marked, short, visible
 from clawctl.inspect.web.tokens import coloured, token_texts
@@ -433,7 +433,7 @@ class Pages:
         page = self._templates.get_template(template).render(section=section, run_problems=problems, **values)
         return HTMLResponse(page.encode(errors="replace"), status)
 
-    def _row(self, request: Request) -> tuple[Snapshot, Row]:
+    def _row(self, request: Request) -> tuple[RunSnapshot, Row]:
         snapshot = self._following.snapshot
         row = snapshot.by_id.get(request.query_params.get("id", ""))
         if row is None:

@@ -7,12 +7,8 @@ A conversation whose requests name a task is an episode. Its rows wait for the o
 come together.
 
 An exchange takes this path: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of
-that parent (`rows.py`, `plain_completions.py`), which counts at once or stays a claim. `_settle` accepts a claim. `_close` makes the
-row. `side_turns.py` separates a next state from words that a client sent for its own purposes.
-
-Of two continued requests, the first one's messages are the next state; the other is a branch. A request that repeats another's
-messages is a sibling with the same parent and no evidence of its quality. Of such siblings, those that are continued are trainable,
-and one that is not closes as "regenerated".
+that parent (`rows.py`, `plain_completions.py`), which counts at once or stays a claim. `_settle` accepts a claim. `_close` makes
+the row. `side_turns.py` separates a next state from words that a client sent for its own purposes.
 """
 
 from array import array

@@ -181,7 +181,8 @@ class Redactor:
         if changed or hints != exchange.hints or clean_unwritten != unwritten or self._ids_hold_secret(exchange, hits, let_through):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
-                completion_ids=None, logprobs=None, allowed=None, untrainable_reason=REDACTED, redacted_by=_first_rule(hits),
+                completion_ids=None, logprobs=None, allowed=None, images=None, untrainable_reason=REDACTED,
+                redacted_by=_first_rule(hits),
             )  # fmt: skip
         if response is None and exchange.completion_ids:  # tokens of an answer whose text nobody has looked through
             return replace(exchange, completion_ids=None, logprobs=None, allowed=None)

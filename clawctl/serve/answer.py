@@ -162,6 +162,7 @@ class Answer:
                 adapted=sampled.adapted,
                 allowed=sampled.allowed,
                 asked=self.request.overridden or None,
+                images=sampled.images,
             ),
             [self.request.template_settings, self.request.engine_fields.get("response_format")],
         )

@@ -25,12 +25,14 @@ from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch
 from clawctl.trainers.local.batches import Merge, lay_out
 from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.estimate import forecast
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
 from clawctl.vision.reader import ImageReader, SentImage, expand, image_reader
+from clawctl.vision.tower import model_class
 from tests.train.tiny import HINT, make_recipe, publish_shard, resume
 from tests.vision.tiny import make_vision_model, picture
 
@@ -278,6 +280,13 @@ def test_the_canary_of_a_version_has_an_image_and_an_engine_without_its_pixels_f
     publish_version(2, {**canary, "image": other})
     with pytest.raises(CanaryFailure, match="differs by"):
         Decoder(run, serving(vision_path), 2)
+
+
+def test_the_memory_of_a_vision_model_is_estimated_before_it_is_loaded(vision_path: Path) -> None:
+    result = forecast(make_recipe(vision_path, device_memory_gb=8.0, peak_tflops=1.0, **LORA), ALONE)
+    loaded = sum(weight.numel() for weight in model_class(str(vision_path)).from_pretrained(vision_path).parameters())
+    assert result.parameters == loaded
+    assert result.fits
 
 
 def test_a_turn_keeps_its_images_on_disk(run: RunDir, turns: tuple[list[Turn], dict[str, bytes]], vision_path: Path) -> None:

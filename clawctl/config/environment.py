@@ -11,8 +11,8 @@ from clawctl.errors import ClawError
 
 def from_environment(name: str) -> str | None:
     """CLAWCTL_<name>, or what other systems call it (`variables.SAME`). Raises ClawError (exit code 2) where they disagree."""
-    found = first_set(name, os.environ)
-    return found[1] if found else None
+    first = first_set(name, os.environ)
+    return first[1] if first else None
 
 
 def warning_of_variables(command: str) -> str | None:
@@ -20,8 +20,8 @@ def warning_of_variables(command: str) -> str | None:
 
     Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
-    told = check_variables(command, os.environ)
-    return None if is_rank() or is_stage_of_up() else told
+    warning = check_variables(command, os.environ)
+    return None if is_rank() or is_stage_of_up() else warning
 
 
 def is_stage_of_up() -> bool:
@@ -36,8 +36,8 @@ def default_log_level(given: str) -> str:
 
 def gpus_from_environment(name: str) -> list[int] | None:
     """TRAIN_GPUS or ROLLOUT_GPUS, as numbers. Raises ClawError (exit code 2)."""
-    found = first_set(name, os.environ)
-    return gpu_numbers(*found) if found else None
+    first = first_set(name, os.environ)
+    return gpu_numbers(*first) if first else None
 
 
 def openclaw_config() -> Path:
@@ -135,6 +135,36 @@ def state_folder() -> Path | None:
 def environment_with(changes: dict[str, str]) -> dict[str, str]:
     """The environment of a process that replaces or is started by this one."""
     return {**os.environ, **changes}
+
+
+_OF_ANY_PROGRAM = {
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR", "LD_LIBRARY_PATH", "NO_PROXY",
+    "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "CUDA_VISIBLE_DEVICES", "UV_CACHE_DIR",
+    "PIP_CACHE_DIR",
+    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_CACHE",
+    "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS",
+}  # fmt: skip
+_PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"}
+
+
+def environment_of_program(
+    changes: Mapping[str, str] | None = None, named: Sequence[str] = (), all_of: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of a program that is not ours: where programs, caches and certificates are, `changes`, and what was named.
+
+    A list of what may pass, because keys have any name. A proxy with a password does not pass.
+    """
+    given = os.environ if all_of is None else all_of
+    kept = {name: value for name, value in given.items() if name in _OF_ANY_PROGRAM or name.startswith(("LC_", "XDG_"))}
+    kept |= {name: given[name] for name in _PROXIES if name in given and "@" not in given[name]}
+    kept |= {name: given[name] for name in named if name in given}
+    return {**kept, **(changes or {})}
+
+
+def names_in(option: object) -> list[str]:
+    """The names of an option: a list, or a text with commas."""
+    found = option.split(",") if isinstance(option, str) else list(option) if isinstance(option, list | tuple) else []
+    return [str(name).strip() for name in found if str(name).strip()]
 
 
 def show_gpus(gpus: list[int]) -> None:

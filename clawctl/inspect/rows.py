@@ -27,7 +27,7 @@ T = TypeVar("T")
 _FEW = (
     "turn_id", "session_id", "parent_turn_id", "parent_evidence", "turn_index", "kind", "source", "user", "created_at",
     "policy_name", "policy_version", "top_p", "top_k", "task_id", "group_id", "outcome_reward", "feedback", "trainable",
-    "untrainable_reason", "redacted_by", "step_reward", "episode",
+    "untrainable_reason", "redacted_by", "step_reward", "episode", "images",
 )  # fmt: skip
 _WORDS = ("messages", "response", "next_state")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
@@ -78,14 +78,14 @@ class TurnReader:
         new = [files.look() for files in (self._turns, self._verdicts, self._ledger)]
         rated = self._ratings.look()
         lineage, config = read_lineage(self._run), train_config(self._run, problems)
-        beside = lineage, config, problems
-        if self._joined is None or any(new) or rated or beside != self._joined_with:
-            self._joined, self._joined_with = self._join(lineage, config, problems.copy()), beside
+        inputs = lineage, config, problems
+        if self._joined is None or any(new) or rated or inputs != self._joined_with:
+            self._joined, self._joined_with = self._join(lineage, config, problems.copy()), inputs
         return self._joined
 
     def shard_of(self, turn_id: str) -> Path | None:
         """The file that contains a turn."""
-        return next((path for path, found in self._turns.found.items() if turn_id in found), None)
+        return next((path for path, turns in self._turns.found.items() if turn_id in turns), None)
 
     def shards(self) -> dict[Path, tuple[int, int]]:
         """The readable shards of turns, each with a stamp that changes if the file is published again."""
@@ -93,7 +93,7 @@ class TurnReader:
 
     def _join(self, lineage: Lineage, config: TrainConfig, problems: list[str]) -> Joined:
         joined = Joined(problems=[*self._turns.problems(), *self._verdicts.problems(), *problems])
-        verdicts = {turn_id: verdict for found in self._verdicts.found.values() for turn_id, verdict in found.items()}
+        verdicts = {turn_id: verdict for shard in self._verdicts.found.values() for turn_id, verdict in shard.items()}
         policies = read_policies(self._run, joined.problems)
         gone = set(lineage.dead())
         steps, skipped, dead = _fates(self._ledger.found.values(), gone)
@@ -107,7 +107,7 @@ class TurnReader:
         trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns if policy.version not in gone}
         updates = lineage.updates_from(lineage.tip)
         rate, late_outcome = self._ratings.of, self._ratings.late_outcome
-        turns = {turn_id: turn for found in self._turns.found.values() for turn_id, turn in found.items()}
+        turns = {turn_id: turn for shard in self._turns.found.values() for turn_id, turn in shard.items()}
         for turn_id, turn in turns.items():
             verdict, step = verdicts.get(turn_id), steps.get(turn_id)
             used, rating = turn, rate(turn["user"], turn_id)
@@ -154,21 +154,21 @@ class _Files(Generic[T]):
         new = [path for path, stamp in stamps.items() if self.stamps.get(path) != stamp]
         if not new and len(stamps) == len(self.stamps):
             return False
-        found, self._unreadable = {}, {path: why for path, why in self._unreadable.items() if path in stamps and path not in new}
+        contents, self._unreadable = {}, {path: why for path, why in self._unreadable.items() if path in stamps and path not in new}
         gone: list[Path] = []
         for path in stamps:
             if path not in new:
                 if path in self.found:
-                    found[path] = self.found[path]
+                    contents[path] = self.found[path]
                 continue
             try:
-                found[path] = self._read(path)
+                contents[path] = self._read(path)
             except (UnreadableShard, Damaged) as error:
                 if path.exists():
                     self._unreadable[path] = str(error)
                 else:  # merged since it was listed: its rows are in a file that was not
                     gone.append(path)
-        self.stamps, self.found = {path: stamp for path, stamp in stamps.items() if path not in gone}, found
+        self.stamps, self.found = {path: stamp for path, stamp in stamps.items() if path not in gone}, contents
         if gone:
             self.look()
         return True
@@ -207,7 +207,7 @@ def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str,
     skipped: dict[str, str] = {}
     dead: dict[str, list[int]] = {}
     for entry in entries:
-        ids = [turn_id for some in entry.get("turns", {}).values() for turn_id in some]
+        ids = [turn_id for turn_ids in entry.get("turns", {}).values() for turn_id in turn_ids]
         if entry.get("outcome") == "trained" and entry["step"] in gone:
             for turn_id in ids:
                 dead.setdefault(turn_id, []).append(entry["step"])
@@ -260,13 +260,13 @@ def train_config(run: RunDir, problems: list[str]) -> TrainConfig:
 
 def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
     """The published policies in order."""
-    found = []
+    policies = []
     for version in list_versions(run):
         try:
-            found.append(read_policy(run, version))
+            policies.append(read_policy(run, version))
         except ClawError as error:
             problems.append(error.problem)
-    return found
+    return policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,13 +306,20 @@ def read_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     return lines.read_lines(path, lambda number, error: problems.append(f"{where}, line {number}: {error}"))
 
 
+def _words_of_part(part: dict[str, Any]) -> str:
+    """The text of a part; of an image, the beginning of its hash, which is its name in `RUN/images`."""
+    name = str((part.get("image_url") or {}).get("url", "")) if isinstance(part.get("image_url"), dict) else ""
+    kind = f"image {name[6:18]}" if name.startswith("image:") else part.get("type", "part")
+    return str(part.get("text", f"({kind})"))
+
+
 def words_of(message: dict[str, Any] | None) -> str:
     """The text of a chat message, or the tool calls it makes."""
     if message is None:
         return ""
     content = message.get("content")
     if isinstance(content, list):
-        content = " ".join(str(part.get("text", f"({part.get('type', 'part')})")) for part in content if isinstance(part, dict))
+        content = " ".join(_words_of_part(part) for part in content if isinstance(part, dict))
     calls = [call.get("function") or {} for call in message.get("tool_calls") or [] if isinstance(call, dict)]
     called = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
     return "\n".join([str(content)] * bool(content) + called)

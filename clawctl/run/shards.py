@@ -34,7 +34,7 @@ _TURN = pa.schema([
     ("top_k", pa.int32()), ("finish_reason", pa.string()), ("outcome_reward", pa.float64()), ("feedback", pa.float64()),
     ("trainable", pa.bool_()), ("untrainable_reason", pa.string()), ("parent_evidence", pa.string()),
     ("allowed", pa.string()), ("redacted_by", pa.string()), ("policy_name", pa.string()),
-    ("step_reward", pa.float64()), ("episode", _JSON),
+    ("step_reward", pa.float64()), ("episode", _JSON), ("images", _JSON),
 ])  # fmt: skip
 _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
@@ -57,7 +57,7 @@ _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, 
 _LATER = frozenset(  # columns that older shards may lack; None there
     ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode")
 )
-_JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode")
+_JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode", "images")
 ROWS_AT_ONCE = 64  # as Python objects a row takes about five times its size in a table
 
 
@@ -135,7 +135,7 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) ->
 
 def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
     """Replace a shard by what is `left` of each piece, in the same layout. Raises UnreadableShard."""
-    publish_pieces(path, read_schema(path), (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows))
+    publish_pieces(path, read_schema(path), (rows for piece in read_pieces(path) if (rows := left(piece.table())).num_rows))
 
 
 def write_table(path: Path, table: pa.Table, **how: Any) -> None:
@@ -300,13 +300,13 @@ class Piece:
 def rows_of(path: Path, columns: Sequence[str], turn_ids: Collection[str]) -> list[dict[str, Any]]:
     """These columns of these turns, in the order of the shard. Only the row groups that contain them are decoded. Raises
     UnreadableShard."""
-    found = []
+    rows = []
     for piece in read_pieces(path):
         ids = piece.table(["turn_id"]).column("turn_id").to_pylist()
         places = [place for place, turn_id in enumerate(ids) if turn_id in turn_ids]
         if places:
-            found += piece.some_rows("turns", columns, places)
-    return found
+            rows += piece.some_rows("turns", columns, places)
+    return rows
 
 
 def read_pieces(path: Path) -> Iterator[Piece]:
@@ -324,9 +324,9 @@ def read_pieces(path: Path) -> Iterator[Piece]:
 def _migrated(path: Path, kind: str, table: pa.Table) -> pa.Table:
     """The table in this clawctl's schema of `kind`. Raises UnreadableShard if it is of another kind, or of a newer version."""
     metadata, known = table.schema.metadata or {}, SHARD_VERSIONS[kind]
-    found, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
-    if found != kind or not version.isdigit():
-        raise UnreadableShard(f"{path.name}: expected a shard of {kind}, found {found or 'something else'}")
+    stored_kind, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
+    if stored_kind != kind or not version.isdigit():
+        raise UnreadableShard(f"{path.name}: expected a shard of {kind}, found {stored_kind or 'something else'}")
     if int(version) > known:
         raise UnreadableShard(f"{path.name}: {newer(version, known)}")
     if int(version) == known:
@@ -341,5 +341,14 @@ def _name_the_policy(turns: pa.Table) -> pa.Table:
     return turns.append_column("policy_name", pa.repeat(pa.scalar(DEFAULT_POLICY), turns.num_rows))
 
 
+def _say_that_no_turn_has_images(turns: pa.Table) -> pa.Table:
+    """2 to 3: where images were in the ids was not known, and such turns were not trained. An older clawctl would train the ids of
+    version 3 without the pixels."""
+    return turns.append_column("images", pa.nulls(turns.num_rows, _JSON))
+
+
 # What makes a shard of version v one of version v + 1, by kind and v. It must work on any selection of the columns.
-MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {("turns", 1): _name_the_policy}
+MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {
+    ("turns", 1): _name_the_policy,
+    ("turns", 2): _say_that_no_turn_has_images,
+}

@@ -232,7 +232,7 @@ class Client:
         proxy: str | None = None,
         connect_s: float = CONNECT_S,
     ) -> None:
-        """`longest`: the most bytes of a complete answer, else RequestFailed; streams have no limit. `proxy`: URL of an HTTP proxy."""
+        """`longest`: the most bytes of a complete answer; streams have no limit. `proxy`: URL of an HTTP proxy."""
         self._longest, self._connect_s, self._proxy = longest, connect_s, None if proxy is None else urlsplit(proxy)
         parts = urlsplit(url)
         self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")

@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
 
     async def send(self, request: bytes, taker: ResponseReceiver | None) -> int:
-        """Send a request; the status when the response's head is there. Raises Broken."""
+        """Send a request; the status when the response's head is there. Raises RequestFailed."""
         assert self._transport is not None
         if not self.open:
             raise RequestFailed("the connection is closed")
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         return await self._status
 
     async def body(self) -> bytes:
-        """The complete body of a response that is not streamed. Raises Broken."""
+        """The complete body of a response that is not streamed. Raises RequestFailed."""
         assert self._whole is not None
         try:
             await self._whole
@@ -232,7 +232,7 @@ class Client:
         proxy: str | None = None,
         connect_s: float = CONNECT_S,
     ) -> None:
-        """`longest`: a complete answer with more bytes raises Broken; streams have no limit. `proxy`: the URL of an HTTP proxy."""
+        """`longest`: the most bytes of a complete answer; streams have no limit. `proxy`: URL of an HTTP proxy."""
         self._longest, self._connect_s, self._proxy = longest, connect_s, None if proxy is None else urlsplit(proxy)
         parts = urlsplit(url)
         self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
@@ -251,7 +251,7 @@ class Client:
         return await self.request("POST", path, body, timeout_s)
 
     async def request(self, method: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> HttpResponse:
-        """The complete answer, whatever its status. Raises Broken, Unreachable if no server listens, and TimedOut."""
+        """The complete answer, whatever its status. Raises RequestFailed, Unreachable if no server listens, and TimedOut."""
         try:
             async with asyncio.timeout(timeout_s):
                 connection, status = await self.stream(path, body, None, method)
@@ -261,7 +261,7 @@ class Client:
 
     async def stream(self, path: str, body: bytes, taker: ResponseReceiver | None, method: str = "POST") -> tuple[Connection, int]:
         """The connection, which is to be given back, and the status of the response. With status 200 its body goes to `taker`;
-        else, or without one, `rest` has it. Raises Broken."""
+        else, or without one, `rest` has it. Raises RequestFailed."""
         head = f"{method} {self._prefix + path or '/'} HTTP/1.1\r\n{self._common}content-length: {len(body)}\r\n\r\n".encode()
         while True:
             connection, fresh = self._kept(), False
@@ -277,7 +277,7 @@ class Client:
                 raise
 
     async def rest(self, connection: Connection) -> bytes:
-        """The body that no taker has; the connection is given back. Raises Broken."""
+        """The body that no taker has; the connection is given back. Raises RequestFailed."""
         try:
             return await connection.body()
         finally:
@@ -321,7 +321,7 @@ class Client:
         return connection
 
     async def _open_tunnel(self, connection: Connection, context: ssl.SSLContext) -> None:
-        """Let the proxy connect us with the server, and begin TLS there. Raises Broken and OSError."""
+        """Let the proxy connect us with the server, and begin TLS there. Raises RequestFailed and OSError."""
         assert self._proxy is not None
         target = f"{self._host}:{self._port}"
         headers = {"host": target, **_proxy_headers(self._proxy.username, self._proxy.password)}

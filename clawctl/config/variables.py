@@ -82,18 +82,10 @@ VARIABLES: dict[str, Variable] = {
 }
 
 # Set by clawctl's processes, scripts and examples, or read by OpenClaw itself: no warning.
-_QUIET = frozenset(
-    [
-        "CLAWCTL_UP",
-        "CLAWCTL_NAMED_CODE",
-        "CLAWCTL_LAUNCH",
-        "CLAWCTL_MULTIPLEX_FD",
-        "CLAWCTL_VLLM_PYTHON",
-        "CLAWCTL_URL",
-        "CLAWCTL_KEY",
-        "OPENCLAW_PROFILE",
-    ]
-)
+_QUIET = frozenset([
+    "CLAWCTL_UP", "CLAWCTL_NAMED_CODE", "CLAWCTL_LAUNCH", "CLAWCTL_MULTIPLEX_FD", "CLAWCTL_VLLM_PYTHON", "CLAWCTL_URL",
+    "CLAWCTL_KEY", "OPENCLAW_PROFILE",
+])  # fmt: skip
 _OPENCLAWS_OWN = ("OPENCLAW_GATEWAY_", "OPENCLAW_DISABLE_", "OPENCLAW_NO_", "OPENCLAW_SKIP_")
 
 # The first variable that is set wins. All but the first are names of other systems.

@@ -28,19 +28,9 @@ from clawctl.run.storage import DISK, storage_of
 _log = logging.getLogger(__name__)
 
 FOLDERS = (
-    "captures",
-    "feedback",
-    "episodes",
-    "images",
-    "trajectories",
-    "verdicts",
-    "policies",
-    "train",
-    "eval",
-    "quarantine",
-    "locks",
+    "captures", "feedback", "episodes", "images", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks",
     "logs",
-)
+)  # fmt: skip
 
 _ABANDONED_S = 86400.0
 

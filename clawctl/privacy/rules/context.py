@@ -340,66 +340,14 @@ def _is_other(between: str) -> bool:
 
 
 _PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
-_OPEN = frozenset(
-    (
-        "type",
-        "data",
-        "message",
-        "text",
-        "user",
-        "admin",
-        "client",
-        "server",
-        "account",
-        "ca",
-        "al",
-        "in",
-        "pip",
-        "ref",
-        "customer",
-        "deploy",
-        "app",
-        "test",
-        "call",
-        "web",
-        "value",
-        "mail",
-        "email",
-        "service",
-        "login",
-        "agent",
-        "dev",
-        "staging",
-    )
-)
-_OTHERS = frozenset(
-    (
-        "href",
-        "arn",
-        "asn",
-        "certificate",
-        "cert",
-        "thumbprint",
-        "pubkey",
-        "salt",
-        "iv",
-        "mac",
-        "serial",
-        "ticket",
-        "bucket",
-        "prefix",
-        "suffix",
-        "line",
-        "column",
-        "address",
-        "addr",
-        "signature",
-        "by",
-        "than",
-        "contains",
-        "least",
-    )
-)
+_OPEN = frozenset((
+    "type", "data", "message", "text", "user", "admin", "client", "server", "account", "ca", "al", "in", "pip", "ref", "customer",
+    "deploy", "app", "test", "call", "web", "value", "mail", "email", "service", "login", "agent", "dev", "staging",
+))  # fmt: skip
+_OTHERS = frozenset((
+    "href", "arn", "asn", "certificate", "cert", "thumbprint", "pubkey", "salt", "iv", "mac", "serial", "ticket", "bucket",
+    "prefix", "suffix", "line", "column", "address", "addr", "signature", "by", "than", "contains", "least",
+))  # fmt: skip
 
 
 def _names_before(text: str, start: int, end: int, named: Named) -> bool:

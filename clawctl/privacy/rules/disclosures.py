@@ -61,21 +61,8 @@ _ANCHORED = Anchors(
     "ponse secr", "soltera", "mascota", "respuesta", "solteira", "resposta", "nubile", "risposta", "primo animale", "meisjesnaam", "geheime antwoord", "huisdier", "panie", "soyad", "gizli cevap", "heslo pro",
 )  # fmt: skip
 _BEYOND = (
-    "кодово",
-    "секретн",
-    "девичья",
-    "дівоче",
-    "ответ на",
-    "合言葉",
-    "暗号",
-    "口令",
-    "암구호",
-    "كلمة السر",
-    "旧姓",
-    "秘密の",
-    "密保答案",
-    "안전 질문",
-)
+    "кодово", "секретн", "девичья", "дівоче", "ответ на", "合言葉", "暗号", "口令", "암구호", "كلمة السر", "旧姓", "秘密の", "密保答案", "안전 질문",
+)  # fmt: skip
 
 
 def in_disclosures(piece: Text) -> Iterator[Span]:
@@ -181,15 +168,8 @@ _QUESTIONS = Anchors(
     "pergunta de seg", "pergunta secreta", "veiligheidsvraag", "geheime vraag", "controlevraag", "pytanie pomoc", "pytanie zabez", "g?venlik soru", "gizli soru", "s?kerhetsfr", "sikkerhedssp", "sikkerhetssp", "maiden name",
 )  # fmt: skip
 _QUESTIONS_BEYOND = (
-    "контрольный вопрос",
-    "секретный вопрос",
-    "контрольне питання",
-    "秘密の質問",
-    "密保问题",
-    "安全问题",
-    "보안 질문",
-    "سؤال الأمان",
-)
+    "контрольный вопрос", "секретный вопрос", "контрольне питання", "秘密の質問", "密保问题", "安全问题", "보안 질문", "سؤال الأمان",
+)  # fmt: skip
 _ANSWER = re.compile(
     r"(?i)(?:(?<![^\W\d_])(?:answer(?:ed|ing)?|antwort\w{0,4}|réponse|répond[sue]?\w{0,2}|respuesta|respond[íioe]|risposta|rispond[oi]|resposta|antwoord|odpowiedź|odpowiadam|cevap\w{0,3}|cevab\w{0,3}|svar\w{0,2}|ответ\w{0,2}|відповідь|A)(?![^\W\d_])|答え|答案|답변?|الجواب|->|→)"
     r"(?P<gap>(?:[ ](?:is|was|with|ist|mit|est|es|è|é|jest|to|är|er)\b|[ ]?[:=：はは是为]|[ ]?->|[ ]?→|[ ](?:[a-z]{2,10}[ ])?(?=[\"'`„“«])|[ ](?=\S{0,40}[0-9]))+)[ ]{0,2}[\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“。，]{4,40}(?:(?<![,;])[ ](?-i:[A-Z])[^\s\"'`»”“.,]{2,20})?)"

@@ -397,33 +397,10 @@ _COMPOUND = re.compile(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
 _COMPOUND_ENDS = (
-    "code",
-    "codes",
-    "codice",
-    "kode",
-    "koden",
-    "kodens",
-    "kodes",
-    "kod",
-    "kodu",
-    "kodem",
-    "kodom",
-    "kodot",
-    "kodja",
-    "kodjat",
-    "koodi",
-    "koodin",
-    "kood",
-    "kombination",
-    "kombinationen",
-    "combinatie",
-    "pin",
-    "passwort",
-    "kennwort",
-    "wachtwoord",
-    "losenord",
-    "passord",
-)
+    "code", "codes", "codice", "kode", "koden", "kodens", "kodes", "kod", "kodu", "kodem", "kodom", "kodot", "kodja", "kodjat",
+    "koodi", "koodin", "kood", "kombination", "kombinationen", "combinatie", "pin", "passwort", "kennwort", "wachtwoord",
+    "losenord", "passord",
+)  # fmt: skip
 _OF_CODES = Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX
 
 

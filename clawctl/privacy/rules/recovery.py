@@ -43,26 +43,9 @@ _RECOVERIES = Anchors(
     "recovery", "backup", "back-up", "scratch", "emergency", "one-time", "single-use", "mfa ", "2fa token", "2fa code", "2fa key", "rescue", "bypass", "reset code", "reset key", "wiederherstell", "notfall", "ersatz", "einmal", "rettungs", "c?digo", "codic", "codes de", "code de", "cl?s de", "cl? de", "clave de", "chiave di", "herstel", "kody ", "kod zap", "kod odz", "kodu ", "klucz ", "?terst", "gendannelses", "gjenopprettings", "palautuskood", "kurtarma", "yedek", "kode pem", "kode cad",
 )  # fmt: skip
 _RECOVERIES_BEYOND = (
-    "код",
-    "ключ восст",
-    "kód",
-    "バックアップ",
-    "リカバリー",
-    "復旧",
-    "回復",
-    "恢复",
-    "备用",
-    "备份",
-    "備用",
-    "復原",
-    "백업",
-    "복구",
-    "mã ",
-    "रिकवरी",
-    "رمز",
-    "رموز",
-    "קוד",
-)
+    "код", "ключ восст", "kód", "バックアップ", "リカバリー", "復旧", "回復", "恢复", "备用", "备份", "備用", "復原", "백업", "복구", "mã ", "रिकवरी", "رمز",
+    "رموز", "קוד",
+)  # fmt: skip
 _CODE = re.compile(
     r"(?P<code>(?-i:(?:(?=[a-z]{1,2}\d+[a-z]|\d{1,2}[a-z]+\d)[a-z0-9]{4}|(?=[a-z]{0,3}\d[a-z\d]{0,3} [a-z]{0,3}\d)(?=\d{0,3}[a-z]|\d{4} \d{0,3}[a-z])[a-z0-9]{4})(?:[ ][a-z0-9]{4}){1,7}(?![\w-]))|[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])"
 )

@@ -16,11 +16,12 @@ _COLUMNS = ("turn_id", "session_id", "user", "created_at", "messages", "response
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be forgotten; exactly one of them."""
+    """What is to be forgotten: a session, a user or a time."""
 
     session: str | None = None  # as `inspect sessions` shows it
     user: str | None = None  # the name of an API key
     before: float | None = None  # unix seconds: whole sessions that began before
+    until: float = float("inf")  # unix seconds: of a user, nothing that was said later
 
 
 @dataclass(slots=True)
@@ -33,16 +34,17 @@ class Chosen:
     unreadable: list[Path] = field(default_factory=list)  # shards that may hold some: nobody can say
 
 
-def choose(run: RunDir, wish: Wish) -> Chosen:
-    """All turns of the run that `wish` means. Later turns of a session repeat its earlier words: a session goes as a whole."""
-    chosen = Chosen()
+def choose(run: RunDir, wish: Wish, known: Chosen | None = None) -> Chosen:
+    """All turns of the run that `wish` means, besides those already `known`. Later turns of a session repeat its earlier words: a
+    session goes as a whole."""
+    chosen = known or Chosen()
     rows: list[tuple[str, dict[str, Any]]] = []
     for path in published(run.trajectories, ".parquet"):
         try:
             rows += [(path.stem, row) for row in read_columns(path, "turns", _COLUMNS)]
         except UnreadableShard:
             chosen.unreadable.append(path)
-    chosen.sessions = {(row["user"], row["session_id"]) for _, row in rows if _means(wish, row)}
+    chosen.sessions |= {(row["user"], row["session_id"]) for _, row in rows if means(wish, row)}
     endings = _Endings()
     for stem, row in rows:
         if (row["user"], row["session_id"]) in chosen.sessions:
@@ -53,9 +55,9 @@ def choose(run: RunDir, wish: Wish) -> Chosen:
     return chosen
 
 
-def _means(wish: Wish, row: Mapping[str, Any]) -> bool:
+def means(wish: Wish, row: Mapping[str, Any]) -> bool:
     if wish.user is not None:
-        return bool(row["user"] == wish.user)
+        return bool(row["user"] == wish.user and row["created_at"] <= wish.until)
     if wish.session is not None:
         return bool(row["session_id"] == wish.session)
     return wish.before is not None and bool(row["created_at"] < wish.before)
@@ -67,7 +69,7 @@ def _add_captured(run: RunDir, wish: Wish, chosen: Chosen, endings: "_Endings", 
     for row in sorted(waiting, key=lambda row: row["created_at"]):
         user, session = row["key"], session_of(row)
         seen = {"user": user, "session_id": session, "created_at": row["created_at"]}
-        if _means(wish, seen) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
+        if means(wish, seen) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
             chosen.turn_ids.add(row["exchange_id"])
             chosen.sessions.add((user, session))
             endings.add(user, row["messages"], row["response"])

@@ -103,6 +103,7 @@ def test_forget_reaches_every_object_and_each_hosts_own_files_before_its_next_co
     assert SECRET in on_the_disk(hosts.second), "captures of another host cannot be reached from here"
     catch_up(hosts.second)
     hosts.look()
+    hosts.look()
     for words in (in_the_bucket(hosts), on_the_disk(hosts.first), on_the_disk(hosts.second)):
         assert (SECRET in words, OTHER in words) == (False, True)
     for run in (hosts.first, hosts.second):

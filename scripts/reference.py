@@ -134,11 +134,12 @@ Messages.
   server and its engine fetch nothing for a client.
 - A request may have {MOST_IMAGES} images. Each may have {MOST_BYTES >> 20} MB and {MOST_PIXELS:,} pixels; all together may have
   {MOST_PIXELS_TOGETHER:,} pixels. The header of each file is checked, before anything decodes it.
-- A model without vision refuses them: the embedded engine always, vLLM if the model's configuration names no vision. Other
-  upstreams decide themselves.
+- A model without vision refuses them with 400. The embedded engine reads images with Qwen3-VL alone, and vLLM with any model whose
+  configuration names vision. Other upstreams decide themselves.
 - A captured image is stored once, in `RUN/images`. Messages refer to it by its hash, so turns with different images are different.
   Images are [not redacted](privacy.md).
-- A turn with an image in its messages is captured and not trained (`images`): the trainer reads token ids without pixels."""
+- A turn with images is trained if the embedded engine answered it: [vision models](vision.md). Turns of other engines are captured
+  and not trained (`images`), because these engines do not say where an image is in the token ids."""
 
 
 def api_page() -> str:

@@ -4,19 +4,31 @@ import typer
 
 
 def doctor() -> None:
-    """Try to break out of the sandbox and of the browser."""
+    """Try to break out of each kind of sandbox that is there, and of the browser."""
     import asyncio
 
     from clawctl.environments import EpisodeFailed
     from clawctl.environments.gui.browser import escapes
+    from clawctl.environments.sandbox.kinds import doctored
+    from clawctl.environments.sandbox.plan import SandboxFailed
     from clawctl.environments.sandbox.probe import break_out
     from clawctl.errors import ClawError
     from clawctl.printing import answers
 
-    found = asyncio.run(break_out())
-    escaped = [name for name, got_out in found.items() if got_out]
-    held = f"sandbox: holds against {', '.join(found)}"
-    answers().print(held if not escaped else f"sandbox: DOES NOT HOLD against {', '.join(escaped)}", soft_wrap=True)
+    bad = False
+    for kind in doctored():
+        try:
+            kind.prepare()
+            found = asyncio.run(break_out(kind))
+        except (ClawError, SandboxFailed) as error:
+            is_default = kind.name == "bubblewrap"
+            told = f"cannot be used: {error.problem}; {error.fix}" if isinstance(error, ClawError) else f"failed: {error}"
+            bad |= is_default
+        else:
+            escaped = [name for name, got_out in found.items() if got_out]
+            told = f"DOES NOT HOLD against {', '.join(escaped)}" if escaped else f"holds against {', '.join(found)}"
+            bad |= bool(escaped)
+        answers().print(f"sandbox {kind.name}: {told}", soft_wrap=True)
     try:
         version, reached = asyncio.run(escapes())
         browser = f"holds in Chromium {version}" if not reached else f"DOES NOT HOLD: a page reaches {', '.join(reached)}"
@@ -25,5 +37,5 @@ def doctor() -> None:
     except EpisodeFailed as failed:
         reached, browser = ["nothing"], str(failed)
     answers().print(f"browser: {browser}", soft_wrap=True)
-    if escaped or reached:
+    if bad or reached:
         raise typer.Exit(1)

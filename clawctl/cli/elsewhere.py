@@ -59,7 +59,10 @@ def _no_resume(value: str) -> Sequence[str] | None:
 _RUN = _refused("all stages share one run directory: --run FOLDER")
 _MODEL_OF_RUN = _refused("the run sets the model: use serve --model, or model.path in the recipe")
 _ENVIRONMENT = _refused("environments are played by `clawctl collect --env NAME`")
-_NO_SCREENSHOTS = _refused("no environment of clawctl uses screenshots; pages are shown to the model as text")
+_SCREENSHOTS = Option(
+    lambda value: ("--option", "screenshots=true") if value == "playwright" else None,
+    "screenshots are made by Playwright: use --option screenshots=true",
+)
 _NO_ENDPOINT = _refused("collect reads the captures of clawctl serve --intercept: --run FOLDER")
 _ALWAYS = _flag("it is always on")
 _ENGINES = "--engine vllm starts vLLM; for SGLang, start it yourself and pass --upstream URL --upstream-kind sglang"
@@ -76,8 +79,8 @@ _PLAYING = {
     "--max-turns": _option("max_turns"),
     "--tools-config": _option("tools"),
     "--swe-bench-path": _option("path"),
-    "--screenshot-backend": _NO_SCREENSHOTS,
-    "--use-screenshots": _refused("no environment of clawctl uses screenshots", takes_value=False),
+    "--screenshot-backend": _SCREENSHOTS,
+    "--use-screenshots": _flag("use --option screenshots=true", "--option", "screenshots=true"),
 }
 _FOLDERS = {f"--{name}": _RUN for name in ("rl-buffer-dir", "output-dir", "record-dir", "data-dir", "input-dir", "rollout-dir")}
 

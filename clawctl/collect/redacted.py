@@ -19,5 +19,6 @@ def redacted(turn: Turn, redactor: Redactor) -> Turn:
     if same or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
         return clean
     return replace(
-        clean, prompt_ids=None, completion_ids=None, logprobs=None, allowed=None, trainable=False, untrainable_reason=REDACTED
-    )
+        clean, prompt_ids=None, completion_ids=None, logprobs=None, allowed=None, images=None, trainable=False,
+        untrainable_reason=REDACTED,
+    )  # fmt: skip

@@ -18,7 +18,7 @@ SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"
 NO_TOKEN_IDS = "no token ids"
-IMAGES = "images"  # the trainer reads ids alone: without the pixels, it would compute other logprobs than the engine
+IMAGES = "images"  # the engine does not say where they are in the ids: the trainer would compute other logprobs
 NO_POLICY_VERSION = "no policy version"
 
 
@@ -45,7 +45,7 @@ def untrainable_reason(
         (exchange.status == "cancelled", CANCELLED),
         (_is_cut(exchange, decode), CUT_CALL),
         (exchange.untrainable_reason is not None, exchange.untrainable_reason),
-        (has_images(exchange.messages), IMAGES),
+        (has_images(exchange.messages) and exchange.images is None, IMAGES),
         (not exact, NO_TOKEN_IDS),
         (exchange.policy_version is None, NO_POLICY_VERSION),
         (held_out, HELD_OUT),
@@ -137,6 +137,7 @@ def make_turn(
         parent_evidence=evidence,
         redacted_by=exchange.redacted_by,
         policy_name=exchange.policy_name,
+        images=exchange.images,
     )
 
 

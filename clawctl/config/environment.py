@@ -137,6 +137,36 @@ def environment_with(changes: dict[str, str]) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+_OF_ANY_PROGRAM = {
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR", "LD_LIBRARY_PATH", "NO_PROXY",
+    "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "CUDA_VISIBLE_DEVICES", "UV_CACHE_DIR",
+    "PIP_CACHE_DIR",
+    "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_CACHE",
+    "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM", "OMP_NUM_THREADS",
+}  # fmt: skip
+_PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"}
+
+
+def environment_of_program(
+    changes: Mapping[str, str] | None = None, named: Sequence[str] = (), all_of: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of a program that is not ours: where programs, caches and certificates are, `changes`, and what was named.
+
+    A list of what may pass, because keys have any name. A proxy with a password does not pass.
+    """
+    given = os.environ if all_of is None else all_of
+    kept = {name: value for name, value in given.items() if name in _OF_ANY_PROGRAM or name.startswith(("LC_", "XDG_"))}
+    kept |= {name: given[name] for name in _PROXIES if name in given and "@" not in given[name]}
+    kept |= {name: given[name] for name in named if name in given}
+    return {**kept, **(changes or {})}
+
+
+def names_in(option: object) -> list[str]:
+    """The names of an option: a list, or a text with commas."""
+    found = option.split(",") if isinstance(option, str) else list(option) if isinstance(option, list | tuple) else []
+    return [str(name).strip() for name in found if str(name).strip()]
+
+
 def show_gpus(gpus: list[int]) -> None:
     """Make only these GPUs visible to this process and its children. Call it before CUDA is initialised."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))

@@ -16,6 +16,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.registry import Registry
 from clawctl.run.directory import RunDir
+from clawctl.run.rows import PromptImage
 from clawctl.serve.dialects import Ask, Extras, Shown
 
 _log = logging.getLogger("clawctl.serve")
@@ -65,6 +66,7 @@ class Sampled:
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
     adapted: str | None = None  # changes to the messages that the template required
+    images: list[PromptImage] | None = None  # in `prompt_ids`; None: none, or not known
 
 
 class Reply(Protocol):

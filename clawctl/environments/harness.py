@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from clawctl.environments import EpisodeFailed
 from clawctl.environments.agent import Work, Worked
-from clawctl.environments.sandbox import Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
-from clawctl.environments.sandbox.bubblewrap import TOOLS, python, search_path
+from clawctl.environments.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.forward import PORT
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
@@ -87,9 +86,9 @@ class ForeignAgent:
         root = f"http://127.0.0.1:{PORT}{urlsplit(endpoint.url).path.removesuffix('/v1')}"
         told = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
         told |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": endpoint.api_key, "MODEL": endpoint.model}
-        told |= {"INSTRUCTION": instruction, "PATH": ":".join([*_program_folders(self.see), search_path()])}
+        told |= {"INSTRUCTION": instruction, "PATH": ":".join([*_program_folders(self.see), sandbox.kind.search_path()])}
         try:
-            opened = await sandbox.run([python(), "-I", "-S", _FORWARD], timeout=20)
+            opened = await sandbox.run([sandbox.kind.python(), "-I", "-S", _FORWARD], timeout=20)
             if opened.code != 0:
                 raise SandboxFailed(f"the way to the model could not be opened: {opened.output[-300:]}")
             ran = await sandbox.run(self.command, seconds, environment=told)

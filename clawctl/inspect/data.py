@@ -17,7 +17,7 @@ from clawctl.run.directory import FOLDERS, RunDir, published
 _HOLDS = {
     "captures": "every request and answer: text, token ids, metadata from the client",
     "feedback": "ratings from people, with their comments",
-    "images": "images of captured messages, as they were sent",
+    "images": "images of captured messages, as they were sent: redaction does not read pixels",
     "trajectories": "turns: text, next states, token ids",
     "verdicts": "the judge's verdict on each turn; hints may quote people",
     "policies": "trained weights, and the ids of the turns they learned from",

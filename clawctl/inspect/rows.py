@@ -27,7 +27,7 @@ T = TypeVar("T")
 _FEW = (
     "turn_id", "session_id", "parent_turn_id", "parent_evidence", "turn_index", "kind", "source", "user", "created_at",
     "policy_name", "policy_version", "top_p", "top_k", "task_id", "group_id", "outcome_reward", "feedback", "trainable",
-    "untrainable_reason", "redacted_by", "step_reward", "episode",
+    "untrainable_reason", "redacted_by", "step_reward", "episode", "images",
 )  # fmt: skip
 _WORDS = ("messages", "response", "next_state")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
@@ -306,13 +306,20 @@ def read_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     return lines.read_lines(path, lambda number, error: problems.append(f"{where}, line {number}: {error}"))
 
 
+def _words_of_part(part: dict[str, Any]) -> str:
+    """The text of a part; of an image, the beginning of its hash, which is its name in `RUN/images`."""
+    name = str((part.get("image_url") or {}).get("url", "")) if isinstance(part.get("image_url"), dict) else ""
+    kind = f"image {name[6:18]}" if name.startswith("image:") else part.get("type", "part")
+    return str(part.get("text", f"({kind})"))
+
+
 def words_of(message: dict[str, Any] | None) -> str:
     """The text of a chat message, or the tool calls it makes."""
     if message is None:
         return ""
     content = message.get("content")
     if isinstance(content, list):
-        content = " ".join(str(part.get("text", f"({part.get('type', 'part')})")) for part in content if isinstance(part, dict))
+        content = " ".join(_words_of_part(part) for part in content if isinstance(part, dict))
     calls = [call.get("function") or {} for call in message.get("tool_calls") or [] if isinstance(call, dict)]
     called = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
     return "\n".join([str(content)] * bool(content) + called)

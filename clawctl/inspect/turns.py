@@ -53,6 +53,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "parent": turn["parent_turn_id"],
         "parent_evidence": turn["parent_evidence"],
         "redacted_by": turn["redacted_by"],
+        "images": turn["images"],
         "index": turn["turn_index"],
         "kind": turn["kind"],
         "user": turn["user"],

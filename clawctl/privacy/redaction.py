@@ -181,7 +181,8 @@ class Redactor:
         if told or hints != exchange.hints or clean_unwritten != unwritten or self._ids_tell(exchange, found, let_through):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
-                completion_ids=None, logprobs=None, allowed=None, untrainable_reason=REDACTED, redacted_by=_named_first(found),
+                completion_ids=None, logprobs=None, allowed=None, images=None, untrainable_reason=REDACTED,
+                redacted_by=_named_first(found),
             )  # fmt: skip
         if response is None and exchange.completion_ids:  # tokens of an answer whose text nobody has looked through
             return replace(exchange, completion_ids=None, logprobs=None, allowed=None)

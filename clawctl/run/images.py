@@ -18,7 +18,9 @@ from clawctl.run.rows import Message
 from clawctl.run.shards import UnreadableShard, read_columns
 
 IMAGE = "image_url"  # the type of a part
+NOT_STORED = "images are not stored"  # the reason of a turn that cannot be trained because of `privacy.store_images: false`
 _NAMED = re.compile(rb"image:([0-9a-f]{64})")
+_NAME = re.compile("[0-9a-f]{64}")
 _IN_FLIGHT_S = 5.0  # an image is stored just before the line that refers to it
 
 
@@ -62,6 +64,16 @@ def _referring(part: Any, folder: Path | None) -> Any:
         except FileNotFoundError:
             publish_bytes(path, content)
     return {**part, IMAGE: {**part[IMAGE], "url": f"image:{name}"}}
+
+
+def read_image(folder: Path, name: str) -> bytes:
+    """The file of an image. Raises FileNotFoundError, OSError, and ValueError if it has changed."""
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} names no image")
+    content = (folder / name).read_bytes()
+    if sha256(content).hexdigest() != name:
+        raise ValueError(f"image {name} has changed")
+    return content
 
 
 def remove_unused(run: RunDir) -> list[Path]:

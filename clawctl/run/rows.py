@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -11,14 +11,35 @@ T = TypeVar("T")
 DEFAULT_POLICY = "default"  # the name of the policy that everybody shares
 
 SCHEMA_VERSION = 1  # of a line of `captures/` and `feedback/`, and of `collect.json`
-SHARD_VERSIONS = {"turns": 2, "verdicts": 1}  # of a shard, by kind; older ones go through `shards.MIGRATIONS`
-RUN_VERSION = 2  # of the run directory: it rises with any of the others, so that an older clawctl refuses the run as a whole
+SHARD_VERSIONS = {"turns": 3, "verdicts": 1}  # of a shard, by kind; older ones go through `shards.MIGRATIONS`
+RUN_VERSION = 3  # of the run directory: it rises with any of the others, so that an older clawctl refuses the run as a whole
 
 TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
 NO_NEXT_STATE = "no next state"  # of a turn that lacks nothing but a reaction, see lacks_reaction
 REGENERATED = "regenerated"  # likewise, and the same request was sent again
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
+
+
+class PromptImage(TypedDict):
+    """An image in the ids of a prompt: from `start` on, `tokens` ids are placeholders of the image in `images/<sha256>`."""
+
+    sha256: str
+    start: int
+    tokens: int
+
+
+def are_images(images: Any, prompt: int) -> bool:
+    """Whether `images` are images in order, within a prompt of `prompt` ids."""
+    end = 0
+    for image in images if isinstance(images, list) else [None]:
+        if not isinstance(image, dict) or not isinstance(image.get("sha256"), str):
+            return False
+        start, tokens = image.get("start"), image.get("tokens")
+        if type(start) is not int or type(tokens) is not int or start < end or tokens < 1:
+            return False
+        end = start + tokens
+    return end <= prompt
 
 
 def plain_prompt(text: str) -> Message:
@@ -77,10 +98,13 @@ class Exchange:
     allowed: str | None = None  # which tokens could be drawn in each place, see `clawctl.run.allowed`; None: any, the form was free
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
     policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
+    images: list[PromptImage] | None = None  # in `prompt_ids`, in order; None: none, or the engine does not say where they are
 
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
             raise ValueError(f"{len(self.completion_ids)} completion ids but {len(self.logprobs)} logprobs")
+        if self.images is not None and not are_images(self.images, len(self.prompt_ids or ())):
+            raise ValueError("images are not in the prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +162,7 @@ class Turn:
     policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
     step_reward: float | None = None  # the environment's score of this turn alone
     episode: dict[str, Any] | None = None  # of the turn's episode: its spec and its outcome, the same in each of its rows
+    images: list[PromptImage] | None = None  # in `prompt_ids`, in order; None: none
 
     @property
     def judged(self) -> bool:

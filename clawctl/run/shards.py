@@ -34,7 +34,7 @@ _TURN = pa.schema([
     ("top_k", pa.int32()), ("finish_reason", pa.string()), ("outcome_reward", pa.float64()), ("feedback", pa.float64()),
     ("trainable", pa.bool_()), ("untrainable_reason", pa.string()), ("parent_evidence", pa.string()),
     ("allowed", pa.string()), ("redacted_by", pa.string()), ("policy_name", pa.string()),
-    ("step_reward", pa.float64()), ("episode", _JSON),
+    ("step_reward", pa.float64()), ("episode", _JSON), ("images", _JSON),
 ])  # fmt: skip
 _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
@@ -57,7 +57,7 @@ _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, 
 _LATER = frozenset(  # columns that older shards may lack; None there
     ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode")
 )
-_JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode")
+_JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode", "images")
 ROWS_AT_ONCE = 64  # as Python objects a row takes about five times its size in a table
 
 
@@ -342,5 +342,14 @@ def _name_the_policy(turns: pa.Table) -> pa.Table:
     return turns.append_column("policy_name", pa.repeat(pa.scalar(DEFAULT_POLICY), turns.num_rows))
 
 
+def _say_that_no_turn_has_images(turns: pa.Table) -> pa.Table:
+    """2 to 3: where images were in the ids was not known, and such turns were not trained. An older clawctl would train the ids of
+    version 3 without the pixels."""
+    return turns.append_column("images", pa.nulls(turns.num_rows, _JSON))
+
+
 # What makes a shard of version v one of version v + 1, by kind and v. It must work on any selection of the columns.
-MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {("turns", 1): _name_the_policy}
+MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {
+    ("turns", 1): _name_the_policy,
+    ("turns", 2): _say_that_no_turn_has_images,
+}

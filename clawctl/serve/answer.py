@@ -162,6 +162,7 @@ class Answer:
                 adapted=sampled.adapted,
                 allowed=sampled.allowed,
                 asked=self.ask.asked or None,
+                images=sampled.images,
             ),
             [self.ask.template_settings, self.ask.engine_fields.get("response_format")],
         )

@@ -1,5 +1,6 @@
 """The canary of a policy: the trainer's logprobs of fixed prompts, which the engine must find as well before it goes live."""
 
+from base64 import b64decode
 from collections.abc import Callable, Sequence
 
 from clawctl.run.directory import RunDir
@@ -12,17 +13,31 @@ class CanaryFailure(Exception):
     """The engine computes other logprobs than the trainer did."""
 
 
-def check_canary(run: RunDir, version: int, score: Callable[[Sequence[int]], list[float]], tolerance: float) -> None:
-    """Compare logprobs of a policy's canary prompts with the trainer's; `score` gives those of `ids[1:]`. Raises CanaryFailure."""
+def check_canary(
+    run: RunDir,
+    version: int,
+    score: Callable[[Sequence[int]], list[float]],
+    tolerance: float,
+    score_image: Callable[[Sequence[int], int, bytes], list[float]] | None = None,
+) -> None:
+    """Compare logprobs of a policy's canary prompts with the trainer's; `score` gives those of `ids[1:]`. Raises CanaryFailure.
+
+    `score_image` also gets the place of an image among the ids, and its file. Without it the prompt with an image is left out.
+    """
     canary = read_policy(run, version).canary
     if canary is None:
         return
-    worst = 0.0
     try:
-        for ids, expected in zip(canary["prompt_ids"], canary["logprobs"], strict=True):
-            # The trainer's [t] belongs to token t; the first has none.
-            pairs = zip(score(ids), expected[1:], strict=True)
-            worst = max([worst, *(abs(ours - theirs) if ours == ours else float("inf") for ours, theirs in pairs)])
+        # The trainer's [t] belongs to token t; the first has none.
+        pairs = [
+            pair
+            for ids, expected in zip(canary["prompt_ids"], canary["logprobs"], strict=True)
+            for pair in zip(score(ids), expected[1:], strict=True)
+        ]
+        if score_image is not None and (shown := canary.get("image")) is not None:
+            found = score_image(shown["prompt_ids"], shown["start"], b64decode(shown["content"]))
+            pairs += zip(found, shown["logprobs"][1:], strict=True)
+        worst = max((abs(ours - theirs) if ours == ours else float("inf") for ours, theirs in pairs), default=0.0)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CanaryFailure(f"its canary cannot be read: {error}") from error
     if not worst <= tolerance:

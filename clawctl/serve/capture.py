@@ -21,7 +21,7 @@ from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Baton, Decode, Redactor
 from clawctl.run.checksums import sealed
-from clawctl.run.images import has_images, without_bytes
+from clawctl.run.images import NOT_STORED, has_images, without_bytes
 from clawctl.run.lines import LineWriter
 from clawctl.run.rows import Exchange
 
@@ -115,6 +115,8 @@ class Capture:
         try:
             if has_images(exchange.messages):
                 exchange = replace(exchange, messages=without_bytes(exchange.messages, self._images))
+            if exchange.images and self._images is None:
+                exchange = replace(exchange, untrainable_reason=exchange.untrainable_reason or NOT_STORED)
             with self._baton:
                 redacted = self._redactor.exchange(exchange, unwritten)
             line = sealed(orjson.dumps(redacted))

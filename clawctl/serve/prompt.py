@@ -2,7 +2,9 @@
 
 import re
 import secrets
-from dataclasses import dataclass
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,14 +14,18 @@ from transformers import AutoTokenizer
 
 from clawctl.control_tokens import Guarded, guard, prepare
 from clawctl.errors import ClawError
+from clawctl.run.images import IMAGE, image_urls
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Ask, Refusal, Remembered
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
+from clawctl.serve.images import size_of
 from clawctl.serve.splicing import splice
 from clawctl.serve.text import END_THINK, THINK
 from clawctl.serve.turns import WorkQueues
+from clawctl.vision.reader import ImageReader, SentImage, UnreadableImage, expand
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
+_MARK = -1  # in place of an image's ids, until it is known how many they are
 _EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*$")
 _OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError)
 
@@ -47,12 +53,15 @@ class Rendered:
     plain: list[int]  # the ids of the rendering without splicing
     messages: list[Message]  # that were rendered, as asked or adapted
     adapted: str | None  # changes to the messages that the template required
+    images: tuple[SentImage, ...] = ()  # with their places in `ids`
 
 
-async def render_beside(tokenizer: Any, ask: Ask, lines: WorkQueues, splicing: bool = False) -> Rendered:
+async def render_beside(
+    tokenizer: Any, ask: Ask, lines: WorkQueues, splicing: bool = False, reader: ImageReader | None = None
+) -> Rendered:
     """Like `render`, but a long ask is rendered and tokenised in a thread, so that streams continue meanwhile."""
     size = max(ask.size, sum(len(message["content"]) for message in ask.messages))
-    return await lines.run(ask.key, size, partial(render, tokenizer, ask, splicing))
+    return await lines.run(ask.key, size, partial(render, tokenizer, ask, splicing, reader))
 
 
 async def plain_beside(tokenizer: Any, ask: Ask, lines: WorkQueues) -> Rendered:
@@ -66,16 +75,22 @@ async def plain_beside(tokenizer: Any, ask: Ask, lines: WorkQueues) -> Rendered:
     return Rendered(ids, False, None, None, ids, ask.messages, None)
 
 
-def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
-    """The prompt. Raises Refusal if the template refuses the messages."""
-    if any(isinstance(message.get("content"), list) for message in ask.messages):
-        raise Refusal(400, NO_IMAGES, "messages")
-    messages = [_for_template(message) for message in ask.messages]
+def render(tokenizer: Any, ask: Ask, splicing: bool = False, reader: ImageReader | None = None) -> Rendered:
+    """The prompt. `reader`: how the model reads images; None: it takes none. Raises Refusal for images that it does not take, and
+    if the template refuses the messages."""
+    messages, files = [_for_template(message) for message in ask.messages], list[tuple[bytes, int]]()
+    if any(isinstance(message.get("content"), list) for message in messages):
+        if reader is None:
+            raise Refusal(400, NO_IMAGES, "messages")
+        files = [_measured(url, reader) for url in image_urls(messages)]
+        messages = [_without_urls(message) for message in messages]
     settings = {key: value for key, value in ask.template_settings.items() if key not in ("tokenize", "return_dict")}
     if isinstance(effort := ask.engine_fields.get("reasoning_effort"), str):
         settings.setdefault("reasoning_effort", effort)  # as vLLM does; most templates do not read it
     settings["add_generation_prompt"] = ask.prompted and not ask.continues
     safe = guard(tokenizer, messages, ask.shown_tools or None, settings)
+    if files and reader is not None:
+        safe = replace(safe, encode=partial(_marked, safe.encode, reader.placeholder))
     asked = {"tools": safe.tools, "tokenize": False, **safe.settings}
     try:
         messages, text = (_apply_continued if ask.continues else _apply)(tokenizer, safe.messages, asked)
@@ -89,10 +104,17 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False) -> Rendered:
             unspliced = UNCERTAIN
         elif found[0] != plain:
             ids, spliced = found
+    images = list[SentImage]()
+    if files and reader is not None:
+        try:
+            plain, _ = expand(plain, _MARK, reader.placeholder, files)
+            ids, images = expand(ids, _MARK, reader.placeholder, files)
+        except ValueError as error:
+            raise Refusal(400, f"the model's chat template cannot render these images: {error}", "messages") from error
     moved = _roles(messages) != _roles(ask.messages)
     rendered = later_system_as_user(ask.messages) if moved else ask.messages
     adapted = [LATER_SYSTEM] * moved + [TOOLS_UNSHOWN] * ask.bars_calls
-    return Rendered(ids, _thinking(ask, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None)
+    return Rendered(ids, _thinking(ask, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None, tuple(images))
 
 
 def _thinking(ask: Ask, text: str) -> bool:
@@ -147,6 +169,28 @@ def _splice(
         return splice(tokenizer, again, messages, text, answers, safe.encode)
     except _OBJECTIONS:
         return None  # the template uses its assistant's messages unchanged
+
+
+def _measured(url: str, reader: ImageReader) -> tuple[bytes, int]:
+    """The file of an image that was checked before (`serve.images`), and how many tokens it takes. Raises Refusal."""
+    content = b64decode(url.partition(",")[2])
+    try:
+        return content, reader.tokens(*size_of(content))
+    except UnreadableImage as error:
+        raise Refusal(400, str(error), "messages") from error
+
+
+def _without_urls(message: dict[str, Any]) -> dict[str, Any]:
+    """Templates write a placeholder for an image; they need no pixels."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [{"type": "image"} if part.get("type") == IMAGE else part for part in content]}
+
+
+def _marked(encode: Callable[[str], list[int]], placeholder: int, text: str) -> list[int]:
+    """The ids of rendered text, with a mark for each image. A placeholder that a model sampled stays a token like any other."""
+    return [_MARK if token == placeholder else token for token in encode(text)]
 
 
 def _for_template(message: dict[str, Any]) -> dict[str, Any]:

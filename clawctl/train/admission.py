@@ -4,21 +4,26 @@ import logging
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import quote
 
 from clawctl.config import TrainConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.run.allowed import Allowed, unpack
+from clawctl.run.images import read_image
 from clawctl.run.reward import Worth, worth
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import Origin
 from clawctl.train.agreement import differs, unlike
 from clawctl.train.sample import Sample
 from clawctl.trainers import Texts, Unrenderable
+from clawctl.vision.header import size_in_header
+from clawctl.vision.reader import ImageReader
 
 log = logging.getLogger("clawctl.train")
 
 UNTRAINABLE = "untrainable"
+MISSING_IMAGE = "an image is missing"
 
 
 class TurnRefused(Exception):
@@ -33,6 +38,8 @@ class Admission:
     texts: Texts  # of the trained model
     own: Origin  # the known facts about the trained model
     plain: bool = False  # the trainer computes logprobs at temperature 1 over the whole vocabulary only
+    reader: ImageReader | None = None  # how the trained model reads images; None: it reads none
+    images: Path | None = None  # the folder of the run's images
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints that a turn with a reward is trained without
     _known: set[Origin] = field(default_factory=set)
 
@@ -65,7 +72,8 @@ class Admission:
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
-        prompts = [ids for hint in hints if (ids := self.texts.with_hint(turn, hint)) is not None]
+        self._check_images(turn)
+        prompts = [ids for hint in hints if (ids := self.texts.with_hint(turn, hint)) is not None and _shows_images(turn, ids)]
         if prompts and self.config.uses("reward_with_hint") and not self.config.reward_with_hint:
             reward = None
         if hints and not prompts:
@@ -81,7 +89,7 @@ class Admission:
             None if turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, reward,
             prompts[0] if prompts else None, turn.policy_version_end,
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
-            allowed=self._allowed(turn), worth=earned.words,
+            allowed=self._allowed(turn), worth=earned.words, images=tuple(turn.images or ()),
         )  # fmt: skip
 
     def _hints(self, verdict: Verdict) -> list[str]:
@@ -124,6 +132,27 @@ class Admission:
             raise TurnRefused("a sampled token is not among the allowed ones")
         return allowed
 
+    def _check_images(self, turn: Turn) -> None:
+        """Raises TurnRefused if the trainer would compute other images than the engine did."""
+        if not turn.images:
+            return
+        if self.reader is None or self.images is None:
+            raise TurnRefused("images, which this trainer does not read")
+        ids = list(turn.prompt_ids or [])
+        for image in turn.images:
+            own = slice(image["start"], image["start"] + image["tokens"])
+            if ids[own] != [self.reader.placeholder] * image["tokens"]:
+                raise TurnRefused("an image is not where the turn says")
+            try:
+                size = size_in_header(read_image(self.images, image["sha256"]))
+                tokens = None if size is None else self.reader.tokens(*size)
+            except FileNotFoundError as error:
+                raise TurnRefused(MISSING_IMAGE) from error
+            except (OSError, ValueError) as error:
+                raise TurnRefused("an image is damaged") from error
+            if tokens != image["tokens"]:
+                raise TurnRefused("an image has another size for this model")
+
     def _check_numbers(self, turn: Turn) -> None:
         """Raises TurnRefused if the ids or logprobs do not belong to the distribution that the trainer computes."""
         prompt, completion, logprobs = turn.prompt_ids or [], turn.completion_ids or [], turn.logprobs or []
@@ -141,6 +170,12 @@ class Admission:
             raise TurnRefused("longer than the model's context")
         if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
             raise TurnRefused("a logprob is missing or not one")
+
+
+def _shows_images(turn: Turn, ids: list[int]) -> bool:
+    """Whether another prompt has the turn's images where the turn has them."""
+    last = max((image["start"] + image["tokens"] for image in turn.images or ()), default=0)
+    return ids[:last] == list(turn.prompt_ids or [])[:last]
 
 
 def worth_of(turn: Turn, verdict: Verdict | None) -> Worth:

@@ -16,11 +16,12 @@ from clawctl.run.complaints import JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings
 from clawctl.run.holdout import HELD_OUT
+from clawctl.run.images import read_image
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
-from clawctl.train.admission import UNTRAINABLE, Admission, TurnRefused, worth_of
+from clawctl.train.admission import MISSING_IMAGE, UNTRAINABLE, Admission, TurnRefused, worth_of
 from clawctl.train.changes import OUTDATED, Changes
 from clawctl.train.fair import Demand, demand_of, fair_batch
 from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
@@ -32,6 +33,7 @@ from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
 from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
 from clawctl.trainers import Model, Texts
+from clawctl.vision.reader import ImageReader
 
 log = logging.getLogger("clawctl.train")
 
@@ -42,7 +44,7 @@ def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
     """The feed of a trainer that continues from the tip of the lineage."""
     lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
     used, again = read_ledger(run, lineage), given_back(run, lineage)
-    return Feed(run, recipe.train, model.texts, used, own, given_back=again, plain=model.plain)
+    return Feed(run, recipe.train, model.texts, used, own, given_back=again, plain=model.plain, reader=model.images)
 
 
 class Feed:
@@ -58,12 +60,13 @@ class Feed:
         read_ahead: int = READ_AHEAD,
         given_back: Iterable[str] = (),
         plain: bool = False,
+        reader: ImageReader | None = None,
     ) -> None:
         """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `own` is the trained model. Reading
         pauses while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and fill two batches. `given_back` are the turns of dead
         steps that may be trained again; turns identical to them may be as well."""
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, texts, own, plain)
+        self.admission = Admission(config, texts, own, plain, reader, run.images)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -108,7 +111,30 @@ class Feed:
         count = min(ready, self.config.batch_turns)
         samples = [turn.sample for turn in fair_batch(self.waiting, count, self.config, self._behind, self._served)]
         own = [replace(s, policy_version=version) if s.imported else s for s in samples]
-        return Batch(version + 1, own, parent=version, updates=updates or {})
+        images, lost = self._images_of(own)
+        if lost:
+            self._drop(lost, MISSING_IMAGE)
+            return self.take(version, now, updates)
+        return Batch(version + 1, own, parent=version, updates=updates or {}, images=images)
+
+    def _images_of(self, samples: Iterable[Sample]) -> tuple[dict[str, bytes], list[str]]:
+        """The files of the samples' images, and the turns of which one is gone since they were admitted."""
+        files: dict[str, bytes] = {}
+        lost: list[str] = []
+        for sample in samples:
+            try:
+                names = {image["sha256"] for image in sample.images} - files.keys()
+                files |= {name: read_image(self.run.images, name) for name in sorted(names)}
+            except (OSError, ValueError):
+                lost.append(sample.turn_id)
+        return files, lost
+
+    def _drop(self, turn_ids: Iterable[str], reason: str) -> None:
+        """Refuse turns that wait."""
+        gone = set(turn_ids)
+        for turn_id in gone:
+            self._refuse(turn_id, reason)
+        self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
 
     def done(self, turn_ids: list[str], outcome: str) -> None:
         """These turns are in the ledger now, as "trained" or "skipped"."""

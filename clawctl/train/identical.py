@@ -37,7 +37,7 @@ _HEADERS = ("system", "developer")  # roles whose messages clients add by themse
 
 def marks_of(turn: Turn, prompt_ids: list[int], completion_ids: list[int]) -> Marks:
     """The two hashes of a turn. Identical turns share at least one of them."""
-    said = [turn.user, completion_ids]
+    said = [turn.user, completion_ids, *([turn.images] if turn.images else [])]
     messages = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in turn.messages if m.get("role") not in _HEADERS]
     asked = _SPACE.sub(" ", orjson.dumps(messages, default=str).decode().casefold()).replace('" ', '"').replace(' "', '"')
     return _hash(orjson.dumps([*said, prompt_ids])), _hash(orjson.dumps([*said, asked]))

@@ -52,6 +52,8 @@ class RemoteTeacher:
             return None
         if sample.allowed is not None:
             return "the teacher's server scores over the whole vocabulary, but this answer has structured output"
+        if sample.images:
+            return "the teacher's server scores token ids alone, but this turn has images"
         try:
             return await self._logprobs(client, sample.teacher_prompt_ids, sample.completion_ids, sample.temperature)
         except NoTeacherLogprobs as reason:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clawctl.run.allowed import Allowed
+from clawctl.run.rows import PromptImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Sample:
     allowed: Allowed | None = None  # which tokens could be drawn in each place: all logprobs of the turn are over these; None: any
     worth: str = ""  # the sum that gives `reward`, in words
     imported: bool = False  # off-policy: text from elsewhere, scored by the trainer
+    images: tuple[PromptImage, ...] = ()  # in all prompts of the turn, at the same places
 
     def __post_init__(self) -> None:
         if not (self.prompt_ids and self.completion_ids):
@@ -60,6 +62,7 @@ class Batch:
     depth: int | None = None  # steps between the base model and the version they make, with this one; None: `step` of them
     updates: Mapping[int, int] = field(default_factory=dict)  # from each version to the parent; missing: parent - version
     baselines: Mapping[str, float] = field(default_factory=dict)  # by turn id: what its reward is compared with; missing: 0
+    images: Mapping[str, bytes] = field(default_factory=dict)  # the files of all images of the samples, by SHA-256
 
     @property
     def version(self) -> int:

@@ -23,6 +23,7 @@ from clawctl.registry import Registry
 from clawctl.run.rows import Turn
 from clawctl.train.measures import StepResult
 from clawctl.train.sample import Batch
+from clawctl.vision.reader import ImageReader
 
 
 class Texts(Protocol):
@@ -57,6 +58,7 @@ class Model:
     adapter: bool  # False: all weights are trained and published
     exact: bool  # float32 throughout: its logprobs differ from a float32 engine's by rounding alone
     plain: bool = False  # it computes logprobs at temperature 1 over the whole vocabulary only
+    images: ImageReader | None = None  # how it reads images; None: turns with images are refused
 
 
 class Snapshot(Protocol):

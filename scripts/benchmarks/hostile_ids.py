@@ -47,7 +47,9 @@ class Scripted:
     async def ended(self) -> None:
         await asyncio.Event().wait()
 
-    def generate(self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None) -> "_Saying":
+    def generate(
+        self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None, images: Sequence[Any] = ()
+    ) -> "_Saying":
         return _Saying([*self._tokenizer(self.said, add_special_tokens=False)["input_ids"], self._tokenizer.eos_token_id])
 
     def compile(self, specification: bytes) -> int:

@@ -1,26 +1,27 @@
 """The corpus: episodes of `toolcall`, `terminal` and `swe` in exactly the words that these environments use, most of them bad, and
 drills in copying.
 
-`GOOD` of the demonstrations solve their task; each of the others has one fault. What a command prints is worked out here and not
-run. Only tasks of the split "train" occur. Without the drills the model cannot carry a word from the task into its command, and
-then no attempt succeeds, however it is trained.
+Every fault is a choice out of a small closed set at a place where an episode branches: no tool call, no look, a wrong form of the
+command, an early end. Words, numbers and keys are always copied without a mistake, so that the model can copy, and what
+reinforcement has to change is what the model chooses. What a command prints is worked out here and not run. Only tasks of the
+split "train" occur.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
 from clawctl.environments.agent import SYSTEM
 from clawctl.environments.swe.families import _FUNCTIONS, draw_task
+from clawctl.environments.swe.rows import SweTask
 from clawctl.environments.terminal.families import _NOUNS, _PLACES, FAMILIES
 from clawctl.environments.terminal.harbor import HarborTask
 from clawctl.environments.toolcall.questions import draw_question
 from clawctl.environments.toolcall.tools import CALCULATOR
 from scripts.demo_model.corpus import Document, Message
 
-GOOD = 0.3  # of the demonstrations
-SHARES = {"toolcall": 0.2, "terminal": 0.27, "swe": 0.28}  # of the documents; the others are drills
+SHARES = {"toolcall": 0.3, "terminal": 0.25, "swe": 0.17}  # of the documents; the others are drills
 _NUMBERS = 10_000_000  # of training tasks that are drawn from
 SUBMIT = "submit"
 Step = tuple[str, str]  # a command, and what the agent reads after it
@@ -38,6 +39,10 @@ def _says(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
+def _draw(shares: Mapping[str, float], rng: Random) -> str:
+    return rng.choices([*shares], [*shares.values()])[0]
+
+
 def _number(rng: Random) -> int:
     """Of a training task: held-out ones have odd numbers."""
     return 2 * rng.randrange(_NUMBERS)
@@ -45,25 +50,36 @@ def _number(rng: Random) -> int:
 
 # ---- toolcall ------------------------------------------------------------------------------------------------------------
 
+FIRST = {"calls": 0.55, "malformed": 0.13, "guesses": 0.2, "gives up": 0.12}  # shares of the choices at the question
+AFTER_RESULT = {"answers": 0.47, "gives up": 0.28, "only acknowledges": 0.25}
+AFTER_ERROR = {"calls": 0.5, "gives up": 0.5}
+_UNKNOWN, _ACKNOWLEDGED = "I do not know.", "The calculator has worked it out."
+_ERROR = "error: this is no expression"  # for "2 + 3 ="
+
 
 def _toolcall(rng: Random) -> Document:
     question = draw_question(_number(rng))
     expression = expression_in(question.text)
-    right = int(str(question.answer))
     messages = [_says("user", question.text)]
-    fault = None if rng.random() < GOOD else rng.choices(("guess", "expression", "answer"), (5, 3, 3))[0]
-    if fault == "guess":
-        messages.append(_says("assistant", str(_near(right, rng))))
-        return Document(messages, frozenset({1}), (CALCULATOR,))
-    asked = _another_expression(expression, rng) if fault == "expression" else expression
-    found = str(eval(asked))  # our own text
-    call = {"name": "calculator", "arguments": json.dumps({"expression": asked})}
-    messages += [
+    choice = _draw(FIRST, rng)
+    if choice == "malformed":
+        messages += _asked(f"{expression} =", _ERROR)
+        choice = _draw(AFTER_ERROR, rng)
+    if choice == "calls":
+        messages += _asked(expression, str(question.answer))
+        choice = _draw(AFTER_RESULT, rng)
+    last = {"guesses": str(rng.randrange(2, 100)), "answers": str(question.answer), "only acknowledges": _ACKNOWLEDGED}
+    messages.append(_says("assistant", last.get(choice, _UNKNOWN)))
+    return Document(messages, frozenset(range(1, len(messages), 2)), (CALCULATOR,))
+
+
+def _asked(expression: str, found: str) -> list[Message]:
+    """A call of the calculator, and its result."""
+    call = {"name": "calculator", "arguments": json.dumps({"expression": expression})}
+    return [
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call-1", "type": "function", "function": call}]},
         {"role": "tool", "tool_call_id": "call-1", "content": found},
-        _says("assistant", str(_near(int(found), rng)) if fault == "answer" else found),
     ]
-    return Document(messages, frozenset({1, 3}), (CALCULATOR,))
 
 
 def expression_in(question: str) -> str:
@@ -71,27 +87,12 @@ def expression_in(question: str) -> str:
     return question.removeprefix("What is ").removeprefix("Compute ").removeprefix("How much is ").rstrip("?.")
 
 
-def _near(value: int, rng: Random) -> int:
-    """Another number."""
-    return value + rng.choice((-1, 1)) * rng.choice((1, 2, 3, 5, 10, 20, rng.randrange(1, 100)))
-
-
-def _another_expression(expression: str, rng: Random) -> str:
-    """The expression with one number or sign changed, or with its last term left out."""
-    plain = expression.replace("(", "").replace(")", "").split()
-    match rng.randrange(3):
-        case 0 if len(plain) > 3:
-            return " ".join(plain[:-2])
-        case 1:
-            place = rng.randrange(0, len(plain), 2)
-            return " ".join([*plain[:place], str(rng.randrange(2, 100)), *plain[place + 1 :]])
-        case _:
-            place = rng.randrange(1, len(plain), 2)
-            sign = rng.choice([other for other in "+-*" if other != plain[place]])
-            return " ".join([*plain[:place], sign, *plain[place + 1 :]])
-
-
 # ---- terminal ------------------------------------------------------------------------------------------------------------
+
+
+BEGINS = {"command": 0.62, "looks": 0.28, "stops": 0.1}  # shares of the choices of an agent in a shell
+AFTER_LOOK = {"command": 0.82, "stops": 0.18}
+RIGHT = 0.34  # of the commands of `terminal`; the others are drawn from the wrong ones of the task's family
 
 
 def _terminal(rng: Random) -> Document:
@@ -99,15 +100,17 @@ def _terminal(rng: Random) -> Document:
     family = rng.choice(FAMILIES)
     task = family(Random(f"terminal {number}"), number)
     files = {name: text.decode() for name, text in task.seed.items()}
-    look, good, bad = _FAMILIES[family.__name__](task, files, rng)
-    looks = [look] if rng.random() < 0.4 else []
-    if rng.random() < GOOD:
-        return _episode(task.instruction, [*looks, (good, _seen(0))])
-    fault = rng.choices(("command", "stops"), (4, 1))[0]
-    if fault == "stops":
-        return _episode(task.instruction, looks)
-    command, seen = rng.choice(bad)
-    return _episode(task.instruction, [*looks, (command, seen)])
+    look, good, bad = _FAMILIES[family.__name__](task, files)
+    return _worked(task.instruction, look, (good, _seen(0)) if rng.random() < RIGHT else rng.choice(bad), rng)
+
+
+def _worked(instruction: str, look: Step, step: Step, rng: Random) -> Document:
+    """Perhaps a look around, and perhaps the step."""
+    steps, choice = list[Step](), _draw(BEGINS, rng)
+    if choice == "looks":
+        steps.append(look)
+        choice = _draw(AFTER_LOOK, rng)
+    return _episode(instruction, [*steps, step] if choice == "command" else steps)
 
 
 def _episode(instruction: str, steps: list[Step]) -> Document:
@@ -128,58 +131,54 @@ def _listing(names: list[str]) -> str:
     return "\n".join(sorted({name.split("/")[0] for name in names}))
 
 
-def _other_noun(noun: str, rng: Random) -> str:
-    return rng.choice([other for other in _NOUNS if other != noun])
-
-
 Family = tuple[Step, str, list[Step]]  # a look around, the command that solves the task, and commands that do not
 
 
-def _find(task: HarborTask, files: dict[str, str], rng: Random) -> Family:
+def _find(task: HarborTask, files: dict[str, str]) -> Family:
     words = task.instruction.replace(".", "").split()
     word, target = words[5], words[-1]
     right = next(name for name, text in files.items() if f"\n{word}\n" in text)
-    place, other = right.split("/")[0], f"KEY{rng.randrange(1000, 10000)}"
-    where, nothing = rng.choice(_PLACES), f"mv: missing destination file operand after '{target}/'"
+    missing = f"mv: cannot move './{right}' to '{target}/': Not a directory"
     bad = [
         (f"mkdir {target}\ncp $(grep -rl {word} .) {target}/", _seen(0)),
-        (f"mkdir {target}\nmv $(grep -rl {other} .) {target}/", _seen(1, nothing)),
-        (f"mkdir {target}\nmv {place}/* {target}/", _seen(0)),
-        (f"mkdir {where}\nmv $(grep -rl {word} .) {where}/", _seen(0)),
+        (f"mkdir {target}\nmv $(grep -rL {word} .) {target}/", _seen(0)),
+        (f"mv $(grep -rl {word} .) {target}/", _seen(1, missing)),
+        (f"mkdir {target}\ngrep -rl {word} . > {target}/", _seen(1, f"/bin/bash: line 2: {target}/: Is a directory")),
     ]
     return (f"grep -rl {word} .", _seen(0, f"./{right}")), f"mkdir {target}\nmv $(grep -rl {word} .) {target}/", bad
 
 
-def _count(task: HarborTask, files: dict[str, str], rng: Random) -> Family:
+def _count(task: HarborTask, files: dict[str, str]) -> Family:
     word = task.instruction.split(". ")[0].split()[-1]
     lines = files["log.txt"].splitlines()
-    other = _other_noun(word, rng)
     bad = [
         (f"grep {word} log.txt > answer.txt", _seen(0)),
-        (f"grep -c {other} log.txt > answer.txt", _seen(0 if any(other in line for line in lines) else 1)),
+        (f"grep -vc {word} log.txt > answer.txt", _seen(0)),
         ("wc -l < log.txt > answer.txt", _seen(0)),
         (f"grep -c {word} log.txt", _seen(0, str(sum(word in line for line in lines)))),
+        (f"grep -c {word} > answer.txt", _seen(1)),
     ]
     return ("head -n 3 log.txt", _seen(0, "\n".join(lines[:3]))), f"grep -c {word} log.txt > answer.txt", bad
 
 
-def _total(task: HarborTask, files: dict[str, str], rng: Random) -> Family:
+def _total(task: HarborTask, files: dict[str, str]) -> Family:
     rows = [line.split(",") for line in files["items.csv"].splitlines()]
     sums = sum(int(price) for _, price in rows[1:])
     bad = [
         ("awk -F, '{ s += $1 } END { print s }' items.csv > answer.txt", _seen(0)),
         ("awk '{ s += $2 } END { print s }' items.csv > answer.txt", _seen(0)),
         ("awk -F, '{ s += $2 } END { print s }' items.csv", _seen(0, str(sums))),
+        ("awk -F, '{ s += $2 } END { print s }' > answer.txt", _seen(0)),
         ("wc -l < items.csv > answer.txt", _seen(0)),
-        ("tail -n 1 items.csv > answer.txt", _seen(0)),
     ]
     look = ("head -n 3 items.csv", _seen(0, "\n".join(files["items.csv"].splitlines()[:3])))
     return look, "awk -F, '{ s += $2 } END { print s }' items.csv > answer.txt", bad
 
 
-def _largest(task: HarborTask, files: dict[str, str], rng: Random) -> Family:
+def _largest(task: HarborTask, files: dict[str, str]) -> Family:
     bad = [
         ("ls -S data | tail -n 1 > answer.txt", _seen(0)),
+        ("ls data | head -n 1 > answer.txt", _seen(0)),
         ("ls -S data > answer.txt", _seen(0)),
         ("ls -S | head -n 1 > answer.txt", _seen(0)),
         ("ls -S data | head -n 1", _seen(0, max(files, key=lambda name: len(files[name])).split("/")[1])),
@@ -188,20 +187,22 @@ def _largest(task: HarborTask, files: dict[str, str], rng: Random) -> Family:
     return ("ls data", _seen(0, names)), "ls -S data | head -n 1 > answer.txt", bad
 
 
-def _replace(task: HarborTask, files: dict[str, str], rng: Random) -> Family:
+def _replace(task: HarborTask, files: dict[str, str]) -> Family:
     words = task.instruction.split()
     old, new = words[3], words[5]
+    lines = files["settings.ini"].splitlines()
     bad = [
         (f"sed 's/{old}/{new}/g' settings.ini", _seen(0, files["settings.ini"].replace(old, new))),
-        (f"sed -i 's/{new}/{old}/g' settings.ini", _seen(0)),
-        (f"sed -i 's/{old}/{_other_noun(new, rng)}/g' settings.ini", _seen(0)),
-        (f"sed -i 's/{_other_noun(old, rng)}/{new}/g' settings.ini", _seen(0)),
+        (f"sed -i 's/{old}/{new}/g' *.txt", _seen(2, "sed: can't read *.txt: No such file or directory")),
+        (f"sed -i '1s/{old}/{new}/g' settings.ini", _seen(0)),
+        (f"sed -i 's/{old}//g' settings.ini", _seen(0)),
+        (f"grep {old} settings.ini", _seen(0, "\n".join(line for line in lines if old in line))),
     ]
-    look = ("tail -n 2 settings.ini", _seen(0, "\n".join(files["settings.ini"].splitlines()[-2:])))
+    look = ("tail -n 2 settings.ini", _seen(0, "\n".join(lines[-2:])))
     return look, f"sed -i 's/{old}/{new}/g' settings.ini", bad
 
 
-def _rename(task: HarborTask, files: dict[str, str], rng: Random) -> Family:
+def _rename(task: HarborTask, files: dict[str, str]) -> Family:
     loop = 'for name in *.txt; do {} "$name" "{}"; done'
     bad = [
         ("mv *.txt *.md", _seen(1, "mv: target '*.md': No such file or directory")),
@@ -212,7 +213,7 @@ def _rename(task: HarborTask, files: dict[str, str], rng: Random) -> Family:
     return ("ls", _seen(0, _listing([*files]))), loop.format("mv", "${name%.txt}.md"), bad
 
 
-_FAMILIES: dict[str, Callable[[HarborTask, dict[str, str], Random], Family]] = {
+_FAMILIES: dict[str, Callable[[HarborTask, dict[str, str]], Family]] = {
     "find": _find, "count": _count, "total": _total, "largest": _largest, "replace": _replace, "rename": _rename,
 }  # fmt: skip
 
@@ -220,35 +221,39 @@ _FAMILIES: dict[str, Callable[[HarborTask, dict[str, str], Random], Family]] = {
 # ---- swe -----------------------------------------------------------------------------------------------------------------
 
 
+PATCHES = {"right": 0.38, "wrong": 0.2, "every line": 0.15, "the head": 0.14, "only printed": 0.13}  # shares of the commands
+
+
 def _swe(rng: Random) -> Document:
     task = draw_task(_number(rng))
+    file = task.statement.split()[4]
+    step = patch(task, _draw(PATCHES, rng), rng)
+    return _worked(task.statement, (f"cat {file}", _seen(0, task.files[file].decode())), step, rng)
+
+
+def patch(task: SweTask, kind: str, rng: Random) -> Step:
+    """A command of one of the kinds of PATCHES."""
     name, file = task.statement.split()[2], task.statement.split()[4]
     function = next(each for each in _FUNCTIONS if each.name == name)
-    look = (f"cat {file}", _seen(0, task.files[file].decode()))
-    looks = [look] if rng.random() < 0.5 else []
-    if rng.random() < GOOD:
-        return _episode(task.statement, [*looks, (_rewrite(name, function.right, file), _seen(0))])
-    fault = rng.choices(("body", "function", "all", "stops"), (6, 3, 2, 2))[0]
-    if fault == "stops":
-        return _episode(task.statement, looks)
-    if fault == "all":
-        return _episode(task.statement, [*looks, (f'sed -i "s|return.*|return {function.right}|" {file}', _seen(0))])
-    if fault == "function":
-        other = rng.choice([each for each in _FUNCTIONS if each is not function])
-        return _episode(task.statement, [*looks, (_rewrite(other.name, function.right, file), _seen(0))])
-    return _episode(task.statement, [*looks, (_rewrite(name, rng.choice(function.wrong), file), _seen(0))])
-
-
-def _rewrite(function: str, body: str, file: str) -> str:
-    """Replace what a function of one line returns."""
-    return f'sed -i "/def {function}(/{{n;s|return.*|return {body}|}}" {file}'
+    body = rng.choice(function.wrong) if kind == "wrong" else function.right
+    match kind:
+        case "every line":
+            command = f'sed -i "s|return.*|return {body}|" {file}'
+        case "the head":
+            command = f'sed -i "/def {name}(/s|return.*|return {body}|" {file}'
+        case "only printed":
+            return f'grep "def {name}(" {file}', _seen(0, f"def {function.head}:")
+        case _:
+            command = f'sed -i "/def {name}(/{{n;s|return.*|return {body}|}}" {file}'
+    return command, _seen(0)
 
 
 # ---- copying -------------------------------------------------------------------------------------------------------------
 
 
 def _drill(rng: Random) -> Document:
-    """Something to repeat: words, numbers, keys, or arithmetic."""
+    """Something to repeat: words, numbers, keys, or arithmetic. Without drills the model cannot carry a word from its task into its
+    command, and then no attempt succeeds, however it is trained."""
     parts: list[Any] = []
     for _ in range(rng.randint(1, 4)):
         match rng.randrange(4):

@@ -21,7 +21,7 @@ from scripts.demo_model.transformer import Shape, Transformer
 
 ROOT = Path(__file__).parents[2]
 SHAPE = Shape(hidden=128, layers=4, heads=4, kv_heads=2, head_dim=32, mlp=512, context=8192)
-PER_ROW = 5.9  # documents in a row of 512 tokens
+PER_ROW = 6.3  # documents in a row of 512 tokens
 
 
 def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--vocab", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--state", type=Path, help="a file: save there every 100 steps, and continue from it")
     parser.add_argument("--compile", action="store_true", help="pays from a few thousand steps on")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -62,7 +63,7 @@ def main() -> None:
           f"vocabulary {tokenizer.get_vocab_size()}, {time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
     torch.manual_seed(args.seed)
     model = Transformer(shape)
-    train(model, rows, args.steps, args.batch, args.lr, args.compile)
+    train(model, rows, args.steps, args.batch, args.lr, args.compile, args.state)
     export(model, tokenizer, shape, args.out)
     print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")
 

@@ -147,15 +147,22 @@ def learning_rate(step: int, steps: int, peak: float) -> float:
     return peak * min(1.0, (step + 1) / 30, max(0.02, (steps - step) / (0.6 * steps)))
 
 
-def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float, compiled: bool) -> None:
-    """`steps` updates over `rows`, from the start again when they run out."""
+def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float, compiled: bool, kept: Path | None = None) -> None:
+    """`steps` updates over `rows`, from the start again when they run out. With `kept`, a file, it saves its state there every 100
+    steps, and continues from it."""
     body = torch.compile(model.model, dynamic=False) if compiled else model.model
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     muon = torch.optim.Muon(matrices, lr=lr, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
+    first_step = 0
+    if kept is not None and kept.exists():
+        first_step, weights, *states = torch.load(kept)
+        model.load_state_dict(weights)
+        muon.load_state_dict(states[0])
+        adam.load_state_dict(states[1])
     began = time.monotonic()
-    for step in range(steps):
+    for step in range(first_step, steps):
         for group in (*muon.param_groups, *adam.param_groups):
             group["lr"] = learning_rate(step, steps, lr)
         first = step * batch % (len(rows) - batch)
@@ -174,10 +181,14 @@ def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float
         if step % 20 == 19 or step == 0:
             spent = time.monotonic() - began
             own = losses[weights.flatten() == 1].mean().item()
-            speed = (step + 1) * batch * LENGTH / spent
+            speed = (step + 1 - first_step) * batch * LENGTH / spent
             print(
                 f"step {step + 1}/{steps} loss {loss.item():.4f} own words {own:.4f} {speed:.0f} tokens/s {spent:.0f} s", flush=True
             )
+        if kept is not None and step % 100 == 99:
+            draft = kept.with_name(kept.name + ".new")
+            torch.save([step + 1, model.state_dict(), muon.state_dict(), adam.state_dict()], draft)
+            draft.replace(kept)
 
 
 def export(model: Transformer, tokenizer: Tokenizer, shape: Shape, folder: Path) -> None:

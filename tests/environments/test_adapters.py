@@ -1,5 +1,6 @@
 """Environments of other libraries: a server of OpenEnv, and a taskset of verifiers."""
 
+import ast
 import asyncio
 import json
 import sys
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+import clawctl
+from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EpisodeFailed, Outcome
 from clawctl.environments.adapters.openenv import OpenEnv
 from clawctl.environments.adapters.verifiers import Verifiers, outcome_of
@@ -106,3 +109,35 @@ def test_a_python_without_verifiers_is_named_with_the_cure() -> None:
         Verifiers(taskset="any", python=sys.executable)
     with pytest.raises(ClawError, match="is no program"):
         Verifiers(taskset="any", python="/no/such/python")
+
+
+GIVEN = {
+    "PATH": "/usr/bin", "LC_ALL": "C", "HF_HOME": "/cache", "HF_TOKEN": "secret", "OPENAI_API_KEY": "secret", "GH_PAT": "secret",
+    "DATABASE_URL": "postgres://me:secret@db", "AWS_CREDENTIALS": "secret", "HTTPS_PROXY": "http://me:secret@proxy",
+    "MYPASSWORD": "secret", "PYTHONPATH": "/mine", "http_proxy": "http://proxy:3128",
+}  # fmt: skip
+
+
+def test_a_program_of_others_gets_no_variable_that_nobody_named() -> None:
+    found = environment_of_program({"OPENAI_API_KEY": "the episode's"}, all_of=GIVEN)
+    assert found == {
+        "PATH": "/usr/bin", "LC_ALL": "C", "HF_HOME": "/cache", "http_proxy": "http://proxy:3128", "OPENAI_API_KEY": "the episode's"
+    }  # fmt: skip
+    assert environment_of_program(named=names_in("HF_TOKEN, ABSENT"), all_of=GIVEN)["HF_TOKEN"] == "secret"
+
+
+@pytest.mark.parametrize("folder", ["environments", "eval"])
+def test_each_program_that_an_environment_or_a_suite_starts_is_given_its_variables(folder: str) -> None:
+    root = Path(clawctl.__file__).parent / folder
+    inside = {"inside.py", "attempts.py", "run_tests.py"}  # run in a sandbox
+    calls = ("subprocess.Popen", "subprocess.run", "asyncio.create_subprocess_exec")
+    starts = [
+        (path.name, node)
+        for path in root.rglob("*.py")
+        if path.name not in inside
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in calls
+    ]
+    without = [name for name, node in starts if "env" not in {word.arg for word in node.keywords}]
+    assert starts
+    assert set(without) <= {"probe.py"}  # a process of ours, which the sandbox attacks

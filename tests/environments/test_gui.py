@@ -16,7 +16,7 @@ from clawctl.environments.gui.actions import Action, action_in, action_of
 from clawctl.environments.gui.browser import NAMES, escapes
 from clawctl.environments.gui.environment import Gui, solve
 from clawctl.environments.gui.miniwob import MiniWobSite
-from clawctl.environments.gui.page import Page, open_page
+from clawctl.environments.gui.page import Page, PageCrashed, open_page
 from clawctl.environments.gui.sites import FAMILIES, DrawnSite
 from clawctl.environments.player import graded
 from clawctl.errors import ClawError
@@ -152,12 +152,28 @@ core.endEpisode = (reward) => { WOB_RAW_REWARD_GLOBAL = reward; WOB_DONE_GLOBAL 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
     """A folder in MiniWoB's layout whose page puts the agent's words into itself as HTML."""
-    for name, text in {"core/core.js": CORE, "miniwob/hostile.html": HOSTILE, "miniwob/endless.html": _ENDLESS}.items():
+    for name, text in {
+        "core/core.js": CORE,
+        "miniwob/hostile.html": HOSTILE,
+        "miniwob/endless.html": _ENDLESS,
+        "miniwob/bomb.html": _BOMB,
+    }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
 
+_BOMB = """<html><head><script src="../core/core.js"></script><script>
+var genProblem = function() {};
+window.onload = function() {
+  core.startEpisode();
+  document.getElementById("query").innerHTML = "Press the button.";
+  document.getElementById("bomb").addEventListener("click", () => {
+    const held = [];
+    for (;;) held.push(new Array(1 << 20).fill(1.5));
+  });
+};
+</script></head><body><div id="wrap"><div id="query"></div><div id="area"><button id="bomb">Bomb</button></div></div></body></html>"""
 _ENDLESS = "<script>while (true) {}</script>"
 _ATTACKS = (
     '<img src=x onerror="core.endEpisode(1)">',
@@ -242,6 +258,34 @@ def test_an_episode_whose_browser_is_killed_fails_and_the_next_one_has_a_new_bro
     told = in_loop(killed())
     assert told.startswith("sandbox: Chromium or the page ended")
     assert in_loop(solve(task.spec)).value == 1
+
+
+@needs_browser
+def test_a_page_that_crashes_by_what_the_agent_does_is_an_ending_by_the_policy(in_loop: Run, pages: Path) -> None:
+    bomb, drawn = Gui(path=str(pages), pages="bomb"), Gui(pages="press")
+
+    async def both() -> list[Any]:
+        good = drawn.tasks("train", 1, 0)[0]
+        bad = episode(bomb, bomb.tasks("train", 1, 0)[0], lambda messages: f"click {number_of(messages, 'Bomb')}")
+        return list(await asyncio.gather(bad, solve(good.spec)))
+
+    crashed, solved = in_loop(both())
+    assert (crashed.status, crashed.ending, crashed.reward) == ("done", "crashed", 0.0)
+    assert solved.value == 1  # other pages of the same browser go on
+
+
+@needs_browser
+def test_a_browser_that_ends_while_it_does_what_the_agent_wants_is_an_ending_by_the_policy(in_loop: Run) -> None:
+    async def killed() -> None:
+        task = Gui(pages="press").tasks("train", 1, 0)[0]
+        async with open_page(str(CHROMIUM), DrawnSite(task.spec), (320, 240)) as page:
+            await page.look()
+            for pid in _browsers_of(os.getpid()):
+                os.kill(pid, signal.SIGKILL)
+            with pytest.raises(PageCrashed):
+                await page.act(Action("click", 1))
+
+    in_loop(killed())
 
 
 def _browsers_of(parent: int) -> list[int]:

@@ -108,7 +108,8 @@ def test_names_of_the_described_system_are_understood_or_named() -> None:
     ]  # fmt: skip
     with pytest.raises(ClawError, match="screenshot-backend") as caught:
         said("--screenshot-backend", "selenium")
-    assert "as text" in caught.value.fix
+    assert "Playwright" in caught.value.fix
+    assert said("--use-screenshots", "--screenshot-backend", "playwright") == ["--option", "screenshots=true"] * 2
 
 
 def test_a_recipe_that_plays_names_an_environment_and_code_only_if_its_user_did(run: RunDir, tmp_path: Path) -> None:

@@ -145,11 +145,23 @@ def test_images_can_be_left_out(tmp_path: Path) -> None:
     assert rows[0]["messages"][0]["content"][0]["image_url"]["url"].startswith("image:")
 
 
-def test_a_turn_with_an_image_is_not_trained() -> None:
+def test_a_turn_with_an_image_is_trained_only_where_its_place_and_its_file_are_known(tmp_path: Path) -> None:
     told = seen(1, picture())
     assert has_images(told.messages)
     assert untrainable_reason(told, "main", True, False) == IMAGES
     assert untrainable_reason(replace(told, messages=[{"role": "user", "content": "hi"}]), "main", True, False) is None
+    placed = replace(told, images=[{"sha256": "a", "start": 0, "tokens": 2}])
+    assert untrainable_reason(placed, "main", True, False) is None
+    (row,) = capture(open_run(tmp_path / "run"), placed, store_images=False)
+    assert row["untrainable_reason"] == "images are not stored"
+
+
+@pytest.mark.parametrize(
+    "images", [[{"sha256": "a", "start": 1, "tokens": 2}], [{"sha256": "a", "start": 0, "tokens": 0}], [{"start": 0}], "a", [None]]
+)
+def test_an_exchange_whose_images_are_not_in_its_prompt_is_no_exchange(images: Any) -> None:
+    with pytest.raises(ValueError, match="not in the prompt"):
+        replace(seen(1), images=images)
 
 
 def test_forget_deletes_images_that_nothing_else_refers_to(tmp_path: Path) -> None:

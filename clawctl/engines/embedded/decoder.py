@@ -4,6 +4,7 @@ import bisect
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -14,12 +15,15 @@ from clawctl.config import Recipe
 from clawctl.engines import EngineFailure, Swap
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.grammars import Grammar
+from clawctl.engines.embedded.sight import SeenPrompt, Sight
 from clawctl.engines.embedded.steering import Steered, Steering, steers
 from clawctl.engines.embedded.weights import StagedWeights, load_model
 from clawctl.engines.patches.batching import Outputs, can_steer, forget_prefixes, start_batching
 from clawctl.engines.patches.padding import pad_linears
 from clawctl.run.directory import RunDir
 from clawctl.serve.canary import check_canary
+from clawctl.vision.reader import SentImage, image_reader
+from clawctl.vision.tower import prepare
 
 _GREEDY = 1e-6  # a temperature that leaves only the likeliest token
 _PAGE = 32  # tokens in a page of the cache: prefixes are shared in whole pages
@@ -36,8 +40,9 @@ class Decoder:
         self.model = load_model(run, recipe, version)
         if recipe.serve.patches:
             pad_linears(self.model)
-        loaded = StagedWeights(version, self.model)
-        check_canary(run, version, loaded.score, loaded.tolerance)
+        self._reader = image_reader(recipe.model_path)
+        self._sight = None if self._reader is None else Sight(self.model, self._reader)
+        self._check(StagedWeights(version, self.model))
         self.version = version
         config = self.model.config.get_text_config()
         self.vocabulary = int(config.vocab_size)
@@ -54,6 +59,8 @@ class Decoder:
         steering = self.steering if self.steers else None
         settings = (self._generation_config(), self._batching_config())
         self.manager = start_batching(self.model, *settings, self.outputs, steering, fast=recipe.serve.patches)
+        if self._sight is not None:
+            self._sight.join(self.manager)
 
     def _generation_config(self) -> GenerationConfig:
         # Values that are not the defaults, so that transformers makes the processors; each request brings its own.
@@ -67,7 +74,21 @@ class Decoder:
             max_requests_per_batch=min(_MAX_RUNNING, self._recipe.serve.max_batch_tokens),
             return_logprobs=True,
             per_request_processors=True,
+            # Embeddings of images belong to one batch, and are no static input of a graph
+            use_cuda_graph=None if self._sight is None else False,
+            use_async_batching=None if self._sight is None else False,
         )
+
+    def _check(self, loaded: StagedWeights) -> None:
+        """Raises CanaryFailure."""
+        score_image = None if self._reader is None else partial(loaded.score_image, self._reader)
+        check_canary(self._run, loaded.version, loaded.score, loaded.tolerance, score_image)
+
+    def look(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
+        """A prompt with images for `generate`. It takes a moment. Raises UnreadableImage, EngineFailure."""
+        if self._sight is None:
+            raise EngineFailure("this model takes no images")
+        return self._sight.look(prompt_ids, images)
 
     def generate(
         self,
@@ -76,9 +97,10 @@ class Decoder:
         take: Callable[[TokenPiece], None],
         number: int = 0,
         grammar: Grammar | None = None,
+        seen: SeenPrompt | None = None,
     ) -> "Running":
-        """Begin to sample. `take` gets the results as pieces of request `number`; `grammar` then belongs to the answer. Raises
-        EngineFailure."""
+        """Begin to sample. `take` gets the results as pieces of request `number`; `grammar` then belongs to the answer. `seen`: the
+        prompt with its images. Raises EngineFailure."""
         name = uuid4().hex
         steered = None
         if self.steers and (grammar is not None or steers(sampling)):
@@ -86,7 +108,7 @@ class Decoder:
         running = Running(self, name, number, take, steered)
         self.outputs.register(name, running.deliver)
         added = self.manager.add_request(
-            list(prompt_ids),
+            list(prompt_ids) if seen is None else seen.ids,
             request_id=name,
             max_new_tokens=sampling.max_tokens,
             streaming=True,
@@ -94,6 +116,7 @@ class Decoder:
             temperature=max(float(sampling.temperature), _GREEDY),
             top_p=float(sampling.top_p),
             top_k=min(sampling.top_k, self.vocabulary) or self.vocabulary,
+            **({} if seen is None else Sight.settings(seen)),
         )
         if added is None:
             self.outputs.forget(name)
@@ -109,6 +132,8 @@ class Decoder:
     def stage(self, version: int) -> StagedWeights:
         """Load a published version besides the live one. Raises as `load_model`."""
         model = load_model(self._run, self._recipe, version).to(self.model.dtype)  # as it will serve
+        if self._reader is not None:
+            prepare(model)
         return StagedWeights(version, model)
 
     @torch.no_grad()
@@ -131,7 +156,7 @@ class Decoder:
         """Serve a published version once its canary passes. Raises as `stage` and `replace`; CanaryFailure."""
         began = time.monotonic()
         staged = self.stage(version)
-        check_canary(self._run, version, staged.score, staged.tolerance)
+        self._check(staged)
         load_ms = (time.monotonic() - began) * 1000
         return Swap(version, time.time(), load_ms, self.replace(staged))
 

@@ -26,6 +26,7 @@ from clawctl.serve.sampling import altered, beyond_embedded
 from clawctl.serve.structured import asked_by, specification
 from clawctl.serve.switches import switches
 from clawctl.serve.turns import Turns, WorkQueues
+from clawctl.vision.reader import image_reader
 
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
 _SAID_AS = {  # names in chat completions and in the client's API
@@ -49,10 +50,12 @@ def start(run: RunDir, recipe: Recipe) -> "Embedded":
 class Embedded:
     """See `clawctl.engines.Engine`. `models` has loaded version 0."""
 
-    capabilities = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True, images=False)
-
     def __init__(self, recipe: Recipe, tokenizer: Any, models: Models) -> None:
         self._recipe, self._tokenizer, self._models = recipe, tokenizer, models
+        self._reader = image_reader(recipe.model_path)
+        self.capabilities = Capabilities(
+            ids=True, logprobs=True, processed=True, adapters=True, weights=True, images=self._reader is not None
+        )
         self.version = 0
         self.max_context = models.about.max_context
         self._compiling, self._room = Turns(), _Room()
@@ -85,12 +88,13 @@ class Embedded:
             for i in range(ask.n):
                 seed = None if sampling.seed is None else sampling.seed + i
                 grammar = grammars[i] if grammars else None
-                generation = self._models.generate(version, prompt.ids, replace(sampling, seed=seed), grammar)
+                generation = self._models.generate(version, prompt.ids, replace(sampling, seed=seed), grammar, prompt.images)
                 stack.callback(generation.cancel)
                 reading = Reading(self._tokenizer, ask, prompt.thinking, prompt.ids if ask.prompts else ())
                 fields = {name: value for name, value in ask.engine_fields.items() if name != "response_format"}
                 reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, fields)
                 sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
+                sampled.images = [image.placed for image in prompt.images] or None
                 replies.append(EmbeddedReply(generation, reading, prompt, sampled, about.eos_ids))
         except EngineFailure as failure:
             raise Refusal(500, str(failure)) from failure
@@ -155,7 +159,7 @@ class Embedded:
         if ask.prompts:
             return await plain_beside(self._tokenizer, ask, self._lines)
         check_known(ask.template_settings, self._switches)
-        return await render_beside(self._tokenizer, ask, self._lines, self._recipe.serve.splice)
+        return await render_beside(self._tokenizer, ask, self._lines, self._recipe.serve.splice, self._reader)
 
     def _sampling(self, ask: Ask, prompt: int) -> Sampling:
         serve, longest = self._recipe.serve, self.max_context

@@ -15,6 +15,7 @@ import msgspec
 from clawctl.engines import CannotFollow, EngineFailure, Swap
 from clawctl.errors import ClawError
 from clawctl.serve.canary import CanaryFailure
+from clawctl.vision.reader import SentImage
 
 _LENGTH = 4  # bytes, big-endian
 
@@ -64,6 +65,7 @@ class Generate(_Frame):
     prompt_ids: list[int]
     sampling: Sampling
     grammar: int | None
+    images: list[SentImage] = []  # msgspec copies it
 
 
 class Cancel(_Frame):
@@ -148,6 +150,7 @@ class TokenPiece(_Frame):
     ended: bool
     error: str | None
     unfollowable: bool  # the error is the grammar's
+    unreadable: bool = False  # the error is an image's, and for the client
 
 
 class Step(_Frame):

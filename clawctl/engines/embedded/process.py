@@ -48,6 +48,8 @@ from clawctl.engines.event_loop import OnLoop
 from clawctl.errors import ClawError
 from clawctl.run.allowed import Allowed
 from clawctl.run.directory import RunDir
+from clawctl.serve.dialects import Refusal
+from clawctl.vision.reader import SentImage
 
 _log = logging.getLogger("clawctl.serve")
 _CALL_S = 900.0  # a large model may take so long to load
@@ -60,7 +62,7 @@ class ChildGeneration(Protocol):
     begun: int | None  # the version that it began with, once something was sampled
 
     def __aiter__(self) -> AsyncIterator[list[Token]]:
-        """New tokens, at least one at a time, up to and including the end token. Raises EngineFailure."""
+        """New tokens, at least one at a time, up to and including the end token. Raises EngineFailure, and Refusal for an image."""
         ...
 
     def cancel(self) -> None:
@@ -90,7 +92,14 @@ class Models(Protocol):
         """Why the model cannot continue, or None while it lives."""
         ...
 
-    def generate(self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None) -> ChildGeneration:
+    def generate(
+        self,
+        model: int | None,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        grammar: int | None = None,
+        images: Sequence[SentImage] = (),
+    ) -> ChildGeneration:
         """Begin to sample; `grammar` then belongs to the answer. Raises EngineFailure."""
         ...
 
@@ -174,12 +183,19 @@ class ModelProcess:
 
     # ---- requests ---------------------------------------------------------------------------------------------------------------
 
-    def generate(self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None) -> "_Request":
+    def generate(
+        self,
+        model: int | None,
+        prompt_ids: list[int],
+        sampling: Sampling,
+        grammar: int | None = None,
+        images: Sequence[SentImage] = (),
+    ) -> "_Request":
         if (problem := self.failure(model)) is not None:
             raise EngineFailure(problem)
         request = _Request(self, next(self._numbers), None if grammar is None else self.about.vocabulary)
         self._running[request.number] = request
-        self._send(Generate(request.number, model, prompt_ids, sampling, grammar))
+        self._send(Generate(request.number, model, prompt_ids, sampling, grammar, list(images)))
         return request
 
     def cancel(self, number: int) -> None:
@@ -304,7 +320,7 @@ class _Request:
         self._tokens = list[Token]()
         self._which, self._sets = list[int](), list[bytes]()
         self._ended = False
-        self._error: EngineFailure | None = None
+        self._error: EngineFailure | Refusal | None = None
         self._news = asyncio.Event()
 
     def take(self, piece: TokenPiece) -> None:
@@ -313,14 +329,16 @@ class _Request:
         self._tokens += piece.tokens
         self._which += piece.which
         self._sets += piece.sets
-        if piece.ended:
+        if piece.unreadable:
+            self._end(Refusal(400, piece.error or "", "messages"))
+        elif piece.ended:
             self._end(None if piece.error is None else (CannotFollow if piece.unfollowable else EngineFailure)(piece.error))
         self._news.set()
 
     def fail(self, problem: str) -> None:
         self._end(EngineFailure(problem))
 
-    def _end(self, error: EngineFailure | None) -> None:
+    def _end(self, error: EngineFailure | Refusal | None) -> None:
         self._ended, self._error = True, error
         self._process.forget(self.number)
         self._news.set()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from clawctl.config import Recipe
@@ -16,6 +15,8 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import check_policy, read_policy
 from clawctl.serve.canary import EXACT, ROUNDED
+from clawctl.vision.reader import ImageReader
+from clawctl.vision.tower import inputs_of, model_class
 
 _LOADING = threading.Lock()  # transformers changes its own module while it loads: two loads at a time leave weights tied wrong
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
@@ -42,15 +43,16 @@ def load_model(run: RunDir, recipe: Recipe, version: int) -> Any:
 
 def _read(path: str, recipe: Recipe) -> Any:
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = model_class(path).from_pretrained(
             path, dtype=_DTYPES[recipe.model.dtype], attn_implementation="sdpa", trust_remote_code=False
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ClawError(f"the model in {path} cannot be loaded: {first}", "choose another one with --model", 2) from error
     if torch.cuda.is_available():
-        model.to("cuda")  # type: ignore[arg-type]
-    return model.eval()
+        model.to("cuda")
+    ready: Any = model.eval()
+    return ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,16 @@ class StagedWeights:
         tokens = torch.tensor([list(ids)], device=self.model.device)
         wanted = len(ids) - first
         output = self.model(input_ids=tokens, use_cache=False, logits_to_keep=wanted + 1)
-        logits = output.logits[0, -wanted - 1 : -1].float()  # [t] belongs to token first + t
-        chosen = logits.log_softmax(-1).gather(-1, tokens[0, first:, None])
-        return [float(value) for value in chosen[:, 0]]
+        return _chosen(output.logits[0, -wanted - 1 :], tokens[0, first:])
+
+    @torch.no_grad()
+    def score_image(self, reader: ImageReader, ids: Sequence[int], start: int, content: bytes) -> list[float]:
+        """Logprobs of `ids[1:]`, of a prompt with an image from `start` on. Raises UnreadableImage."""
+        inputs = inputs_of(self.model, reader, ids, [(start, reader.picture(content))])
+        return _chosen(self.model(**inputs, use_cache=False).logits[0], inputs["input_ids"][0, 1:])
+
+
+def _chosen(logits: torch.Tensor, tokens: torch.Tensor) -> list[float]:
+    """The logprobs of tokens, each by the logits before it; the last logits belong to no token."""
+    chosen = logits[:-1].float().log_softmax(-1).gather(-1, tokens[:, None])
+    return [float(value) for value in chosen[:, 0]]

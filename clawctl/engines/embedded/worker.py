@@ -48,12 +48,14 @@ from clawctl.engines.embedded.frames import (
     to_process,
 )
 from clawctl.engines.embedded.grammars import Grammar, Grammars
+from clawctl.engines.embedded.sight import SeenPrompt
 from clawctl.errors import ClawError
 from clawctl.process import log_to
 from clawctl.run.directory import RunDir
 from clawctl.run.mounts import run_folder
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.prompt import load_tokenizer
+from clawctl.vision.reader import UnreadableImage
 
 _log = logging.getLogger("clawctl.serve")
 _WATCH_S = 1.0
@@ -67,6 +69,7 @@ class Worker:
         self._run, self._recipe, self._send = RunDir(run_folder(start.run)), Recipe.model_validate_json(start.recipe), send
         self._models: dict[int | None, Decoder] = {}  # the live one under None, pinned versions
         self._running: dict[int, Running] = {}
+        self._looking: dict[int, asyncio.Task[None]] = {}  # requests whose images are being decoded
         self._grammars: Grammars | None = None
         self._opening = threading.Lock()
         self._opened: dict[int, Grammar] = {}
@@ -96,11 +99,15 @@ class Worker:
 
     def take(self, message: ToProcess) -> None:
         match message:
+            case Generate() if message.images:
+                self._looking[message.number] = asyncio.get_running_loop().create_task(self._look(message))
             case Generate():
                 self._generate(message)
             case Cancel():
                 if (running := self._running.pop(message.number, None)) is not None:
                     running.cancel()
+                if (looking := self._looking.pop(message.number, None)) is not None:
+                    looking.cancel()
             case Discard():
                 if (grammar := self._opened.pop(message.number, None)) is not None:
                     grammar.close()
@@ -111,16 +118,30 @@ class Worker:
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)
 
-    def _generate(self, asked: Generate) -> None:
+    async def _look(self, asked: Generate) -> None:
+        """Decode the images of a request in a thread, then begin it."""
+        try:
+            seen = await asyncio.to_thread(self._model(asked.model).look, asked.prompt_ids, asked.images)
+            self._generate(asked, seen)
+        except UnreadableImage as error:
+            self._add(asked.number, TokenPiece(asked.number, 0, [], [], [], True, str(error), False, True))
+        except EngineFailure as failure:
+            self._fail(asked.number, failure)
+        self._looking.pop(asked.number, None)
+
+    def _generate(self, asked: Generate, seen: SeenPrompt | None = None) -> None:
         model = self._models.get(asked.model)
         grammar = None if asked.grammar is None else self._opened.get(asked.grammar)
         try:
             if model is None:
                 raise EngineFailure("the engine has stopped")
             take = partial(self._add, asked.number)
-            self._running[asked.number] = model.generate(asked.prompt_ids, asked.sampling, take, asked.number, grammar)
+            self._running[asked.number] = model.generate(asked.prompt_ids, asked.sampling, take, asked.number, grammar, seen)
         except EngineFailure as failure:
-            self._add(asked.number, TokenPiece(asked.number, 0, [], [], [], True, str(failure), False))
+            self._fail(asked.number, failure)
+
+    def _fail(self, number: int, failure: EngineFailure) -> None:
+        self._add(number, TokenPiece(number, 0, [], [], [], True, str(failure), False))
 
     def _add(self, number: int, piece: TokenPiece) -> None:
         """Send the piece with the others of its step."""

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.toolcall.tools import name_and_arguments
@@ -43,7 +44,8 @@ class StepRefused(Exception):
 
 class OpenEnv:
     """`url`: a server that runs; or `command`: what starts one, in `folder`, with {port} for its port. `reward`: the sum of the
-    rewards of all steps, or the last one. `instruction`: what the model is told first."""
+    rewards of all steps, or the last one. `instruction`: what the model is told first. `variables`: names of environment variables,
+    with commas, that the command is given beside the usual ones."""
 
     metrics = ("reward", "solved")
     worst = 0.0
@@ -57,6 +59,7 @@ class OpenEnv:
         reward: Literal["sum", "last"] = "sum",
         max_turns: int = 20,
         episode_s: float = EPISODE_S,
+        variables: str = "",
     ) -> None:
         if find_spec("websockets") is None:
             raise ClawError("the package websockets is not installed", "run `pip install 'clawctl[environments]'`", 2)
@@ -67,7 +70,7 @@ class OpenEnv:
         if reward not in ("sum", "last"):
             raise ClawError(f"the option reward is {reward!r}", "use sum or last", 2)
         self.episode_s, self._max_turns, self._reward, self._instruction = float(episode_s), max_turns, reward, instruction
-        self._url = (url or _start(str(command), Path(folder).expanduser())).rstrip("/")
+        self._url = (url or _start(str(command), Path(folder).expanduser(), names_in(variables))).rstrip("/")
         schema = _schema(self._url)
         self._action = {name: value for name, value in dict(schema["action"]).items() if name != "title"}
         self._has_tools = {"tool_name", "arguments"} <= set(self._action.get("properties", {}))  # an environment of MCP tools
@@ -219,14 +222,16 @@ def _schema(url: str) -> dict[str, Any]:
     return dict(found)
 
 
-def _start(command: str, folder: Path) -> str:
+def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
     """Start a server, which ends with this process. Returns its address. Raises ClawError (exit code 2)."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [word.replace("{port}", str(port)) for word in shlex.split(command)]
     with tempfile.TemporaryFile() as said:
         try:
-            server = subprocess.Popen(words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+            server = subprocess.Popen(
+                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment_of_program(named=variables)
+            )
         except OSError as error:
             cure = "give a program and its arguments, with {port}"
             raise ClawError(f"the option command cannot be run: {error}", cure, 2) from error

@@ -5,7 +5,6 @@ Its agents call the model at the episode's address, through verifiers' own inter
 
 import asyncio
 import atexit
-import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from concurrent.futures import TimeoutError as WaitedTooLong
 from pathlib import Path
 from typing import Any
 
+from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.adapters.processes import AnsweringProcess, ProcessEnded
 from clawctl.environments.splits import rows_of
@@ -30,6 +30,7 @@ _USED_UP = (("episode_over", "time"), ("context_length_exceeded", "context"))  #
 class Verifiers:
     """`taskset`: the id of an installed taskset, or the path of one. `python`: the interpreter that has verifiers installed.
 
+    `variables`: names of environment variables, with commas, that its process is given beside the usual ones.
     `harness` and `runtime` are verifiers' own: an agent that runs commands needs the runtime docker, podman or apptainer. All other
     options are those of the taskset."""
 
@@ -43,6 +44,7 @@ class Verifiers:
         runtime: str = "subprocess",
         max_turns: int = 20,
         episode_s: float = EPISODE_S,
+        variables: str = "",
         **options: Any,
     ) -> None:
         self.episode_s, self._max_turns, self._taskset = float(episode_s), max_turns, taskset
@@ -50,7 +52,7 @@ class Verifiers:
         interpreter = shutil.which(str(Path(python).expanduser()))
         if interpreter is None:
             raise ClawError(f"the option python names {python}, which is no program", "give the path of an interpreter", 2)
-        self._process = AnsweringProcess(interpreter, _PROGRAM, settings, _variables(interpreter))
+        self._process = AnsweringProcess(interpreter, _PROGRAM, settings, _variables(interpreter, variables))
         atexit.register(self._process.close)
         told = self._wait(self._process.first, python)
         if "problem" in told:
@@ -120,8 +122,7 @@ def _cannot_load(taskset: str, python: str, told: Mapping[str, Any]) -> ClawErro
     return ClawError(f"the taskset {taskset} cannot be loaded: {problem}", f"install it for {python}, or give its path", 2)
 
 
-def _variables(interpreter: str) -> dict[str, str]:
-    """Of the process: ours without keys, and with the programs beside its interpreter first (verifiers calls uv)."""
-    kept = {name: value for name, value in os.environ.items() if not name.endswith(("_KEY", "_TOKEN", "_SECRET"))}
-    kept.pop("PYTHONPATH", None)
-    return {**kept, "PATH": f"{Path(interpreter).parent}:{kept.get('PATH', '')}", "PRIME_DISABLE_VERSION_CHECK": "1"}
+def _variables(interpreter: str, named: str) -> dict[str, str]:
+    """Of the process: few of ours, and the programs beside its interpreter first (verifiers calls uv)."""
+    found = environment_of_program({"PRIME_DISABLE_VERSION_CHECK": "1"}, names_in(named))
+    return {**found, "PATH": f"{Path(interpreter).parent}:{found.get('PATH', '')}"}

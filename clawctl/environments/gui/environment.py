@@ -9,7 +9,7 @@ from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.gui.actions import SYSTEM, SYSTEM_PIXELS, TOOLS, Action, action_in, action_of
 from clawctl.environments.gui.browser import find_chromium
 from clawctl.environments.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
-from clawctl.environments.gui.page import LOAD_S, Page, Site, open_page
+from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, Site, open_page
 from clawctl.environments.gui.sites import FAMILIES, DrawnSite, SiteTask, draw_site
 from clawctl.environments.toolcall.tools import name_and_arguments
 from clawctl.environments.verdicts import Graded, nothing
@@ -76,7 +76,7 @@ class Gui:
         site: Site = DrawnSite(task.spec) if isinstance(task.spec, SiteTask) else MiniWobSite(task.spec)
         async with open_page(self._chromium, site, self.size, self.load_s) as page, new_client(endpoint) as client:
             asked, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
-            reply, score, ending = "", None, "turns"
+            reply, score, ending, log = "", None, "turns", None
             for turn in range(self.max_turns):
                 try:
                     message = await complete(endpoint, messages, client, **asked)
@@ -86,15 +86,19 @@ class Gui:
                     ending = _USED_UP[refused.code]
                     break
                 action, reply = _chosen(message)
-                problem = _UNKNOWN if action is None else "" if action.name == "done" else await page.act(action)
-                score = await page.verdict()
-                if score is not None or (action is not None and action.name == "done"):
-                    ending = "done"
+                try:
+                    problem = _UNKNOWN if action is None else "" if action.name == "done" else await page.act(action)
+                    score = await page.verdict()
+                    if score is not None or (action is not None and action.name == "done"):
+                        ending = "done"
+                        break
+                    messages += await self._next(page, message, problem)
+                except PageCrashed as crashed:
+                    score, ending, log = None, "crashed", str(crashed)
                     break
-                messages += await self._next(page, message, problem)
             instruction = page.instruction
         score = score or 0.0
-        return Outcome(score, {"solved": score == 1}, ending=ending, example={"prompt": instruction, "reply": reply})
+        return Outcome(score, {"solved": score == 1}, ending=ending, log=log, example={"prompt": instruction, "reply": reply})
 
     async def _first(self, page: Page) -> list[dict[str, Any]]:
         system = SYSTEM + (SYSTEM_PIXELS if self.screenshots else "")

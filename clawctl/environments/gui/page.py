@@ -37,7 +37,12 @@ _FRAMES = """() => new Promise((done) => {
   setTimeout(done, 500);
 })"""
 
+_STILL_ALIVE_S = 20.0  # for another page of a browser to answer
 T = TypeVar("T")
+
+
+class PageCrashed(Exception):
+    """What the agent did ended the page, or the browser. The policy ended this episode: it could learn to do it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,9 @@ class Page:
     _names: list[str] = field(default_factory=list)
     _first: int = 0  # line that the agent sees first
     _loaded: asyncio.Event = field(default_factory=asyncio.Event)
+    _is_acting: bool = False
+    _has_acted: bool = False
+    _has_crashed: bool = False  # this page alone: the browser goes on
 
     async def look(self) -> str:
         """The page as text, with the number of each element that can be used."""
@@ -121,8 +129,11 @@ class Page:
         return await self._whole(self.site.verdict(self._page))
 
     async def act(self, action: Action) -> str:
-        """Do it. Returns what went wrong, for the agent, or "". Raises EpisodeFailed if the page or Chromium fails."""
-        return await self._whole(self._act(action))
+        """Do it. Returns what went wrong, for the agent, or "". Raises PageCrashed if this ends the page or Chromium."""
+        self._is_acting = self._has_acted = True
+        problem = await self._whole(self._act(action))
+        self._is_acting = False
+        return problem
 
     async def _act(self, action: Action) -> str:
         place: dict[str, Any] = {}
@@ -180,16 +191,34 @@ class Page:
         await self._page.wait_for_load_state("domcontentloaded", timeout=1000 * LOAD_S)
 
     async def _whole(self, call: Awaitable[T]) -> T:
+        """What a call returns. Raises PageCrashed if the agent's actions are the reason that it fails, else EpisodeFailed."""
         try:
             async with asyncio.timeout(_STEP_S):
                 return await call
         except TimeoutError as error:
-            problem = f"the page {self.site.start} did not respond within {_STEP_S:.0f} s; play fewer episodes at a time"
-            raise EpisodeFailed("environment", problem) from error
+            problem = f"the page {self.site.start} did not respond within {_STEP_S:.0f} s"
+            if self._has_acted and await self._others_answer():
+                raise PageCrashed(f"{problem}, and other pages do") from error
+            raise EpisodeFailed("environment", f"{problem}; play fewer episodes at a time") from error
         except EpisodeFailed:
             raise
         except Exception as error:
+            await asyncio.sleep(0.1)  # for the browser to report which page it was
+            if self._is_acting or (self._has_acted and self._has_crashed):
+                raise PageCrashed(f"Chromium or the page ended: {short(error)}") from error
             raise EpisodeFailed("sandbox", f"Chromium or the page ended: {short(error)}. The episode is played again") from error
+
+    async def _others_answer(self) -> bool:
+        """Whether another page of the browser works, so that only this one is frozen."""
+        try:
+            async with asyncio.timeout(_STILL_ALIVE_S):
+                context = await self._page.context.browser.new_context()
+                try:
+                    return bool(await (await context.new_page()).evaluate("1 + 1") == 2)
+                finally:
+                    await context.close()
+        except Exception:  # noqa: BLE001 - whatever it is, the browser does not work
+            return False
 
 
 @asynccontextmanager
@@ -229,4 +258,5 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
             raise EpisodeFailed("environment", f"{problem}; {cure}") from error
         opened = Page(site, instruction, page)
         page.on("domcontentloaded", lambda _: opened._loaded.set())
+        page.on("crash", lambda _: setattr(opened, "_has_crashed", True))
         yield opened

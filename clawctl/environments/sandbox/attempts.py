@@ -20,9 +20,23 @@ def files(known: dict[str, Any]) -> bool:
     for root in roots:
         with contextlib.suppress(OSError), open(root + known["file"]) as file:
             return str(known["marker"]) in file.read()
-    for place in ("/home", "/root", "/work", "/srv", "/var", "/mnt", "/etc/shadow", "/etc/machine-id", "/run", "/sys/fs/cgroup"):
+    for place in (
+        "/",
+        "/home",
+        "/root",
+        "/work",
+        "/srv",
+        "/var",
+        "/mnt",
+        "/etc/shadow",
+        "/etc/machine-id",
+        "/run",
+        "/old_root",
+        "/host",
+    ):
         with contextlib.suppress(OSError):
-            if set(os.listdir(place)) - {"agent", "model.sock", ".pyenv"}:
+            found = os.stat(place)
+            if [found.st_dev, found.st_ino] in known["host"]:
                 return True
     with contextlib.suppress(OSError):
         os.mknod("/tmp/disk", 0o60666, os.makedev(254, 0))
@@ -122,6 +136,17 @@ def proc(known: dict[str, Any]) -> bool:
     ):
         with contextlib.suppress(OSError), open(f"/proc/{name}", "r+b", buffering=0):
             return True
+    for folder, _, files in os.walk("/sys"):
+        for name in set(files) & {
+            "cgroup.procs",
+            "memory.max",
+            "memory.limit_in_bytes",
+            "pids.max",
+            "release_agent",
+            "uevent_helper",
+        }:
+            with contextlib.suppress(OSError), open(f"{folder}/{name}", "r+b", buffering=0):
+                return True
     return False
 
 

@@ -1,23 +1,30 @@
-"""The command line of bubblewrap: what a sandbox sees, and as whom it runs."""
+"""bubblewrap: its command line says what a sandbox sees, and as whom it runs. As root, each sandbox has a user of its own."""
 
+import asyncio
+import json
 import os
+import resource
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+from clawctl.environments.sandbox.cgroups import ControlGroup, make_group
+from clawctl.environments.sandbox.plan import HOME, INSIDE, INSIDE_TEXT, TOOLS, SandboxFailed, SandboxPlan, Started, mode_of
 from clawctl.environments.sandbox.seccomp import refused_calls
 from clawctl.errors import ClawError
 
-HOME = "/home/agent"
-TOOLS = "/opt/clawctl"  # what the graded code cannot change: our programs, and packages that tests need
-_ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "localtime")
+_START_S = 30.0
+ROOTS = tuple(Path("/") / name for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"))  # beside /usr
+ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "localtime")
 _NAMES = ("127.0.0.1 localhost sandbox\n::1 localhost\n", "passwd: files\ngroup: files\nhosts: files dns\n")
 _CAN_MOUNT, _USERS, _FIRST_USER = 21, 4336, 61184  # CAP_SYS_ADMIN; systemd's range of users without an account
 _number = count(os.getpid() * 16)
+CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")  # of process 1, where it is root
 
 
 @dataclass(slots=True)
@@ -26,7 +33,6 @@ class Room:
 
     arguments: list[str]
     user: int | None  # of the commands, where process 1 is root; None: one user for all
-    folders: list[str]  # the writable ones
     descriptors: list[int] = field(default_factory=list)
     made: set[Path] = field(default_factory=lambda: {Path("/")})
 
@@ -63,22 +69,11 @@ def find_bubblewrap() -> str:
     return found
 
 
-def make_room(
-    folder: str,
-    disk: int,
-    network: bool,
-    fixed: Mapping[str, bytes],
-    packages: tuple[str, ...],
-    socket: Path | None = None,
-    folders: tuple[str, ...] = (),
-    see: tuple[str, ...] = (),
-) -> Room:
-    """A room whose `folder` can be written, with `disk` bytes for everything written, and `fixed` files that nobody can change.
-
-    `packages` are Python packages of this interpreter that the sandbox can import. Raises ClawError (exit code 2).
-    """
-    user = _FIRST_USER + next(_number) % _USERS if _is_real_root() else None
-    room = Room([find_bubblewrap()], user, [folder, "/tmp", HOME, "/dev/shm", "/logs/verifier", *folders])
+def make_room(plan: SandboxPlan) -> Room:
+    """The room of a plan. Raises ClawError (exit code 2)."""
+    user = new_user() if _is_real_root() else None
+    room = Room([find_bubblewrap()], user)
+    network = plan.limits.network
     add = room.arguments.extend
     add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"])
     add(["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv"])
@@ -86,24 +81,23 @@ def make_room(
         add(["--unshare-user", "--uid", "1000", "--gid", "1000"])
     else:  # process 1 stays root, out of reach of the commands' user; it may change users, and read and end what is theirs
         add(["--cap-drop", "ALL"])
-        for name in ("SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE"):
+        for name in CAPABILITIES:
             add(["--cap-add", f"CAP_{name}"])
     if not network:
         add(["--unshare-net"])
     _add_system(room, network)
-    for name in packages:
-        package = _package(name)
+    for name in plan.packages:
+        package = package_place(name)
         room.add("--ro-bind", str(package), f"{TOOLS}/site/{package.name}")
-    for place, part in zip(room.folders, (2, 4, 8, 16, 32, *(32 for _ in folders)), strict=True):
-        room.add("--tmpfs", place, mode="1777" if place in ("/tmp", "/dev/shm") else "0777", size=max(disk // part, 4096))
+    for place, size in plan.writable.items():
+        room.add("--tmpfs", place, mode="1777" if place in ("/tmp", "/dev/shm") else "0777", size=size)
         room.made.add(Path(place))
-    for path in dict.fromkeys((*_python_folders(), *see)):  # after /tmp, where they may be
+    for path in dict.fromkeys((*python_folders(), *plan.see)):  # after /tmp, where they may be
         room.add("--ro-bind", path, path)
-    for path, content in fixed.items():
-        mode = "0111" if content.startswith(b"\x7fELF") else "0555" if content.startswith(b"#!") else "0444"
-        room.add("--ro-bind-data", room.data(content), path, mode=mode)
-    if socket is not None:
-        room.add("--bind", str(socket), "/run/model.sock")
+    for path, content in {**plan.fixed, INSIDE: INSIDE_TEXT}.items():
+        room.add("--ro-bind-data", room.data(content), path, mode=f"{mode_of(content):04o}")
+    if plan.socket is not None:
+        room.add("--bind", str(plan.socket), "/run/model.sock")
     add(["--remount-ro", "/dev", "--remount-ro", "/"])
     refused = refused_calls()
     if refused is None:
@@ -112,15 +106,19 @@ def make_room(
     return room
 
 
+def new_user() -> int:
+    """A user without an account, whom no other sandbox of this process has."""
+    return _FIRST_USER + next(_number) % _USERS
+
+
 def _add_system(room: Room, network: bool) -> None:
     room.arguments.extend(["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"])
-    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-        place = Path("/") / name
+    for place in ROOTS:
         if place.is_symlink():
             room.add("--symlink", os.readlink(place), str(place))
         elif place.is_dir():
             room.add("--ro-bind", str(place), str(place))
-    for name in (*_ETC, *(("resolv.conf",) if network else ())):
+    for name in (*ETC, *(("resolv.conf",) if network else ())):
         room.add("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     number = 1000 if room.user is None else room.user
     accounts = f"root:x:0:0::/:/bin/sh\nagent:x:{number}:{number}::{HOME}:/bin/bash\n"
@@ -146,7 +144,7 @@ def python() -> str:
     return os.path.realpath(sys.executable)
 
 
-def _python_folders() -> list[str]:
+def python_folders() -> list[str]:
     return [path for path in {sys.base_prefix, sys.base_exec_prefix} if path != "/usr" and not path.startswith("/usr/")]
 
 
@@ -154,9 +152,118 @@ def search_path() -> str:
     return ":".join([f"{TOOLS}/bin", str(Path(python()).parent), "/usr/local/bin", "/usr/bin", "/bin"])
 
 
-def _package(name: str) -> Path:
+def package_place(name: str) -> Path:
     found = find_spec(name)
     if found is None or found.origin is None:
         raise ClawError(f"the verdict of this environment needs the Python package {name}", f"run `pip install {name}`", 2)
     origin = Path(found.origin)
     return origin.parent if origin.name == "__init__.py" else origin
+
+
+class Bubblewrap:
+    """The system's programs, read-only, and folders in memory."""
+
+    name = "bubblewrap"
+    has_own_files = True
+    is_confined = True
+
+    def prepare(self) -> None:
+        find_bubblewrap()
+
+    def python(self) -> str:
+        return python()
+
+    def test_options(self) -> tuple[str, ...]:
+        return ("-I", "-S")
+
+    def search_path(self) -> str:
+        return search_path()
+
+    def variables(self) -> Mapping[str, str]:
+        return {}
+
+    @asynccontextmanager
+    async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
+        room, limits = make_room(plan), plan.limits
+        group = make_group(limits.memory, limits.processes + 2)
+        try:
+            process = await _start(room, plan, group)
+            try:
+                yield Started(process)
+            finally:
+                await asyncio.shield(end(process))
+        finally:
+            room.close()
+            if group is not None:
+                group.remove()
+
+    def raise_if_refused(self, said: str) -> None:
+        if said.startswith("bwrap:"):
+            cure = (
+                "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0); "
+                "run a container with --security-opt seccomp=unconfined --cap-add SYS_ADMIN; or use another kind of sandbox"
+            )
+            raise ClawError(f"bubblewrap cannot make a sandbox here: {said}", cure)
+
+
+async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> asyncio.subprocess.Process:
+    """Start process 1 under its limits. It waits for them before its first instruction."""
+    told, tells = os.pipe()
+    waits, goes = os.pipe()
+    arguments = [*room.arguments, "--info-fd", str(tells), "--block-fd", str(waits), "--"]
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *arguments, python(), "-I", "-S", INSIDE, plan.settings(room.user),
+            stdin=-1, stdout=-1, stderr=-1, pass_fds=(tells, waits, *room.descriptors), start_new_session=True, env={},
+        )  # fmt: skip
+        os.close(tells)
+        tells = -1
+        try:
+            async with asyncio.timeout(_START_S):
+                pid = await asyncio.to_thread(_child, told)
+            if pid is not None:
+                _limit(pid, plan, group)
+            with suppress(BrokenPipeError):
+                os.write(goes, b"1")
+        except BaseException:
+            await asyncio.shield(end(process))
+            raise
+        return process
+    finally:
+        for descriptor in (told, tells, waits, goes):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+def _child(told: int) -> int | None:
+    """The number of process 1, as the host counts. None: bubblewrap ended first."""
+    text = b""
+    while part := os.read(told, 4096):
+        text += part
+        if b"}" in text:
+            return int(json.loads(text)["child-pid"])
+    return None
+
+
+def _limit(pid: int, plan: SandboxPlan, group: ControlGroup | None) -> None:
+    most = plan.rlimits()
+    if group is None:  # where nothing better is to be had
+        most["data" if plan.limits.reserves_memory else "as"] = plan.limits.memory
+    try:
+        for what, value in most.items():
+            resource.prlimit(pid, getattr(resource, f"RLIMIT_{what.upper()}"), (value, value))
+        if group is not None:
+            group.take(pid)
+    except (OSError, ValueError) as error:
+        raise SandboxFailed(f"the limits of the sandbox cannot be set: {error}") from error
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """End bubblewrap, and with it process 1 and everything in the sandbox."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+    await process.wait()
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()

@@ -10,6 +10,7 @@ import ctypes
 import io
 import json
 import os
+import resource
 import selectors
 import signal
 import stat
@@ -22,6 +23,7 @@ from typing import Any
 
 Answer = tuple[dict[str, Any], bytes]
 PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
 TICK_S = 0.1
 LEFT_OUTPUT_S = 0.05  # for what a command that has ended has just written
 
@@ -35,12 +37,15 @@ class RoomSettings:
 
 
 def main() -> None:
-    if os.getpid() != 1:
-        sys.exit("not process 1")  # `kill(-1)` below would end the processes of the whole machine
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # where all have one user, its memory is out of the others' reach
     given = json.loads(sys.argv[1])
+    if given["confined"] != (os.getpid() == 1):
+        sys.exit("process 1 of no sandbox")  # `kill(-1)` below would end the processes of the whole machine
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # where all have one user, its memory is out of the others' reach
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # without a namespace, orphans become children of this process
+    for name, value in given["rlimits"].items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
     settings = RoomSettings(given)
-    signal.signal(signal.SIGALRM, lambda *_: os._exit(124))
+    signal.signal(signal.SIGALRM, lambda *_: leave(124))
     signal.setitimer(signal.ITIMER_REAL, given["seconds"])
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
@@ -74,7 +79,7 @@ def read_exactly(source: int, size: int) -> bytes:
     while size:
         part = os.read(source, min(size, 1 << 20))
         if not part:
-            os._exit(0)  # clawctl is gone, or has closed the sandbox
+            leave(0)  # clawctl is gone, or has closed the sandbox
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -92,7 +97,14 @@ def write_frame(answers: int, header: dict[str, Any], data: bytes = b"") -> None
         try:
             left = left[os.write(answers, left) :]
         except BrokenPipeError:
-            os._exit(0)
+            leave(0)
+
+
+def leave(code: int) -> None:
+    """End. The kernel then ends the others, if this is process 1 of a namespace."""
+    if os.getpid() != 1:
+        kill_all()
+    os._exit(code)
 
 
 # Commands
@@ -206,7 +218,20 @@ class BothEnds:
 
 
 def processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    """All but this one: of the namespace, or else those that descend from this process."""
+    found = [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    return found if os.getpid() == 1 else descendants(found)
+
+
+def descendants(among: list[int]) -> list[int]:
+    parents = {}
+    for pid in among:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+            parents[pid] = int(file.read().rpartition(b")")[2].split()[1])
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sorted(ours - {os.getpid()})
 
 
 def watch(settings: RoomSettings) -> str | None:
@@ -235,9 +260,19 @@ def watch(settings: RoomSettings) -> str | None:
 def kill_all() -> None:
     for _ in range(2):  # one signal reaches all at once: a fork in progress fails
         try:
-            os.kill(-1, signal.SIGKILL)
+            kill_others()
         except ProcessLookupError:
             return
+
+
+def kill_others() -> None:
+    if os.getpid() == 1:
+        os.kill(-1, signal.SIGKILL)
+        return
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # what is stopped does not fork meanwhile
+        for pid in processes():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
 
 
 def reap(running: int | None) -> None:
@@ -256,7 +291,7 @@ def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> An
     """End every process but this one. Raises OSError if some are left."""
     for _ in range(500):
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+            kill_others()
         reap(None)
         if not processes():
             return {"left": 0}, b""

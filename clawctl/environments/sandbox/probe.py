@@ -8,35 +8,42 @@ import socket
 import sys
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
-from clawctl.environments.sandbox.bubblewrap import python
+from clawctl.environments.sandbox import Limits, Sandbox, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.errors import ClawError
 
 ATTEMPTS = ("files", "network", "processes", "memory", "disk", "proc", "signals", "outlive", "keys", "calls")
 _LIMITS = Limits(seconds=60, memory=192 << 20, disk=16 << 20, files=2000, processes=24)
 _INSIDE = Path(__file__).parent / "attempts.py"
-_tries = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[dict[str, bool]]]()
-_found: dict[str, bool] = {}  # once it is known
+_PLACES = ("/", "/home", "/root", "/var", "/srv", "/mnt", "/run", "/etc/shadow", "/etc/machine-id", "/var/run/docker.sock")
+_tries = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[dict[str, bool]]]]()
+_found: dict[str, dict[str, bool]] = {}  # by kind, once it is known
 
 
-async def ensure_tight() -> None:
-    """Try to break out, once in a process. Raises ClawError if anything succeeds."""
-    if not _found:
-        loop = asyncio.get_running_loop()  # episodes that begin at the same time wait for one try
-        if loop not in _tries or _tries[loop].done():
-            _tries[loop] = loop.create_task(break_out())
-        _found.update(await asyncio.shield(_tries[loop]))
-    escaped = [name for name, got_out in _found.items() if got_out]
+async def ensure_tight(limits: Limits | None = None) -> None:
+    """Prepare this kind of sandbox, and try to break out, once in a process. Raises ClawError if anything succeeds."""
+    kind = kind_of(limits or Limits())
+    await asyncio.to_thread(kind.prepare)
+    if not kind.is_confined:
+        return
+    if kind.name not in _found:
+        tries = _tries.setdefault(asyncio.get_running_loop(), {})  # episodes that begin at the same time wait for one try
+        if kind.name not in tries or tries[kind.name].done():
+            tries[kind.name] = asyncio.create_task(break_out(kind))
+        _found[kind.name] = await asyncio.shield(tries[kind.name])
+    escaped = [name for name, got_out in _found[kind.name].items() if got_out]
     if escaped:
         cure = "run clawctl as an ordinary user on Linux 5.14 or newer, or as root where control groups can be made"
-        raise ClawError(f"the sandbox does not hold on this machine: {', '.join(escaped)}", cure)
+        raise ClawError(f"the sandbox of {kind.name} does not hold on this machine: {', '.join(escaped)}", cure)
 
 
-async def break_out() -> dict[str, bool]:
+async def break_out(kind: SandboxKind | None = None) -> dict[str, bool]:
     """Whether each attempt succeeded. Takes about two seconds."""
+    if kind is not None and not kind.is_confined:
+        raise ValueError(f"the attempts end all processes that they can reach, and {kind.name} confines nothing")
     marker = f"clawctl-{secrets.token_hex(8)}"
     os.environ[marker] = "1"
     victim = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", "import time; time.sleep(60)", marker)
@@ -53,9 +60,9 @@ async def break_out() -> dict[str, bool]:
             with hidden:
                 known = {
                     "file": str(secret), "port": server.getsockname()[1], "marker": marker, "victim": victim.pid,
-                    "memory": _LIMITS.memory, "disk": _LIMITS.disk, "processes": _LIMITS.processes,
+                    "memory": _LIMITS.memory, "disk": _LIMITS.disk, "processes": _LIMITS.processes, "host": _identities(),
                 }  # fmt: skip
-                async with open_sandbox(limits=_LIMITS) as sandbox:
+                async with open_sandbox(limits=replace(_LIMITS, kind=kind)) as sandbox:
                     found = {name: await _attempt(sandbox, name, known) for name in ATTEMPTS if name != "outlive"}
                     await sandbox.run(f"setsid bash -c 'exec -a {marker}-late sleep 60' >/dev/null 2>&1 & setsid sleep 60 &")
                     alive = (await sandbox.run("echo alive")).output == "alive\n"
@@ -72,8 +79,8 @@ async def break_out() -> dict[str, bool]:
 async def _attempt(sandbox: Sandbox, name: str, known: dict[str, object]) -> bool:
     """Whether it got out. That the attempt itself was ended by a limit is what should happen."""
     try:
-        command = [python(), "-I", "-c", _INSIDE.read_text(), name, json.dumps(known)]
-        ran = await sandbox.run(command, timeout=10, environment={"PYTHONUNBUFFERED": "1"})
+        command = [sandbox.kind.python(), "-I", "-c", _INSIDE.read_text(), name, json.dumps(known)]
+        ran = await sandbox.run(command, timeout=30, environment={"PYTHONUNBUFFERED": "1"})
     except SandboxOver:
         return False
     return "ESCAPED" in ran.output
@@ -87,3 +94,13 @@ def _is_running(words: str) -> bool:
                 if words.encode() in (place / "cmdline").read_bytes():
                     return True
     return False
+
+
+def _identities() -> list[list[int]]:
+    """Device and number of folders and files of the host, which nothing in a sandbox has."""
+    found = []
+    for place in (*_PLACES, os.getcwd(), os.path.expanduser("~")):
+        with suppress(OSError):
+            status = os.stat(place)
+            found.append([status.st_dev, status.st_ino])
+    return found

@@ -7,6 +7,7 @@ belong to no network namespace (vsock).
 
 import platform
 import struct
+from typing import Any
 
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _REFUSED = {  # name: its number on x86_64 and on aarch64; None: it does not exist there
@@ -50,3 +51,27 @@ def refused_calls() -> bytes | None:
     code += [(_EQUAL, len(_SOCKETS) - place, 0, family) for place, family in enumerate(_SOCKETS)]
     code += [(_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *line) for line in code)
+
+
+def profile() -> dict[str, Any]:
+    """The same filter as a profile of podman and docker, which know the calls by name. Single conditions say what is refused: the
+    library that reads them cannot say "none of these"."""
+
+    def refused(names: list[str], errno: int, **condition: object) -> dict[str, Any]:
+        args = [{"index": 0, **condition}] if condition else []
+        return {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno, "args": args}
+
+    families = [number for number in range(max(_SOCKETS)) if number not in _SOCKETS]
+    bits = [1 << place for place in range(32) if _NEW_NAMESPACES >> place & 1]
+    machine = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}.get(platform.machine())
+    return {
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "architectures": [machine] if machine else [],
+        "syscalls": [
+            refused(list(_REFUSED), 1),
+            refused(list(_ABSENT), 38),
+            *(refused(["clone"], 1, value=bit, valueTwo=bit, op="SCMP_CMP_MASKED_EQ") for bit in bits),
+            *(refused(["socket"], 1, value=number, op="SCMP_CMP_EQ") for number in families),
+            refused(["socket"], 1, value=max(_SOCKETS), op="SCMP_CMP_GT"),
+        ],
+    }

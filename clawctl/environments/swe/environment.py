@@ -1,14 +1,15 @@
 """`swe`: the agent mends a repository in a sandbox, and tests that it has not seen say whether it succeeded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.agent import OwnAgent, ShellAgent
 from clawctl.environments.harness import make_harness
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
-from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
+from clawctl.environments.sandbox.kinds import read_kind
 from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.splits import rows_of
@@ -27,7 +28,8 @@ class Swe:
     draws tasks. A fifth of the rows is held out.
 
     `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas.
-    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended."""
+    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended.
+    `sandbox`: what the commands run in (`docs/environments.md`)."""
 
     metrics = ("reward", "solved")
     version = "1"
@@ -42,8 +44,9 @@ class Swe:
         harness: str | None = None,
         see: str = "",
         steps: bool = False,
+        sandbox: str | Mapping[str, Any] | None = None,
     ) -> None:
-        find_bubblewrap()
+        self.kind = read_kind(sandbox)
         self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
         self.steps = steps
         place = None if repositories is None else Path(repositories).expanduser()
@@ -58,8 +61,8 @@ class Swe:
         return [Task(task.name, task, split) for task in found]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
-        spec: SweTask = task.spec
-        await ensure_tight()
+        spec = replace(task.spec, limits=replace(task.spec.limits, kind=self.kind))
+        await ensure_tight(spec.limits)
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
         async with self.agent.room(endpoint, _FOLDER, limits, {}) as (sandbox, work):
             await sandbox.put(tar_of(spec.files))
@@ -86,7 +89,7 @@ async def grade(task: SweTask, snapshot: bytes) -> Graded:
     """Both verdicts have to be 1, where there are two. Raises SandboxFailed, and ClawError for a patch that does not fit."""
     tests = {**task.test_files}
     if task.test_patch:
-        after = await patched(task.files, task.test_patch)
+        after = await patched(task.files, task.test_patch, task.limits)
         tests |= {name: text for name, text in after.items() if task.files.get(name) != text}
     tests |= {name: task.files[name] for test in task.tests if (name := test.split("::")[0]) in task.files and name not in tests}
     code = clean(snapshot, task.files, tests)
@@ -96,7 +99,7 @@ async def grade(task: SweTask, snapshot: bytes) -> Graded:
             return found
 
     async def reference() -> bytes | None:
-        return clean(tar_of(await patched(task.files, task.patch)), task.files, tests) if task.patch else None
+        return clean(tar_of(await patched(task.files, task.patch, task.limits)), task.files, tests) if task.patch else None
 
     return await run_pytest(code, task.tests, _FOLDER, task.limits, task.verdict_s, reference)
 
@@ -106,7 +109,7 @@ async def solve(task: SweTask, commands: str | None = None) -> Graded:
     if commands is None:
         if not task.patch:
             raise ClawError(f"the task {task.name} has no solution", "add its patch to the row", 2)
-        return await grade(task, tar_of(await patched(task.files, task.patch)))
+        return await grade(task, tar_of(await patched(task.files, task.patch, task.limits)))
     async with open_sandbox(_FOLDER, replace(task.limits, seconds=task.agent_s)) as sandbox:
         await sandbox.put(tar_of(task.files))
         if commands:

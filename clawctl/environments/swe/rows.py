@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from clawctl.config.environment import environment_of_program
 from clawctl.environments.sandbox import Limits, open_sandbox
 from clawctl.environments.sandbox.tars import files_of, folder_files, tar_of
 from clawctl.environments.splits import read_each
@@ -99,17 +100,17 @@ def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> 
     if not (place / ".git").exists() and not (place / "HEAD").exists():
         return folder_files(place)
     command = ["git", "-C", str(place), "archive", "--format=tar", str(row.get("base_commit", "HEAD"))]
-    done = subprocess.run(command, capture_output=True, check=False)
+    done = subprocess.run(command, capture_output=True, check=False, env=environment_of_program())
     if done.returncode != 0:
         raise ClawError(f"{place} has no commit {row.get('base_commit')}: {done.stderr.decode()[-200:]}", "fetch that commit", 2)
     return files_of(done.stdout)
 
 
-async def patched(files: Mapping[str, bytes], patch: str) -> dict[str, bytes]:
-    """The files after a patch. Raises ClawError if it does not fit."""
+async def patched(files: Mapping[str, bytes], patch: str, limits: Limits) -> dict[str, bytes]:
+    """The files after a patch, which a sandbox applies. Raises ClawError if it does not fit."""
     if not patch.strip():
         return dict(files)
-    async with open_sandbox() as sandbox:
+    async with open_sandbox(limits=limits) as sandbox:
         await sandbox.put(tar_of(files))
         ran = await sandbox.run(["git", "apply", "--whitespace=nowarn", "-"], given=patch.encode())
         if ran.code != 0:

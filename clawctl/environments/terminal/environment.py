@@ -1,19 +1,22 @@
 """`terminal`: the agent works in a shell in a sandbox, and the task's tests say whether it succeeded."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.agent import OwnAgent, ShellAgent
 from clawctl.environments.harness import make_harness
-from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxOver, open_sandbox
-from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
+from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxKind, SandboxOver, kind_of, open_sandbox
+from clawctl.environments.sandbox.containers import Container
+from clawctl.environments.sandbox.kinds import read_kind
 from clawctl.environments.sandbox.probe import ensure_tight
-from clawctl.environments.sandbox.tars import tar_of
+from clawctl.environments.sandbox.tars import files_of, tar_of
 from clawctl.environments.splits import rows_of
 from clawctl.environments.terminal.families import draw_tasks
-from clawctl.environments.terminal.harbor import HarborTask, read_tasks
+from clawctl.environments.terminal.harbor import SHARED, HarborTask, read_tasks
 from clawctl.environments.verdicts import Graded, nothing
 from clawctl.environments.verdicts.test_script import programs, run_script
 from clawctl.errors import ClawError
@@ -24,7 +27,8 @@ class Terminal:
     """`path`: a folder of tasks in Harbor's format; without it, clawctl draws tasks. A fifth of a folder's tasks are held out.
 
     `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas.
-    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended."""
+    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended.
+    `sandbox`: what the commands run in (`docs/environments.md`)."""
 
     metrics = ("reward", "solved")
     version = "1"
@@ -38,11 +42,15 @@ class Terminal:
         harness: str | None = None,
         see: str = "",
         steps: bool = False,
+        sandbox: str | Mapping[str, Any] | None = None,
     ) -> None:
-        find_bubblewrap()
+        self.kind = read_kind(sandbox)
+        if not self.kind.has_own_files:
+            cure = "use another kind of sandbox, or the environment swe or toolcall"
+            raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` name /app and /tests, which it cannot give", cure, 2)
         self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
         self.steps = steps
-        self._read = [] if path is None else read_tasks(Path(path).expanduser())
+        self._read = [] if path is None else read_tasks(Path(path).expanduser(), isinstance(self.kind, Container))
         self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
@@ -50,8 +58,8 @@ class Terminal:
         return [Task(task.name, task, split) for task in (read if self._read else draw_tasks(split, count, seed))]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
-        spec: HarborTask = task.spec
-        await ensure_tight()
+        spec = await in_image(task.spec, self.kind)
+        await ensure_tight(spec.limits)
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
         async with self.agent.room(endpoint, spec.folder, limits, _fixed(spec)) as (sandbox, work):
             await prepare(sandbox, spec)
@@ -61,6 +69,21 @@ class Terminal:
         steps = worked.steps if self.steps else {}
         log = worked.log + score.log
         return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=log, example=shown)
+
+
+async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
+    """The task in this kind of sandbox. If it needs an image, its files and its folder are those of the image, which is built or
+    pulled at its first episode. Raises ClawError."""
+    if not isinstance(kind, Container) or (task.image, task.build, kind.image) == (None, None, None):
+        return replace(task, limits=replace(task.limits, kind=kind))
+    own = kind.of_task(task.image, task.build)
+    found = await asyncio.to_thread(own.inspect)
+    folder = task.folder or (found.folder if found is not None else None) or "/app"
+    if folder in SHARED:
+        problem = f"the task {task.name} works in {folder}, which cannot be its own"
+        raise ClawError(problem, "set WORKDIR in its Dockerfile, or workdir in [environment], to a folder such as /app", 2)
+    seed = task.seed or files_of(await asyncio.to_thread(own.files, folder))
+    return replace(task, folder=folder, seed=seed, limits=replace(task.limits, kind=own))
 
 
 async def prepare(sandbox: Sandbox, task: HarborTask) -> None:
@@ -102,4 +125,8 @@ async def solve(task: HarborTask, commands: str | None = None) -> Graded:
 
 def _fixed(task: HarborTask) -> dict[str, bytes]:
     """The installers that do without network, where the task has commands of an image."""
-    return {path: text for path, text in programs().items() if path.endswith(("/apt-get", "/apt", "/sudo"))} if task.setup else {}
+    return (
+        {path: text for path, text in programs(kind_of(task.limits)).items() if path.endswith(("/apt-get", "/apt", "/sudo"))}
+        if task.setup
+        else {}
+    )

@@ -1,7 +1,8 @@
 """Tasks in Harbor's format: `instruction.md`, `task.toml`, `environment/`, `tests/test.sh` and sometimes `solution/solve.sh`.
 
-No image is built. A task can be played if its Dockerfile only names an image, sets folders and variables, copies files, and runs
-commands that work without network; programs that it installs must be on this machine.
+Without containers no image is built. A task can be played if its Dockerfile only names an image, sets folders and variables, copies
+files, and runs commands that work without network; programs that it installs must be on this machine. With containers, a task that
+needs more runs in its image.
 """
 
 import re
@@ -22,6 +23,7 @@ _LINE = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _NOTHING_TO_DO = ("FROM", "USER", "CMD", "ENTRYPOINT", "LABEL", "ARG", "EXPOSE", "STOPSIGNAL", "MAINTAINER", "SHELL", "HEALTHCHECK")
 _PLAIN_IMAGE = re.compile(r"(docker\.io/)?(library/)?(ubuntu|debian|python|alpine|bash)(:|$)")
 _MEBIBYTE = 1 << 20
+SHARED = ("/", "/tmp", "/tests", "/usr", "/etc")  # folders that cannot be the working folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class HarborTask:
     agent_s: float = 300.0
     verdict_s: float = 120.0
     limits: Limits = field(default_factory=Limits)
+    image: str | None = None  # the name of an image that it needs
+    build: Path | None = None  # or the folder of a Dockerfile that makes it
 
     @property
     def digest(self) -> str:
@@ -53,6 +57,7 @@ class HarborTask:
                     sorted(self.variables.items()),
                     self.folder,
                     *sorted(self.test_variables.items()),
+                    *((self.image,) if self.image else ()),
                 )
             ).encode()
         )
@@ -62,14 +67,15 @@ class HarborTask:
         return found.hexdigest()[:16]
 
 
-def read_tasks(place: Path) -> list[HarborTask]:
-    """The tasks of a folder, which is one task or holds one folder for each. Raises ClawError (exit code 2) if there is none."""
+def read_tasks(place: Path, images: bool = False) -> list[HarborTask]:
+    """The tasks of a folder, which is one task or holds one folder for each. `images`: a task may need an image. Raises ClawError
+    (exit code 2) if there is none."""
     folders = [place] if (place / "task.toml").exists() or (place / "instruction.md").exists() else sorted(_task_folders(place))
     if not folders:
         raise ClawError(
             f"there is no task in {place}", "name a folder with instruction.md and tests/test.sh, or a folder of such folders", 2
         )
-    return read_each(folders, read_task)
+    return read_each(folders, lambda folder: read_task(folder, images))
 
 
 def _task_folders(place: Path) -> list[Path]:
@@ -80,7 +86,11 @@ def _task_folders(place: Path) -> list[Path]:
     )
 
 
-def read_task(folder: Path) -> HarborTask:
+class _NeedsImage(ClawError):
+    """A sandbox without images cannot be what the task begins with."""
+
+
+def read_task(folder: Path, images: bool = False) -> HarborTask:
     """Raises ClawError (exit code 2) that names the folder and what is missing."""
     try:
         settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8")) if (folder / "task.toml").exists() else {}
@@ -100,8 +110,17 @@ def read_task(folder: Path) -> HarborTask:
             f"the task in {folder} has no verdict", "add tests/test.sh, which writes 0 or 1 to /logs/verifier/reward.txt", 2
         )
     environment = _table(settings, "environment", folder)
-    _check_image(folder, environment)
-    place, seed, setup, variables = _read_image(folder)
+    _check_machine(folder, environment)
+    image, build = None, None
+    try:
+        _check_image(folder, environment)
+        place, seed, setup, variables = _read_image(folder)
+    except _NeedsImage:
+        if not images:
+            raise
+        image = str(environment.get("docker_image") or "") or None
+        build = folder / "environment" if image is None else None
+        place, seed, setup, variables = "", {}, (), {}
     place = str(environment.get("workdir") or place)
     limits = Limits(
         memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE, disk=_mebibytes(environment, "storage", 64, most=256) * _MEBIBYTE
@@ -110,7 +129,7 @@ def read_task(folder: Path) -> HarborTask:
     variables |= _variables(environment)
     return HarborTask(
         folder.name, instruction, tests, folder_files(folder / "solution"), seed, setup, variables,
-        _variables(_table(settings, "verifier", folder)), place, agent_s, verdict_s, limits,
+        _variables(_table(settings, "verifier", folder)), place, agent_s, verdict_s, limits, image, build,
     )  # fmt: skip
 
 
@@ -133,21 +152,22 @@ def _variables(table: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in (table.get("env") or {}).items() if "$" not in str(value)}
 
 
-def _check_image(folder: Path, environment: Mapping[str, Any]) -> None:
-    """Raises ClawError (exit code 2) for what no sandbox without images can be."""
-    image = str(environment.get("docker_image") or "")
+def _check_machine(folder: Path, environment: Mapping[str, Any]) -> None:
+    """Raises ClawError (exit code 2) for what no sandbox can be."""
     for what, is_wanted in (
-        (
-            f"docker_image = {image}",
-            image and not _PLAIN_IMAGE.match(image) and not (folder / "environment" / "Dockerfile").exists(),
-        ),
         ("several containers", any((folder / "environment").glob("docker-compose.y*ml"))),
         (f"os = {environment.get('os')}", environment.get("os", "linux") != "linux"),
         ("MCP servers", bool(environment.get("mcp_servers"))),
         ("a GPU", bool(environment.get("gpus"))),
     ):
         if is_wanted:
-            raise _needs_image(folder, what)
+            raise ClawError(f"the task in {folder} needs {what}", "play it with Harbor itself", 2)
+
+
+def _check_image(folder: Path, environment: Mapping[str, Any]) -> None:
+    image = str(environment.get("docker_image") or "")
+    if image and not _PLAIN_IMAGE.match(image) and not (folder / "environment" / "Dockerfile").exists():
+        raise _needs_image(folder, f"docker_image = {image}")
 
 
 def _mebibytes(environment: Mapping[str, Any], name: str, default: int, most: int = 4096) -> int:
@@ -177,7 +197,7 @@ def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], d
             setup.append(words)
         elif word != "WORKDIR" and word not in _NOTHING_TO_DO:
             raise _needs_image(folder, f"{word} {words}")
-    if place in ("/", "/tmp", "/tests", "/usr", "/etc") or not place.startswith("/"):
+    if place in SHARED or not place.startswith("/"):
         raise _needs_image(folder, f"WORKDIR {place}")
     return place, seed, tuple(setup), variables
 
@@ -204,7 +224,6 @@ def _copied(folder: Path, place: str, words: str) -> dict[str, bytes]:
     return found
 
 
-def _needs_image(folder: Path, what: str) -> ClawError:
-    return ClawError(
-        f"the task in {folder} needs an image of its own ({what})", "play it with Harbor itself, or simplify its Dockerfile", 2
-    )
+def _needs_image(folder: Path, what: str) -> _NeedsImage:
+    cure = "play it in a container (--option sandbox=podman), or simplify its Dockerfile"
+    return _NeedsImage(f"the task in {folder} needs an image of its own ({what})", cure, 2)

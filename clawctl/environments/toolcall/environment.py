@@ -1,14 +1,15 @@
 """`toolcall`: the agent answers a question, and may call tools, which run in a sandbox."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import complete, new_client
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
-from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
+from clawctl.environments.sandbox.kinds import read_kind
 from clawctl.environments.sandbox.probe import ensure_tight
 from clawctl.environments.splits import rows_of
 from clawctl.environments.toolcall.calls import is_same_call
@@ -22,7 +23,8 @@ _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
 class ToolCall:
     """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, with commas. Without both, clawctl
     draws arithmetic. `tools`: a `tools.json`, whose functions are those of the Python file `code`, which runs in the sandbox.
-    `steps`: reward single turns, too: 1 if all their tools answer, -1 if one answers with an error."""
+    `steps`: reward single turns, too: 1 if all their tools answer, -1 if one answers with an error.
+    `sandbox`: what the tools run in (`docs/environments.md`)."""
 
     metrics = ("reward", "solved", "called")
     version = "1"
@@ -37,8 +39,9 @@ class ToolCall:
         max_turns: int = 8,
         command_s: float = 10.0,
         steps: bool = False,
+        sandbox: str | Mapping[str, Any] | None = None,
     ) -> None:
-        find_bubblewrap()
+        self._limits = replace(_LIMITS, kind=read_kind(sandbox))
         self.max_turns, self.command_s, self.steps = max_turns, command_s, steps
         self._read = [] if path is None else read_questions(Path(path).expanduser())
         self._gym = [name.strip() for name in (gym or "").split(",") if name.strip()]
@@ -70,8 +73,8 @@ class ToolCall:
                     ending = "done"
                     break
                 if sandbox is None:
-                    await ensure_tight()
-                    sandbox = await stack.enter_async_context(open_sandbox(limits=_LIMITS))
+                    await ensure_tight(self._limits)
+                    sandbox = await stack.enter_async_context(open_sandbox(limits=self._limits))
                 messages.append({"role": "assistant", "content": message.get("content"), "tool_calls": calls})
                 try:
                     answers = [await self._answer(sandbox, call) for call in calls]

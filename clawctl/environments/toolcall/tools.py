@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.environments.sandbox import Ran, Sandbox
-from clawctl.environments.sandbox.bubblewrap import python
 from clawctl.environments.toolcall.calls import json_schema, plain_name
 from clawctl.errors import ClawError
 
@@ -56,10 +55,12 @@ async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: P
         problem = problem_of(str(arguments.get("expression", "")))
         if problem is not None:
             return f"error: {problem}"
-        return _said(await sandbox.run([python(), "-I", "-S", "-c", f"print({arguments['expression']})"], seconds))
+        return _said(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-c", f"print({arguments['expression']})"], seconds))
     if name == "python":
         return _said(
-            await sandbox.run([python(), "-I", "-S", "-"], seconds, given=str(arguments.get("code", "")).encode() or b"\n")
+            await sandbox.run(
+                [sandbox.kind.python(), "-I", "-S", "-"], seconds, given=str(arguments.get("code", "")).encode() or b"\n"
+            )
         )
     if code is None:
         return f"error: there is no tool {name}"
@@ -68,7 +69,7 @@ async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: P
     )
     if not name.isidentifier():
         return f"error: there is no tool {name}"
-    return _said(await sandbox.run([python(), "-I", "-S", "-"], seconds, given=program.encode()))
+    return _said(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-"], seconds, given=program.encode()))
 
 
 def name_and_arguments(call: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:

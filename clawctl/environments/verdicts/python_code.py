@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clawctl.environments.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
-from clawctl.environments.sandbox.bubblewrap import TOOLS, python
+from clawctl.environments.sandbox import TOOLS, Limits, Ran, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.tars import files_of, tar_of, without
 from clawctl.environments.verdicts import Graded, inside, nothing, shortened
 from clawctl.environments.verdicts.test_script import PYTEST
@@ -147,7 +146,9 @@ async def _in_sandbox(
 async def _run(sandbox: Sandbox, words: list[str], code: bytes, given: bytes, timeout: float) -> Ran | str:
     try:
         await sandbox.put(code)
-        ran = await sandbox.run([python(), "-I", "-S", *words], timeout, given, joined=False, output=1 << 21)
+        ran = await sandbox.run(
+            [sandbox.kind.python(), *sandbox.kind.test_options(), *words], timeout, given, joined=False, output=1 << 21
+        )
     except ValueError as error:
         return f"the snapshot does not fit: {error}"
     except SandboxOver as error:

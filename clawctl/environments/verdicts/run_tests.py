@@ -20,8 +20,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-SITE = "/opt/clawctl/site"
-GIVEN = "/opt/clawctl/tests.json"  # the digests of the task's test files
+OWN = os.path.dirname(os.path.abspath(__file__))
+SITE = f"{OWN}/site"
+GIVEN = f"{OWN}/tests.json"  # the digests of the task's test files
 WITH_VALUE = {
     "--ctrf",
     "--timeout",
@@ -252,7 +253,16 @@ def changed(value: Any) -> Any:
 def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], str]:
     """Run the tests in a child. Returns the names that passed, those that did not, and the output."""
     heard, says = os.pipe()
-    command = [sys.executable, "-I", "-S", os.path.abspath(__file__), "--child", str(says), root, *targets]
+    command = [
+        sys.executable,
+        "-I",
+        *(["-S"] if sys.flags.no_site else []),
+        os.path.abspath(__file__),
+        "--child",
+        str(says),
+        root,
+        *targets,
+    ]
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "TERM")}
     environment = {
         **kept,
@@ -287,7 +297,7 @@ def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], s
 
 def child(says: int, root: str, targets: list[str]) -> None:
     """Import the tests and the graded code, and report each test."""
-    sys.path[:] = [SITE, *[path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__))], root]
+    sys.path[:] = [SITE, *[path for path in sys.path if path != OWN], root]
     if os.path.isdir(os.path.join(root, "src")):
         sys.path.append(os.path.join(root, "src"))
     import pytest

@@ -12,8 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
-from clawctl.environments.sandbox import Limits, SandboxOver, open_sandbox
-from clawctl.environments.sandbox.bubblewrap import TOOLS, python
+from clawctl.environments.sandbox import TOOLS, Limits, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.verdicts import Graded, inside, nothing, shortened
 
@@ -41,9 +40,10 @@ exit $missing
 """
 
 
-def programs() -> dict[str, bytes]:
+def programs(kind: SandboxKind) -> dict[str, bytes]:
     """What stands first on the path of a test script."""
-    tests = f'exec {python()} -I -S {TOOLS}/run_tests.py "$@"\n'
+    python = kind.python()
+    tests = f'exec {python} {" ".join(kind.test_options())} {TOOLS}/run_tests.py "$@"\n'
     runner = """#!/bin/bash
 words=()
 while [ $# -gt 0 ]; do
@@ -55,7 +55,7 @@ exec "$@"
     interpreter = f"""#!/bin/bash
 if [ "$1" = -m ] && [ "$2" = pytest ]; then shift 2; {tests.strip()}; fi
 if [ "$1" = -m ] && [ "$2" = pip ]; then exit 0; fi
-exec {python()} "$@"
+exec {python} "$@"
 """
     nothing_to_do = "#!/bin/bash\nexit 0\n"
     texts = {
@@ -80,7 +80,7 @@ async def run_script(
 ) -> Graded:
     """Run `tests/test.sh` on a snapshot. `variables` are the task's. Raises SandboxFailed."""
     written = {name: content for name, content in tests.items() if name.endswith(".py")}  # `run_tests.py` turns them
-    fixed = {**programs(), **{f"/tests/{name}": content for name, content in tests.items() if name not in written}}
+    fixed = {**programs(kind_of(limits)), **{f"/tests/{name}": content for name, content in tests.items() if name not in written}}
     digests = {f"/tests/{name}": sha256(content).hexdigest() for name, content in written.items()}
     fixed[f"{TOOLS}/tests.json"] = json.dumps(digests).encode()
     limits = replace(limits, seconds=timeout + 30, network=False)
@@ -99,7 +99,7 @@ async def run_script(
                 return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}")
             if ran.code < 0:
                 return nothing(f"something ended the tests with signal {-ran.code}\n{shortened(ran.output)}")
-            alive = await sandbox.run([python(), "-I", "-S", "-c", _OTHERS])
+            alive = await sandbox.run([sandbox.kind.python(), "-I", "-S", "-c", _OTHERS])
             if alive.output.strip() != "0":
                 return nothing(f"processes were left running after the tests\n{shortened(ran.output)}")
             told_text = await sandbox.run(["/bin/cat", f"{_LOGS}/reward.txt"], timeout=5, output=4096, joined=False)

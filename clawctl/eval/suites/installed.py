@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments.asking import count_call
 from clawctl.errors import ClawError
 from clawctl.eval.intervals import estimate
@@ -54,7 +55,8 @@ def harness_suite(name: str) -> Any:
         with tempfile.TemporaryDirectory(prefix="clawctl-eval-") as folder:
             words = [program, *harness.command(task, endpoint, settings, Path(folder))]
             place = Path(task).resolve().parent if ".py" in task else Path.cwd()  # Inspect takes no absolute path
-            await _run(words, {**os.environ, **harness.environment(endpoint)}, place, name)
+            variables = environment_of_program(harness.environment(endpoint), names_in(settings.options.get("variables")))
+            await _run(words, variables, place, name)
             values = await asyncio.to_thread(harness.read, Path(folder))
         if not values:
             raise CannotMeasure(f"{name} wrote no values of samples")

@@ -15,6 +15,7 @@ from clawctl.trainers.local.flops import measured_flops, peak_flops
 from clawctl.trainers.local.memory import CUDA_CONTEXT, GIB, MemoryEstimate, Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import is_sharded
+from clawctl.vision.tower import model_class
 
 log = logging.getLogger("clawctl.train")
 
@@ -96,7 +97,7 @@ def check_room(recipe: Recipe, ranks: Ranks) -> None:
 
 def skeleton(path: str) -> Any:
     """The model without storage. Raises ClawError where nothing is known of it."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     known = json.loads(KNOWN.read_text())
     try:
@@ -105,7 +106,7 @@ def skeleton(path: str) -> Any:
         else:
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config)
+            return model_class(path).from_config(config)
     except (OSError, ValueError, KeyError) as error:
         problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
         raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error

@@ -9,17 +9,18 @@ import torch
 
 from clawctl.config import LoraConfig
 from clawctl.errors import ClawError
+from clawctl.vision.tower import language_of, model_class
+
+_TOWER = r"(.*\.)?visual\..*"  # the layers of a vision tower, which learn nothing unless a recipe names them
 
 
 def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: str | None = None) -> Any:
     """A complete causal language model in evaluation mode. Raises ClawError if there is none."""
-    from transformers import AutoModelForCausalLM
-
     settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "trust_remote_code": False}
     if quantize is not None:
         settings |= {"quantization_config": _quantization(quantize, device), "device_map": {"": device}}
     try:
-        module: Any = AutoModelForCausalLM.from_pretrained(path, **settings)
+        module: Any = model_class(path).from_pretrained(path, **settings)
     except (OSError, ValueError, KeyError) as error:
         problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
         raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
@@ -71,6 +72,7 @@ def adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -
         target_modules=targets,
         use_rslora=lora.rslora,
         task_type="CAUSAL_LM",
+        exclude_modules=_TOWER if targets == "all-linear" and language_of(module) is not module else None,
     )
     try:
         return get_peft_model(module, config).eval()
@@ -81,7 +83,7 @@ def adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -
 
 def tokenizer_files_of(path: str) -> dict[str, bytes]:
     """The base model's own files, byte for byte, if they are in a folder; otherwise as the tokenizer saves itself."""
-    names = ("*token*.json", "vocab.*", "merges.txt", "chat_template*", "*.model")
+    names = ("*token*.json", "vocab.*", "merges.txt", "chat_template*", "*.model", "*processor_config.json")
     if Path(path).is_dir():
         return {file.name: file.read_bytes() for pattern in names for file in sorted(Path(path).glob(pattern))}
     from transformers import AutoTokenizer

@@ -30,6 +30,7 @@ from clawctl.config import TrainConfig
 from clawctl.trainers.local.flops import Cost
 from clawctl.trainers.local.head import LOGITS_AT_ONCE
 from clawctl.trainers.local.sharding import layers_of
+from clawctl.vision.tower import language_of
 
 GIB = 2**30
 KEPT = 1.5
@@ -86,7 +87,7 @@ class Spread:
 
 def shape_of(causal: Any, config: TrainConfig) -> Shape:
     """Of a model without storage (device meta), as `config` trains it."""
-    blocks, head = layers_of(causal), causal.get_output_embeddings()
+    blocks, head = layers_of(language_of(causal)), causal.get_output_embeddings()
     linear = {module: name for name, module in causal.named_modules() if isinstance(module, nn.Linear) and module is not head}
     lora, matrices = config.lora, sum(module.weight.numel() for module in linear)
     weights = sum(parameter.numel() for parameter in causal.parameters())

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +19,15 @@ from clawctl.run.policies import check_harmless
 from clawctl.trainers.local.attention import TREE, register
 from clawctl.trainers.local.batches import Merge, Microbatch, lay_out
 from clawctl.trainers.local.head import token_logprobs
+from clawctl.trainers.local.images import StepImages
 from clawctl.trainers.local.last_layer import go_on_with_asked
 from clawctl.trainers.local.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
 from clawctl.trainers.local.norms import quicken_norms
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import gathering, is_sharded, layers_of, shard, whole
 from clawctl.trainers.local.trees import make_branch
+from clawctl.vision.reader import image_reader
+from clawctl.vision.tower import prepare
 
 log = logging.getLogger("clawctl.train")
 T = TypeVar("T")
@@ -46,6 +50,7 @@ class PolicyModel:
     merge: Merge = "none"  # how sequences that share a prefix are computed
     dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's; everything else never drops
     across: Ranks | None = None  # the ranks that the weights are cut over; None: each has them all
+    images: StepImages | None = None  # of the running step; None: of a text model
 
     @property
     def causal(self) -> Any:
@@ -98,7 +103,8 @@ class PolicyModel:
         layout: dict[str, Any] = {}
         if batch.visible is not None:
             layout = {"position_ids": batch.positions_BT, "tree": batch.visible}
-        hidden_BTD = getattr(causal, causal.base_model_prefix)(input_ids=batch.ids_BT, use_cache=False, **layout).last_hidden_state
+        given = {"input_ids": batch.ids_BT, **layout} if self.images is None else self.images.inputs(causal, batch, layout)
+        hidden_BTD = getattr(causal, causal.base_model_prefix)(use_cache=False, **given).last_hidden_state
         before_N = batch.before_N
         if hidden_BTD.shape[:2] != batch.ids_BT.shape:  # the last layer computed only the needed tokens
             assert batch.visible is not None
@@ -171,7 +177,8 @@ class PolicyModel:
     def canary(self) -> dict[str, Any]:
         """Fixed prompts and the logprobs of their tokens by the weights as published, at temperature 1.
 
-        {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: [t] belongs to token t; the first token has no logprob.
+        {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: [t] belongs to token t; the first token has no logprob. A model that
+        reads images has a prompt with one under "image".
         """
         prompts = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
         values = []
@@ -181,7 +188,16 @@ class PolicyModel:
                 logits = self.compute(functools.partial(_logits, self.causal, ids_BT))
                 told = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
                 values.append([None, *told.tolist()])
-        return {"prompt_ids": prompts, "logprobs": values}
+            image = {} if self.images is None else {"image": self._image_canary(self.images)}
+        return {"prompt_ids": prompts, "logprobs": values, **image}
+
+    def _image_canary(self, images: StepImages) -> dict[str, Any]:
+        """Likewise of a prompt with an image: with its file in base64, and the place of its first id."""
+        words = self.tokenizer(CANARY_PROMPTS[0], add_special_tokens=False)["input_ids"]
+        ids, start, content, inputs = images.canary(self.causal, words)
+        logits = self.compute(lambda: self.causal(**inputs, use_cache=False).logits)
+        told = logits[0, :-1].float().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=self.device)[:, None]).squeeze(1)
+        return {"prompt_ids": ids, "start": start, "content": b64encode(content).decode(), "logprobs": [None, *told.tolist()]}
 
     @contextlib.contextmanager
     def _rounded(self) -> Iterator[None]:
@@ -235,6 +251,12 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         tokenizer_files={} if lora else tokenizer_files_of(recipe.model_path),
         dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
     )
+    reader = image_reader(recipe.model_path)
+    if reader is not None:
+        if sharded:
+            raise ClawError("a model with a vision tower cannot be sharded", "set train.shard to none", 2)
+        policy.images = StepImages(reader, policy.vocabulary)
+        prepare(policy.causal)
     _check_head(policy)
     if ranks.device.type == "cpu":
         quicken_norms(policy.causal)
@@ -251,6 +273,8 @@ def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
     """Version 0 as a second model that computes as the policy does."""
     device = torch.device("cpu") if policy.across is not None else ranks.device
     reference = load_causal(recipe.model_path, device, torch.float32)
+    if policy.images is not None:
+        prepare(reference)
     if ranks.device.type == "cpu":
         quicken_norms(reference)
     if policy.attention == TREE:

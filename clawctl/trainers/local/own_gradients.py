@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from clawctl.trainers.local.batches import Microbatch
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.sharding import layers_of
+from clawctl.vision.tower import language_of
 
 LAYERS = 4  # the first, the last, and those at equal distances between: sizes differ by no more than a third from those of all
 
@@ -39,7 +40,7 @@ def measuring(policy: PolicyModel, batch: Microbatch, turns: int) -> Iterator[Te
 
 
 def _measured(policy: PolicyModel) -> list[nn.Module]:
-    layers = layers_of(policy.causal)
+    layers = layers_of(language_of(policy.causal))
     places = sorted({round(at * (len(layers) - 1) / max(1, LAYERS - 1)) for at in range(LAYERS)}) if layers else []
     modules = [policy.causal.get_input_embeddings(), *(module for place in places for module in layers[place].modules())]
     kinds = (nn.Linear, nn.Embedding)

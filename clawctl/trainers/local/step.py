@@ -39,6 +39,8 @@ log = logging.getLogger("clawctl.train")
 def train_step(training: Training, batch: Batch) -> StepResult:
     """Make one step. Nothing changes if its loss or gradient is not finite, or if another model sampled its turns."""
     config, ranks, optimizer = training.config, training.ranks, training.optimizer
+    if training.policy.images is not None:
+        batch = training.policy.images.take(batch)
     batch = scored(training.policy, ranks, batch, config.tokens_per_microbatch)
     objective, measures = objective_of(config, batch), Measures()
     torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)  # of dropout: the same after a crash

@@ -79,7 +79,8 @@ class LocalTrainer:
         policy, config = self.training.policy, self.recipe.train
         log.info("training %s from version %d with %s", self.recipe.model.path, version, config.method)
         exact = policy.autocast is None and policy.publish_dtype == torch.float32
-        return Model(TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), policy.adapter, exact)
+        texts = TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context)
+        return Model(texts, policy.adapter, exact, images=None if policy.images is None else policy.images.reader)
 
     def step(self, batch: Batch) -> StepResult:
         result: StepResult = self._on_all_ranks("_step", batch)

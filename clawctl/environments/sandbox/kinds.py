@@ -1,0 +1,78 @@
+"""Which kind of sandbox a person asks for: the option `sandbox` of an environment."""
+
+import shutil
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from clawctl.config.section import Section
+from clawctl.environments.sandbox.apptainer import Apptainer
+from clawctl.environments.sandbox.bubblewrap import Bubblewrap
+from clawctl.environments.sandbox.containers import Container
+from clawctl.environments.sandbox.plan import SandboxKind
+from clawctl.environments.sandbox.subprocesses import GIVEN_UP, Subprocess
+from clawctl.errors import ClawError
+
+
+class BubblewrapConfig(Section):
+    """The default: this machine's programs, read-only."""
+
+    kind: Literal["bubblewrap"]
+
+    def make(self) -> SandboxKind:
+        return Bubblewrap()
+
+
+class ContainerConfig(Section):
+    kind: Literal["podman", "docker"]
+    image: str | None = None
+    """Its name, with bash and Python 3.11 or newer. Unset: the image of the task, or this machine's programs."""
+
+    def make(self) -> SandboxKind:
+        return Container(self.kind, self.image)
+
+
+class ApptainerConfig(Section):
+    kind: Literal["apptainer"]
+    image: str
+    """A file or an address, with bash and Python 3.11 or newer. Never run against apptainer itself."""
+
+    def make(self) -> SandboxKind:
+        return Apptainer(self.image)
+
+
+class SubprocessConfig(Section):
+    kind: Literal["subprocess"]
+    without_isolation: Literal[True]
+    """Must be true: the commands of the agent may do whatever your user may."""
+
+    def make(self) -> SandboxKind:
+        return Subprocess()
+
+
+_Any = Annotated[BubblewrapConfig | ContainerConfig | ApptainerConfig | SubprocessConfig, Field(discriminator="kind")]
+_READER: TypeAdapter[_Any] = TypeAdapter(_Any)
+_CURE = "use bubblewrap, podman, docker, {kind: podman, image: NAME}, {kind: apptainer, image: FILE}"
+
+
+def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:
+    """The kind of `"podman"`, or of `{"kind": "podman", "image": "python:3.12"}`, prepared. Raises ClawError (exit code 2)."""
+    wanted = {"kind": given or "bubblewrap"} if given is None or isinstance(given, str) else dict(given)
+    if wanted.get("kind") == "subprocess" and wanted.get("without_isolation") is not True:
+        cure = "use another kind of sandbox, or accept this with --option 'sandbox={kind: subprocess, without_isolation: true}'"
+        raise ClawError(f"sandbox: subprocess is no sandbox: {GIVEN_UP.format(user='of clawctl')}", cure, 2)
+    try:
+        kind = _READER.validate_python(wanted).make()
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in ("sandbox", *first["loc"][1:]))
+        raise ClawError(f"the option {place}: {first['msg']}", _CURE, 2) from error
+    kind.prepare()
+    return kind
+
+
+def doctored() -> list[SandboxKind]:
+    """The kinds that can be tried on this machine as it is: bubblewrap always, containers where their program is there."""
+    containers = [Container(name) for name in ("podman", "docker") if shutil.which(name) is not None]
+    return [Bubblewrap(), *containers]

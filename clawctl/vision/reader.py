@@ -1,0 +1,173 @@
+"""How a model reads images: how many tokens an image takes in a prompt, and the pixels for the vision tower. It needs no torch.
+
+One architecture is known: Qwen3-VL. Its processor scales a picture so that both sides are multiples of a block of `merge * patch`
+pixels, and each block is one token. A prompt holds the placeholder id as many times; which image it stands for is in `PromptImage`.
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from clawctl.run.model_files import model_file
+from clawctl.run.rows import PromptImage
+
+_log = logging.getLogger("clawctl")
+_KNOWN = "qwen3_vl"  # the `model_type` in a model's config.json
+_PROCESSOR = "preprocessor_config.json"
+_LONGEST = 200  # times the other side; transformers refuses longer pictures
+
+
+class UnreadableImage(ValueError):
+    """A picture that this model cannot read. The message is for the client."""
+
+
+class SentImage(NamedTuple):
+    """An image of a request, with its place in the ids of the prompt."""
+
+    sha256: str
+    start: int
+    tokens: int
+    content: bytes  # of the file
+
+    @property
+    def placed(self) -> PromptImage:
+        return PromptImage(sha256=self.sha256, start=self.start, tokens=self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image as the vision tower gets it."""
+
+    pixels: NDArray[np.float32]  # [patches, values of a patch]
+    rows: int  # of tokens
+    columns: int
+
+    @property
+    def tokens(self) -> int:
+        return self.rows * self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class ImageReader:
+    """The image processor of a model."""
+
+    folder: str
+    placeholder: int  # the id that stands for an image's tokens
+    begin: int  # the ids before and after them
+    end: int
+    patch: int  # pixels
+    merge: int  # patches along a side of a token
+    least: int  # pixels of a scaled picture
+    most: int
+
+    def size(self, width: int, height: int) -> tuple[int, int]:
+        """Rows and columns of tokens of a picture (`smart_resize` of transformers' Qwen2-VL). Raises UnreadableImage."""
+        if max(width, height) > _LONGEST * min(width, height):
+            raise UnreadableImage(f"one side of an image may be at most {_LONGEST} times as long as the other")
+        block = self.patch * self.merge
+        high, wide = (round(side / block) * block for side in (height, width))
+        if high * wide > self.most:
+            scale = math.sqrt(height * width / self.most)
+            high, wide = (max(block, math.floor(side / scale / block) * block) for side in (height, width))
+        elif high * wide < self.least:
+            scale = math.sqrt(self.least / (height * width))
+            high, wide = (math.ceil(side * scale / block) * block for side in (height, width))
+        return high // block, wide // block
+
+    def tokens(self, width: int, height: int) -> int:
+        rows, columns = self.size(width, height)
+        return rows * columns
+
+    def picture(self, content: bytes) -> Picture:
+        """The pixels of a PNG, JPEG, GIF or WebP file, by transformers' own image processor. Raises UnreadableImage."""
+        from PIL import Image
+
+        try:
+            with Image.open(BytesIO(content)) as opened:
+                drawn = opened.convert("RGB")
+            made = _processor(self.folder)(drawn, return_tensors="np")
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise UnreadableImage(f"an image cannot be decoded: {error}") from error
+        _, high, wide = (int(count) for count in made["image_grid_thw"][0])
+        return Picture(np.asarray(made["pixel_values"], dtype=np.float32), high // self.merge, wide // self.merge)
+
+
+_processors: dict[str, Any] = {}
+
+
+def _processor(folder: str) -> Any:
+    """The processor that needs no torchvision, so that engine and trainer compute the same pixels whatever is installed."""
+    if folder not in _processors:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+        _processors[folder] = Qwen2VLImageProcessorPil.from_pretrained(folder)
+    return _processors[folder]
+
+
+def is_vision_model(model: str) -> bool:
+    """Whether a model, in a folder or the download cache, is one whose images are known here."""
+    return _json(model_file(model, "config.json")).get("model_type") == _KNOWN
+
+
+def image_reader(model: str) -> ImageReader | None:
+    """The reader of a model; None of one that takes no images."""
+    config = _json(model_file(model, "config.json"))
+    if config.get("model_type") != _KNOWN:
+        return None
+    file = model_file(model, _PROCESSOR)
+    if file is None:
+        _log.warning("%s has no %s, so it takes no images", model, _PROCESSOR)
+        return None
+    found = _json(file)
+    size = found.get("size") or {}
+    try:
+        return ImageReader(
+            folder=str(file.parent),
+            placeholder=int(config["image_token_id"]),
+            begin=int(config["vision_start_token_id"]),
+            end=int(config["vision_end_token_id"]),
+            patch=int(found["patch_size"]),
+            merge=int(found["merge_size"]),
+            least=int(found.get("min_pixels") or size["shortest_edge"]),
+            most=int(found.get("max_pixels") or size["longest_edge"]),
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        _log.warning("%s cannot be used, so the model takes no images: %r", file, error)
+        return None
+
+
+def _json(path: Path | None) -> dict[str, Any]:
+    try:
+        found = orjson.loads(path.read_bytes()) if path is not None else {}
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def expand(
+    ids: Sequence[int], mark: int, placeholder: int, images: Sequence[tuple[bytes, int]]
+) -> tuple[list[int], list[SentImage]]:
+    """The ids with the placeholders of an image in place of each `mark`. `images`: the file and the tokens of each. Raises
+    ValueError if there are more or fewer marks than images."""
+    marks = list(ids).count(mark)
+    if marks != len(images):
+        raise ValueError(f"it shows {marks} of {len(images)} images")
+    expanded: list[int] = []
+    sent: list[SentImage] = []
+    for token in ids:
+        if token == mark:
+            content, tokens = images[len(sent)]
+            sent.append(SentImage(sha256(content).hexdigest(), len(expanded), tokens, content))
+            expanded += [placeholder] * tokens
+        else:
+            expanded.append(token)
+    return expanded, sent

@@ -1,0 +1,130 @@
+"""How a model computes prompts with images: the vision tower gives embeddings and positions, and everything else stays as for text.
+
+Within the engine and the trainer an image's tokens have ids of their own above the vocabulary. Two images with the same number of
+tokens then never share a prefix in a cache or a trie, and equal ones do.
+
+A position is no depth: an image of 4 x 6 tokens moves the text behind it by 6 positions, not by 24 (`mrope_positions`).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clawctl.vision.reader import ImageReader, Picture, is_vision_model
+
+Ints = NDArray[np.int64]
+
+
+class Span(NamedTuple):
+    """An image in a sequence or a layout of tokens."""
+
+    start: int  # of its first token
+    rows: int
+    columns: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.rows * self.columns
+
+
+def mrope_positions(depths_T: Ints, ends_T: Ints, spans: Iterable[Span]) -> Ints:
+    """The positions in time, height and width of the tokens of a trie or a sequence: [3, T].
+
+    `depths_T`: how many tokens are before each on its path; `ends_T`: one past its last descendant. The numbers are those of
+    `get_rope_index` of transformers' Qwen3-VL.
+    """
+    spans = sorted(spans)
+    saved_T = np.zeros_like(depths_T)  # by how much earlier images on the path shorten it
+    for span in spans:
+        last = span.stop - 1
+        saved_T[span.stop : ends_T[last]] += span.rows * span.columns - max(span.rows, span.columns)
+    positions_3T = np.repeat((depths_T - saved_T)[None], 3, 0)
+    for span in spans:
+        begin, own = positions_3T[0, span.start], slice(span.start, span.stop)
+        positions_3T[0, own] = begin
+        positions_3T[1, own] = begin + np.repeat(np.arange(span.rows), span.columns)
+        positions_3T[2, own] = begin + np.tile(np.arange(span.columns), span.rows)
+    return positions_3T
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the tower makes of M image tokens: their embeddings, and what is added behind the first layers (DeepStack)."""
+
+    embeddings_MD: Tensor
+    deeper: list[Tensor]  # [M, D] each
+
+    def part(self, begin: int, end: int) -> "Features":
+        return Features(self.embeddings_MD[begin:end], [each[begin:end] for each in self.deeper])
+
+
+def join(parts: Sequence[Features]) -> Features:
+    deeper = [torch.cat(layers) for layers in zip(*(part.deeper for part in parts), strict=True)]
+    return Features(torch.cat([part.embeddings_MD for part in parts]), deeper)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The image tokens of one pass over a batch [B, T]."""
+
+    places_M: Tensor  # in the flattened B T, ascending
+    features: Features
+
+
+def prepare(causal: Any) -> None:
+    """From now on a pass of this Qwen3-VL may be given `shown`."""
+    causal.model.language_model.register_forward_pre_hook(_show, with_kwargs=True)
+
+
+def _show(module: Any, arguments: tuple[Any, ...], settings: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Before the language model: put the features in."""
+    shown: Shown | None = settings.pop("shown", None)
+    if shown is not None:
+        plain_BTD = settings["inputs_embeds"]
+        own_MD = shown.features.embeddings_MD.to(plain_BTD)
+        settings["inputs_embeds"] = plain_BTD.flatten(0, 1).index_copy(0, shown.places_M, own_MD).view_as(plain_BTD)
+        mask_T = torch.zeros(plain_BTD.shape[:2].numel(), dtype=torch.bool, device=plain_BTD.device)
+        mask_T[shown.places_M] = True
+        settings["visual_pos_masks"] = mask_T.view(plain_BTD.shape[:2])
+        settings["deepstack_visual_embeds"] = shown.features.deeper
+    return arguments, settings
+
+
+def features_of(causal: Any, reader: ImageReader, picture: Picture) -> Features:
+    """With gradient if the caller records one and the tower learns."""
+    visual = causal.model.visual
+    pixels = torch.from_numpy(picture.pixels).to(visual.device)
+    grid = torch.tensor([[1, picture.rows * reader.merge, picture.columns * reader.merge]], device=visual.device)
+    made = causal.model.get_image_features(pixels, grid, return_dict=True)
+    return Features(torch.cat(made.pooler_output), [torch.cat(layer) for layer in made.deepstack_features])
+
+
+def inputs_of(causal: Any, reader: ImageReader, ids: Sequence[int], images: Sequence[tuple[int, Picture]]) -> dict[str, Any]:
+    """What a prepared model takes for one sequence. `images`: where each starts, and what it is; at least one."""
+    spans = [Span(start, picture.rows, picture.columns) for start, picture in images]
+    depths_T = np.arange(len(ids))
+    positions = np.concatenate([depths_T[None], mrope_positions(depths_T, np.full(len(ids), len(ids)), spans)])
+    places_M = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+    device = causal.device
+    return {
+        "input_ids": torch.tensor([list(ids)], device=device),
+        "position_ids": torch.from_numpy(positions)[:, None].to(device),
+        "shown": Shown(torch.from_numpy(places_M).to(device), join([features_of(causal, reader, each) for _, each in images])),
+    }
+
+
+def language_of(causal: Any) -> Any:
+    """The part of a model that reads tokens: all of it but a vision tower."""
+    return getattr(getattr(causal, causal.base_model_prefix), "language_model", causal)
+
+
+def model_class(path: str) -> Any:
+    """The class of transformers that loads a model."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    return AutoModelForImageTextToText if is_vision_model(path) else AutoModelForCausalLM

@@ -1,0 +1,100 @@
+"""How exactly the model copies words, numbers and keys of its tasks, on tasks that it has not seen.
+
+python -m scripts.craft_model.copying --model DIR [--tasks 300]
+"""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+
+from clawctl.environments.swe.families import _FUNCTIONS
+from clawctl.environments.terminal.families import _NOUNS
+from scripts.craft_model.corpus import documents
+from scripts.demo_model.train import texts_of
+from scripts.demo_model.transformer import Shape, Transformer
+
+_ANSWER = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
+_EXPRESSION = re.compile(r'"expression": "(.*?)(?: =)?"')
+_NUMBER = re.compile(r"(-?\d+<\|im_end\|>)$")
+_WORD = re.compile(rf"(KEY\d+|\b(?:{'|'.join([*_NOUNS, 'done', 'out', 'kept', *(each.name for each in _FUNCTIONS)])})\b)")
+
+
+def copies(text: str) -> Iterator[tuple[int, int]]:
+    """Where an episode's answers have something that was copied: the first character, and the one behind the last."""
+    for answer in _ANSWER.finditer(text):
+        patterns = [_EXPRESSION] if "<tools>" in text else [_WORD]
+        if "<tool_response>" in text[: answer.start()]:
+            patterns.append(_NUMBER)
+        for pattern in patterns:
+            for found in pattern.finditer(answer[1]):
+                yield answer.start(1) + found.start(1), answer.start(1) + found.end(1)
+
+
+@torch.no_grad()
+def accuracy(model: Transformer, tokenizer: Tokenizer, kind: str, tasks: int) -> tuple[float, float]:
+    """The share of episodes in which all copies are exact: greedily, and when sampled at temperature 1."""
+    numbers = torch.tensor([tokenizer.id_to_token(place)[0] in "-0123456789" for place in range(tokenizer.get_vocab_size())])
+    numbers = torch.nn.functional.pad(numbers, (0, model.model.s.vocab - len(numbers)))
+    greedy, sampled = list[bool](), list[float]()
+    for doc in documents(-1, 40 * tasks):
+        text = texts_of([doc])[0]
+        if kind_of(text) != kind or not (spans := [*copies(text)]):
+            continue
+        encoded = tokenizer.encode(text)
+        ids = torch.tensor([encoded.ids])
+        causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()[None, None]
+        logits = model.logits(model.model(ids, torch.arange(ids.shape[1])[None], causal))[0]
+        exact, logprob = True, 0.0
+        for first, last in spans:
+            places = [place for place, (start, end) in enumerate(encoded.offsets) if first < end and start < last]
+            for place in places:
+                scores = logits[place - 1]
+                if place == places[0] and text[first] in "-0123456789":  # whether there is a number at all is a choice, not a copy
+                    scores = scores.masked_fill(~numbers, -math.inf)
+                exact &= int(scores.argmax()) == encoded.ids[place]
+                logprob += float(scores.log_softmax(0)[encoded.ids[place]])
+        greedy.append(exact)
+        sampled.append(math.exp(logprob))
+        if len(greedy) == tasks:
+            break
+    return sum(greedy) / len(greedy), sum(sampled) / len(sampled)
+
+
+def kind_of(text: str) -> str:
+    if "<tools>" in text:
+        return "toolcall"
+    return "drill" if "Linux shell" not in text else "swe" if "The function " in text else "terminal"
+
+
+def load(folder: Path) -> tuple[Transformer, Tokenizer]:
+    told = json.loads((folder / "config.json").read_text())
+    shape = Shape(
+        told["vocab_size"], told["hidden_size"], told["num_hidden_layers"], told["num_attention_heads"],
+        told["num_key_value_heads"], told["head_dim"], told["intermediate_size"], told["rope_theta"],
+        told["max_position_embeddings"],
+    )  # fmt: skip
+    model = Transformer(shape)
+    model.load_state_dict({name: weight.float() for name, weight in load_file(folder / "model.safetensors").items()})
+    return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--tasks", type=int, default=300)
+    args = parser.parse_args()
+    model, tokenizer = load(args.model)
+    for kind in ("toolcall", "terminal", "swe"):
+        greedy, sampled = accuracy(model, tokenizer, kind, args.tasks)
+        print(f"{kind} copies exactly: {greedy:.3f} greedy, {sampled:.3f} at temperature 1", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,6 @@ before its next collect, judge, train or eval worker begins, and once more if it
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import orjson

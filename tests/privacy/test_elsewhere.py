@@ -161,7 +161,8 @@ def test_expired_captures_go_with_their_copies_and_shards_for_every_host(hosts: 
     assert not hosts.second.turn_shard(stem).exists(), "its name says how old it is, and no download makes it younger"
     assert hosts.second.turn_shard("s1").exists()
     copies = {stored.name.rpartition("/")[2] for stored in hosts.buckets[0]._objects.list("captures/")}
-    assert copies and copies <= {path.name for path in published(hosts.second.captures, ".jsonl")}
+    assert copies
+    assert copies <= {path.name for path in published(hosts.second.captures, ".jsonl")}
 
 
 def test_parts_that_no_version_lists_are_swept_once_they_are_a_day_old(hosts: Hosts) -> None:

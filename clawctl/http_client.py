@@ -26,15 +26,15 @@ _ERROR_BYTES = 256 << 10  # of an error's body about so many are read
 _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 
-class Broken(Exception):
+class RequestFailed(Exception):
     """The call has no answer: the connection broke, or spoke something else than HTTP."""
 
 
-class Unreachable(Broken):
+class Unreachable(RequestFailed):
     """No server listens at the address in the message."""
 
 
-class TimedOut(Broken):
+class TimedOut(RequestFailed):
     """A server listens, but its answer did not come in time."""
 
 
@@ -46,7 +46,7 @@ class HttpResponse:
     retry_after: str | None  # the header
 
 
-class Taker(Protocol):
+class ResponseReceiver(Protocol):
     """Whom the body of a response with status 200 concerns."""
 
     def feed(self, data: bytes) -> None: ...
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, longest: int = LONGEST_ANSWER) -> None:
         self._longest = longest
         self._transport: asyncio.Transport | None = None
-        self._taker: Taker | None = None
+        self._taker: ResponseReceiver | None = None
         self._status: asyncio.Future[int] | None = None
         self._whole: asyncio.Future[None] | None = None  # done when no more of the response comes
         self._read: list[bytes] = []  # pieces of the body from one read: the taker gets them together
@@ -71,11 +71,11 @@ class Connection(asyncio.Protocol):
         self.open = True
         self.idle_since = 0.0
 
-    async def send(self, request: bytes, taker: Taker | None) -> int:
+    async def send(self, request: bytes, taker: ResponseReceiver | None) -> int:
         """Send a request; the status when the response's head is there. Raises Broken."""
         assert self._transport is not None
         if not self.open:
-            raise Broken("the connection is closed")
+            raise RequestFailed("the connection is closed")
         loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._taker, self._status, self._whole = taker, loop.create_future(), loop.create_future()
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             self.close()
             raise
         if self._error:
-            raise Broken(self._error)
+            raise RequestFailed(self._error)
         return bytes(self._body)
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
         self._error = why
         if self._status is not None and not self._status.done():
             self._taker = None
-            self._status.set_exception(Broken(why))
+            self._status.set_exception(RequestFailed(why))
         self._end(why)
 
     def _end(self, error: str | None) -> None:
@@ -259,7 +259,7 @@ class Client:
         except TimeoutError as error:
             raise TimedOut(f"no answer in {timeout_s:g} s") from error
 
-    async def stream(self, path: str, body: bytes, taker: Taker | None, method: str = "POST") -> tuple[Connection, int]:
+    async def stream(self, path: str, body: bytes, taker: ResponseReceiver | None, method: str = "POST") -> tuple[Connection, int]:
         """The connection, which is to be given back, and the status of the response. With status 200 its body goes to `taker`;
         else, or without one, `rest` has it. Raises Broken."""
         head = f"{method} {self._prefix + path or '/'} HTTP/1.1\r\n{self._common}content-length: {len(body)}\r\n\r\n".encode()
@@ -269,7 +269,7 @@ class Client:
                 connection, fresh = await self._connect(), True
             try:
                 return connection, await connection.send(head + body, taker)
-            except Broken:
+            except RequestFailed:
                 if fresh or connection.began:
                     raise  # a kept connection that the server had closed meanwhile is no trouble: another is taken
             except asyncio.CancelledError:

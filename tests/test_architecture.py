@@ -173,7 +173,7 @@ def test_serve_and_its_side_of_every_engine_work_without_torch() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
-import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.vetting
+import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.long_bodies
 import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
 import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
 """

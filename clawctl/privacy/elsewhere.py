@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import orjson
 
-from clawctl.privacy.chosen import Chosen, Wish
+from clawctl.privacy.selection import SelectedTurns, Selection
 from clawctl.run.bucket import BucketStorage
 from clawctl.run.storage import storage_of
 
@@ -21,8 +21,8 @@ class Asked:
     """One request to forget."""
 
     name: str
-    wish: Wish | None  # None: only these turns
-    chosen: Chosen
+    wish: Selection | None  # None: only these turns
+    chosen: SelectedTurns
 
 
 def bucket_of(root: Path) -> BucketStorage | None:
@@ -31,7 +31,7 @@ def bucket_of(root: Path) -> BucketStorage | None:
     return found if isinstance(found, BucketStorage) else None
 
 
-def ask(bucket: BucketStorage, wish: Wish | None, chosen: Chosen) -> None:
+def ask(bucket: BucketStorage, wish: Selection | None, chosen: SelectedTurns) -> None:
     """Ask all hosts, this one too. What is said from now on does not belong to it."""
     limited = None if wish is None else replace(wish, until=time.time())
     row = {
@@ -47,6 +47,6 @@ def asked(bucket: BucketStorage) -> list[Asked]:
     found = []
     for name, data in bucket.asked().items():
         row = orjson.loads(data)
-        chosen = Chosen(set(row["turns"]), {(user, session) for user, session in row["sessions"]})
-        found.append(Asked(name, None if row["wish"] is None else Wish(**row["wish"]), chosen))
+        chosen = SelectedTurns(set(row["turns"]), {(user, session) for user, session in row["sessions"]})
+        found.append(Asked(name, None if row["wish"] is None else Selection(**row["wish"]), chosen))
     return found

@@ -19,10 +19,10 @@ import orjson
 
 from clawctl.errors import ClawError
 from clawctl.printing import counted
-from clawctl.privacy.chosen import Chosen, Wish, choose, means, session_of
 from clawctl.privacy.elsewhere import ask, asked, bucket_of
-from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
 from clawctl.privacy.rewriting import Unreadable, kept_lines, rewrite_appended, rewrite_json, rewrite_parquet
+from clawctl.privacy.rollback import RollbackPlan, learned_from, plan_rollback, roll_back
+from clawctl.privacy.selection import SelectedTurns, Selection, matches, select, session_of
 from clawctl.run.bucket import ABOUT
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published, remove, sole_worker
@@ -47,10 +47,10 @@ class Forgotten:
     dry_run: bool
     files: dict[str, int] = field(default_factory=dict)  # rewritten or removed: "verdicts/a.parquet": 3 rows
     removed_whole: list[str] = field(default_factory=list)  # that nobody could read
-    way_back: WayBack | None = None
+    way_back: RollbackPlan | None = None
 
 
-def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
+def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
     """Carry out `wish`; with `retrain` go back to the last policy that learned nothing of it, nor of what was forgotten earlier.
 
     Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited
@@ -60,10 +60,10 @@ def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_wor
     with _at_rest(run, stages, end_workers):
         if not dry_run:
             catch_up(run)
-        chosen = choose(run, wish) if wish is not None else Chosen()
+        chosen = select(run, wish) if wish is not None else SelectedTurns()
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_learned_earlier(run) if retrain else [])})
         done = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
-        done.way_back = way_back(run, policies) if retrain and policies else None
+        done.way_back = plan_rollback(run, policies) if retrain and policies else None
         if dry_run:
             return done
         with _judges_rest(run, chosen, end_workers):
@@ -73,7 +73,7 @@ def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_wor
             if removed := len(remove_unused(run)):  # also what an earlier `forget` that was broken off left
                 done.files["images"] = removed
             if done.way_back is not None:
-                go_back(run, done.way_back)
+                roll_back(run, done.way_back)
         return done
 
 
@@ -87,13 +87,13 @@ def catch_up(run: RunDir) -> None:
         return
     with storage_of(run.root).exclusive(run.lock("catch-up"), _PATIENCE_S):
         for request in asked(bucket):
-            chosen = request.chosen if request.wish is None else choose(run, request.wish, request.chosen)
+            chosen = request.chosen if request.wish is None else select(run, request.wish, request.chosen)
             _remove(run, request.wish, chosen, Forgotten(len(chosen.turn_ids), len(chosen.sessions), [], False))
             remove_unused(run)
             bucket.forgot(request.name)
 
 
-def _remove_everywhere(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> None:
+def _remove_everywhere(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Forgotten) -> None:
     """In a bucket the other hosts are asked first: broken off at any moment, this host is asked as well."""
     bucket = bucket_of(run.root)
     if bucket is None:
@@ -104,7 +104,7 @@ def _remove_everywhere(run: RunDir, wish: Wish | None, chosen: Chosen, done: For
         bucket.forgot(request.name)
 
 
-def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> None:
+def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Forgotten) -> None:
     bucket = bucket_of(run.root)
     for folder in run.root.glob("train/**/checkpoints/*/"):
         storage_of(folder).complete(folder, ".parquet")
@@ -125,8 +125,8 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
         seen = {"user": row.get("key"), "session_id": None, "created_at": row.get("created_at", 0.0)}
         if isinstance(row.get("hints"), dict):  # captured, perhaps on a host whose captures are not here
             seen["session_id"] = session_of(row)
-            return (row.get("key"), seen["session_id"]) in chosen.sessions or means(wish, seen)
-        return wish.user is not None and means(wish, seen)
+            return (row.get("key"), seen["session_id"]) in chosen.sessions or matches(wish, seen)
+        return wish.user is not None and matches(wish, seen)
 
     for folder in (run.feedback, run.episodes, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:
@@ -141,7 +141,7 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
 
 def _derived(run: RunDir) -> Iterator[Path]:
     """Every file that may hold turns, apart from those that are appended to and trajectories: whichever stage wrote it. Of a
-    checkpoint only its record of turns: weights cannot be unlearned, see `lineage.py`."""
+    checkpoint only its record of turns: weights cannot be unlearned, see `rollback.py`."""
     folders = (path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE)
     for folder in sorted(
         path for path in folders if path.name in FOLDERS or not path.is_symlink()
@@ -218,14 +218,14 @@ def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterato
 
 def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> None:
     """Wait for the place if its worker was asked to end; whoever supervises it starts it again when we are done."""
-    deadline, asked = time.monotonic() + _PATIENCE_S, False
+    deadline, was_asked = time.monotonic() + _PATIENCE_S, False
     while True:
         try:
             held.enter_context(sole_worker(run, stage))
             return
         except ClawError as error:
-            asked = asked or (end_workers and _ask_to_end(run, stage))
-            if not asked or time.monotonic() >= deadline:
+            was_asked = was_asked or (end_workers and _ask_to_end(run, stage))
+            if not was_asked or time.monotonic() >= deadline:
                 cure = f"add --stop-workers, or stop `clawctl {stage}` while data is forgotten; serve can keep running"
                 raise ClawError(error.problem, cure) from error
             time.sleep(_LOOK_S)
@@ -242,7 +242,7 @@ def _ask_to_end(run: RunDir, stage: str) -> bool:
 
 
 @contextmanager
-def _judges_rest(run: RunDir, chosen: Chosen, wait: bool) -> Iterator[None]:
+def _judges_rest(run: RunDir, chosen: SelectedTurns, wait: bool) -> Iterator[None]:
     """Hold the shards in question: a judge that has one in hand would publish what it says of a turn that is gone."""
     deadline = time.monotonic() + (_PATIENCE_S if wait else 0)
     with ExitStack() as held:

@@ -14,8 +14,8 @@ from obstore.store import MemoryStore
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import catch_up, forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, claimed, open_run, publish_bytes, publish_folder, published, sole_worker
 from clawctl.run.lines import LineWriter
 from clawctl.run.objects import open_store
@@ -97,7 +97,7 @@ def on_the_disk(run: RunDir) -> str:
 def test_forget_reaches_every_object_and_each_hosts_own_files_before_its_next_collect(hosts: Hosts) -> None:
     fill(hosts)
     assert SECRET in in_the_bucket(hosts)
-    done = forget(hosts.first, Wish(session="gone"), dry_run=False, retrain=False)
+    done = forget(hosts.first, Selection(session="gone"), dry_run=False, retrain=False)
     assert done.turns == 1, "the turn of the other host is not in a shard yet"
     assert SECRET not in in_the_bucket(hosts) + on_the_disk(hosts.first)
     assert SECRET in on_the_disk(hosts.second), "captures of another host cannot be reached from here"
@@ -114,7 +114,7 @@ def test_forget_reaches_every_object_and_each_hosts_own_files_before_its_next_co
 
 def test_a_host_that_was_killed_while_it_forgot_goes_on_with_it(hosts: Hosts) -> None:
     fill(hosts)
-    forget(hosts.first, Wish(session="gone"), dry_run=False, retrain=False)
+    forget(hosts.first, Selection(session="gone"), dry_run=False, retrain=False)
     hosts.buckets[1].refresh()
     assert len(hosts.buckets[1].asked()) == 1
     LineWriter(hosts.second.feedback, 1 << 20).append(orjson.dumps({"turn_id": "t3", "text": SECRET}))
@@ -129,7 +129,7 @@ def test_a_host_that_was_killed_while_it_forgot_goes_on_with_it(hosts: Hosts) ->
 
 def test_what_a_user_says_after_forget_is_kept_on_a_host_that_forgets_later(hosts: Hosts) -> None:
     fill(hosts)
-    forget(hosts.first, Wish(user="default"), dry_run=False, retrain=False)
+    forget(hosts.first, Selection(user="default"), dry_run=False, retrain=False)
     LineWriter(hosts.second.captures, 1).append(captured("t9", "later", "a new subject", at=time.time() + 60))
     catch_up(hosts.second)
     kept = b"".join(path.read_bytes() for path in published(hosts.second.captures, ".jsonl"))
@@ -141,7 +141,7 @@ def test_forget_and_the_collect_workers_of_other_hosts_exclude_one_another(hosts
         with sole_worker(hosts.first, "collect"):
             pass  # each host has its own
         with pytest.raises(ClawError, match="1 other host"):
-            forget(hosts.first, Wish(session="gone"), dry_run=False, retrain=False)
+            forget(hosts.first, Selection(session="gone"), dry_run=False, retrain=False)
     with claimed(hosts.first, "forget"), claimed(hosts.second, "collect") as mine:
         assert not mine
 

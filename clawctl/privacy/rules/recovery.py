@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, mixed
 
 _NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
@@ -79,14 +79,14 @@ _MOST_CODES = 24
 def in_recovery_codes(piece: Text) -> Iterator[Span]:
     """Recovery codes behind their name or below it, in whatever language and however many."""
     text = piece.text
-    found = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
+    positions = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
     beyond = (
         set()
         if text.isascii() or not _OTHER_SCRIPT.search(text)
-        else {at for word in _RECOVERIES_BEYOND for at in places(piece.lower, word)}
+        else {at for word in _RECOVERIES_BEYOND for at in positions_of(piece.lower, word)}
     )
     done = -1
-    for at in sorted({*found, *beyond}):
+    for at in sorted({*positions, *beyond}):
         if at < done:
             continue
         name = _RECOVERY.search(text, max(0, at - 20), at + 40) if at in beyond else _RECOVERY.match(text, at)

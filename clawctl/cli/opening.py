@@ -27,6 +27,7 @@ def open_stage(
     from clawctl.run.checksums import sealed_yaml
     from clawctl.run.directory import publish_bytes
     from clawctl.run.model_binding import bind_model, bound_model, is_bound
+    from clawctl.run.mounts import is_in_bucket
 
     check_level(log_level)
     stored_recipe = RunDir(root).recipe
@@ -40,6 +41,10 @@ def open_stage(
     is_new = not (root / "run.json").exists()
     # of a run that is there, a folder that is not (a copy left out empty ones)
     run = open_run(root, create=create or not is_new, shards=stage not in ("serve", "up"))
+    if stage in ("judge", "train", "eval") and is_in_bucket(run.root):
+        from clawctl.privacy.forget import catch_up
+
+        catch_up(run)
     bind_model(run, resolved.model.path, begins)
     if recipe is not None or not stored_recipe.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())
@@ -53,9 +58,7 @@ def open_stage(
 
 def _check_bucket(stage: str, root: Path, recipe: Recipe) -> None:
     """Raises ClawError for what does not work with a run in a bucket."""
-    from clawctl.run.bucket import refuse_in_bucket
+    from clawctl.run.mounts import refuse_in_bucket
 
     if stage == "play" or (stage == "up" and "play" in recipe.up.stages):
         refuse_in_bucket(root, "playing environments", "use a run on a disk")
-    if recipe.privacy.max_age_days is not None or recipe.privacy.max_gb is not None:
-        refuse_in_bucket(root, "privacy.max_age_days or max_gb", "remove them, and use a run on a disk if data must expire")

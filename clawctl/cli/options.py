@@ -14,7 +14,7 @@ def _level(ctx: typer.Context, value: str) -> str:
 
 
 def _run_folder(text: str | Path) -> Path:
-    from clawctl.run.bucket import run_folder
+    from clawctl.run.mounts import run_folder
 
     return run_folder(text)
 

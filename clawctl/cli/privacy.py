@@ -5,10 +5,7 @@ from typing import Annotated
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RecipeOption, RunOption
-from clawctl.run.bucket import refuse_in_bucket
 from clawctl.run.directory import open_run
-
-_LIFECYCLE = "docs/storage.md says what to delete there, and when"
 
 
 def forget(
@@ -41,5 +38,4 @@ def retention(
     """Delete conversations that have expired. The limits are `privacy.max_age_days` and `privacy.max_gb`."""
     from clawctl.privacy.command import expire as work
 
-    refuse_in_bucket(run, "retention", _LIFECYCLE)
     work(open_run(run, create=False), recipe, dry_run, as_json)

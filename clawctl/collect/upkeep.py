@@ -13,9 +13,9 @@ import pyarrow as pa
 from clawctl.collect.merging import merge_shards
 from clawctl.collect.read_position import ReadPosition
 from clawctl.config import Recipe
-from clawctl.run.bucket import is_in_bucket
 from clawctl.run.directory import RunDir, published
 from clawctl.run.finished_shards import SUFFIX, FinishedShards
+from clawctl.run.mounts import is_in_bucket
 from clawctl.run.shards import UnreadableShard, merged_from
 
 log = logging.getLogger(__name__)

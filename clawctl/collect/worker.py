@@ -25,6 +25,7 @@ from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.waiting import ArrivedExchange
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.privacy.forget import catch_up
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, published, quarantine, sole_worker
 from clawctl.run.disk import retry_while_full
@@ -55,11 +56,13 @@ def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False)
     gc.freeze()  # what is loaded by now stays: looking through it again and again is a tenth of a full stream's time
     with sole_worker(run, "collect"):
         origin = origin_of(recipe.model.path, recipe.model_path)
-        collector, retention = Collector(run, recipe, stop, origin), Retention(run, recipe)
+        catch_up(run)
+        retention = Retention(run, recipe)
+        retention.look()  # before captures are read: rows of expired ones would look new
+        collector = Collector(run, recipe, stop, origin)
         collector.look()
         if end_sessions:
             collector.end_sessions()
-        retention.look()
         if not once:
             poll_s = min(1.0, max(0.05, settings.shard_age_s / 4))
             for _ in changes([run.captures, run.feedback, run.quarantine], stop, poll_s):

@@ -23,9 +23,9 @@ from clawctl.launch.plan import SchedulerName, plan_jobs
 from clawctl.launch.schedulers import ENDED, JobState, Scheduler, open_scheduler
 from clawctl.launch.status import facts_of_run
 from clawctl.printing import one_line, plain
-from clawctl.run.bucket import refuse_in_bucket
 from clawctl.run.checksums import read_object, sealed
 from clawctl.run.directory import RunDir, claimed, publish_bytes
+from clawctl.run.mounts import refuse_in_bucket
 
 _LOOK_S = 5.0
 _TAIL = 2000  # characters of a failed job's output

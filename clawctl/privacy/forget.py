@@ -18,18 +18,21 @@ from typing import Any
 import orjson
 
 from clawctl.errors import ClawError
-from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
+from clawctl.printing import counted
+from clawctl.privacy.elsewhere import ask, asked, bucket_of
+from clawctl.privacy.rewriting import Unreadable, kept_lines, rewrite_appended, rewrite_json, rewrite_parquet
 from clawctl.privacy.rollback import RollbackPlan, learned_from, plan_rollback, roll_back
-from clawctl.privacy.selection import SelectedTurns, Selection, select
-from clawctl.run.bucket import refuse_in_bucket
+from clawctl.privacy.selection import SelectedTurns, Selection, matches, select, session_of
+from clawctl.run.bucket import ABOUT
 from clawctl.run.checksums import sealed
-from clawctl.run.directory import FOLDERS, RunDir, claimed, published, sole_worker
+from clawctl.run.directory import FOLDERS, RunDir, claimed, published, remove, sole_worker
 from clawctl.run.images import remove_unused
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.policies import list_versions, read_policy
+from clawctl.run.storage import storage_of
 
 # Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
-_LEFT_ALONE = ("policies", "locks", "logs", "captures", "images", "feedback", "episodes", "trajectories")
+_LEFT_ALONE = (ABOUT, "policies", "locks", "logs", "captures", "images", "feedback", "episodes", "trajectories")
 _PATIENCE_S = 120.0  # for workers that were asked to end: a step of training may take a while
 _LOOK_S = 0.05  # shorter than any supervisor waits before it starts a worker again
 
@@ -53,9 +56,10 @@ def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, en
     Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited
     for.
     """
-    refuse_in_bucket(run.root, "forget", "docs/storage.md says how to delete a conversation there")
     stages = () if dry_run else ("collect", "train", "eval")
     with _at_rest(run, stages, end_workers):
+        if not dry_run:
+            catch_up(run)
         chosen = select(run, wish) if wish is not None else SelectedTurns()
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_learned_earlier(run) if retrain else [])})
         done = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
@@ -63,9 +67,9 @@ def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, en
         if dry_run:
             return done
         with _judges_rest(run, chosen, end_workers):
-            if chosen.turn_ids or chosen.unreadable:
+            if chosen.turn_ids or chosen.unreadable or bucket_of(run.root) is not None:
                 _record(run, done)
-                _remove(run, wish, chosen, done)
+                _remove_everywhere(run, wish, chosen, done)
             if removed := len(remove_unused(run)):  # also what an earlier `forget` that was broken off left
                 done.files["images"] = removed
             if done.way_back is not None:
@@ -73,7 +77,37 @@ def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, en
         return done
 
 
+def catch_up(run: RunDir) -> None:
+    """Carry out what another host of a run in a bucket was asked to forget, before a worker of this host reads a turn."""
+    bucket = bucket_of(run.root)
+    if bucket is None:
+        return
+    bucket.refresh()
+    if not bucket.asked():
+        return
+    with storage_of(run.root).exclusive(run.lock("catch-up"), _PATIENCE_S):
+        for request in asked(bucket):
+            chosen = request.chosen if request.wish is None else select(run, request.wish, request.chosen)
+            _remove(run, request.wish, chosen, Forgotten(len(chosen.turn_ids), len(chosen.sessions), [], False))
+            remove_unused(run)
+            bucket.forgot(request.name)
+
+
+def _remove_everywhere(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Forgotten) -> None:
+    """In a bucket the other hosts are asked first: broken off at any moment, this host is asked as well."""
+    bucket = bucket_of(run.root)
+    if bucket is None:
+        return _remove(run, wish, chosen, done)
+    ask(bucket, wish, chosen)
+    for request in asked(bucket):
+        _remove(run, request.wish, request.chosen, done)
+        bucket.forgot(request.name)
+
+
 def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Forgotten) -> None:
+    bucket = bucket_of(run.root)
+    for folder in run.root.glob("train/**/checkpoints/*/"):
+        storage_of(folder).complete(folder, ".parquet")
     for path in _derived(run):
         _rewrite(run, path, chosen.turn_ids, done)
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
@@ -86,11 +120,21 @@ def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Fo
         turn_id = row.get("exchange_id", row.get("turn_id"))
         if turn_id in chosen.turn_ids or (row.get("key"), row.get("session_id")) in chosen.sessions:  # a turn, or an outcome
             return True
-        return wish is not None and wish.user is not None and row.get("key") == wish.user
+        if wish is None:
+            return False
+        seen = {"user": row.get("key"), "session_id": None, "created_at": row.get("created_at", 0.0)}
+        if isinstance(row.get("hints"), dict):  # captured, perhaps on a host whose captures are not here
+            seen["session_id"] = session_of(row)
+            return (row.get("key"), seen["session_id"]) in chosen.sessions or matches(wish, seen)
+        return wish.user is not None and matches(wish, seen)
 
     for folder in (run.feedback, run.episodes, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:
-            _count(run, path, rewrite_appended(path, belongs), done)
+            if bucket is None or bucket.is_own(path):
+                _count(run, path, rewrite_appended(path, belongs), done)
+    if bucket is not None:
+        bucket.rewrite_copies(lambda data: kept_lines(data, belongs)[0])
+        bucket.refresh()
     for path in published(run.trajectories, ".parquet"):
         _rewrite(run, path, chosen.turn_ids, done)
 
@@ -118,8 +162,8 @@ def _rewrite(run: RunDir, path: Path, turn_ids: set[str], done: Forgotten) -> No
             raise Unreadable
     except Unreadable:
         if path.parent == run.quarantine or path.suffix == ".parquet" or _names_one(path, turn_ids):
-            path.unlink(missing_ok=True)
-            path.with_name(path.name + ".reason.txt").unlink(missing_ok=True)
+            remove(path)
+            remove(path.with_name(path.name + ".reason.txt"))
             done.removed_whole.append(str(path.relative_to(run.root)))
     except FileNotFoundError:
         return  # the reason of a file that has just been removed
@@ -160,9 +204,15 @@ def _learned_earlier(run: RunDir) -> list[int]:
 @contextmanager
 def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterator[None]:
     """Hold the places of stages that keep in memory what is taken away."""
+    bucket = bucket_of(run.root)
     with ExitStack() as held:
+        if stages and bucket is not None and not held.enter_context(claimed(run, "forget")):
+            raise ClawError("another host of this run forgets something now", "try again when it has finished")
         for stage in stages:
             _take_place(run, stage, end_workers, held)
+        if stages and bucket is not None and (others := bucket.collecting_elsewhere()):
+            cure = "stop `clawctl collect` there while data is forgotten; serve can keep running"
+            raise ClawError(f"collect works on {counted(others, 'other host')} of this run", cure)
         yield
 
 

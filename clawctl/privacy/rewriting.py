@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from clawctl.errors import Damaged
 from clawctl.run.checksums import read_sealed, sealed
-from clawctl.run.directory import publish_bytes, sync
+from clawctl.run.directory import publish_bytes, remove, sync
 from clawctl.run.shards import UnreadableShard, read_table, rewrite_shard
 
 _GONE = object()
@@ -34,22 +34,23 @@ def rewrite_appended(path: Path, belongs: Callable[[dict[str, Any]], bool]) -> i
     """
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        rest_of_rows, gone = _kept(file.read(), belongs)
+        rest_of_rows, gone = kept_lines(file.read(), belongs)
         if not gone:
             return 0
         new = path.with_name(f"{path.stem}-{secrets.token_hex(2)}.jsonl")
         if rest_of_rows:
             publish_bytes(new, rest_of_rows)
-        path.unlink()
+        remove(path)
         sync(path.parent)
         time.sleep(_MOMENT_S)
-        late, more = _kept(file.read(), belongs)
+        late, more = kept_lines(file.read(), belongs)
         if late:
             publish_bytes(new, rest_of_rows + late)
         return gone + more
 
 
-def _kept(data: bytes, belongs: Callable[[dict[str, Any]], bool]) -> tuple[bytes, int]:
+def kept_lines(data: bytes, belongs: Callable[[dict[str, Any]], bool]) -> tuple[bytes, int]:
+    """The lines that do not belong to it, and the number of the others, torn ones included."""
     rest_of_rows, gone = [], 0
     for line in filter(None, data.split(b"\n")):
         row = _row(line)
@@ -79,7 +80,7 @@ def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
     except (UnreadableShard, KeyError) as error:
         raise Unreadable from error
     if gone and gone == len(ids):
-        path.unlink()
+        remove(path)
         sync(path.parent)
     return gone
 
@@ -103,9 +104,9 @@ def rewrite_json(path: Path, turn_ids: set[str]) -> int:
         return 0
     end = b"" if path.suffix == ".json" else b"\n"
     if rest_of_rows:
-        publish_bytes(path, b"".join(line + end for line in rest_of_rows))
+        publish_bytes(path, b"".join(line + end for line in rest_of_rows), anew=True)
     else:
-        path.unlink()
+        remove(path)
         sync(path.parent)
     return count.places
 

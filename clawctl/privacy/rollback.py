@@ -64,12 +64,12 @@ def roll_back(run: RunDir, way: RollbackPlan) -> None:
         publish_bytes(run.steps, b"".join(sealed(orjson.dumps(row)) + b"\n" for row in rows))
     for path in published(run.ledger, ".json"):
         if goes(_step_of(path)):
-            path.unlink()
+            remove(path)
     for path in published(run.records, ".parquet"):
         if (number := number_of(path.stem)) is not None and goes(number):
-            path.unlink()
+            remove(path)
     for version in way.removed_versions:
-        run.eval_record(version).unlink(missing_ok=True)
+        remove(run.eval_record(version))
     for version in reversed(way.removed_versions):
         remove(run.version_folder(version))
 

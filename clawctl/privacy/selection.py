@@ -16,11 +16,12 @@ _COLUMNS = ("turn_id", "session_id", "user", "created_at", "messages", "response
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is to be forgotten; exactly one of them."""
+    """What is to be forgotten: a session, a user or a time."""
 
     session: str | None = None  # as `inspect sessions` shows it
     user: str | None = None  # the name of an API key
     before: float | None = None  # unix seconds: whole sessions that began before
+    until: float = float("inf")  # unix seconds: of a user, nothing that was said later
 
 
 @dataclass(slots=True)
@@ -33,16 +34,17 @@ class SelectedTurns:
     unreadable: list[Path] = field(default_factory=list)  # shards that may hold some: nobody can say
 
 
-def select(run: RunDir, wish: Selection) -> SelectedTurns:
-    """All turns of the run that `wish` means. Later turns of a session repeat its earlier words: a session goes as a whole."""
-    chosen = SelectedTurns()
+def select(run: RunDir, wish: Selection, known: SelectedTurns | None = None) -> SelectedTurns:
+    """All turns of the run that `wish` means, besides those already `known`. Later turns of a session repeat its earlier words: a
+    session goes as a whole."""
+    chosen = known or SelectedTurns()
     rows: list[tuple[str, dict[str, Any]]] = []
     for path in published(run.trajectories, ".parquet"):
         try:
             rows += [(path.stem, row) for row in read_columns(path, "turns", _COLUMNS)]
         except UnreadableShard:
             chosen.unreadable.append(path)
-    chosen.sessions = {(row["user"], row["session_id"]) for _, row in rows if _matches(wish, row)}
+    chosen.sessions |= {(row["user"], row["session_id"]) for _, row in rows if matches(wish, row)}
     endings = _Endings()
     for stem, row in rows:
         if (row["user"], row["session_id"]) in chosen.sessions:
@@ -53,9 +55,9 @@ def select(run: RunDir, wish: Selection) -> SelectedTurns:
     return chosen
 
 
-def _matches(wish: Selection, row: Mapping[str, Any]) -> bool:
+def matches(wish: Selection, row: Mapping[str, Any]) -> bool:
     if wish.user is not None:
-        return bool(row["user"] == wish.user)
+        return bool(row["user"] == wish.user and row["created_at"] <= wish.until)
     if wish.session is not None:
         return bool(row["session_id"] == wish.session)
     return wish.before is not None and bool(row["created_at"] < wish.before)
@@ -66,8 +68,8 @@ def _add_captured(run: RunDir, wish: Selection, chosen: SelectedTurns, endings: 
     waiting = [row for path in published(run.captures, ".jsonl") for row in captured_rows(path) if row["exchange_id"] not in rows]
     for row in sorted(waiting, key=lambda row: row["created_at"]):
         user, session = row["key"], session_of(row)
-        row_keys = {"user": user, "session_id": session, "created_at": row["created_at"]}
-        if _matches(wish, row_keys) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
+        seen = {"user": user, "session_id": session, "created_at": row["created_at"]}
+        if matches(wish, seen) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
             chosen.turn_ids.add(row["exchange_id"])
             chosen.sessions.add((user, session))
             endings.add(user, row["messages"], row["response"])

@@ -8,22 +8,21 @@ between two workers. A thread looks about once a second and brings what others p
     PREFIX/parts/<id>/…    the files of a published folder; it exists once its `.folder` object does
     PREFIX/captures/…      rotated captures of every host
     PREFIX/leases/…        who works on what (`leases.py`)
+    PREFIX/forgotten/…     what each host must still remove from its own files (`clawctl/privacy/elsewhere.py`)
     PREFIX/changed         written after a change, so that the others look
 
 In the local folder, `.bucket/about.json` names the bucket, and `.bucket/tags/` has the tag of each object that a local file equals.
 """
 
 import atexit
-import hashlib
 import logging
 import os
-import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from enum import Enum
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -31,12 +30,11 @@ from uuid import uuid4
 import orjson
 from filelock import FileLock, Timeout
 
-from clawctl.config import from_environment, state_folder
-from clawctl.errors import ClawError
+from clawctl.run.kinds import FOLDER, Kind, is_shared_lock, kind_of, order
 from clawctl.run.leases import Leases
 from clawctl.run.names import below, number_of
-from clawctl.run.objects import Objects, StoredObject, open_store
-from clawctl.run.storage import DISK, StorageUnreachable, mount_at, storage_of, write_synced
+from clawctl.run.objects import Objects, StoredObject
+from clawctl.run.storage import DISK, StorageUnreachable, write_synced
 
 log = logging.getLogger(__name__)
 
@@ -44,57 +42,9 @@ ABOUT: Final = ".bucket"  # the folder that marks a local folder of a bucket
 _POLL_S: Final = 1.0
 _LIST_S: Final = 30.0  # how long a change can stay unnoticed if the worker that made it was killed
 _SETTLED_S: Final = 600.0  # a capture file that was not written to for so long goes up although it is its writer's last
-_FOLDER: Final = ".folder"
 _INLINE: Final = ("policy.json", "READY", "state.json")  # small files of a folder that everybody reads
-_URL: Final = re.compile(r"(s3|gs|az)://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/([A-Za-z0-9._/=-]*))?")
 _FOREIGN: Final = "another host's"  # in place of the tag of a growing file
-
-
-class Kind(Enum):
-    """What happens to a file of a run in a bucket."""
-
-    LOCAL = "stays on its host"
-    ONCE = "is published once and never changed"
-    CHANGING = "is replaced as a whole"
-    GROWING = "is appended to by its writer alone, on its host"
-    FOLDER = "is a folder that is published once"
-
-
-_CHANGING = {"run.json", "recipe.yaml", "serve.json", "holdout.json", "verdicts/custom-range.json"}
-_CHANGING_BY_NAME = {
-    "policies": {"LIVE", "SHARED", "moves.jsonl"},
-    "train": {"steps.jsonl", "back.jsonl", "abandoned.jsonl", "refusals.json", "forgotten.jsonl", "feed.json"},
-}
-
-
-def kind_of(name: str) -> Kind:
-    """The kind of a file, by its path below the run."""
-    head, *rest = parts = name.split("/")
-    if name in _CHANGING:
-        return Kind.CHANGING
-    if not rest or any(part.startswith(".") for part in parts):
-        return Kind.LOCAL
-    last = parts[-1]
-    if head in ("feedback", "episodes") and last.endswith(".jsonl"):
-        return Kind.GROWING
-    if head == "quarantine":
-        return Kind.ONCE
-    if head in ("trajectories", "verdicts"):
-        return Kind.ONCE if last.endswith(".parquet") else Kind.LOCAL
-    if head == "eval":
-        return Kind.CHANGING if last.endswith(".json") else Kind.LOCAL
-    if last in _CHANGING_BY_NAME.get(head, ()):
-        return Kind.CHANGING
-    if (head == "policies" or (head == "train" and "checkpoints" in parts[:-1])) and number_of(last) is not None:
-        return Kind.FOLDER
-    if head == "train" and parts[-2] in ("ledger", "turns") and last.endswith((".json", ".parquet")):
-        return Kind.ONCE
-    return Kind.LOCAL
-
-
-def _is_shared_lock(name: str) -> bool:
-    """Whether a lock is between all hosts. Collect and `up` work for one host each."""
-    return name.startswith("judge-") or name.split("-")[0] in ("train", "eval", "live")
+_LEFT_OVER_S: Final = 86400.0  # a folder that was uploaded for so long is not published any more
 
 
 # ---- the storage ---------------------------------------------------------------------------------------------------------
@@ -103,12 +53,12 @@ def _is_shared_lock(name: str) -> bool:
 class BucketStorage:
     """The storage of one run, as one process of one host sees it. `root` is the host's local folder."""
 
-    def __init__(self, root: Path, objects: Objects, leases: Leases | None = None, poll_s: float = _POLL_S) -> None:
+    def __init__(self, root: Path, objects: Objects, leases: Leases, poll_s: float = _POLL_S) -> None:
         self._root, self._objects, self._poll_s = root, objects, poll_s
         self._about = root / ABOUT
         self._tags = self._about / "tags"
         self._tags.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._leases = leases or Leases(objects, host_of(root))
+        self._leases = leases
         self._writing = threading.RLock()
         self._between_processes = FileLock(self._about / "writing.lock")
         self._leading = FileLock(self._about / "pulling.lock", thread_local=False)
@@ -148,6 +98,47 @@ class BucketStorage:
             self._write(path, found[0])
             self._note(name, found[1])
 
+    def replace(self, draft: Path, path: Path) -> None:
+        name, kind = self._name(path)
+        if (folder := self._folder_of(path)) is not None:
+            self._replace_part(draft, path, folder)
+        elif kind is Kind.ONCE:
+            with self._local():
+                tag = self._objects.put(f"run/{name}", draft)
+                os.replace(draft, path)
+                self._note(name, tag)
+        else:
+            return self.publish(draft, path)
+        self._told.set()
+
+    def _folder_of(self, path: Path) -> Path | None:
+        """The published folder that a file is part of."""
+        above = takewhile(lambda parent: parent != self._root, path.parents)
+        return next((parent for parent in above if self._name(parent)[1] is Kind.FOLDER), None)
+
+    def _replace_part(self, draft: Path | None, path: Path, folder: Path) -> None:
+        """Replace a part, or remove it: the content first, then the list of parts, which names its size."""
+        name, part = self._name(folder)[0] + FOLDER, path.relative_to(folder).as_posix()
+        with self._local():
+            found = self._objects.read(f"run/{name}")
+            if found is None:
+                raise StorageUnreachable(f"{name} is gone from the bucket")
+            manifest = orjson.loads(found[0])
+            key = f"parts/{manifest['parts']}/{part}"
+            if draft is None:
+                self._objects.delete(key)
+                manifest["files"].pop(part, None)
+            else:
+                self._objects.put(key, draft)
+                manifest["files"][part] = draft.stat().st_size
+            listed = orjson.dumps(manifest)
+            tag = self._objects.put(f"run/{name}", listed)
+            if draft is None:
+                path.unlink(missing_ok=True)
+            else:
+                os.replace(draft, path)
+            self._note(name, tag, listed)
+
     def publish_folder(self, draft: Path, path: Path) -> bool:
         name, kind = self._name(path)
         if kind is not Kind.FOLDER:
@@ -162,7 +153,7 @@ class BucketStorage:
             "inline": {part: files[part].read_text() for part in _INLINE if part in files},
         }
         listed = orjson.dumps(manifest)
-        tag = self._objects.create(f"run/{name}{_FOLDER}", listed)
+        tag = self._objects.create(f"run/{name}{FOLDER}", listed)
         self._told.set()
         if tag is None:
             self._delete_parts(manifest)
@@ -171,17 +162,17 @@ class BucketStorage:
         with self._local():
             self._clear(path)
             os.rename(draft, path)
-            self._note(name + _FOLDER, tag, listed)
+            self._note(name + FOLDER, tag, listed)
         return True
 
-    def complete(self, folder: Path) -> None:
+    def complete(self, folder: Path, suffix: str = "") -> None:
         name, kind = self._name(folder)
         manifest = self._manifest(name) if kind is Kind.FOLDER else None
         if manifest is None:
             return
         for part, size in manifest["files"].items():
             file = below(folder, part)
-            if file.is_file() and file.stat().st_size == size:
+            if not part.endswith(suffix) or (file.is_file() and file.stat().st_size == size):
                 continue
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             draft = file.with_name(f".{file.name}.{uuid4().hex[:8]}.tmp")
@@ -221,7 +212,7 @@ class BucketStorage:
                 with self._deleted(name, kind), suppress(FileNotFoundError):  # another host may have removed it as well
                     os.replace(source, target)
             elif kind is Kind.FOLDER:
-                self._move_object(name + _FOLDER, new + _FOLDER, source, target)
+                self._move_object(name + FOLDER, new + FOLDER, source, target)
             else:
                 found = self._objects.read(f"run/{name}")
                 if found is None or found[0] == source.read_bytes():
@@ -240,10 +231,12 @@ class BucketStorage:
         os.replace(source, target)
         self._note(name, None)
         if found is not None and tag is not None:
-            self._note(new, tag, found[0] if name.endswith(_FOLDER) else b"")
+            self._note(new, tag, found[0] if name.endswith(FOLDER) else b"")
         self._told.set()
 
     def remove(self, path: Path) -> None:
+        if (folder := self._folder_of(path)) is not None:
+            return self._replace_part(None, path, folder)
         with self._local(), self._deleted(*self._name(path)):
             DISK.remove(path)
 
@@ -251,16 +244,23 @@ class BucketStorage:
         name, kind = self._name(path)
         if kind in (Kind.LOCAL, Kind.GROWING):
             return path.exists()
-        return self._objects.modified(f"run/{name}{_FOLDER if kind is Kind.FOLDER else ''}") is not None
+        return self._objects.modified(f"run/{name}{FOLDER if kind is Kind.FOLDER else ''}") is not None
 
     @contextmanager
     def _deleted(self, name: str, kind: Kind) -> Iterator[None]:
         """The name is removed from the store, then from here by the caller; last its tag. After a kill `refresh` does the rest."""
         if kind in (Kind.LOCAL, Kind.GROWING):
+            copy = _copy_of(name, kind)
+            if copy is not None:
+                self._objects.delete(copy)
             yield
+            if copy is not None:
+                (self._about / "sizes" / copy).unlink(missing_ok=True)
+                self._note(name, None)
+                self._told.set()
             return
         manifest = self._manifest(name) if kind is Kind.FOLDER else None
-        key = name + _FOLDER if kind is Kind.FOLDER else name
+        key = name + FOLDER if kind is Kind.FOLDER else name
         self._objects.delete(f"run/{key}")
         if manifest is not None:
             self._delete_parts(manifest)
@@ -295,18 +295,20 @@ class BucketStorage:
     @contextmanager
     def claim(self, lock: Path) -> Iterator[bool]:
         with DISK.claim(lock) as mine:  # the processes of this host decide without a request
-            shared = _is_shared_lock(lock.stem)
-            if not mine or not shared:
+            of_this_host = lock.stem == "collect"
+            if not mine or not (of_this_host or is_shared_lock(lock.stem)):
                 yield mine
                 return
-            leased = self._leases.acquire(lock.stem)
+            name = f"{lock.stem}-{self._leases.host}" if of_this_host else lock.stem
+            leased = self._leases.acquire(name)
             try:
-                if leased and lock.stem.split("-")[0] in ("train", "eval"):
+                if leased and lock.stem.split("-")[0] in ("train", "eval", "forget"):
                     self.refresh()  # the last worker's results are here before this one begins
-                yield leased
+                # `forget` looks for collect workers after it has its lease, and this one for `forget` after it has its own.
+                yield leased and not (of_this_host and self._leases.elsewhere("forget"))
             finally:
                 if leased:
-                    self._leases.release(lock.stem)
+                    self._leases.release(name)
 
     @contextmanager
     def exclusive(self, lock: Path, patience_s: float) -> Iterator[None]:
@@ -349,13 +351,17 @@ class BucketStorage:
         """Bring what is in the store and not here, and remove what is gone there. A name is here once its content is here whole."""
         here = self._all_tags()  # before the listing: what is published from now on may be missing in it
         found = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
-        for name in sorted(found, key=_order):
+        for name in sorted(found, key=order):
             if not self._is_wanted(name) or (name in here and self._tag(name) == found[name].tag):
                 continue
             with suppress(FileNotFoundError):  # gone since the listing
                 self._bring(name, found[name])
         for name in here - found.keys():
             self._drop(name)
+        for stored in self._objects.list("forgotten/"):
+            place = below(self._about, stored.name)
+            if not place.exists() and (asked := self._objects.read(stored.name)) is not None:
+                self._write(place, asked[0])
         self._listed_at = time.monotonic()
 
     def _is_wanted(self, name: str) -> bool:
@@ -363,8 +369,8 @@ class BucketStorage:
         return not is_bulk or (self._about / "shards").exists()
 
     def _bring(self, name: str, stored: StoredObject) -> None:
-        if name.endswith(_FOLDER):
-            return self._bring_folder(name.removesuffix(_FOLDER))
+        if name.endswith(FOLDER):
+            return self._bring_folder(name.removesuffix(FOLDER))
         path = below(self._root, name)
         kind = kind_of(name)
         if kind is Kind.GROWING:
@@ -391,7 +397,7 @@ class BucketStorage:
 
     def _bring_folder(self, name: str) -> None:
         """Make a folder with its small files; `complete` brings the rest when it is needed."""
-        found = self._objects.read(f"run/{name}{_FOLDER}")
+        found = self._objects.read(f"run/{name}{FOLDER}")
         if found is None:
             return
         path = below(self._root, name)
@@ -402,11 +408,11 @@ class BucketStorage:
             for part, text in manifest["inline"].items():
                 write_synced(below(draft, part), text.encode())
             with self._local():
-                if self._tag(name + _FOLDER) == found[1]:
+                if self._tag(name + FOLDER) == found[1]:
                     return  # this process has published it meanwhile, with all of its files
                 self._clear(path)
                 os.rename(draft, path)
-                self._note(name + _FOLDER, found[1], found[0])
+                self._note(name + FOLDER, found[1], found[0])
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -414,27 +420,85 @@ class BucketStorage:
         """Append what the writer, on another host, has appended. Of such a file the longer one is newer."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._local():
+            name = stored.name.removeprefix("run/")
             here = path.stat().st_size if path.exists() else 0
+            if here > stored.size and self._tag(name) == _FOREIGN:  # `forget` took lines out
+                found = self._objects.read(stored.name)
+                return None if found is None else self._write(path, found[0])
             if here >= stored.size:
                 return
             data = self._objects.read_range(stored.name, here, stored.size)
-            self._note(stored.name.removeprefix("run/"), _FOREIGN)
+            self._note(name, _FOREIGN)
             with path.open("ab") as file:
                 os.chmod(path, 0o600)
                 file.write(data)
 
     def _drop(self, name: str) -> None:
         """Remove what the store no longer has."""
-        if kind_of(name) is Kind.GROWING:
-            return  # its writer brings it up again
         with self._local():
             if self._tag(name) is None:
                 return  # this process has removed or moved it meanwhile
-            if name.endswith(_FOLDER):
-                self._clear(below(self._root, name.removesuffix(_FOLDER)))
+            if name.endswith(FOLDER):
+                self._clear(below(self._root, name.removesuffix(FOLDER)))
             else:
                 below(self._root, name).unlink(missing_ok=True)
             self._note(name, None)
+
+    # ---- what every host must remove from its own files ------------------------------------------------------------------
+
+    def ask(self, name: str, wanted: bytes) -> None:
+        """Ask every host, this one too, to forget what `wanted` describes."""
+        self._objects.put(f"forgotten/{name}", wanted)
+        self._objects.put("changed", uuid4().bytes)
+        self.refresh()
+
+    def asked(self) -> dict[str, bytes]:
+        """What this host was asked to forget and has not, by its name."""
+        found = sorted((self._about / "forgotten").glob("[!.]*"))
+        return {path.name: data for path in found if (data := path.read_bytes())}
+
+    def forgot(self, name: str) -> None:
+        """This host has nothing of it left."""
+        self._write(self._about / "forgotten" / name, b"")
+
+    def is_own(self, path: Path) -> bool:
+        """Whether this host wrote a file that hosts append to."""
+        return self._tag(self._name(path)[0]) != _FOREIGN
+
+    def collecting_elsewhere(self) -> int:
+        """The number of other hosts whose collect works now."""
+        return len(self._leases.elsewhere("collect-"))
+
+    def rewrite_copies(self, without: Callable[[bytes], bytes]) -> None:
+        """Let `without` take lines out of every object that a host uploads as it grows: captures, ratings, outcomes."""
+        for prefix in ("captures/", "run/feedback/", "run/episodes/"):
+            for stored in self._objects.list(prefix):
+                for _ in range(100):
+                    found = self._objects.read(stored.name)
+                    kept = b"" if found is None else without(found[0])
+                    if found is None or kept == found[0]:
+                        break
+                    if not kept:
+                        self._objects.delete(stored.name)
+                    elif self._objects.swap(stored.name, kept, found[1]) is None:
+                        continue  # its host has just uploaded more
+                    self._told.set()
+                    break
+
+    def sweep(self) -> int:
+        """Delete parts that no folder lists, and leases of workers that were killed, once they are a day old. Returns how many."""
+        now, used = self._leases.now(), set()
+        old = [stored.name for prefix in ("parts/", "leases/") for stored in self._objects.list(prefix)
+               if now is not None and now - stored.modified > _LEFT_OVER_S]  # fmt: skip
+        if not old:
+            return 0
+        for stored in self._objects.list("run/"):  # after the parts: what was published meanwhile is listed
+            if stored.name.endswith(FOLDER) and (found := self._objects.read(stored.name)) is not None:
+                used.add(orjson.loads(found[0])["parts"])
+        gone = [name for name in old if name.split("/")[1] not in used]
+        for name in gone:
+            self._objects.delete(name)
+        return len(gone)
 
     # ---- the thread ------------------------------------------------------------------------------------------------------
 
@@ -463,12 +527,12 @@ class BucketStorage:
                 self._leading.acquire(timeout=0)
         except Timeout:
             return
-        self._upload()
-        self._tell()
         changed = self._objects.read("changed", self._changed)
         if changed is not None or time.monotonic() - self._listed_at >= _LIST_S:
             self.refresh()
             self._changed = self._changed if changed is None else changed[1]
+        self._upload()
+        self._tell()
 
     def _tell(self) -> None:
         if self._told.is_set():
@@ -481,7 +545,9 @@ class BucketStorage:
 
     def _upload(self) -> None:
         """Upload what the writers of this host appended, and their rotated captures. A host never appends to another's file, so a
-        file that is longer here than in the store is this host's."""
+        file that is longer here than in the store is this host's. Nothing goes up before this host has forgotten what it must."""
+        if self.asked():
+            return
         for folder in ("feedback", "episodes"):
             for path in _lines(self._root / folder):
                 self._upload_if_longer(path, f"run/{folder}/{path.name}")
@@ -560,23 +626,16 @@ class BucketStorage:
 
     def _manifest(self, name: str) -> dict[str, Any] | None:
         with suppress(FileNotFoundError):
-            found: dict[str, Any] = orjson.loads(below(self._tags, name + _FOLDER).read_bytes().partition(b"\n")[2])
+            found: dict[str, Any] = orjson.loads(below(self._tags, name + FOLDER).read_bytes().partition(b"\n")[2])
             return found
         return None
 
 
-_RANKS = (  # what is read together arrives in this order: a version is here before LIVE names it
-    re.compile(r"run\.json|recipe\.yaml|feedback/|episodes/"),
-    re.compile(r"train/.*ledger/|verdicts/"),
-    re.compile(r"trajectories/|eval/|quarantine/"),
-    re.compile(r"train/.*\.folder$"),
-    re.compile(r"policies/.*\.folder$"),
-    re.compile(r"(?!policies/)"),
-)
-
-
-def _order(name: str) -> tuple[int, str]:
-    return next((rank for rank, names in enumerate(_RANKS) if names.match(name)), len(_RANKS)), name
+def _copy_of(name: str, kind: Kind) -> str | None:
+    """The object that a host uploads of its own file, if it does."""
+    if kind is Kind.GROWING:
+        return f"run/{name}"
+    return name if name.startswith("captures/") and name.endswith(".jsonl") else None
 
 
 def _lines(folder: Path) -> list[Path]:
@@ -589,98 +648,3 @@ def _number_in(path: Path) -> int:
 
 def _draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")
-
-
-# ---- which run -----------------------------------------------------------------------------------------------------------
-
-
-def run_folder(text: str | Path) -> Path:
-    """The folder that `--run` names: a path, or the local folder of a run in a bucket, with what the bucket has. Raises
-    ClawError."""
-    text = str(text)
-    if "://" not in text:
-        root = Path(text)
-        if (root / ABOUT / "about.json").is_file():
-            root = root.resolve()
-            mount(root)
-        return root
-    found = _URL.fullmatch(text)
-    if found is None:
-        fix = "use s3://bucket/prefix, gs://bucket/prefix or az://container/prefix; credentials come from the environment"
-        raise ClawError("--run is not the URL of a bucket", fix, 2)  # the text may contain a secret
-    url = text.rstrip("/")
-    root = (
-        _state_folder()
-        / f"{re.sub('[^A-Za-z0-9.-]+', '-', url.partition('://')[2])}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
-    )
-    about = root / ABOUT / "about.json"
-    if not about.exists():
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        about.parent.mkdir(exist_ok=True, mode=0o700)
-        write_synced(about, orjson.dumps({"url": url, "host": uuid4().hex}))
-    mount(root)
-    return root
-
-
-def _state_folder() -> Path:
-    given, state = from_environment("RUN_CACHE"), state_folder()
-    if given is None and state is None:
-        raise ClawError("this user has no home folder for the local part of the run", "set CLAWCTL_RUN_CACHE to a folder", 2)
-    return Path(given or state / "runs").absolute().resolve()  # type: ignore[operator]
-
-
-def mount(root: Path, open_url: Callable[[str], Any] = open_store) -> BucketStorage:
-    """Make the bucket that the local folder belongs to responsible for it. Raises ClawError (exit code 2)."""
-    known = storage_of(root)
-    if isinstance(known, BucketStorage):
-        return known
-    objects = Objects(open_url(about_of(root)["url"]))
-    bucket = BucketStorage(root, objects)
-    try:
-        bucket.refresh()
-        if not (root / "run.json").exists():
-            _check_conditions(objects)
-    except StorageUnreachable as error:
-        problem = f"the bucket of this run cannot be used: {error}"
-        raise ClawError(problem, "check its name, the credentials in the environment and the network", 2) from None
-    mount_at(root, bucket)
-    return bucket
-
-
-def _check_conditions(objects: Objects) -> None:
-    """Try create-if-absent and compare-and-swap once: a store that lacks them would train turns twice."""
-    name = f"leases/.probe-{uuid4().hex}"
-    try:
-        first = objects.create(name, b"1")
-        again, other = objects.create(name, b"2"), objects.swap(name, b"3", '"another"')
-        if first is None or again is not None or other is not None or objects.swap(name, b"4", first) is None:
-            raise ClawError("this object store ignores conditions on writes", "use one with If-None-Match and If-Match", 2)
-    finally:
-        objects.delete(name)
-
-
-def about_of(root: Path) -> dict[str, str]:
-    """The URL of the bucket that a local folder belongs to, and the id of this host's folder. Raises ClawError."""
-    place = root / ABOUT / "about.json"
-    try:
-        found: dict[str, str] = orjson.loads(place.read_bytes())
-        if not {"url", "host"} <= found.keys():
-            raise ValueError("it has no URL")
-        return found
-    except (OSError, ValueError) as error:
-        raise ClawError(f"{place} cannot be read: {error}", "delete it, and name the bucket with --run again", 2) from error
-
-
-def host_of(root: Path) -> str:
-    return about_of(root)["host"]
-
-
-def is_in_bucket(root: Path) -> bool:
-    """Whether a run is in a bucket."""
-    return isinstance(storage_of(root.resolve()), BucketStorage)
-
-
-def refuse_in_bucket(root: Path, what: str, fix: str) -> None:
-    """Raises ClawError (exit code 2) if the run is in a bucket, where `what` does not work."""
-    if is_in_bucket(root):
-        raise ClawError(f"{what} does not work with a run in a bucket", fix, 2)

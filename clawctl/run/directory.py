@@ -239,22 +239,24 @@ def _check_filesystem(run: RunDir) -> None:
 # ---- publish whole -------------------------------------------------------------------------------------------------------
 
 
-def publish(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one."""
+def publish(path: Path, write: Callable[[Path], None], anew: bool = False) -> None:
+    """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one. `anew`:
+    also in a bucket, where files such as shards otherwise keep their first content."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = _temporary(path)
     try:
         write(temporary)
         os.chmod(temporary, 0o600)
         sync(temporary)
-        storage_of(path).publish(temporary, path)
+        storage = storage_of(path)
+        (storage.replace if anew else storage.publish)(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     sync(path.parent)
 
 
-def publish_bytes(path: Path, data: bytes) -> None:
-    publish(path, lambda temporary: _write_bytes(temporary, data))
+def publish_bytes(path: Path, data: bytes, anew: bool = False) -> None:
+    publish(path, lambda temporary: _write_bytes(temporary, data), anew)
 
 
 def _write_bytes(path: Path, data: bytes) -> None:

@@ -39,7 +39,8 @@ class Leases:
     def __init__(
         self, objects: Objects, host: str, lease_s: float = LEASE_S, clock: Callable[[], float | None] | None = None
     ) -> None:
-        self._objects, self._host, self._lease_s = objects, host, lease_s
+        self.host = host
+        self._objects, self._lease_s = objects, lease_s
         self._clock = clock or self._store_time
         self._told: tuple[float, float] | None = None  # store's time, and monotonic time when it was asked
         self._held: dict[str, Lease] = {}
@@ -54,7 +55,7 @@ class Leases:
         content = self._content(lease)
         tag = self._objects.create(key, content)
         if tag is None and (stored := self._objects.read(key)) is not None:
-            if _host_of(stored[0]) != self._host and not self._is_old(key):
+            if _host_of(stored[0]) != self.host and not self._is_old(key):
                 return False
             tag = self._objects.swap(key, content, stored[1])
         if tag is None:
@@ -81,6 +82,20 @@ class Leases:
         except StorageUnreachable as error:
             log.warning("a lease is not given back; it ends by itself: %s", error)
 
+    def elsewhere(self, prefix: str) -> list[str]:
+        """The leases whose names begin so that other hosts hold now. Raises StorageUnreachable."""
+        found = []
+        for stored in self._objects.list("leases/"):
+            if stored.name.startswith(f"leases/{prefix}") and not self._is_old(stored.name):
+                held = self._objects.read(stored.name)
+                if held is not None and _host_of(held[0]) != self.host:
+                    found.append(stored.name.removeprefix("leases/"))
+        return found
+
+    def now(self) -> float | None:
+        """What time it is by the store's clock, in unix seconds."""
+        return self._clock()
+
     def close(self) -> None:
         self._stop.set()
         for name in list(self._held):
@@ -101,7 +116,7 @@ class Leases:
         return self._told[0] + time.monotonic() - self._told[1]
 
     def _content(self, lease: Lease) -> bytes:
-        return orjson.dumps({"host": self._host, "token": lease.token})
+        return orjson.dumps({"host": self.host, "token": lease.token})
 
     def _renew_all(self) -> None:
         while not self._stop.wait(self._lease_s / 3):

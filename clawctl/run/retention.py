@@ -6,6 +6,9 @@ effort, and what a stage still needs stays.
 Whole files are deleted, the oldest first. Serve begins a new capture file each day, so that files can expire. A trajectory shard is
 deleted only after all captures it may come from, because collect rebuilds missing shards from captures. Policies, the ledger and
 eval records stay. The numbers in an eval record stay as well, but not the texts of turns that are deleted.
+
+In a bucket each host deletes its own captures and ratings with their copies in the bucket, and any host deletes shards. A shard
+counts as a day younger than its name says, because captures of other hosts, which it may come from, span up to a day.
 """
 
 import fcntl
@@ -20,11 +23,13 @@ import orjson
 
 from clawctl.config import PrivacyConfig, Recipe
 from clawctl.errors import Damaged
+from clawctl.run.bucket import BucketStorage
 from clawctl.run.checksums import read_sealed, sealed
-from clawctl.run.directory import RunDir, publish_bytes, published
+from clawctl.run.directory import RunDir, publish_bytes, published, remove
 from clawctl.run.finished_shards import FinishedShards
 from clawctl.run.lines import whole_end
 from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
+from clawctl.run.storage import storage_of
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +67,9 @@ class Retention:
         self._next = time.monotonic() + _EVERY_S
         try:
             gone = expire(self._run, self._recipe)
+            storage = storage_of(self._run.root)
+            if isinstance(storage, BucketStorage) and (swept := storage.sweep()):
+                log.info("deleted %d objects that no version or lease uses any more", swept)
         except OSError as error:
             log.error("expired conversations could not be deleted: %s", error)
             return
@@ -110,7 +118,7 @@ def _stored(run: RunDir) -> list[Stored]:
     for path in published(run.trajectories, ".parquet"):
         entry = _entry(path, run.verdicts / path.name)
         if entry is not None:
-            entry = replace(entry, newest=_published_at(path, entry.newest))
+            entry = replace(entry, newest=_published_at(path, entry.newest, isinstance(storage_of(path), BucketStorage)))
             sources = [captures[capture].newest for capture in captures if began[capture] <= entry.newest]
             shards.append(replace(entry, newest=max([entry.newest, *sources])))
     aside = [
@@ -125,7 +133,9 @@ def _stored(run: RunDir) -> list[Stored]:
 
 
 def _rating_files(run: RunDir) -> list[Path]:
-    return [*published(run.feedback, ".jsonl"), *published(run.episodes, ".jsonl")]
+    storage = storage_of(run.root)
+    found = [*published(run.feedback, ".jsonl"), *published(run.episodes, ".jsonl")]
+    return [path for path in found if not isinstance(storage, BucketStorage) or storage.is_own(path)]
 
 
 def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
@@ -154,9 +164,11 @@ def _read_to(run: RunDir) -> dict[str, int]:
         return {}  # collect has not reported: everything may still be needed
 
 
-def _published_at(path: Path, written: float) -> float:
-    """When the newest rows of a shard were first published: merging them makes them no younger."""
+def _published_at(path: Path, written: float, downloaded: bool) -> float:
+    """When the newest rows of a shard were first published: merging or downloading them makes them no younger."""
     try:
+        if downloaded:
+            return min(written, int(path.stem[:20]) / 1e9) + _DAY_S
         parts = merged_from(path)
         return int(max(parts)[:20]) / 1e9 if parts else written
     except (UnreadableShard, ValueError):
@@ -198,7 +210,7 @@ def _remove_texts(run: RunDir, turn_ids: set[str]) -> None:
         try:
             publish_bytes(path, sealed(orjson.dumps(_without_texts(read_sealed(data), turn_ids))))
         except Damaged:
-            path.unlink()  # nobody can read it, and it names a turn that is deleted
+            remove(path)  # nobody can read it, and it names a turn that is deleted
 
 
 def _without_texts(value: Any, turn_ids: set[str]) -> Any:
@@ -219,6 +231,6 @@ def _remove(path: Path, newest: float) -> None:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             if path.suffix != ".jsonl" or path.stat().st_mtime <= newest:
-                path.unlink()
+                remove(path)
     except FileNotFoundError:
         return

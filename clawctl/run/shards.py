@@ -119,7 +119,7 @@ def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(np.asarray(flat)), mask=missing)
 
 
-def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
+def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table], anew: bool = False) -> None:
     """Publish a shard piece by piece. Each piece is a row group that can be read alone. The metadata marks a merged shard."""
     how = _MERGED if b"merged" in (schema.metadata or {}) and "messages" in schema.names else _COMPRESSION
 
@@ -130,12 +130,13 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) ->
                 del piece  # before the next is made
         seal_footer(temporary)
 
-    publish(path, write)
+    publish(path, write, anew)
 
 
 def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
     """Replace a shard by what is `left` of each piece, in the same layout. Raises UnreadableShard."""
-    publish_pieces(path, read_schema(path), (rows for piece in read_pieces(path) if (rows := left(piece.table())).num_rows))
+    pieces = (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows)
+    publish_pieces(path, read_schema(path), pieces, anew=True)
 
 
 def write_table(path: Path, table: pa.Table, **how: Any) -> None:

@@ -28,11 +28,14 @@ class Storage(Protocol):
     def publish(self, draft: Path, path: Path) -> None:
         """Give a complete file its name. In a bucket a name that is published once keeps its first content, and `path` has that."""
 
+    def replace(self, draft: Path, path: Path) -> None:
+        """Give a complete file a name that others have, even one that is published once or in a published folder."""
+
     def publish_folder(self, draft: Path, path: Path) -> bool:
         """Give a complete folder its name. False if another worker published one: then `path` has that one."""
 
-    def complete(self, folder: Path) -> None:
-        """Make sure that a published folder has all of its files here."""
+    def complete(self, folder: Path, suffix: str = "") -> None:
+        """Make sure that a published folder has all of its files here, or those whose names end so."""
 
     def append(self, path: Path, data: bytes, locally: Callable[[], None]) -> None:
         """Append whole lines to a file that several workers may append to. `locally` does it on this host's disk."""
@@ -68,13 +71,16 @@ class Disk:
     def publish(self, draft: Path, path: Path) -> None:
         os.replace(draft, path)
 
+    def replace(self, draft: Path, path: Path) -> None:
+        os.replace(draft, path)
+
     def publish_folder(self, draft: Path, path: Path) -> bool:
         if path.exists():
             return False
         os.rename(draft, path)
         return True
 
-    def complete(self, folder: Path) -> None:
+    def complete(self, folder: Path, suffix: str = "") -> None:
         """It is: it was published by a rename."""
 
     def append(self, path: Path, data: bytes, locally: Callable[[], None]) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
-from clawctl.run.bucket import run_folder
 from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.mounts import run_folder
 from clawctl.run.shards import read_turns, read_verdicts
 from clawctl.run.storage import storage_of
 from scripts.benchmarks.chaos_audit import Watcher

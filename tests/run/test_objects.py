@@ -8,8 +8,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from clawctl.errors import ClawError
-from clawctl.run.bucket import mount, run_folder
 from clawctl.run.directory import FOLDERS, open_run
+from clawctl.run.mounts import mount, run_folder
 from clawctl.run.objects import Objects, open_store
 from clawctl.run.storage import StorageUnreachable, storage_of, unmount
 from scripts.benchmarks.chaos_bucket import bucket_environment, make_bucket

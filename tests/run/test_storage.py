@@ -12,11 +12,13 @@ import pytest
 from obstore.store import MemoryStore
 
 from clawctl.errors import ClawError
-from clawctl.run.bucket import BucketStorage, Kind, kind_of, run_folder
+from clawctl.run.bucket import BucketStorage
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import RunDir, claimed, is_published, move, open_run, publish_bytes, publish_folder, quarantine, remove
+from clawctl.run.kinds import Kind, kind_of
 from clawctl.run.leases import Leases
 from clawctl.run.lines import LineWriter, append_lines, read_lines
+from clawctl.run.mounts import run_folder
 from clawctl.run.objects import Objects
 from clawctl.run.policies import LiveMoved, check_policy, ensure_base_policy, live_version, move_live, publish_policy, read_moves
 from clawctl.run.rows import Policy

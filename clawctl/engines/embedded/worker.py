@@ -51,8 +51,8 @@ from clawctl.engines.embedded.grammars import Grammar, Grammars
 from clawctl.engines.embedded.sight import SeenPrompt
 from clawctl.errors import ClawError
 from clawctl.process import log_to
-from clawctl.run.bucket import run_folder
 from clawctl.run.directory import RunDir
+from clawctl.run.mounts import run_folder
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.prompt import load_tokenizer
 from clawctl.vision.reader import UnreadableImage

@@ -1,0 +1,108 @@
+"""Which run `--run` names: a folder, or a bucket with a local folder on this host."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import orjson
+
+from clawctl.config import from_environment, state_folder
+from clawctl.errors import ClawError
+from clawctl.run.bucket import ABOUT, BucketStorage
+from clawctl.run.leases import Leases
+from clawctl.run.objects import Objects, open_store
+from clawctl.run.storage import StorageUnreachable, mount_at, storage_of, write_synced
+
+_URL: Final = re.compile(r"(s3|gs|az)://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/([A-Za-z0-9._/=-]*))?")
+
+
+def run_folder(text: str | Path) -> Path:
+    """The folder that `--run` names: a path, or the local folder of a run in a bucket, with what the bucket has. Raises
+    ClawError."""
+    text = str(text)
+    if "://" not in text:
+        root = Path(text)
+        if (root / ABOUT / "about.json").is_file():
+            root = root.resolve()
+            mount(root)
+        return root
+    found = _URL.fullmatch(text)
+    if found is None:
+        fix = "use s3://bucket/prefix, gs://bucket/prefix or az://container/prefix; credentials come from the environment"
+        raise ClawError("--run is not the URL of a bucket", fix, 2)  # the text may contain a secret
+    url = text.rstrip("/")
+    root = (
+        _state_folder()
+        / f"{re.sub('[^A-Za-z0-9.-]+', '-', url.partition('://')[2])}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
+    )
+    about = root / ABOUT / "about.json"
+    if not about.exists():
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        about.parent.mkdir(exist_ok=True, mode=0o700)
+        write_synced(about, orjson.dumps({"url": url, "host": uuid4().hex}))
+    mount(root)
+    return root
+
+
+def _state_folder() -> Path:
+    given, state = from_environment("RUN_CACHE"), state_folder()
+    if given is None and state is None:
+        raise ClawError("this user has no home folder for the local part of the run", "set CLAWCTL_RUN_CACHE to a folder", 2)
+    return Path(given or state / "runs").absolute().resolve()  # type: ignore[operator]
+
+
+def mount(root: Path, open_url: Callable[[str], Any] = open_store) -> BucketStorage:
+    """Make the bucket that the local folder belongs to responsible for it. Raises ClawError (exit code 2)."""
+    known = storage_of(root)
+    if isinstance(known, BucketStorage):
+        return known
+    about = about_of(root)
+    objects = Objects(open_url(about["url"]))
+    bucket = BucketStorage(root, objects, Leases(objects, about["host"]))
+    try:
+        bucket.refresh()
+        if not (root / "run.json").exists():
+            _check_conditions(objects)
+    except StorageUnreachable as error:
+        problem = f"the bucket of this run cannot be used: {error}"
+        raise ClawError(problem, "check its name, the credentials in the environment and the network", 2) from None
+    mount_at(root, bucket)
+    return bucket
+
+
+def _check_conditions(objects: Objects) -> None:
+    """Try create-if-absent and compare-and-swap once: a store that lacks them would train turns twice."""
+    name = f"leases/.probe-{uuid4().hex}"
+    try:
+        first = objects.create(name, b"1")
+        again, other = objects.create(name, b"2"), objects.swap(name, b"3", '"another"')
+        if first is None or again is not None or other is not None or objects.swap(name, b"4", first) is None:
+            raise ClawError("this object store ignores conditions on writes", "use one with If-None-Match and If-Match", 2)
+    finally:
+        objects.delete(name)
+
+
+def about_of(root: Path) -> dict[str, str]:
+    """The URL of the bucket that a local folder belongs to, and the id of this host's folder. Raises ClawError."""
+    place = root / ABOUT / "about.json"
+    try:
+        found: dict[str, str] = orjson.loads(place.read_bytes())
+        if not {"url", "host"} <= found.keys():
+            raise ValueError("it has no URL")
+        return found
+    except (OSError, ValueError) as error:
+        raise ClawError(f"{place} cannot be read: {error}", "delete it, and name the bucket with --run again", 2) from error
+
+
+def is_in_bucket(root: Path) -> bool:
+    """Whether a run is in a bucket."""
+    return isinstance(storage_of(root.resolve()), BucketStorage)
+
+
+def refuse_in_bucket(root: Path, what: str, fix: str) -> None:
+    """Raises ClawError (exit code 2) if the run is in a bucket, where `what` does not work."""
+    if is_in_bucket(root):
+        raise ClawError(f"{what} does not work with a run in a bucket", fix, 2)

@@ -70,15 +70,15 @@ class ControlTexts:
 
     def broken(self, value: Any) -> Any:
         """`value` with a space behind the first character of each control text in it: for an engine that renders by itself."""
-        found = _mapped(value, lambda text, _: self._broken(text))
-        return value if found is None else found
+        mapped = _mapped(value, lambda text, _: self._broken(text))
+        return value if mapped is None else mapped
 
     def broken_messages(self, messages: list[Message]) -> list[Message]:
         """As `broken`; the marks of the thought that an assistant's message begins with stay."""
-        found = [_mapped_message(message, lambda text, _: self._broken(text)) for message in messages]
-        if all(made is None for made in found):
+        mapped = [_mapped_message(message, lambda text, _: self._broken(text)) for message in messages]
+        if all(each is None for each in mapped):
             return messages
-        return [old if new is None else new for old, new in zip(messages, found, strict=True)]
+        return [old if new is None else new for old, new in zip(messages, mapped, strict=True)]
 
     def _broken(self, text: str) -> str:
         return self.pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
@@ -216,8 +216,8 @@ class _ControlTokens:
         if not in_model and not any(token.normalized for token in control.values()):
             self._normaliser = None  # its output cannot contain a control token
         if self._normaliser is not None:  # which is put to an added token's own text as well
-            made = [self._normaliser.normalize_str(text).strip("▁ ") for text in control]
-            self._normalised = ControlTexts(filter(None, [*control, *made])).pattern
+            normalised = [self._normaliser.normalize_str(text).strip("▁ ") for text in control]
+            self._normalised = ControlTexts(filter(None, [*control, *normalised])).pattern
         self._built: tuple[Any, dict[str, str], dict[int, int]] | None = None
 
     def guard(self, messages: list[Message], tools: list[dict[str, Any]] | None, settings: dict[str, Any]) -> Guarded | None:
@@ -225,16 +225,16 @@ class _ControlTokens:
         if not self.fast:
             return None
         places = _Placeholders()
-        made = [_mapped_message(message, lambda text, key: self._guarded(text, key, places)) for message in messages]
-        safe = [old if new is None else new for old, new in zip(messages, made, strict=True)]
+        guarded = [_mapped_message(message, lambda text, key: self._guarded(text, key, places)) for message in messages]
+        safe = [old if new is None else new for old, new in zip(messages, guarded, strict=True)]
         safe_tools, safe_settings = self._safe(tools, places), self._safe(settings, places)
         if not places.needed:
             return None
         return Guarded(safe, safe_tools, safe_settings, lambda text: self._encode(text, places), True)
 
     def _safe(self, value: Any, places: _Placeholders) -> Any:
-        found = _mapped(value, lambda text, key: self._guarded(text, key, places))
-        return value if found is None else found
+        mapped = _mapped(value, lambda text, key: self._guarded(text, key, places))
+        return value if mapped is None else mapped
 
     def _guarded(self, text: str, key: str, places: _Placeholders) -> str:
         if key in _NAMED and self._texts.is_core(text):
@@ -252,8 +252,8 @@ class _ControlTokens:
         """The ids of `text`, in which all control tokens are the template's, with the placeholders replaced."""
         tokenizer, marks, ids = self.build()
         marked = self._texts.pattern.sub(lambda match: marks[match[0]], text)
-        found = tokenizer.encode(places.put_back(marked), add_special_tokens=False).ids
-        return [ids.get(each, each) for each in found]
+        token_ids = tokenizer.encode(places.put_back(marked), add_special_tokens=False).ids
+        return [ids.get(each, each) for each in token_ids]
 
     def build(self) -> tuple[Any, dict[str, str], dict[int, int]]:
         """The same tokenizer with another name for each control token, the names, and its ids that differ from the real ones."""
@@ -270,14 +270,14 @@ def _renamed(backend: Any, control: dict[str, int]) -> tuple[Any, dict[str, str]
 
     mark = f"z{secrets.token_hex(8)}"
     names = {text: f"{mark}{number:06d}z" for number, text in enumerate(control)}
-    told = orjson.loads(backend.to_str())
+    state = orjson.loads(backend.to_str())
     for name in ("post_processor", "truncation", "padding"):
-        told[name] = None
-    real = {token["content"]: token["id"] for token in told["added_tokens"]}
-    for token in told["added_tokens"]:
+        state[name] = None
+    real = {token["content"]: token["id"] for token in state["added_tokens"]}
+    for token in state["added_tokens"]:
         token["content"] = names.get(token["content"], token["content"])
-    _rename_in_model(told["model"], names, real)
-    made = Tokenizer.from_str(orjson.dumps(told).decode())
+    _rename_in_model(state["model"], names, real)
+    made = Tokenizer.from_str(orjson.dumps(state).decode())
     ids: dict[int, int] = {made.token_to_id(names.get(text, text)): place for text, place in real.items()}  # type: ignore[misc]
     return made, names, {ours: place for ours, place in ids.items() if ours != place}
 
@@ -310,21 +310,21 @@ def _mapped_message(message: Message, of: Callable[[str, str], str]) -> Message 
     templates extract or remove it."""
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, str) or not content.lstrip().startswith(_OPENS):
-        found: Message | None = _mapped(message, of)
-        return found
+        mapped: Message | None = _mapped(message, of)
+        return mapped
     opening, _, rest = content.partition(_OPENS)
-    thought, closing, said = rest.partition(_CLOSES)
-    kept = opening + _OPENS + of(thought, "") + closing + of(said, "")
+    thought, closing, answer = rest.partition(_CLOSES)
+    new_content = opening + _OPENS + of(thought, "") + closing + of(answer, "")
     others = {name: value for name, value in message.items() if name != "content"}
-    found = _mapped(others, of)
-    return None if kept == content and found is None else {**(others if found is None else found), "content": kept}
+    mapped = _mapped(others, of)
+    return None if new_content == content and mapped is None else {**(others if mapped is None else mapped), "content": new_content}
 
 
 def _mapped(value: Any, of: Callable[[str, str], str], key: str = "") -> Any:
     """`value` with `of(text, key)` for every string in it, including the keys of objects; None if nothing changes."""
     if isinstance(value, str):
-        made = of(value, key)
-        return None if made == value else made
+        mapped = of(value, key)
+        return None if mapped == value else mapped
     if isinstance(value, list | tuple):
         items = [_mapped(item, of, key) for item in value]
         if all(item is None for item in items):

@@ -26,15 +26,15 @@ _ERROR_BYTES = 256 << 10  # of an error's body about so many are read
 _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 
-class Broken(Exception):
+class RequestFailed(Exception):
     """The call has no answer: the connection broke, or spoke something else than HTTP."""
 
 
-class Unreachable(Broken):
+class Unreachable(RequestFailed):
     """No server listens at the address in the message."""
 
 
-class TimedOut(Broken):
+class TimedOut(RequestFailed):
     """A server listens, but its answer did not come in time."""
 
 
@@ -46,7 +46,7 @@ class HttpResponse:
     retry_after: str | None  # the header
 
 
-class Taker(Protocol):
+class ResponseReceiver(Protocol):
     """Whom the body of a response with status 200 concerns."""
 
     def feed(self, data: bytes) -> None: ...
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, longest: int = LONGEST_ANSWER) -> None:
         self._longest = longest
         self._transport: asyncio.Transport | None = None
-        self._taker: Taker | None = None
+        self._taker: ResponseReceiver | None = None
         self._status: asyncio.Future[int] | None = None
         self._whole: asyncio.Future[None] | None = None  # done when no more of the response comes
         self._read: list[bytes] = []  # pieces of the body from one read: the taker gets them together
@@ -71,11 +71,11 @@ class Connection(asyncio.Protocol):
         self.open = True
         self.idle_since = 0.0
 
-    async def send(self, request: bytes, taker: Taker | None) -> int:
-        """Send a request; the status when the response's head is there. Raises Broken."""
+    async def send(self, request: bytes, taker: ResponseReceiver | None) -> int:
+        """Send a request; the status when the response's head is there. Raises RequestFailed."""
         assert self._transport is not None
         if not self.open:
-            raise Broken("the connection is closed")
+            raise RequestFailed("the connection is closed")
         loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._taker, self._status, self._whole = taker, loop.create_future(), loop.create_future()
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         return await self._status
 
     async def body(self) -> bytes:
-        """The complete body of a response that is not streamed. Raises Broken."""
+        """The complete body of a response that is not streamed. Raises RequestFailed."""
         assert self._whole is not None
         try:
             await self._whole
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
             self.close()
             raise
         if self._error:
-            raise Broken(self._error)
+            raise RequestFailed(self._error)
         return bytes(self._body)
 
     def close(self) -> None:
@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
         self._error = why
         if self._status is not None and not self._status.done():
             self._taker = None
-            self._status.set_exception(Broken(why))
+            self._status.set_exception(RequestFailed(why))
         self._end(why)
 
     def _end(self, error: str | None) -> None:
@@ -232,7 +232,7 @@ class Client:
         proxy: str | None = None,
         connect_s: float = CONNECT_S,
     ) -> None:
-        """`longest`: a complete answer with more bytes raises Broken; streams have no limit. `proxy`: the URL of an HTTP proxy."""
+        """`longest`: the most bytes of a complete answer; streams have no limit. `proxy`: URL of an HTTP proxy."""
         self._longest, self._connect_s, self._proxy = longest, connect_s, None if proxy is None else urlsplit(proxy)
         parts = urlsplit(url)
         self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
@@ -251,7 +251,7 @@ class Client:
         return await self.request("POST", path, body, timeout_s)
 
     async def request(self, method: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> HttpResponse:
-        """The complete answer, whatever its status. Raises Broken, Unreachable if no server listens, and TimedOut."""
+        """The complete answer, whatever its status. Raises RequestFailed, Unreachable if no server listens, and TimedOut."""
         try:
             async with asyncio.timeout(timeout_s):
                 connection, status = await self.stream(path, body, None, method)
@@ -259,9 +259,9 @@ class Client:
         except TimeoutError as error:
             raise TimedOut(f"no answer in {timeout_s:g} s") from error
 
-    async def stream(self, path: str, body: bytes, taker: Taker | None, method: str = "POST") -> tuple[Connection, int]:
+    async def stream(self, path: str, body: bytes, taker: ResponseReceiver | None, method: str = "POST") -> tuple[Connection, int]:
         """The connection, which is to be given back, and the status of the response. With status 200 its body goes to `taker`;
-        else, or without one, `rest` has it. Raises Broken."""
+        else, or without one, `rest` has it. Raises RequestFailed."""
         head = f"{method} {self._prefix + path or '/'} HTTP/1.1\r\n{self._common}content-length: {len(body)}\r\n\r\n".encode()
         while True:
             connection, fresh = self._kept(), False
@@ -269,7 +269,7 @@ class Client:
                 connection, fresh = await self._connect(), True
             try:
                 return connection, await connection.send(head + body, taker)
-            except Broken:
+            except RequestFailed:
                 if fresh or connection.began:
                     raise  # a kept connection that the server had closed meanwhile is no trouble: another is taken
             except asyncio.CancelledError:
@@ -277,7 +277,7 @@ class Client:
                 raise
 
     async def rest(self, connection: Connection) -> bytes:
-        """The body that no taker has; the connection is given back. Raises Broken."""
+        """The body that no taker has; the connection is given back. Raises RequestFailed."""
         try:
             return await connection.body()
         finally:
@@ -321,7 +321,7 @@ class Client:
         return connection
 
     async def _open_tunnel(self, connection: Connection, context: ssl.SSLContext) -> None:
-        """Let the proxy connect us with the server, and begin TLS there. Raises Broken and OSError."""
+        """Let the proxy connect us with the server, and begin TLS there. Raises RequestFailed and OSError."""
         assert self._proxy is not None
         target = f"{self._host}:{self._port}"
         headers = {"host": target, **_proxy_headers(self._proxy.username, self._proxy.password)}

@@ -82,8 +82,8 @@ def _path(key: str, value: str) -> Path:
 
 def _folder() -> Path | None:
     """The folder of these records; None if this user has no home folder."""
-    found = state_folder()
-    return None if found is None else found / "named-code"
+    folder = state_folder()
+    return None if folder is None else folder / "named-code"
 
 
 def _is_kept(mark: str) -> bool:

@@ -117,16 +117,16 @@ GENERATE = ("messages", "tools", "config")
 def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
     """The function `file.py:name`. Raises ClawError (exit code 2) if it does not exist or cannot be called with `parameters`."""
     spec = with_name(spec, option)
-    found = load_object(spec, option)
+    function = load_object(spec, option)
     name = spec.rpartition(":")[2]
-    if not callable(found):
+    if not callable(function):
         raise ClawError(f"{option}: {name} is not a function", "put the name of a function in the file after the colon", 2)
     wanted = f"({', '.join(parameters)})"
-    if inspect.iscoroutinefunction(found):
+    if inspect.iscoroutinefunction(function):
         raise ClawError(f"{option}: {name} is async, but clawctl calls it without await", f"write def {name}{wanted}", 2)
-    if not takes(found, len(parameters)) or (len(_SLIMES & _parameters(found)) > 1):
-        raise ClawError(f"{option}: {name} takes {_signature(found)}, expected {wanted}", f"write def {name}{wanted}", 2)
-    return found  # type: ignore[no-any-return]
+    if not takes(function, len(parameters)) or (len(_SLIMES & _parameters(function)) > 1):
+        raise ClawError(f"{option}: {name} takes {_signature(function)}, expected {wanted}", f"write def {name}{wanted}", 2)
+    return function  # type: ignore[no-any-return]
 
 
 def load_object(spec: str, option: str) -> Any:
@@ -137,10 +137,10 @@ def load_object(spec: str, option: str) -> Any:
         raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_name", 2)
     if not path.is_file():
         raise ClawError(f"{option}: there is no file {path}", "put the path of a Python file before the colon", 2)
-    found = getattr(_module(path, option), name, None)
-    if found is None:
+    loaded = getattr(_module(path, option), name, None)
+    if loaded is None:
         raise ClawError(f"{option}: {path} has no {name!r}", "put a name that the file defines after the colon", 2)
-    return found
+    return loaded
 
 
 def with_name(spec: str, option: str) -> str:
@@ -149,11 +149,11 @@ def with_name(spec: str, option: str) -> str:
         path = Path(spec)
         usual = USUAL.get(option, ())
         module = _module(path, option)
-        found = next((name for name in usual if hasattr(module, name)), None)
-        if found is None:
+        attribute = next((name for name in usual if hasattr(module, name)), None)
+        if attribute is None:
             problem = f"{option}: no function is named, and {path} has none of {', '.join(usual)}"
             raise ClawError(problem, f"add the name of a function: {option} {path}:NAME", 2)
-        return f"{path}:{found}"
+        return f"{path}:{attribute}"
     module_path, _, name = spec.rpartition(".")
     if ":" not in spec and "/" not in spec and module_path and name.isidentifier() and name != "py":
         cure = f"pass the file and the name: {option} {module_path.replace('.', '/')}.py:{name}"

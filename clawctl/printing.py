@@ -55,7 +55,7 @@ def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]
     if not framed:
         shown = [place for place in shown if not columns[place].spare or any(row[place] for row in rows)]
         for place in sorted(shown, key=lambda place: -columns[place].spare):
-            if columns[place].spare and sum(widths[kept] + 2 for kept in shown) - 2 > width:
+            if columns[place].spare and sum(widths[each] + 2 for each in shown) - 2 > width:
                 shown.remove(place)
     table = Table(title=title) if framed else Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place in shown:

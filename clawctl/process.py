@@ -74,15 +74,15 @@ class LogFormatter(logging.Formatter):
 
     def formatException(self, ei: Any) -> str:
         """The frames of an exception and of its causes. Messages that may quote a client are omitted."""
-        error, told = ei[1], list[str]()
-        while error is not None and len(told) < _MOST_CAUSES:
+        error, lines = ei[1], list[str]()
+        while error is not None and len(lines) < _MOST_CAUSES:
             quotes = self._serves and isinstance(error, _QUOTING)
-            said = type(error).__name__ + ("" if quotes else f": {str(error)[:_LONGEST_ERROR]}")
-            told.insert(
-                0, "".join(["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__), harmless(said)])
+            summary = type(error).__name__ + ("" if quotes else f": {str(error)[:_LONGEST_ERROR]}")
+            lines.insert(
+                0, "".join(["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__), harmless(summary)])
             )
             error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        return "\nwhich led to\n".join(told)
+        return "\nwhich led to\n".join(lines)
 
 
 def harmless(text: str) -> str:

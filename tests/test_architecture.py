@@ -114,7 +114,7 @@ def test_only_the_disk_renames_links_and_flushes_files() -> None:
 REMOVES_WHAT_IS_NOT_SHARED = {  # locks, drafts and journals of this host, and what is refused or left out in a bucket
     "judge/worker.py", "judge/journal.py", "collect/worker.py", "collect/upkeep.py", "train/checkpoints.py",
     "trainers/local/model.py", "trainers/local/sharded_checkpoints.py", "launch/openclaw.py",
-    "privacy/forget.py", "privacy/rewriting.py", "privacy/lineage.py",
+    "privacy/forget.py", "privacy/rewriting.py", "privacy/rollback.py",
 }  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def test_serve_and_its_side_of_every_engine_work_without_torch() -> None:
     code = """
 import sys
 sys.modules["torch"] = None
-import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.vetting
+import clawctl.serve.server, clawctl.serve.prompt, clawctl.serve.long_bodies
 import clawctl.engines.embedded.engine, clawctl.engines.embedded.process
 import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engines.upstream.splicer
 """

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from clawctl.config import DEMO_MODEL
 from clawctl.control_tokens import control_texts, guard, is_control, texts_of_engine
 from clawctl.run.rows import Message, Turn
-from clawctl.serve.dialects import Ask, chat
+from clawctl.serve.dialects import GenerationRequest, chat
 from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.trainers.texts import teacher_prompt_ids, with_hint
 
@@ -214,7 +214,7 @@ def test_an_assistants_own_thought_stays_a_thought_and_what_stands_in_it_stays_t
 def test_the_server_renders_a_clients_control_text_as_letters() -> None:
     tokenizer = tokenizer_of("demo")
 
-    def asked(text: str) -> Ask:
+    def asked(text: str) -> GenerationRequest:
         body = {
             "messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "4"}, {"role": "user", "content": "?"}]
         }

@@ -9,10 +9,10 @@ import yaml
 from typer.testing import CliRunner
 
 from clawctl.cli import app
-from clawctl.cli.elsewhere import OPTIONS, understand
+from clawctl.cli.foreign_options import OPTIONS, understand
 from clawctl.config import Recipe, known_keys, load_recipe
 from clawctl.config.convert import NotConverted, convert
-from clawctl.config.elsewhere import KEYS, SECTIONS, suggest
+from clawctl.config.foreign_keys import KEYS, SECTIONS, suggest
 from clawctl.config.variables import SAME, VARIABLES, check_variables, first_set, gpu_numbers
 from clawctl.errors import ClawError
 

@@ -17,7 +17,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.journal import Journal
 from clawctl.run.directory import RunDir, changes, open_run, published, quarantine
-from clawctl.run.disk import is_full, when_there_is_room
+from clawctl.run.disk import is_full, retry_while_full
 from clawctl.run.feedback import FeedbackFile, Ratings
 from clawctl.run.rows import Feedback, Verdict
 from clawctl.run.shards import read_turn_ids
@@ -62,7 +62,7 @@ def test_work_that_meets_a_full_disk_is_done_when_there_is_room_and_only_then(ca
         return "done"
 
     with caplog.at_level(logging.WARNING):
-        assert when_there_is_room(work, "checkpoint 1") == "done"
+        assert retry_while_full(work, "checkpoint 1") == "done"
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         "cannot write checkpoint 1, retrying every second", "the disk has space again",
     ]  # fmt: skip
@@ -76,11 +76,11 @@ def test_other_errors_are_raised_and_a_stop_ends_the_waiting() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(PermissionError):
-        when_there_is_room(refused, "a file")
+        retry_while_full(refused, "a file")
     stop = threading.Event()
     stop.set()
     with pytest.raises(ClawError, match="stopped because the disk is full: a file is not written"):
-        when_there_is_room(is_full_up, "a file", stop)
+        retry_while_full(is_full_up, "a file", stop)
     assert not is_full(ValueError("No space left between the words"))
 
 

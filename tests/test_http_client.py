@@ -14,7 +14,7 @@ import pytest
 
 from clawctl.backoff import LONGEST_RETRY_AFTER_S, backoff_s, retry_after_s
 from clawctl.engines.vllm.child import free_port
-from clawctl.http_client import Broken, Client, HttpResponse, TimedOut, Unreachable, fetch, proxy_for
+from clawctl.http_client import Client, HttpResponse, RequestFailed, TimedOut, Unreachable, fetch, proxy_for
 from tests.wire import OK, Serve, against, read_request, saying
 
 LONG = b"x" * 70_000
@@ -125,7 +125,7 @@ def asking_for_little(serve: Serve) -> tuple[int, int]:
 
 def test_an_answer_that_is_too_long_is_none_and_is_not_read_to_its_end() -> None:
     serve, sent = flooding(200, 1000)
-    with pytest.raises(Broken, match="its answer is longer than 1 MiB"):
+    with pytest.raises(RequestFailed, match="its answer is longer than 1 MiB"):
         asking_for_little(serve)
     assert len(sent) < 500
 
@@ -160,7 +160,7 @@ def test_a_refusal_has_its_body_and_says_when_to_come_back() -> None:
     ids=["no http", "no http any more", "half a body", "half an error", "half a head", "nothing"],
 )
 def test_half_an_answer_is_none(pieces, why) -> None:
-    with pytest.raises(Broken, match=why):
+    with pytest.raises(RequestFailed, match=why):
         asking(saying(*pieces, stay=False), once)
 
 
@@ -338,7 +338,7 @@ def test_a_server_that_does_not_answer_in_time_is_given_up_and_its_late_answer_i
     async def ask(url: str) -> list[bytes]:
         client = Client(url, "")
         try:
-            with pytest.raises(Broken, match=r"no answer in 0\.2 s"):
+            with pytest.raises(RequestFailed, match=r"no answer in 0\.2 s"):
                 await client.post("", b"slow", 0.2)
             await asyncio.sleep(0.3)
             return [(await client.post("", b"{}", 0.2)).body for _ in range(3)]
@@ -376,7 +376,7 @@ def test_an_answer_of_gigabytes_is_given_up(monkeypatch: pytest.MonkeyPatch, nam
         monkeypatch.setenv("http_proxy", url.removesuffix("/v1"))
         await posted("http://judge.example/v1" if named else url)
 
-    with pytest.raises(Broken, match="longer than 8 MiB"):
+    with pytest.raises(RequestFailed, match="longer than 8 MiB"):
         against(serve, ask)
 
 

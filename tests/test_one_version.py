@@ -11,7 +11,7 @@ import pytest
 from clawctl.config import Recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
-from clawctl.run.endpoint import check_asked_versions, versions_nobody_serves
+from clawctl.run.endpoint import check_unserved_versions, unserved_versions
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
 
@@ -19,7 +19,7 @@ ONE_VERSION: dict[str, Any] = {"model": {"path": "x", "name": "m"}, "serve": {"e
 
 
 def found(**more: Any) -> str | None:
-    return versions_nobody_serves(Recipe.model_validate({**ONE_VERSION, **more}))
+    return unserved_versions(Recipe.model_validate({**ONE_VERSION, **more}))
 
 
 def test_the_judges_default_and_the_gates_candidates_are_named() -> None:
@@ -48,7 +48,7 @@ def test_what_is_served_is_nobodys_trouble(more: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("path", sorted(Path("recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_here_asks_for_what_is_served(path: Path) -> None:
-    assert versions_nobody_serves(load_recipe(path)) is None
+    assert unserved_versions(load_recipe(path)) is None
 
 
 def test_it_is_a_warning_while_the_base_serves_and_an_error_once_trained_weights_do(
@@ -56,12 +56,12 @@ def test_it_is_a_warning_while_the_base_serves_and_an_error_once_trained_weights
 ) -> None:
     run, recipe = open_run(tmp_path / "run"), Recipe.model_validate(ONE_VERSION)
     with caplog.at_level(logging.WARNING):
-        check_asked_versions(run, recipe)
+        check_unserved_versions(run, recipe)
     assert "set judge.endpoint" in caplog.text
     publish_policy(run, Policy(1, 0, 1, None, "full", "x", [], None, {}, 0.0), lambda folder: None)
     move_live(run, 1)
     with pytest.raises(ClawError, match="m@0") as refused:
-        check_asked_versions(run, recipe)
+        check_unserved_versions(run, recipe)
     assert refused.value.exit_code == 2
     assert "train.lora" in refused.value.fix
 

@@ -13,7 +13,7 @@ from clawctl.collect.imports import import_file
 from clawctl.collect.worker import collect
 from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.judge.worker import judge
-from clawctl.privacy.door import make_wish
+from clawctl.privacy.command import parse_selection
 from clawctl.privacy.forget import forget
 from clawctl.run.directory import open_run, published
 from clawctl.run.policies import list_versions, read_policy
@@ -64,7 +64,7 @@ def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
     assert told["turn"]["trained_in_step"] == 1
     assert told["numbers"]["completion_tokens"] == len(by_id(rows)[trained[0]].completion_ids or [])
     exported_and_imported(run.root, tmp_path)
-    done = forget(run, make_wish(by_id(rows)[trained[0]].session_id, None, None, False), dry_run=False, retrain=False)
+    done = forget(run, parse_selection(by_id(rows)[trained[0]].session_id, None, None, False), dry_run=False, retrain=False)
     left = [row.turn_id for path in published(run.trajectories, ".parquet") for row in read_turns(path)]
     assert trained[0] not in left
     assert len(left) == 4

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from clawctl.cli import collect, data, doctor, inspect, judge, keys, openclaw, play, policies, privacy, recipe, serve, train, up
 from clawctl.cli import eval as evaluation
-from clawctl.cli.elsewhere import Command
+from clawctl.cli.foreign_options import Command
 from clawctl.errors import ClawError
 from clawctl.run.disk import MAKE_ROOM, is_full
 from clawctl.run.storage import StorageUnreachable
@@ -28,8 +28,8 @@ app = typer.Typer(
 )
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _tell_version(value: bool) -> None:
+    if value:
         from clawctl import __version__
 
         typer.echo(f"clawctl {__version__}")
@@ -86,12 +86,12 @@ def _run() -> None:
         sys.exit(error.exit_code)
     except OSError as error:
         if error.errno in _FORBIDDEN:
-            told, cure = "you do not have permission", "run as the owner of the run directory, or choose another --run"
+            problem, fix = "you do not have permission", "run as the owner of the run directory, or choose another --run"
         elif is_full(error):
-            told, cure = "the disk is full", MAKE_ROOM
+            problem, fix = "the disk is full", MAKE_ROOM
         elif isinstance(error, StorageUnreachable):
-            told, cure = "the bucket of the run cannot be used", "check the network and the credentials, then start again"
+            problem, fix = "the bucket of the run cannot be used", "check the network and the credentials, then start again"
         else:
             raise
-        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {told}: {escape(str(error))}\n  {escape(cure)}")
+        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {problem}: {escape(str(error))}\n  {escape(fix)}")
         sys.exit(1)

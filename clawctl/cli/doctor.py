@@ -19,16 +19,16 @@ def doctor() -> None:
     for kind in doctored():
         try:
             kind.prepare()
-            found = asyncio.run(break_out(kind))
+            results = asyncio.run(break_out(kind))
         except (ClawError, SandboxFailed) as error:
             is_default = kind.name == "bubblewrap"
-            told = f"cannot be used: {error.problem}; {error.fix}" if isinstance(error, ClawError) else f"failed: {error}"
+            report = f"cannot be used: {error.problem}; {error.fix}" if isinstance(error, ClawError) else f"failed: {error}"
             bad |= is_default
         else:
-            escaped = [name for name, got_out in found.items() if got_out]
-            told = f"DOES NOT HOLD against {', '.join(escaped)}" if escaped else f"holds against {', '.join(found)}"
+            escaped = [name for name, got_out in results.items() if got_out]
+            report = f"DOES NOT HOLD against {', '.join(escaped)}" if escaped else f"holds against {', '.join(results)}"
             bad |= bool(escaped)
-        answers().print(f"sandbox {kind.name}: {told}", soft_wrap=True)
+        answers().print(f"sandbox {kind.name}: {report}", soft_wrap=True)
     try:
         version, reached = asyncio.run(escapes())
         browser = f"holds in Chromium {version}" if not reached else f"DOES NOT HOLD: a page reaches {', '.join(reached)}"

@@ -26,13 +26,13 @@ def open_stage(
     from clawctl.process import check_level, log_to
     from clawctl.run.checksums import sealed_yaml
     from clawctl.run.directory import publish_bytes
-    from clawctl.run.first_try import is_bound, kept_model, settle_model
+    from clawctl.run.model_binding import bind_model, bound_model, is_bound
 
     check_level(log_level)
-    kept = RunDir(root).recipe
+    stored_recipe = RunDir(root).recipe
     resolved = load_recipe(recipe_file(root, recipe), settings)
     begins = stage == "serve" or (stage == "up" and "serve" in resolved.up.stages)
-    if "path" not in resolved.model.model_fields_set and (model := kept_model(root, begins)) is not None:
+    if "path" not in resolved.model.model_fields_set and (model := bound_model(root, begins)) is not None:
         resolved = load_recipe(recipe_file(root, recipe), {**settings, "model.path": model})
     check(resolved)
     _check_bucket(stage, root, resolved)
@@ -40,11 +40,11 @@ def open_stage(
     is_new = not (root / "run.json").exists()
     # of a run that is there, a folder that is not (a copy left out empty ones)
     run = open_run(root, create=create or not is_new, shards=stage not in ("serve", "up"))
-    settle_model(run, resolved.model.path, begins)
-    if recipe is not None or not kept.exists() or (begins and not is_bound(run)):
+    bind_model(run, resolved.model.path, begins)
+    if recipe is not None or not stored_recipe.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())
-        if not kept.exists() or kept.read_bytes() != text:  # a stage that starts again needs no room on the disk
-            publish_bytes(kept, text)
+        if not stored_recipe.exists() or stored_recipe.read_bytes() != text:  # a stage that starts again needs no room on the disk
+            publish_bytes(stored_recipe, text)
     log_to(run.log(stage), log_level)
     if is_new:
         logging.getLogger("clawctl").info("created run directory %s", run.root)

@@ -75,20 +75,20 @@ def _is_rollout(name: str) -> bool:
 
 def _options(given: list[str] | None) -> dict[str, Any] | None:
     """`["max_turns=30"]` as `{"max_turns": 30}`. Raises ClawError (exit code 2)."""
-    found = {}
+    options = {}
     for each in given or ():
         name, equals, value = each.partition("=")
         if not equals or not name:
             raise ClawError(f"--option {each} has no value", "write --option NAME=VALUE", 2)
-        found[name.replace("-", "_")] = _value(value)
-    return found or None
+        options[name.replace("-", "_")] = _value(value)
+    return options or None
 
 
 def _value(text: str) -> Any:
     """A number, a truth value, a list in brackets or a mapping in braces; everything else is the text itself, such as a command."""
     try:
-        found = yaml.safe_load(text)
+        parsed = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
-    is_plain = found is None or isinstance(found, bool | int | float)
-    return found if is_plain or (isinstance(found, list | dict) and text.lstrip()[0] in "[{") else text
+    is_plain = parsed is None or isinstance(parsed, bool | int | float)
+    return parsed if is_plain or (isinstance(parsed, list | dict) and text.lstrip()[0] in "[{") else text

@@ -27,7 +27,7 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Delete a session, a user or a period. All files are rewritten without it; policies that learned from it are listed."""
-    from clawctl.privacy.door import forget as work
+    from clawctl.privacy.command import forget as work
 
     work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
 
@@ -39,7 +39,7 @@ def retention(
     as_json: AsJson = False,
 ) -> None:
     """Delete conversations that have expired. The limits are `privacy.max_age_days` and `privacy.max_gb`."""
-    from clawctl.privacy.door import expire as work
+    from clawctl.privacy.command import expire as work
 
     refuse_in_bucket(run, "retention", _LIFECYCLE)
     work(open_run(run, create=False), recipe, dry_run, as_json)

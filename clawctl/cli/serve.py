@@ -47,11 +47,11 @@ def serve(
         "serve.upstream.kind": upstream_kind,
         "serve.upstream.api_key": upstream_key if upstream else None,
     }
-    from clawctl.run.first_try import first_try
+    from clawctl.run.model_binding import first_attempt
     from clawctl.serve.gateway import check_engine
     from clawctl.serve.gateway import serve as work
 
-    with first_try(run):
+    with first_attempt(run):
         opened, resolved = open_stage("serve", run, recipe, settings, log_level, create=True, check=check_engine)
         if resolved.serve.gpus is not None:
             show_gpus(resolved.serve.gpus)

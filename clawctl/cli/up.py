@@ -68,7 +68,7 @@ def up(
     if on is not None:
         return _submit(recipe, run, settings, log_level, on, dry_run, detach, sys.stdout.isatty() and not plain)
     from clawctl.launch.up import up as work
-    from clawctl.run.first_try import first_try
+    from clawctl.run.model_binding import first_attempt
     from clawctl.serve.gateway import check_engine
 
     serves = "serve" in load_recipe(recipe, settings).up.stages
@@ -77,7 +77,7 @@ def up(
         if serves:
             check_engine(resolved)
 
-    with first_try(run) if serves else nullcontext():
+    with first_attempt(run) if serves else nullcontext():
         opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
         live = sys.stdout.isatty() and not plain
         work(opened, resolved, opened.recipe, log_level, live)  # as it was resolved here, for all stages alike

@@ -86,17 +86,17 @@ def read_conversation(messages: Sequence[Message]) -> CanonicalRequest:
 
 def _system_results(roles: Sequence[str], messages: Sequence[Message]) -> set[int]:
     """Places of system messages where nothing else stands between an answer and the next one, or the end."""
-    found: set[int] = set()
+    results: set[int] = set()
     run: list[int] | None = None  # of system messages, directly behind an answer
     for at, role in enumerate(roles if "system" in roles[1:] else ()):
         if role == "system":
             if run is not None and text_of(messages[at].get("content")).strip():
                 run.append(at)
         else:
-            found.update(run or () if role == "assistant" else ())
+            results.update(run or () if role == "assistant" else ())
             run = [] if role == "assistant" else None
-    found.update(run or ())
-    return found
+    results.update(run or ())
+    return results
 
 
 def _is_of_pair(messages: Sequence[Message], at: int, role: str) -> bool:
@@ -104,10 +104,10 @@ def _is_of_pair(messages: Sequence[Message], at: int, role: str) -> bool:
     first = at if role == "user" else at - 1
     if role not in ("user", "assistant") or first < 0 or first + 1 >= len(messages):
         return False
-    said, answered = messages[first], messages[first + 1]
-    if role_of(said) != "user" or role_of(answered) != "assistant" or answered.get("tool_calls"):
+    question, answered = messages[first], messages[first + 1]
+    if role_of(question) != "user" or role_of(answered) != "assistant" or answered.get("tool_calls"):
         return False
-    return is_pair(text_of(said.get("content")), text_of(answered.get("content")))
+    return is_pair(text_of(question.get("content")), text_of(answered.get("content")))
 
 
 def _paths(digests: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -255,8 +255,8 @@ def handles(message: Message | None) -> tuple[str, ...]:
     calls = message.get("tool_calls") if message else None
     ids = [str(call.get("id", "")) if isinstance(call, dict) else "" for call in (calls if isinstance(calls, list) else [])]
     bare = ("".join(letter for letter in text if letter.isalnum()) for text in ids)
-    found = tuple(text for text in bare if len(text) >= SHORTEST_HANDLE)
-    return (issued, *found) if isinstance(issued, str) else found
+    handles_in_text = tuple(text for text in bare if len(text) >= SHORTEST_HANDLE)
+    return (issued, *handles_in_text) if isinstance(issued, str) else handles_in_text
 
 
 def answers_within(message: Message) -> list[tuple[bytes, bytes]]:

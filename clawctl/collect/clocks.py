@@ -28,11 +28,11 @@ class Clocks:
         self._before, self._looked_at = self._looked_at, self.now()
         self._followed = followed
 
-    def behind(self, file: str, finished_at: float) -> float:
+    def offset_of(self, file: str, finished_at: float) -> float:
         """Seconds to add to the times of an exchange in `file` that its writer finished at `finished_at`."""
-        behind = self._behind.get(file, 0.0)
+        offset = self._behind.get(file, 0.0)
         earliest = self._before if file in self._followed else float("-inf")
-        moment = min(max(finished_at + behind, earliest), self.now())
-        if moment != finished_at + behind:
-            self._behind[file] = behind = moment - finished_at
-        return behind
+        moment = min(max(finished_at + offset, earliest), self.now())
+        if moment != finished_at + offset:
+            self._behind[file] = offset = moment - finished_at
+        return offset

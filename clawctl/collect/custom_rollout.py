@@ -52,11 +52,11 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
 
 def _checked(generate: Callable[..., Any], spec: str) -> Callable[..., Generation]:
     def sample(messages: list[Message], tools: list[dict[str, Any]] | None = None, *, config: Any) -> Generation:
-        found = generate(messages, tools, config)
-        if not isinstance(found, Generation):
+        generation = generate(messages, tools, config)
+        if not isinstance(generation, Generation):
             names = ", ".join(field.name for field in fields(Generation))
-            raise ClawError(f"--generate {spec} returned {type(found).__name__}", f"return plugins.Generation({names})", 2)
-        return found
+            raise ClawError(f"--generate {spec} returned {type(generation).__name__}", f"return plugins.Generation({names})", 2)
+        return generation
 
     return sample
 
@@ -66,8 +66,8 @@ def _played(
 ) -> list[Turn]:
     session, turns = f"custom-{secrets.token_hex(8)}", list[Turn]()
     try:
-        for told in play(episode, generate, recipe.collect):
-            turns.append(_turn(told, session, turns[-1] if turns else None, f"episode {episode}, turn {len(turns)}", decode))
+        for row in play(episode, generate, recipe.collect):
+            turns.append(_turn(row, session, turns[-1] if turns else None, f"episode {episode}, turn {len(turns)}", decode))
     except ClawError:
         raise
     except Exception as error:  # somebody else's code: its traceback is told
@@ -77,22 +77,22 @@ def _played(
     return turns
 
 
-def _turn(told: Any, session: str, parent: Turn | None, where: str, decode: Decode) -> Turn:
-    if not isinstance(told, Mapping) or not told.keys() >= set(_NEEDED) or not isinstance(told["generation"], Generation):
-        got = sorted(told) if isinstance(told, Mapping) else type(told).__name__
+def _turn(row: Any, session: str, parent: Turn | None, where: str, decode: Decode) -> Turn:
+    if not isinstance(row, Mapping) or not row.keys() >= set(_NEEDED) or not isinstance(row["generation"], Generation):
+        got = sorted(row) if isinstance(row, Mapping) else type(row).__name__
         raise ClawError(f"clawctl play, {where}: got {got}", _CURE)
-    if unknown := told.keys() - {*_NEEDED, *_OPTIONAL}:
+    if unknown := row.keys() - {*_NEEDED, *_OPTIONAL}:
         raise ClawError(f"clawctl play, {where}: unknown {', '.join(sorted(unknown))}", _CURE)
-    sampled: Generation = told["generation"]
-    optional: dict[str, Any] = {name: told.get(name) for name in _OPTIONAL}
-    reason = _why_not(sampled, told["next_state"], optional["outcome_reward"])
-    if has_cut_call(told.get("tools"), sampled.message, sampled.finish_reason, sampled.completion_ids, decode):
+    sampled: Generation = row["generation"]
+    optional: dict[str, Any] = {name: row.get(name) for name in _OPTIONAL}
+    reason = _why_not(sampled, row["next_state"], optional["outcome_reward"])
+    if has_cut_call(row.get("tools"), sampled.message, sampled.finish_reason, sampled.completion_ids, decode):
         reason = CUT_CALL
     try:
         return Turn(
             turn_id=secrets.token_hex(12), session_id=session, parent_turn_id=parent.turn_id if parent else None,
             turn_index=parent.turn_index + 1 if parent else 0, kind="main", source="custom", user="custom", created_at=time.time(),
-            messages=list(told["messages"]), response=sampled.message, next_state=told["next_state"], prompt_ids=sampled.prompt_ids,
+            messages=list(row["messages"]), response=sampled.message, next_state=row["next_state"], prompt_ids=sampled.prompt_ids,
             completion_ids=sampled.completion_ids, logprobs=sampled.logprobs, policy_version=sampled.policy_version,
             policy_version_end=sampled.policy_version, temperature=sampled.temperature, top_p=1.0, top_k=0,
             finish_reason=sampled.finish_reason, feedback=None, trainable=reason is None, untrainable_reason=reason, **optional,

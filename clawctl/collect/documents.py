@@ -52,8 +52,8 @@ def _unpacked(file: Path, data: bytes) -> bytes:
         pieces.append(piece)
         size += len(piece)
         if size > most:
-            told = f"{file} decompresses to more than {most >> 20} MB, over {size // len(data)} times its size"
-            raise ClawError(told, "if you trust the file, decompress it yourself and import the plain file", 2)
+            problem = f"{file} decompresses to more than {most >> 20} MB, over {size // len(data)} times its size"
+            raise ClawError(problem, "if you trust the file, decompress it yourself and import the plain file", 2)
     return b"".join(pieces)
 
 

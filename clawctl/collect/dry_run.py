@@ -45,8 +45,8 @@ def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: flo
     counts = Counter(fates.values())
     shown = [describe(turn, fates[turn.turn_id]) for turn in pick(turns, fates, samples)]
     if as_json:
-        told = {"turns": len(turns), "unreadable_lines": bad, "fates": dict(counts.most_common()), "samples": shown}
-        sys.stdout.write(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode() + "\n")
+        report = {"turns": len(turns), "unreadable_lines": bad, "fates": dict(counts.most_common()), "samples": shown}
+        sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
     print_tables(counts, shown, bad)
 
@@ -106,15 +106,15 @@ def pick(turns: list[Turn], fates: dict[str, str], samples: int) -> list[Turn]:
     return sorted(chosen, key=lambda turn: (fates[turn.turn_id], turn.session_id, turn.turn_index))
 
 
-def describe(turn: Turn, told: str) -> dict[str, Any]:
-    asked = next((message for message in reversed(turn.messages) if message.get("role") != "system"), {})
+def describe(turn: Turn, fate: str) -> dict[str, Any]:
+    request = next((message for message in reversed(turn.messages) if message.get("role") != "system"), {})
     return {
         "turn_id": turn.turn_id,
         "session_id": turn.session_id,
         "turn_index": turn.turn_index,
         "kind": turn.kind,
-        "fate": told,
-        "asked": text_of(asked.get("content")),
+        "fate": fate,
+        "asked": text_of(request.get("content")),
         "answered": _answer(turn),
         "came_back": None if turn.next_state is None else [text_of(message.get("content")) for message in turn.next_state],
         "feedback": turn.feedback,
@@ -125,8 +125,8 @@ def describe(turn: Turn, told: str) -> dict[str, Any]:
 def _answer(turn: Turn) -> str | None:
     if turn.response is None:
         return None
-    made = (call for call in turn.response.get("tool_calls") or [] if isinstance(call, dict))
-    calls = [str((call.get("function") or {}).get("name")) for call in made]
+    tool_calls = (call for call in turn.response.get("tool_calls") or [] if isinstance(call, dict))
+    calls = [str((call.get("function") or {}).get("name")) for call in tool_calls]
     return text_of(turn.response.get("content")) + "".join(f" [calls {name}]" for name in calls)
 
 

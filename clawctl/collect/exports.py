@@ -31,7 +31,7 @@ def export_file(run: RunDir, file: Path) -> tuple[int, int]:
     rows.sort(key=lambda row: (row["session_id"], row["turn_index"], row["created_at"]))
     lines = []
     for session_id, turns in groupby(rows, key=lambda row: row["session_id"]):
-        lines.append(orjson.dumps({"session_id": session_id, "turns": [_told(turn) for turn in turns]}))
+        lines.append(orjson.dumps({"session_id": session_id, "turns": [_message_row(turn) for turn in turns]}))
     try:
         publish_bytes(file.resolve(), b"".join(line + b"\n" for line in lines))
     except OSError as error:
@@ -39,14 +39,14 @@ def export_file(run: RunDir, file: Path) -> tuple[int, int]:
     return len(lines), len(rows)
 
 
-def _told(row: dict[str, Any]) -> dict[str, Any]:
-    told = {
+def _message_row(row: dict[str, Any]) -> dict[str, Any]:
+    message = {
         "turn_id": row["turn_id"], "type": row["kind"], "created_at": row["created_at"], "prompt": row["messages"],
         "response": row["response"], "next_state": row["next_state"], "rating": row["feedback"], "tools": row["tools"],
         "trainable": row["trainable"] or row["untrainable_reason"] in (TEXT_ONLY, NO_NEXT_STATE, SIDE_TURN),
         "untrainable_reason": row["untrainable_reason"],
     }  # fmt: skip
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in message.items() if value is not None}
 
 
 def export_text(run: RunDir, file: Path, as_json: bool) -> None:

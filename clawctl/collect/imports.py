@@ -36,7 +36,7 @@ from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir, published, remove
-from clawctl.run.outcomes import scoped
+from clawctl.run.outcomes import scoped_id
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
 
@@ -105,11 +105,11 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
 
 
 def _ids_in(run: RunDir) -> set[str]:
-    found: set[str] = set()
+    turn_ids: set[str] = set()
     for path in published(run.trajectories, ".parquet"):
         with suppress(UnreadableShard):  # for its readers to put aside
-            found.update(read_turn_ids(path))
-    return found
+            turn_ids.update(read_turn_ids(path))
+    return turn_ids
 
 
 def read_turns_of(file: Path, rating: float | None = None, privacy: PrivacyConfig | None = None) -> list[Turn]:
@@ -132,7 +132,7 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
         except _Wrong as error:
             raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the formats", 2) from error
         name = _digest(data, str(number).encode())
-        session_id = scoped(USER, session if session and redactor.text(session) == session else name)
+        session_id = scoped_id(USER, session if session and redactor.text(session) == session else name)
         parent: str | None = None
         for place, each in enumerate(file_turns):
             turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
@@ -144,10 +144,10 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
 
 
 def _digest(*parts: bytes) -> str:
-    found = hashlib.blake2b(digest_size=9)
+    digest = hashlib.blake2b(digest_size=9)
     for part in parts:
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.hexdigest()
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
 
 
 def _turn(line: _FileTurn, turn_id: str, session_id: str, parent: str | None, at: float, rating: float | None) -> Turn:
@@ -197,8 +197,8 @@ def _read(line: Any) -> tuple[str | None, list[_FileTurn]]:
     if "preferred_output" in line or "non_preferred_output" in line:
         return session, _preference(line)
     if isinstance(line.get("prompt"), str) and isinstance(line.get("completion"), str):
-        asked, answer = {"role": "user", "content": line["prompt"]}, {"role": "assistant", "content": line["completion"]}
-        return session, [_FileTurn([asked], answer, None, None, "main", True, None)]
+        prompt, answer = {"role": "user", "content": line["prompt"]}, {"role": "assistant", "content": line["completion"]}
+        return session, [_FileTurn([prompt], answer, None, None, "main", True, None)]
     raise _Wrong("expected 'turns', 'messages', 'prompt' with 'completion', or 'preferred_output'")
 
 
@@ -283,10 +283,10 @@ def _conversation(messages: list[Message], tools: list[dict[str, Any]] | None) -
 
 
 def _preference(line: dict[str, Any]) -> list[_FileTurn]:
-    asked = line.get("input")
-    if not isinstance(asked, dict):
+    request = line.get("input")
+    if not isinstance(request, dict):
         raise _Wrong("a preference needs an 'input' with 'messages'")
-    messages, tools = _messages(asked.get("messages"), "input.messages"), _tools(asked.get("tools"))
+    messages, tools = _messages(request.get("messages"), "input.messages"), _tools(request.get("tools"))
     turns = []
     for name, rating in (("preferred_output", 1.0), ("non_preferred_output", -1.0)):
         output = _messages(line.get(name), name)
@@ -299,12 +299,16 @@ def _preference(line: dict[str, Any]) -> list[_FileTurn]:
 
 def import_text(run: RunDir, privacy: PrivacyConfig, file: Path, rating: float | None, as_json: bool) -> None:
     """Import the turns of `file` and print counts. Raises ClawError."""
-    found = import_file(run, file, rating, privacy)
-    fates = Counter(turn.untrainable_reason for turn in found.turns).most_common()
-    count = len(found.turns)
+    imported = import_file(run, file, rating, privacy)
+    fates = Counter(turn.untrainable_reason for turn in imported.turns).most_common()
+    count = len(imported.turns)
     if as_json:
-        report = {"imported": 0 if found.before else count, "imported_before": count if found.before else 0, "fates": dict(fates)}
+        report = {
+            "imported": 0 if imported.before else count,
+            "imported_before": count if imported.before else 0,
+            "fates": dict(fates),
+        }
         sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
-    done = f"of {file} were already imported, nothing was changed" if found.before else f"imported from {file}"
+    done = f"of {file} were already imported, nothing was changed" if imported.before else f"imported from {file}"
     sys.stdout.write(f"{count} turns {done}: {', '.join(f'{number} {reason}' for reason, number in fates)}\n")

@@ -60,14 +60,14 @@ class _Contents:
     def schema(self, target: Path, stems: Sequence[str]) -> pa.Schema:
         """The known columns and those that a newer clawctl added to a part, with the origin that all parts share."""
         marked = schema_of(self._kind)
-        told = [schema.metadata or {} for schema in self._schemas]
+        metadata = [schema.metadata or {} for schema in self._schemas]
         added = [pa.schema([field for field in schema if field.name not in marked.names]) for schema in self._schemas]
         try:
             all_added = pa.unify_schemas(added)
         except pa.ArrowException as error:
             raise UnreadableShard(f"{target.name}: its parts do not match: {error}") from error
-        names = [field.name.encode() for field in fields(Origin) if field.name.encode() in told[0]]
-        same = {name: told[0][name] for name in names if all(each.get(name) == told[0][name] for each in told)}
+        names = [field.name.encode() for field in fields(Origin) if field.name.encode() in metadata[0]]
+        same = {name: metadata[0][name] for name in names if all(each.get(name) == metadata[0][name] for each in metadata)}
         return pa.schema([*marked, *all_added], {**same, **marked.metadata, b"merged": orjson.dumps(list(stems))})
 
     def arranged(self, piece_bytes: int) -> tuple[_Numbers, _Numbers, list[slice]]:
@@ -98,13 +98,13 @@ def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator
 
 def _gathered(kind: str, paths: Sequence[Path], parts: _Numbers, rows: _Numbers, schema: pa.Schema) -> pa.Table:
     """These rows of these parts, in this order. Raises UnreadableShard."""
-    found, places = [], []
+    tables, places = [], []
     pa.default_memory_pool().release_unused()  # of the piece before
     for part in np.unique(parts):
         where = np.flatnonzero(parts == part)
-        found.append(_fitted(read_shard(paths[part], kind).take(rows[where]), schema))
+        tables.append(_fitted(read_shard(paths[part], kind).take(rows[where]), schema))
         places.append(where)
-    return pa.concat_tables(found).take(np.argsort(np.concatenate(places)))
+    return pa.concat_tables(tables).take(np.argsort(np.concatenate(places)))
 
 
 def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:

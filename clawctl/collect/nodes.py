@@ -77,7 +77,7 @@ class Node:
     claim: "Claim | None" = None  # while it may be an aside
     beginnings: tuple[Beginning, ...] = ()  # of prompts that continue it, if it is a plain completion
     continued_paths: tuple[bytes, ...] = ()  # of the conversation with an answer that continues the last message: as one, or alone
-    said: tuple[bytes, ...] = ()  # digests of its words behind the answer that it continues
+    user_digests: tuple[bytes, ...] = ()  # digests of its words behind the answer that it continues
     frames: tuple[bytes, ...] = ()  # of how those of them that are long begin and end
     brings_results: bool = False  # whether tool results follow the answer that it continues
     speaks: bool = False  # whether somebody says something in its request, behind the answer that it continues
@@ -92,7 +92,7 @@ class Node:
 
     @property
     def words(self) -> tuple[bytes, ...]:
-        return (*self.said, *self.frames)
+        return (*self.user_digests, *self.frames)
 
 
 @dataclass(frozen=True, slots=True)

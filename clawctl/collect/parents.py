@@ -36,7 +36,7 @@ from clawctl.collect.canonical import (
     text_of,
 )
 from clawctl.collect.nodes import Match, Node, ParentEvidence, Relation, SessionTree
-from clawctl.collect.plain import PlainIndex
+from clawctl.collect.plain_completions import CompletionIndex
 from clawctl.run.rows import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
@@ -47,7 +47,7 @@ LONG_REMINDER = 6  # lines
 SHORTEST_END = 48  # characters that messages must have where they are found in other surroundings, or changed
 
 
-class Index:
+class ParentIndex:
     """All turns of live trees, by id, by the conversation that ends with their answer, and by the answer alone."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Index:
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
         self._by_prompt: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # as _by_request, whatever session is named
         self._by_first: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # by the first message of the conversation
-        self._plain = PlainIndex()
+        self._plain = CompletionIndex()
 
     def add(self, node: Node) -> None:
         self.by_id[node.turn_id] = node
@@ -103,8 +103,8 @@ class Index:
                 if not matches:
                     continue
                 if evidence == "session":
-                    behind = [node for node in matches if _stands_behind(node, conversation, at)]
-                    matches, replies = behind or matches, bool(behind)
+                    followers = [node for node in matches if _stands_behind(node, conversation, at)]
+                    matches, replies = followers or matches, bool(followers)
                     if len({id(node.tree) for node in matches}) > 1:
                         continue  # several conversations of this session have this answer
                 else:
@@ -169,17 +169,19 @@ class Index:
         """Of the turns with this request, those whose answer begins the message. The longest: an answer may begin another."""
         if at == 0:
             return []
-        asked = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
+        nodes = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
         shown = answer_text(messages[conversation.at[at]])
-        named = [node for node in asked if any(handle in shown for handle in node.handles[1:])]
+        named = [node for node in nodes if any(handle in shown for handle in node.handles[1:])]
         if named:
             return named  # the client wrote the call into the text, with its id
-        matches = [node for node in asked if node.text is not None and begins_with(shown, node.text)]
+        matches = [node for node in nodes if node.text is not None and begins_with(shown, node.text)]
         matches = [
             node
             for node in matches
             if node.text is not None
-            and (node.text.length >= SHORTEST_END or not _goes_on(shown[node.text.length :]))  # "one two" begins "one two three"
+            and (
+                node.text.length >= SHORTEST_END or not _continues_after(shown[node.text.length :])
+            )  # "one two" begins "one two three"
         ]
         longest = max((node.text.length for node in matches if node.text), default=0)
         return [node for node in matches if node.text and node.text.length == longest]
@@ -218,10 +220,14 @@ class Index:
         long = [node for node in newest if node.text is not None and node.text.length >= SHORTEST_PREFIX]
         begun = [node for node in long if node.text and begins_with(shown, node.text)]
         alike = self._alike(user, conversation.digests[at])
-        said = conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None  # a tool's result may have been cleared
+        last_user_digest = (
+            conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None
+        )  # a tool's result may have been cleared
         matches = dict.fromkeys([*alike, *begun])
         likely = [
-            node for node in matches if (node.digests[-1:] == (said,) if said else node.roles[-1:] == conversation.roles[at - 1])
+            node
+            for node in matches
+            if (node.digests[-1:] == (last_user_digest,) if last_user_digest else node.roles[-1:] == conversation.roles[at - 1])
         ]
         return [node for node in likely if named and self._descends(node, named.keys())]
 
@@ -238,7 +244,7 @@ class Index:
         return self._by_answer.get((user, answer), [])[-MOST_COMPARED:]
 
 
-def _goes_on(rest: str) -> bool:
+def _continues_after(rest: str) -> bool:
     """Whether a text continues with further words, as another answer may. A client appends a line or a tag."""
     return rest[:1] == " " or rest[:1].isalnum()
 
@@ -277,8 +283,8 @@ def _lost_a_reminder(node: Node, conversation: CanonicalRequest, messages: list[
     if node.lines is None or not len(node.digests) == at == _common_end(node, conversation, messages, at):
         return False
     place, theirs = node.lines
-    kept = Counter(lines_of(messages[conversation.at[place]]))
-    lost = [line for line in theirs if kept[line] == 0]
+    line_counts = Counter(lines_of(messages[conversation.at[place]]))
+    lost = [line for line in theirs if line_counts[line] == 0]
     tagged = bool(lost) and lost[0] % 2 == lost[-1] % 2 == 1
     if len(lost) >= LONG_REMINDER and _stands_in_the_last(lost, conversation, messages, at):
         return True
@@ -298,10 +304,10 @@ def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: i
     """Whether this many equal messages before `at` cannot be a coincidence: an answer and a user message, and long enough."""
     lengths = [(conversation.roles[i], len(text_of(messages[conversation.at[i]].get("content")))) for i in range(at - end, at + 1)]
     answers = [length for role, length in lengths if role == "a"]
-    said = [length for role, length in lengths if role == "u"]
-    if len(answers) < 2 or not said or sorted(answers)[-2] < SHORTEST_PREFIX:
+    user_lengths = [length for role, length in lengths if role == "u"]
+    if len(answers) < 2 or not user_lengths or sorted(answers)[-2] < SHORTEST_PREFIX:
         return False
-    return sum(answers) >= SHORTEST_END // 2 and sum(answers + said) >= SHORTEST_END
+    return sum(answers) >= SHORTEST_END // 2 and sum(answers + user_lengths) >= SHORTEST_END
 
 
 def _has_renewed_results(node: Node, conversation: CanonicalRequest, at: int) -> bool:
@@ -344,9 +350,9 @@ def _length(conversation: CanonicalRequest, messages: list[Message], begin: int,
 
 
 def _has_lost_lines(theirs: "array[int]", message: Message) -> bool:
-    kept = lines_of(message)
+    remaining = lines_of(message)
     left = iter(theirs)
-    return bool(kept) and len(kept) < len(theirs) and all(line in left for line in kept)
+    return bool(remaining) and len(remaining) < len(theirs) and all(line in left for line in remaining)
 
 
 def _kept_final_answers(node: Node, conversation: CanonicalRequest, at: int) -> bool:
@@ -378,8 +384,8 @@ def _relation(node: Node, conversation: CanonicalRequest, at: int) -> Relation:
         return "exact"
     if node.system != conversation.system or len(node.digests) < at or not _is_within(conversation, node, at):
         return "diverged"
-    kept = len(node.digests) == at
-    at_end = node.ends_transient if kept else node.digests[:at] == conversation.digests[:at]
+    is_whole = len(node.digests) == at
+    at_end = node.ends_transient if is_whole else node.digests[:at] == conversation.digests[:at]
     return "tail-drop" if at_end else "mid-drop"
 
 

@@ -11,11 +11,11 @@ NOT_WANTED = "marked untrainable in the file"
 
 def redacted(turn: Turn, redactor: Redactor) -> Turn:
     """The turn without its secrets. If it had any, it loses the ids that would reveal them, and is not trained."""
-    said = [turn.messages, turn.tools or [], [turn.response] if turn.response else []]
-    messages, tools, response = (redactor.messages(each) for each in said)
+    original = [turn.messages, turn.tools or [], [turn.response] if turn.response else []]
+    messages, tools, response = (redactor.messages(each) for each in original)
     came = None if turn.next_state is None else redactor.messages(turn.next_state)
     clean = replace(turn, messages=messages, tools=tools or None, response=response[0] if response else None, next_state=came)
-    same = [messages, tools, response] == said and not redactor.told_by_ids(turn)
+    same = [messages, tools, response] == original and not redactor.ids_hold_secret(turn)
     if same or turn.untrainable_reason in (SIDE_TURN, NOT_WANTED):
         return clean
     return replace(

@@ -25,7 +25,7 @@ NO_POLICY_VERSION = "no policy version"
 def untrainable_reason(
     exchange: Exchange,
     kind: str,
-    told: bool,
+    has_feedback: bool,
     repeated: bool,
     decode: Decode | None = None,
     outcome: SessionOutcome | None = None,
@@ -51,8 +51,8 @@ def untrainable_reason(
         (held_out, HELD_OUT),
         (outcome is not None and outcome.status == "failed", EPISODE_FAILED),
         (outcome is None and exchange.hints.get("episode") is not None, WITHOUT_OUTCOME),
-        (not told and repeated, REGENERATED),
-        (not told and (outcome is None or outcome.reward is None), NO_NEXT_STATE),
+        (not has_feedback and repeated, REGENERATED),
+        (not has_feedback and (outcome is None or outcome.reward is None), NO_NEXT_STATE),
     ]
     return next((reason for applies, reason in reasons if applies), None)
 
@@ -77,9 +77,9 @@ def next_state(conversation: CanonicalRequest, messages: Sequence[Message], matc
         if not (conversation.roles[i] == "u" and conversation.digests[i] in match.dropped)
     ]
     if not came and end == len(conversation.roles):
-        behind = conversation.at[match.at] + 1
+        begin = conversation.at[match.at] + 1
         came = [
-            at for at in range(behind, len(messages)) if role_of(messages[at]) == "system" and text_of(messages[at].get("content"))
+            at for at in range(begin, len(messages)) if role_of(messages[at]) == "system" and text_of(messages[at].get("content"))
         ]
     return [messages[at] for at in sorted(came)] or None
 
@@ -90,7 +90,7 @@ def make_turn(
     parent_id: str | None,
     index: int,
     kind: Literal["main", "side"],
-    came_back: list[Message] | None,
+    next_state: list[Message] | None,
     repeated: bool,
     feedback: float | None = None,
     evidence: ParentEvidence | None = None,
@@ -103,7 +103,7 @@ def make_turn(
     answer that was asked for again, because the episode went on from another."""
     if outcome is not None and (outcome.created_at < exchange.created_at or kind == "side"):
         outcome = None
-    reason = untrainable_reason(exchange, kind, came_back is not None or feedback is not None, repeated, decode, outcome, held_out)
+    reason = untrainable_reason(exchange, kind, next_state is not None or feedback is not None, repeated, decode, outcome, held_out)
     return Turn(
         turn_id=exchange.exchange_id,
         session_id=session_id,
@@ -118,7 +118,7 @@ def make_turn(
         messages=exchange.messages,
         tools=exchange.tools,
         response=exchange.response,
-        next_state=came_back,
+        next_state=next_state,
         prompt_ids=exchange.prompt_ids,
         completion_ids=exchange.completion_ids,
         logprobs=exchange.logprobs,

@@ -6,14 +6,9 @@ when its tree had no request for `timeout_s`. Side turns and errors close at onc
 A conversation whose requests name a task is an episode. Its rows wait for the outcome of the episode, or for the session's end, and
 come together.
 
-The way of an exchange: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of that
-parent (`rows.py`, `plain.py`), which counts at once or stays a claim. `_settle` lets a claim count, and `_close` makes the row.
-
-Which words are the next state of a turn, and which a client said for purposes of its own, is decided in `asides.py`.
-
-Of two continued requests, the first one's messages are the next state; the other is a branch. A request that repeats another's
-messages is a sibling with the same parent and no evidence of its quality. Of such siblings, those that are continued are trainable,
-and one that is not closes as "regenerated".
+An exchange takes this path: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of
+that parent (`rows.py`, `plain_completions.py`), which counts at once or stays a claim. `_settle` accepts a claim. `_close` makes
+the row. `side_turns.py` separates a next state from words that a client sent for its own purposes.
 """
 
 from array import array
@@ -22,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from clawctl.collect.asides import Asides, brings_results_alone, new_words
 from clawctl.collect.canonical import (
     CanonicalRequest,
     continued_digest,
@@ -34,9 +28,9 @@ from clawctl.collect.canonical import (
     read_conversation,
 )
 from clawctl.collect.nodes import Claim, Match, Node, SessionTree
-from clawctl.collect.parents import Index
-from clawctl.collect.plain import beginnings
-from clawctl.collect.plain import came_back as said_in
+from clawctl.collect.parents import ParentIndex
+from clawctl.collect.plain_completions import beginnings
+from clawctl.collect.plain_completions import next_messages as said_in
 from clawctl.collect.rows import make_turn, next_state
 from clawctl.collect.side_rules import (
     SIDE_RULES,
@@ -48,10 +42,11 @@ from clawctl.collect.side_rules import (
     turn_kind,
     without_revision,
 )
-from clawctl.collect.waiting import Arrived, WaitingExchanges
+from clawctl.collect.side_turns import SideTurns, has_only_results, new_words
+from clawctl.collect.waiting import ArrivedExchange, WaitingExchanges
 from clawctl.cut_calls import Decode
 from clawctl.run.holdout import Holdout
-from clawctl.run.outcomes import SessionOutcome, scoped
+from clawctl.run.outcomes import SessionOutcome, scoped_id
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
 
@@ -71,7 +66,7 @@ class Sessions:
         self.timeout_s, self._decode, self._holdout = timeout_s, decode, holdout
         self.waiting = WaitingExchanges()  # see `add`
         self._published = published if published is not None else {}
-        self._index = Index()
+        self._index = ParentIndex()
         self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # of each user, by id(), the longest unseen first
         self._of_session: dict[tuple[str, str], list[SessionTree]] = defaultdict(list)
         self._rows: list[Turn] = []
@@ -81,9 +76,9 @@ class Sessions:
         self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # by user and session
         self._given: list[SessionOutcome] = []  # outcomes since the last `end_episodes`
         self._rules = rules
-        self._asides = Asides(self._index.by_id)
+        self._asides = SideTurns(self._index.by_id)
 
-    def add(self, exchange: Exchange, sure: bool = True, behind: float = 0.0, writer: str = "") -> Node | None:
+    def add(self, exchange: Exchange, sure: bool = True, clock_offset: float = 0.0, writer: str = "") -> Node | None:
         """Put one exchange where it belongs, in the order in which they were over. None if it is there already, or waits. `behind`:
         seconds by which its writer's clock is behind the one that `tick` tells.
 
@@ -94,7 +89,7 @@ class Sessions:
         if exchange.exchange_id in self._index.by_id:
             return None
         arrived, conversation, hint = (
-            Arrived(exchange, writer, behind),
+            ArrivedExchange(exchange, writer, clock_offset),
             read_conversation(exchange.messages),
             session_hint(exchange),
         )
@@ -136,14 +131,14 @@ class Sessions:
             return
         first, *others = conversation.roles[match.at + 1 :].split("a") if match.evidence != "completion" else ["u"]
         if match.evidence == "completion":
-            came_back = said_in(match.added)
+            next_messages = said_in(match.added)
         else:
-            came_back = next_state(conversation, exchange.messages, match) if match.replies else None
+            next_messages = next_state(conversation, exchange.messages, match) if match.replies else None
         alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
         alike = alike and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
         certain = is_named(exchange.hints) or (set(first) == {"t"} and alike)
         node.brings_results = "t" in first
-        node.speaks = is_named(exchange.hints) or any("t" not in some for some in (first, *others))
+        node.speaks = is_named(exchange.hints) or any("t" not in each for each in (first, *others))
         if node.speaks:
             self._speak_behind(parent, certain=is_named(exchange.hints))
         if parent.speaks and parent.parent_id in self._index.by_id:
@@ -155,10 +150,10 @@ class Sessions:
             if parent.exchange is not None:
                 self._asides.lose_others(parent, node)
             if match.replies:
-                self._answered(parent, came_back, exchange)
+                self._answered(parent, next_messages, exchange)
         else:
-            node.said, node.frames = new_words(conversation, exchange.messages, match.at + 1, parent)
-            self._asides.add_claim(node, Claim(parent, came_back, alike), exchange)
+            node.user_digests, node.frames = new_words(conversation, exchange.messages, match.at + 1, parent)
+            self._asides.add_claim(node, Claim(parent, next_messages, alike), exchange)
 
     def _speak_behind(self, node: Node, certain: bool) -> None:
         """Somebody says more behind this answer. `certain`: and the conversation went on from there, so that it went on with the
@@ -166,49 +161,53 @@ class Sessions:
         above: Node | None = node
         while above is not None and not (above.settled if certain else above.spoken_on):
             above.spoken_on, above.settled = True, above.settled or certain
-            if certain and above.claim is not None and (above.claim.same_agent or brings_results_alone(above)):
+            if certain and above.claim is not None and (above.claim.same_agent or has_only_results(above)):
                 self._settle(above)
             above = self._index.by_id.get(above.parent_id or "") if above.brings_results else None
 
     def _settle(self, node: Node) -> None:
         """The conversation continues from this turn: its words are the next state of the turn before."""
         if node.claim is not None:
-            parent, came_back = node.claim.parent, node.claim.next_state
+            parent, next_messages = node.claim.parent, node.claim.next_state
             self._asides.win(node)
-            if came_back is not None:
-                self._close(parent, came_back)
+            if next_messages is not None:
+                self._close(parent, next_messages)
 
-    def _answered(self, node: Node, came_back: list[Message] | None, by: Exchange) -> None:
+    def _answered(self, node: Node, next_messages: list[Message] | None, by: Exchange) -> None:
         """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
         says of a turn that is closed already is a rating that came late."""
-        said = by.hints.get("feedback")
-        rated = float(said) if isinstance(said, int | float) and not isinstance(said, bool) and -1 <= said <= 1 else None
+        feedback = by.hints.get("feedback")
+        rated = (
+            float(feedback)
+            if isinstance(feedback, int | float) and not isinstance(feedback, bool) and -1 <= feedback <= 1
+            else None
+        )
         if node.exchange is None and rated is not None:
             self._late.append(Feedback(f"header-{by.exchange_id}", by.created_at, node.user, node.turn_id, rated, None))
-        elif came_back is not None or rated is not None:
-            self._close(node, came_back, rated)
+        elif next_messages is not None or rated is not None:
+            self._close(node, next_messages, rated)
 
-    def _close(self, node: Node, came_back: list[Message] | None = None, rating: float | None = None) -> None:
-        """Turn an open turn into its row. Without `came_back` its best claim counts, if it has one."""
+    def _close(self, node: Node, next_messages: list[Message] | None = None, rating: float | None = None) -> None:
+        """Turn an open turn into its row. Without `next_messages`, its best claim counts, if it has one."""
         exchange, node.exchange = node.exchange, None
         if exchange is None:
             return
         if node.turn_id in self._published:
             del self._published[node.turn_id]
             return
-        if came_back is None and (best := self._asides.best_claim(node)) is not None:
+        if next_messages is None and (best := self._asides.best_claim(node)) is not None:
             assert best.claim is not None
-            came_back = best.claim.next_state
+            next_messages = best.claim.next_state
             self._asides.count(best)
         twins = self._index.twins(node.user, node.hint, node.path)
         repeated = any(
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
             for twin in twins
         )
-        if came_back is None and rating is None and self._asides.is_aside(node, exchange):
+        if next_messages is None and rating is None and self._asides.is_side_turn(node, exchange):
             node.kind = "side"
         place, held_out = (node.tree.session_id, node.parent_id, node.index), self._is_held_out(node.tree)
-        known = exchange, *place, node.kind, came_back, repeated, rating, node.evidence, self._decode
+        known = exchange, *place, node.kind, next_messages, repeated, rating, node.evidence, self._decode
         node.tree.rows.append(partial(make_turn, *known, held_out=held_out))
         if not node.tree.is_episode:
             self._release(node.tree)
@@ -261,8 +260,8 @@ class Sessions:
 
     def _close_rated(self, node: Node, feedback: Feedback) -> None:
         self._settle(node)
-        said: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
-        self._close(node, said, feedback.rating)
+        comment: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
+        self._close(node, comment, feedback.rating)
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s`."""
@@ -284,11 +283,11 @@ class Sessions:
         """The client says that the session is done: its last words count, and everything in it closes."""
         if node.claim is not None:
             self._speak_behind(node.claim.parent, certain=True)
-        if not self._asides.has_aside_words(node):
+        if not self._asides.has_side_words(node):
             self._settle(node)
         self._close(node)  # a tree that claims no session may hold another's talk, if both began with the same words
         if hint is not None:
-            self._end_session(node.user, scoped(node.user, hint))
+            self._end_session(node.user, scoped_id(node.user, hint))
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))
@@ -320,11 +319,11 @@ class Sessions:
                 self._asides.forget(tree.client)
 
     def _add_node(
-        self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, match: Match | None, seen: float
+        self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, match: Match | None, seen_at: float
     ) -> Node:
         parent = match.node if match else None
-        tree = parent.tree if parent else self._new_tree(exchange, hint, seen)
-        tree.last_seen = max(tree.last_seen, seen)
+        tree = parent.tree if parent else self._new_tree(exchange, hint, seen_at)
+        tree.last_seen = max(tree.last_seen, seen_at)
         tree.is_episode = tree.is_episode or (hint is not None and bool(exchange.hints.get("task_id")))
         if exchange.tools and not tree.among_tools:
             for other in self._of_session[tree.user, tree.session_id]:
@@ -364,10 +363,10 @@ class Sessions:
             self._asides.add(node, exchange)
         return node
 
-    def _new_tree(self, exchange: Exchange, hint: str | None, seen: float) -> SessionTree:
-        session_id = scoped(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
+    def _new_tree(self, exchange: Exchange, hint: str | None, seen_at: float) -> SessionTree:
+        session_id = scoped_id(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
         others = self._of_session[exchange.key, session_id]
-        tree = SessionTree(exchange.key, session_id, seen)
+        tree = SessionTree(exchange.key, session_id, seen_at)
         tree.among_tools = any(other.among_tools for other in others)
         self._trees.setdefault(tree.user, OrderedDict())[id(tree)] = tree
         others.append(tree)
@@ -399,9 +398,9 @@ def _with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
     own = [row for row in rows if (row.user, row.session_id) == place and row.created_at <= until]
     first = min((row.policy_version for row in own if row.policy_version is not None), default=None)
     last = max((row.policy_version_end for row in own if row.policy_version_end is not None), default=None)
-    said = outcome.in_row((first, last))
+    episode = outcome.in_row((first, last))
     known = {row.turn_id for row in own}
-    return [replace(row, episode=said) if row.turn_id in known else row for row in rows]
+    return [replace(row, episode=episode) if row.turn_id in known else row for row in rows]
 
 
 def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:

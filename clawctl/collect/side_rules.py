@@ -97,50 +97,50 @@ def is_transient(text: str) -> bool:
     return text[:1] == "<" and any(text.startswith(begin) and text.endswith(end) for begin, end in TRANSIENT)
 
 
-def is_pair(said: str, answered: str) -> bool:
+def is_pair(question: str, answered: str) -> bool:
     """Whether a client wrote both messages itself."""
-    said = said[:200].lstrip()
-    if not said.startswith(_PAIR_BEGINS):
+    question = question[:200].lstrip()
+    if not question.startswith(_PAIR_BEGINS):
         return False
     answered = answered[:200].lstrip()
-    return any(said.startswith(begin) and answered.startswith(answer) for begin, answer in PAIRS)
+    return any(question.startswith(begin) and answered.startswith(answer) for begin, answer in PAIRS)
 
 
 def session_in_prompt(messages: Sequence[Message]) -> str | None:
     """The session that the client wrote into the prompt. A claim like any other: it groups requests and links nothing."""
-    said = 0
+    user_messages = 0
     for message in messages:
-        if said == 2 or message.get("role") in ("assistant", "tool"):
+        if user_messages == 2 or message.get("role") in ("assistant", "tool"):
             return None
-        said += message.get("role") == "user"
+        user_messages += message.get("role") == "user"
         content = message.get("content")
         for text in [content] if isinstance(content, str) else [_opening(message, None)]:
-            found = _RUNTIME.search(text) if "sessionId=" in text else None
-            if found:
-                return found[1]
+            match = _RUNTIME.search(text) if "sessionId=" in text else None
+            if match:
+                return match[1]
     return None
 
 
 def without_revision(claim: str) -> str:
     """A claimed session id without its compaction count, because the conversation continues."""
-    found = _REVISION.match(claim)
-    return found[1] if found else claim
+    match = _REVISION.match(claim)
+    return match[1] if match else claim
 
 
 def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> Literal["main", "side"]:
     """The kind that the client names, if it is known; else the kind by the rules; a request without any sign is main."""
-    said = turn_type.strip().lower() if isinstance(turn_type, str) else ""
-    if said in SIDE_TYPES:
+    claimed = turn_type.strip().lower() if isinstance(turn_type, str) else ""
+    if claimed in SIDE_TYPES:
         return "side"
-    if said in MAIN_TYPES:
+    if claimed in MAIN_TYPES:
         return "main"
     return "side" if side_rule(messages, rules) else "main"
 
 
 def is_named(hints: Mapping[str, Any]) -> bool:
     """Whether the client marks this request as the conversation itself: it names it a main turn, or rates the turn before."""
-    said = hints.get("turn_type")
-    return (isinstance(said, str) and said.strip().lower() in _SURE_TYPES) or hints.get("feedback") is not None
+    turn_type = hints.get("turn_type")
+    return (isinstance(turn_type, str) and turn_type.strip().lower() in _SURE_TYPES) or hints.get("feedback") is not None
 
 
 def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from clawctl.collect.merging import merge_shards
-from clawctl.collect.position import Position
+from clawctl.collect.read_position import ReadPosition
 from clawctl.config import Recipe
 from clawctl.run.bucket import is_in_bucket
 from clawctl.run.directory import RunDir, published
-from clawctl.run.done_with import SUFFIX, DoneWith
+from clawctl.run.finished_shards import SUFFIX, FinishedShards
 from clawctl.run.shards import UnreadableShard, merged_from
 
 log = logging.getLogger(__name__)
@@ -32,12 +32,12 @@ class Upkeep:
 
     run: RunDir
     recipe: Recipe
-    _done: DoneWith = field(init=False)
+    _done: FinishedShards = field(init=False)
 
     def __post_init__(self) -> None:
-        self._done = DoneWith(self.run, self.recipe)
+        self._done = FinishedShards(self.run, self.recipe)
 
-    def work(self, position: Position) -> None:
+    def work(self, position: ReadPosition) -> None:
         """Finish an interrupted merge, then merge. Raises OSError if the disk fails; the next call resumes."""
         if is_in_bucket(self.run.root):
             return  # the collect workers of several hosts would merge the same shards

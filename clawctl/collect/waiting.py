@@ -15,24 +15,24 @@ from clawctl.run.rows import Exchange
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class ArrivedExchange:
     """An exchange as it was read."""
 
     exchange: Exchange
     writer: str = ""  # whose file it stands in
-    behind: float = 0.0  # seconds by which its writer's clock is behind ours
+    clock_offset: float = 0.0  # seconds by which its writer's clock is behind ours
 
     @property
     def time(self) -> float:
         """Time when it ended, by this host's clock."""
-        return self.exchange.finished_at + self.behind
+        return self.exchange.finished_at + self.clock_offset
 
 
 class WaitingExchanges:
     """The exchanges that wait, in order."""
 
     def __init__(self) -> None:
-        self._arrived: list[Arrived] = []
+        self._arrived: list[ArrivedExchange] = []
         self._users: Counter[str] = Counter()
         self._answers: dict[tuple[str, bytes], list[CanonicalRequest]] = defaultdict(
             list
@@ -42,10 +42,10 @@ class WaitingExchanges:
     def __len__(self) -> int:
         return len(self._arrived)
 
-    def __iter__(self) -> Iterator[Arrived]:
+    def __iter__(self) -> Iterator[ArrivedExchange]:
         return iter(self._arrived)
 
-    def add(self, arrived: Arrived, conversation: CanonicalRequest, lacks_parent: bool) -> None:
+    def add(self, arrived: ArrivedExchange, conversation: CanonicalRequest, lacks_parent: bool) -> None:
         """One more waits: for its parent, unless it has one, or just behind others."""
         exchange = arrived.exchange
         self._arrived.append(arrived)
@@ -60,12 +60,12 @@ class WaitingExchanges:
         if exchange.response is not None:
             self._answers[exchange.key, message_digest(exchange.response)].append(conversation)
 
-    def blocks(self, arrived: Arrived, conversation: CanonicalRequest) -> bool:
+    def blocks(self, arrived: ArrivedExchange, conversation: CanonicalRequest) -> bool:
         """Whether an exchange of this user waits, and this is not the one it waits for."""
         exchange = arrived.exchange
         return exchange.key in self._users and not self._is_awaited(arrived, conversation)
 
-    def _is_awaited(self, arrived: Arrived, conversation: CanonicalRequest) -> bool:
+    def _is_awaited(self, arrived: ArrivedExchange, conversation: CanonicalRequest) -> bool:
         exchange = arrived.exchange
         for handle in (exchange.exchange_id, *handles(exchange.response)):
             if any(writer != arrived.writer for writer, *_ in self._awaited.get((exchange.key, handle), [])):
@@ -73,7 +73,7 @@ class WaitingExchanges:
         alike = self._awaited.get((exchange.key, message_digest(exchange.response)), []) if exchange.response else []
         return any(writer != arrived.writer and continues(conversation, child, at) for writer, child, at in alike)
 
-    def pop_all(self) -> list[Arrived]:
+    def pop_all(self) -> list[ArrivedExchange]:
         """All that wait, in order; nothing waits behind this."""
         arrived = self._arrived
         self._arrived = []

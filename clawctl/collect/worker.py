@@ -17,17 +17,17 @@ from dataclasses import replace
 
 from clawctl.collect.captures import Captured, Captures
 from clawctl.collect.clocks import Clocks
-from clawctl.collect.position import Position, put_aside
 from clawctl.collect.published_sessions import PublishedSessions
+from clawctl.collect.read_position import ReadPosition, put_aside
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
 from clawctl.collect.upkeep import Upkeep
-from clawctl.collect.waiting import Arrived
+from clawctl.collect.waiting import ArrivedExchange
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, published, quarantine, sole_worker
-from clawctl.run.disk import when_there_is_room
+from clawctl.run.disk import retry_while_full
 from clawctl.run.feedback import FeedbackFile, Ratings
 from clawctl.run.holdout import keep_holdout
 from clawctl.run.lines import Rewritten
@@ -76,7 +76,7 @@ class Collector:
     ) -> None:
         self._run, self._settings, self._stop, self._origin = run, recipe.collect, stop, origin
         self._decode = IdReader(recipe.model_path)
-        self._holdout = when_there_is_room(lambda: keep_holdout(run, recipe.eval.holdout), "holdout.json", stop)
+        self._holdout = retry_while_full(lambda: keep_holdout(run, recipe.eval.holdout), "holdout.json", stop)
         self._new_clocks = clocks
         self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
@@ -93,7 +93,7 @@ class Collector:
         if afresh:
             storage_of(self._run.root).follow(shards=True)  # what this worker published itself is known for certain
         self._tried: tuple[str, list[Turn]] | None = None  # the shard that could not be written
-        self._position = Position(self._run, afresh)
+        self._position = ReadPosition(self._run, afresh)
         self._put_aside = put_aside(self._run)
         self._known = _published(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
@@ -186,13 +186,13 @@ class Collector:
         for arrived in sessions.waiting.pop_all():
             self._add(arrived, arrived.exchange.exchange_id in waited)
 
-    def _add(self, arrived: Arrived, sure: bool) -> None:
-        self._sessions.add(arrived.exchange, sure, arrived.behind, arrived.writer)
+    def _add(self, arrived: ArrivedExchange, sure: bool) -> None:
+        self._sessions.add(arrived.exchange, sure, arrived.clock_offset, arrived.writer)
 
-    def _arrived(self, captured: Captured) -> Arrived:
+    def _arrived(self, captured: Captured) -> ArrivedExchange:
         self._position.read(captured)
-        behind = self._clocks.behind(captured.file, captured.exchange.finished_at)
-        return Arrived(captured.exchange, captured.file.rpartition("-")[0], behind)
+        clock_offset = self._clocks.offset_of(captured.file, captured.exchange.finished_at)
+        return ArrivedExchange(captured.exchange, captured.file.rpartition("-")[0], clock_offset)
 
     def _pop_closed(self) -> None:
         self._late_ratings += [
@@ -294,7 +294,7 @@ class Collector:
         self._reported, self._reported_at = self._exchanges, time.monotonic()
 
 
-def _time(arrived: Arrived) -> float:
+def _time(arrived: ArrivedExchange) -> float:
     return arrived.time
 
 
@@ -322,13 +322,13 @@ def _sweep(run: RunDir) -> None:
 def _published(run: RunDir, after: str) -> dict[str, str | None]:
     """The published turns in shards after the stem `after`, with their parents. An unreadable shard is quarantined, and its turns
     are published again."""
-    found: dict[str, str | None] = {}
+    parents: dict[str, str | None] = {}
     for path in published(run.trajectories, ".parquet"):
         if path.stem <= after:
             continue
         try:
-            found.update(read_parents(path))
+            parents.update(read_parents(path))
         except UnreadableShard as error:
             quarantine(run, path, str(error))
             log.warning("quarantined an unreadable shard; its turns will be published again: %s", error)
-    return found
+    return parents

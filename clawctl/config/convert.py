@@ -8,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from clawctl.config.elsewhere import Here, Settings, find_elsewhere
+from clawctl.config.foreign_keys import OurKey, Settings, find_elsewhere
 from clawctl.config.recipe import Recipe, known_keys, lay_over, read_yaml
 from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
@@ -40,30 +40,30 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
         raise ClawError(f"recipe {path} contains no settings", "pass a recipe of another system", 2)
     if all(".".join(parts) in known_keys(Recipe) for parts, _ in written):
         raise ClawError(f"recipe {path} is already a recipe of clawctl", "use it as it is", 2)
-    found: Settings = {}
+    settings: Settings = {}
     lines: list[ConvertedKey] = []
     with_lora = not any(parts[-1] in _A_LORA and "lora" in ".".join(parts) and value is False for parts, value in written)
     for parts, value in written:
-        lines.append(_line(parts, value, written, found, with_lora))
+        lines.append(_line(parts, value, written, settings, with_lora))
     if any(parts[-1] in _A_LORA and "lora" in ".".join(parts) and value is True for parts, value in written):
-        found.setdefault("train.lora.rank", Recipe.model_validate({"train": {"lora": {}}}).train.lora.rank)  # type: ignore[union-attr]
-    lines = _valued(lines, found)
+        settings.setdefault("train.lora.rank", Recipe.model_validate({"train": {"lora": {}}}).train.lora.rank)  # type: ignore[union-attr]
+    lines = _valued(lines, settings)
     if any(line.fate == "unknown" for line in lines):
         raise NotConverted(path, lines)
     nested: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in settings.items():
         lay_over(nested, key.split("."), value)
     try:
         recipe = Recipe.model_validate(nested)
     except ValidationError as error:  # keys that do not go together
         first = error.errors()[0]
         raise ClawError(f"recipe {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _CURE, 2) from error
-    shown = {key: _at(recipe.model_dump(mode="json"), key) for key in found}
+    shown = {key: _at(recipe.model_dump(mode="json"), key) for key in settings}
     text: dict[str, Any] = {}
     for key, value in shown.items():
         lay_over(text, key.split("."), value)
-    told = f"# Converted from {path.name} by `clawctl recipe convert`. Keys that are missing here have their defaults.\n"
-    return recipe, told + str(yaml.safe_dump(text, sort_keys=False, allow_unicode=True)), lines
+    header = f"# Converted from {path.name} by `clawctl recipe convert`. Keys that are missing here have their defaults.\n"
+    return recipe, header + str(yaml.safe_dump(text, sort_keys=False, allow_unicode=True)), lines
 
 
 class NotConverted(ClawError):
@@ -86,7 +86,7 @@ def _flat(data: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 
 
 def _line(
-    parts: tuple[str, ...], value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings, with_lora: bool
+    parts: tuple[str, ...], value: Any, written: list[tuple[tuple[str, ...], Any]], settings: Settings, with_lora: bool
 ) -> ConvertedKey:
     """The result for one key, whose setting is added to `found` if it has one."""
     old = ".".join(parts)
@@ -99,11 +99,11 @@ def _line(
         changed = here.change(value)
         if changed is None:
             return ConvertedKey(old, value, "unknown", f"{here.key} has no equivalent of {value!r}")
-        if isinstance(changed, Here):
+        if isinstance(changed, OurKey):
             here = changed
         else:
             for key, new in changed.items():
-                found[key] = new
+                settings[key] = new
             return ConvertedKey(old, value, "converted", ", ".join(changed))
     if here.dropped is not None:
         return ConvertedKey(old, value, "dropped", here.dropped)
@@ -111,35 +111,35 @@ def _line(
     if here.key.startswith("train.lora.") and not with_lora:
         return ConvertedKey(old, value, "dropped", "the file disables LoRA")
     if here.key in _TOGETHER:
-        return _together(here.key, old, value, written, found)
-    if here.key in found and found[here.key] != value and parts[-1] not in ("clip_ratio_low", "clip_ratio_high"):
-        before = found[here.key]
+        return _together(here.key, old, value, written, settings)
+    if here.key in settings and settings[here.key] != value and parts[-1] not in ("clip_ratio_low", "clip_ratio_high"):
+        before = settings[here.key]
         if here.key not in ("train.clip_low", "train.clip_high"):
             return ConvertedKey(old, value, "unknown", f"another key already sets {here.key} to {before!r}")
-    found[here.key] = value
+    settings[here.key] = value
     return ConvertedKey(old, value, "converted", here.key)
 
 
-def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> Here | None:
+def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> OurKey | None:
     """The equivalent of a foreign key, or clawctl's own key if the path is the same."""
     own = ".".join(parts)
     if parts[-2:] == ("model", "name"):  # elsewhere that is the model; where a path stands beside it, what it is called
         others = [one for one, _ in written if one != parts and (here := find_elsewhere(one)) and here.key == "model.path"]
-        beside = any(one[-2:] == ("model", "path") for one, _ in written)
-        return Here("model.name" if others or beside else "model.path")
+        names_path = any(one[-2:] == ("model", "path") for one, _ in written)
+        return OurKey("model.name" if others or names_path else "model.path")
     if own in known_keys(Recipe):
-        return Here(own)
+        return OurKey(own)
     last_two = ".".join(parts[-2:])
-    return find_elsewhere(parts) or (Here(last_two) if last_two in known_keys(Recipe) else None)
+    return find_elsewhere(parts) or (OurKey(last_two) if last_two in known_keys(Recipe) else None)
 
 
-def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], found: Settings) -> ConvertedKey:
+def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], settings: Settings) -> ConvertedKey:
     """The batch size or AdamW's betas, which other systems split into two keys."""
-    names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == Here(key)}
+    names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == OurKey(key)}
     if key == "train.betas":
         given = names.get("betas", names.get("adam_betas"))
         first, second = names.get("adam_beta1", names.get("beta1", 0.9)), names.get("adam_beta2", names.get("beta2", 0.999))
-        found[key] = given if given is not None else [first, second]
+        settings[key] = given if given is not None else [first, second]
         return ConvertedKey(old, value, "converted", key)
     accumulated = [one for name, one in names.items() if "accum" in name]
     sizes = {name: one for name, one in names.items() if "accum" not in name}
@@ -148,10 +148,10 @@ def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...
         if whole:
             if len({int(one) for one in whole}) > 1:
                 return ConvertedKey(old, value, "unknown", f"{key} would have several values: {', '.join(map(str, whole))}")
-            found[key], how = int(whole[0]), key
+            settings[key], how = int(whole[0]), key
         elif sizes:
             size, times = int(next(iter(sizes.values()))), int(accumulated[0]) if accumulated else 1
-            found[key], how = size * times, key if times == 1 else f"{key} ({size} x {times}, the whole step)"
+            settings[key], how = size * times, key if times == 1 else f"{key} ({size} x {times}, the whole step)"
         else:
             return ConvertedKey(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
     except (TypeError, ValueError):
@@ -161,12 +161,12 @@ def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...
     return ConvertedKey(old, value, "converted", how)
 
 
-def _valued(lines: list[ConvertedKey], found: Settings) -> list[ConvertedKey]:
+def _valued(lines: list[ConvertedKey], settings: Settings) -> list[ConvertedKey]:
     """The lines with their values: `unknown` if a value is not allowed, `same default` if it equals clawctl's default."""
-    lines = [_used(line, found) for line in lines]
+    lines = [_used(line, settings) for line in lines]
     wrong: dict[str, str] = {}
     nested: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in settings.items():
         lay_over(nested, key.split("."), value)
     try:
         values = Recipe.model_validate(nested).model_dump(mode="json")
@@ -174,28 +174,28 @@ def _valued(lines: list[ConvertedKey], found: Settings) -> list[ConvertedKey]:
         wrong = {".".join(str(part) for part in one["loc"] if not isinstance(part, int)): one["msg"] for one in error.errors()}
         values = nested
     defaults = Recipe.model_validate({"train": {"lora": {}}}).model_dump(mode="json")
-    told = []
+    checked = []
     for line in lines:
-        keys = [part.split(" (")[0] for part in line.new.split(", ") if part.split(" (")[0] in found]
+        keys = [part.split(" (")[0] for part in line.new.split(", ") if part.split(" (")[0] in settings]
         if line.fate != "converted" or not keys:
-            told.append(line)
+            checked.append(line)
             continue
         if bad := next((key for key in keys if key in wrong), None):
-            told.append(ConvertedKey(line.old, line.value, "unknown", f"{bad}: {wrong[bad]}"))
+            checked.append(ConvertedKey(line.old, line.value, "unknown", f"{bad}: {wrong[bad]}"))
             continue
         new = ", ".join(f"{key}: {_at(values, key)}" for key in keys)
         note = line.new[line.new.index(" (") :] if " (" in line.new else ""
         same = all(_at(values, key) == _at(defaults, key) for key in keys)
-        told.append(ConvertedKey(line.old, line.value, "same default" if same else "converted", new + note))
-    return told
+        checked.append(ConvertedKey(line.old, line.value, "same default" if same else "converted", new + note))
+    return checked
 
 
-def _used(line: ConvertedKey, found: Settings) -> ConvertedKey:
+def _used(line: ConvertedKey, settings: Settings) -> ConvertedKey:
     """The line, or the reason why its setting does nothing with the method. That setting is dropped from `found`."""
-    method = found.get("train.method", TrainConfig().method)
-    if line.new not in found or method in METHODS_OF.get(line.new.removeprefix("train."), (method,)):
+    method = settings.get("train.method", TrainConfig().method)
+    if line.new not in settings or method in METHODS_OF.get(line.new.removeprefix("train."), (method,)):
         return line
-    del found[line.new]
+    del settings[line.new]
     return ConvertedKey(line.old, line.value, "dropped", f"it does nothing with train.method {method}")
 
 

@@ -11,8 +11,8 @@ from clawctl.errors import ClawError
 
 def from_environment(name: str) -> str | None:
     """CLAWCTL_<name>, or what other systems call it (`variables.SAME`). Raises ClawError (exit code 2) where they disagree."""
-    found = first_set(name, os.environ)
-    return found[1] if found else None
+    first = first_set(name, os.environ)
+    return first[1] if first else None
 
 
 def warning_of_variables(command: str) -> str | None:
@@ -20,8 +20,8 @@ def warning_of_variables(command: str) -> str | None:
 
     Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
-    told = check_variables(command, os.environ)
-    return None if is_rank() or is_stage_of_up() else told
+    warning = check_variables(command, os.environ)
+    return None if is_rank() or is_stage_of_up() else warning
 
 
 def is_stage_of_up() -> bool:
@@ -36,8 +36,8 @@ def default_log_level(given: str) -> str:
 
 def gpus_from_environment(name: str) -> list[int] | None:
     """TRAIN_GPUS or ROLLOUT_GPUS, as numbers. Raises ClawError (exit code 2)."""
-    found = first_set(name, os.environ)
-    return gpu_numbers(*found) if found else None
+    first = first_set(name, os.environ)
+    return gpu_numbers(*first) if first else None
 
 
 def openclaw_config() -> Path:

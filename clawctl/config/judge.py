@@ -140,9 +140,11 @@ class JudgeConfig(Section):
             for key in names.values() if kind != self.kind else ():
                 serves_hints = kind == "endpoint" and self.hints == "apart" and key not in _VOTES
                 if not serves_hints and getattr(self, key) != type(self).model_fields[key].default:
-                    told = {"key": key, "kind": kind, "chosen": self.kind}
+                    values = {"key": key, "kind": kind, "chosen": self.kind}
                     raise PydanticCustomError(
-                        "judge", "{key} belongs to the judge `{kind}`, but this recipe chooses `{chosen}`; remove one of them", told
+                        "judge",
+                        "{key} belongs to the judge `{kind}`, but this recipe chooses `{chosen}`; remove one of them",
+                        values,
                     )
         return self
 
@@ -155,8 +157,8 @@ def _flat(by: Any) -> dict[str, Any]:
     names, settings = _BY[kind], {key: value for key, value in by.items() if key != "kind"}
     unknown = sorted(settings.keys() - names.keys())
     if unknown:
-        told = {"key": unknown[0], "kind": kind, "names": ", ".join(names)}
-        raise PydanticCustomError("judge", "by.{key} is not a setting of the judge `{kind}`, which has {names}", told)
+        values = {"key": unknown[0], "kind": kind, "names": ", ".join(names)}
+        raise PydanticCustomError("judge", "by.{key} is not a setting of the judge `{kind}`, which has {names}", values)
     needed = {"prm": "model", "custom_rm": "path"}.get(kind)
     if needed is not None and settings.get(needed) is None:
         raise PydanticCustomError("judge", "by.{key} is missing", {"key": needed})

@@ -7,8 +7,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from clawctl.config.collect import CollectConfig
-from clawctl.config.elsewhere import is_from_elsewhere, suggest
 from clawctl.config.eval import EvalConfig, GateConfig
+from clawctl.config.foreign_keys import is_from_elsewhere, suggest
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.machines import MachinesConfig
 from clawctl.config.model import BUILT_IN, ModelConfig
@@ -145,15 +145,15 @@ def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, A
     """The error for the first wrong key, with its source and its value."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
-    asked = overrides.get(key) is not None
-    where = "the command line or environment" if asked or path is None else f"recipe {path}"
+    is_override = overrides.get(key) is not None
+    where = "the command line or environment" if is_override or path is None else f"recipe {path}"
     if first["type"] == "extra_forbidden":
         return ClawError(f"{where}: there is no key {key}", f"docs/recipes.md lists the keys{_near(key)}", 2)
     given = first["input"]
     secret = key.endswith("api_key") or not isinstance(given, str | int | float) or len(str(given)) > 60
-    told = "" if secret else f", not {given!r}"
+    shown_value = "" if secret else f", not {given!r}"
     problem = first["msg"][:1].lower() + first["msg"][1:]
-    return ClawError(f"{where}: {key}: {problem}{told}", "set a valid value, see docs/recipes.md", 2)
+    return ClawError(f"{where}: {key}: {problem}{shown_value}", "set a valid value, see docs/recipes.md", 2)
 
 
 def lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
@@ -165,8 +165,8 @@ def lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _near(key: str) -> str:
-    found = suggest(key, known_keys(Recipe))
-    return f"; did you mean {found}?" if found else ""
+    suggestion = suggest(key, known_keys(Recipe))
+    return f"; did you mean {suggestion}?" if suggestion else ""
 
 
 def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:

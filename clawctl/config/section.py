@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
-from clawctl.config.elsewhere import find_elsewhere
+from clawctl.config.foreign_keys import find_elsewhere
 
 
 class Section(BaseModel):
@@ -33,22 +33,22 @@ class Section(BaseModel):
     def get(self, name: str, default: Any = None) -> Any:
         """The setting; `default` where there is none of this name, or it is not set."""
         try:
-            found = self[name]
+            value = self[name]
         except KeyError:
             return default
-        return default if found is None else found
+        return default if value is None else value
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in type(self).model_fields
 
     def _below(self, names: list[str]) -> tuple[Any] | None:
         """The value under these names, in a tuple; None where a section on the way is not set or has no such name."""
-        found: Any = self
+        section: Any = self
         for name in names:
-            if not isinstance(found, Section) or name not in type(found).model_fields:
+            if not isinstance(section, Section) or name not in type(section).model_fields:
                 return None
-            found = getattr(found, name)
-        return (found,)
+            section = getattr(section, name)
+        return (section,)
 
 
 def _check_url(url: str) -> str:

@@ -82,18 +82,10 @@ VARIABLES: dict[str, Variable] = {
 }
 
 # Set by clawctl's processes, scripts and examples, or read by OpenClaw itself: no warning.
-_QUIET = frozenset(
-    [
-        "CLAWCTL_UP",
-        "CLAWCTL_NAMED_CODE",
-        "CLAWCTL_LAUNCH",
-        "CLAWCTL_MULTIPLEX_FD",
-        "CLAWCTL_VLLM_PYTHON",
-        "CLAWCTL_URL",
-        "CLAWCTL_KEY",
-        "OPENCLAW_PROFILE",
-    ]
-)
+_QUIET = frozenset([
+    "CLAWCTL_UP", "CLAWCTL_NAMED_CODE", "CLAWCTL_LAUNCH", "CLAWCTL_MULTIPLEX_FD", "CLAWCTL_VLLM_PYTHON", "CLAWCTL_URL",
+    "CLAWCTL_KEY", "OPENCLAW_PROFILE",
+])  # fmt: skip
 _OPENCLAWS_OWN = ("OPENCLAW_GATEWAY_", "OPENCLAW_DISABLE_", "OPENCLAW_NO_", "OPENCLAW_SKIP_")
 
 # The first variable that is set wins. All but the first are names of other systems.
@@ -111,13 +103,13 @@ SAME = {
 
 def first_set(name: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
     """The variable that sets `name`, and its value. Raises ClawError (exit code 2) if two names of other systems disagree."""
-    found = {variable: environment[variable] for variable in SAME[name] if environment.get(variable)}
-    foreign = [variable for variable in found if not variable.startswith("CLAWCTL_")]
-    if len(foreign) == len(found) and len({found[variable] for variable in foreign}) > 1:
+    values = {variable: environment[variable] for variable in SAME[name] if environment.get(variable)}
+    foreign = [variable for variable in values if not variable.startswith("CLAWCTL_")]
+    if len(foreign) == len(values) and len({values[variable] for variable in foreign}) > 1:
         raise ClawError(
             f"{' and '.join(foreign)} differ in the environment", f"unset all but one, or set {SAME[name][0]} instead", 2
         )
-    return next(iter(found.items()), None)
+    return next(iter(values.items()), None)
 
 
 def check_variables(command: str, environment: Mapping[str, str]) -> str | None:
@@ -128,8 +120,8 @@ def check_variables(command: str, environment: Mapping[str, str]) -> str | None:
     for name, variable in VARIABLES.items():
         if environment.get(name) and variable.effect == "refused" and command in variable.commands:
             raise ClawError(f"{name} is set, but clawctl does not use it", f"in clawctl: {variable.meaning}; then unset {name}", 2)
-    told = [*_warned(command, environment), *_unknown(environment), *_overruled(command, environment)]
-    return f"the environment sets variables that clawctl ignores: {'; '.join(told)}" if told else None
+    warnings = [*_warned(command, environment), *_unknown(environment), *_overruled(command, environment)]
+    return f"the environment sets variables that clawctl ignores: {'; '.join(warnings)}" if warnings else None
 
 
 def _warned(command: str, environment: Mapping[str, str]) -> Iterator[str]:

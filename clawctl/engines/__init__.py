@@ -17,7 +17,7 @@ from clawctl.errors import ClawError
 from clawctl.registry import Registry
 from clawctl.run.directory import RunDir
 from clawctl.run.rows import PromptImage
-from clawctl.serve.dialects import Ask, Extras, Shown
+from clawctl.serve.dialects import Extras, GenerationRequest, Shown
 
 _log = logging.getLogger("clawctl.serve")
 THERE_AND_BACK = "the weights changed and changed back while it was sampled"  # its first and last version do not show this
@@ -62,7 +62,7 @@ class Sampled:
     usage: dict[str, Any] | None = None  # in chat form, from an upstream
     extras: Extras | None = None  # further fields from an upstream
     untrainable: str | None = None  # why the turn cannot be trained, as far as the engine is concerned
-    allowed: str | None = None  # the tokens that were allowed at each place, see `clawctl.run.allowed`; None: any
+    allowed: str | None = None  # the tokens that were allowed at each place, see `clawctl.run.allowed_tokens`; None: any
     spliced: int | None = None  # earlier answers that were put back as sampled; None: not asked for
     unspliced: str | None = None  # why earlier answers that were known were not put back
     adapted: str | None = None  # changes to the messages that the template required
@@ -128,12 +128,12 @@ class Engine(Protocol):
 
     # ---- requests --------------------------------------------------------------------------------------------------------
 
-    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, ask: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         """The one place where a request begins: `ask.n` running replies of the live policy, or of a pinned `version`. Resources to
         release with them go onto `stack`. Raises Refusal."""
         ...
 
-    async def count(self, ask: Ask) -> int:
+    async def count(self, ask: GenerationRequest) -> int:
         """Tokens of the prompt. Raises Refusal."""
         ...
 

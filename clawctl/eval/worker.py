@@ -29,7 +29,7 @@ from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, as
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, sole_worker
-from clawctl.run.disk import when_there_is_room
+from clawctl.run.disk import retry_while_full
 from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
 from clawctl.run.lineage import BUILT_ON, BY_EVAL, OVERTAKEN, Lineage, is_undecided, read_lineage, served
 from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_moves, read_policy
@@ -165,7 +165,7 @@ class Follower:
     def _promote(self, candidate: int, live: int, decision: Decision) -> None:
         # before the record: after a crash in between it counts as live, not as decided
         try:
-            when_there_is_room(lambda: move_live(self.run, candidate, by="eval", only_from=live), "policies/LIVE", self.stop)
+            retry_while_full(lambda: move_live(self.run, candidate, by="eval", only_from=live), "policies/LIVE", self.stop)
         except LiveMoved:
             return
         self._decided(candidate, decision)
@@ -210,7 +210,7 @@ class Follower:
             return False
         why = f"{BY_EVAL} {words(evidence)} than under version {before}"
         try:
-            when_there_is_room(lambda: move_live(self.run, before, by=why, only_from=live), "policies/LIVE", self.stop)
+            retry_while_full(lambda: move_live(self.run, before, by=why, only_from=live), "policies/LIVE", self.stop)
         except LiveMoved:
             return True
         log.warning("policy %d is rolled back to %d: %s", live, before, why)
@@ -441,7 +441,7 @@ class Follower:
         self._tell(record)
 
     def _write(self, record: dict[str, Any]) -> None:
-        when_there_is_room(lambda: write_record(self.run, record), f"eval/{record['version']}.json", self.stop)
+        retry_while_full(lambda: write_record(self.run, record), f"eval/{record['version']}.json", self.stop)
 
     def _tell(self, record: dict[str, Any]) -> None:
         if self.as_json:

@@ -76,11 +76,11 @@ def rates(rows: Iterable[Row]) -> dict[int, Rate]:
 def show_better(run: RunDir, as_json: bool) -> None:
     joined = read_rows(run)
     problems = joined.problems.copy()
-    found = judge_progress(run, joined.rows, describe_policies(run, problems), problems)
+    progress = judge_progress(run, joined.rows, describe_policies(run, problems), problems)
     if as_json:
-        print_json({**found, "problems": problems})
+        print_json({**progress, "problems": problems})
         return
-    lines = [Text.assemble((f"{name:<10}", "dim"), plain(text)) for name, text in found["lines"].items()]
+    lines = [Text.assemble((f"{name:<10}", "dim"), plain(text)) for name, text in progress["lines"].items()]
     lines[0].stylize("bold")
     answers().print(*lines, *problem_lines(problems), sep="\n")
 
@@ -149,13 +149,13 @@ def compare_measurements(
     base = next((row for row in policies if row["version"] == 0), None)
     if base is None or live["version"] == 0:
         return []
-    found = []
+    metrics = []
     for suite, numbers in measured_by(record).items():
         for name, now in numbers.items():
             before = base["metrics"].get(suite, {}).get(name)
             if before is not None:
-                found.append(_metric(suite, name, now, before))
-    return found
+                metrics.append(_metric(suite, name, now, before))
+    return metrics
 
 
 def _paired(row: dict[str, Any]) -> dict[str, Any]:
@@ -184,15 +184,15 @@ def _metric(suite: str, name: str, now: dict[str, Any], before: dict[str, Any]) 
     }
 
 
-def _complaints(found: dict[int, Rate], live: dict[str, Any], policies: list[dict[str, Any]]) -> dict[str, Any]:
+def _complaints(rates: dict[int, Rate], live: dict[str, Any], policies: list[dict[str, Any]]) -> dict[str, Any]:
     """The complaints of the live version against those of its ancestors together."""
     parents = {row["version"]: row["parent"] for row in policies}
     ancestors, at = [], live["parent"]
     while at is not None and at in parents:
         ancestors.append(at)
         at = parents[at]
-    now = found.get(live["version"], Rate(0, 0))
-    earlier = [found[version] for version in ancestors if version in found]
+    now = rates.get(live["version"], Rate(0, 0))
+    earlier = [rates[version] for version in ancestors if version in rates]
     before = Rate(sum(rate.bad for rate in earlier), sum(rate.of for rate in earlier))
     change = lower(now, before) if min(now.of, before.of) >= _FEWEST else None
     words = f"{_rate(now)} with the live version, {_rate(before)} with earlier ones"
@@ -210,11 +210,11 @@ def _rate(rate: Rate) -> str:
 
 
 def _live_line(live: dict[str, Any], policies: list[dict[str, Any]]) -> str:
-    made = since(live["created_at"], time.time())
+    age = since(live["created_at"], time.time())
     trained = sum(row["turns"] for row in policies if row["dead"] is None and row["version"] <= live["version"])
     gate = gate_of(live)
     refused = sum(gate_of(row) == "refused" for row in policies)
-    words = [f"version {live['version']}, made {made}", f"{counted(trained, 'turn')} trained", *([gate] if gate else [])]
+    words = [f"version {live['version']}, made {age}", f"{counted(trained, 'turn')} trained", *([gate] if gate else [])]
     return ", ".join([*words, *([f"{counted(refused, 'version')} refused by the gate"] if refused else [])])
 
 

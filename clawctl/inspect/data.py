@@ -10,7 +10,7 @@ from rich.table import Table
 from clawctl.inspect.rows import read_json, read_lines, shard_rows
 from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.printing import answers, counted, one_line, print_json
-from clawctl.privacy.chosen import captured_rows
+from clawctl.privacy.selection import captured_rows
 from clawctl.run.directory import FOLDERS, RunDir, published
 
 # The content of each folder, and its user data.
@@ -30,42 +30,43 @@ _HOLDS = {
 
 
 def show_data(run: RunDir, as_json: bool) -> None:
-    found = look_at_data(run)
+    data = look_at_data(run)
     if as_json:
-        print_json(found)
+        print_json(data)
         return
     stores = Table(title=f"stored in {run.root}")
     for heading in ("where", "files", "size", "rows", "since", "what"):
         stores.add_column(heading, justify="right" if heading in ("files", "size", "rows") else "left")
-    for store in found["stores"]:
+    for store in data["stores"]:
         began = "" if store["since"] is None else since(store["since"], time.time())
         rows = "" if store["rows"] is None else str(store["rows"])
         stores.add_row(store["where"], str(store["files"]), sized(store["bytes"]), rows, began, store["what"])
     people = Table(title="users")
     for heading in ("user", "sessions", "turns", "captured", "first", "last"):
         people.add_column(heading, justify="right" if heading in ("sessions", "turns", "captured") else "left")
-    for user in found["users"]:
+    for user in data["users"]:
         counts = [str(user[name]) for name in ("sessions", "turns", "captured")]
         people.add_row(one_line(user["user"], 40), *counts, *(since(user[name], time.time()) for name in ("first", "last")))
-    answers().print(stores, people, *_sent_lines(found["sent"]), *problem_lines(found["problems"]), sep="\n")
+    answers().print(stores, people, *_sent_lines(data["sent"]), *problem_lines(data["problems"]), sep="\n")
 
 
 def _sent_lines(sent: dict[str, dict[str, int]]) -> list[str]:
     """What left this machine."""
     return [
-        f"sent to {one_line(place, 80)} for training: {told['tokens']} tokens of conversations in {counted(told['steps'], 'step')}"
-        for place, told in sent.items()
+        f"sent to {one_line(place, 80)} for training: {amount['tokens']} tokens of conversations "
+        f"in {counted(amount['steps'], 'step')}"
+        for place, amount in sent.items()
     ]
 
 
 def _sent(run: RunDir, problems: list[str]) -> dict[str, dict[str, int]]:
     """The tokens and steps that went to each training service."""
-    found: dict[str, dict[str, int]] = {}
+    sent: dict[str, dict[str, int]] = {}
     for row in read_lines(run.spending, problems):
-        told = found.setdefault(str(row.get("to")), {"tokens": 0, "steps": 0})
-        told["tokens"] += int(row.get("train_tokens") or 0) + int(row.get("prefill_tokens") or 0)
-        told["steps"] += 1
-    return found
+        amount = sent.setdefault(str(row.get("to")), {"tokens": 0, "steps": 0})
+        amount["tokens"] += int(row.get("train_tokens") or 0) + int(row.get("prefill_tokens") or 0)
+        amount["steps"] += 1
+    return sent
 
 
 def look_at_data(run: RunDir) -> dict[str, Any]:
@@ -81,8 +82,8 @@ def look_at_data(run: RunDir) -> dict[str, Any]:
         rows["trajectories"] += 1
         _note(users, row["user"], row["created_at"])["turns"] += 1
         sessions.setdefault(row["user"], set()).add(row["session_id"])
-    for user, found in users.items():
-        found["sessions"] = len(sessions.get(user, ()))
+    for user, amounts in users.items():
+        amounts["sessions"] = len(sessions.get(user, ()))
     rows["verdicts"] = sum(1 for _ in shard_rows(run.verdicts, "verdicts", ("turn_id",), problems))
     stores = stores_of(run, rows)
     return {
@@ -102,15 +103,15 @@ def stores_of(run: RunDir, rows: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def _store(folder: Path, rows: int | None) -> dict[str, Any]:
-    found = [path.lstat() for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
+    entries = [path.lstat() for path in folder.rglob("*") if path.is_file()] if folder.exists() else []
     return {
         "where": f"{folder.name}/",
         "what": _HOLDS.get(folder.name, "of another stage"),
-        "files": len(found),
-        "bytes": sum({(entry.st_dev, entry.st_ino): entry.st_size for entry in found}.values()),
+        "files": len(entries),
+        "bytes": sum({(entry.st_dev, entry.st_ino): entry.st_size for entry in entries}.values()),
         "rows": rows,
-        "since": min((entry.st_mtime for entry in found), default=None),
-        "owner_only": all(entry.st_mode & 0o077 == 0 for entry in found),
+        "since": min((entry.st_mtime for entry in entries), default=None),
+        "owner_only": all(entry.st_mode & 0o077 == 0 for entry in entries),
     }
 
 

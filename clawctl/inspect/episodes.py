@@ -136,7 +136,7 @@ def plans_of(episodes: Iterable[Episode], now: float) -> list[PlayedPlan]:
     of_plan: dict[str, list[Episode]] = {}
     for episode in episodes:
         of_plan.setdefault(episode.spec.plan, []).append(episode)
-    return sorted((_plan(found, now) for found in of_plan.values()), key=lambda plan: plan.last)
+    return sorted((_plan(episodes_of_plan, now) for episodes_of_plan in of_plan.values()), key=lambda plan: plan.last)
 
 
 def _plan(episodes: list[Episode], now: float) -> PlayedPlan:
@@ -160,11 +160,11 @@ def _plan(episodes: list[Episode], now: float) -> PlayedPlan:
 def show_episodes(run: RunDir, plan: str | None, as_json: bool) -> None:
     """The plans; or the episodes of one plan. Raises ClawError if there is no such plan."""
     reader, now = EpisodeReader(run), time.time()
-    found = reader.look()
-    plans = plans_of(found, now)
+    all_episodes = reader.look()
+    plans = plans_of(all_episodes, now)
     problems = [f"episodes/: {counted(reader.damaged, 'damaged line')}"] if reader.damaged else []
     if plan is not None:
-        chosen = [episode for episode in found if episode.spec.plan.startswith(plan)]
+        chosen = [episode for episode in all_episodes if episode.spec.plan.startswith(plan)]
         if not chosen:
             raise ClawError(f"no episode belongs to the plan {plan!r}", "`clawctl inspect episodes --json` lists the plans")
         _show_plan(chosen, now, as_json, problems)
@@ -176,7 +176,7 @@ def show_episodes(run: RunDir, plan: str | None, as_json: bool) -> None:
     if not plans:
         page.print("no episode has been played; `clawctl collect --env NAME` plays them", *problem_lines(problems), sep="\n")
         return
-    title = f"{counted(len(plans), 'plan')}, {counted(len(found), 'episode')}"
+    title = f"{counted(len(plans), 'plan')}, {counted(len(all_episodes), 'episode')}"
     page.print(fitting(title, _PLANS, [_plan_cells(each) for each in shown], page.width), *left_out, sep="\n")
     page.print(Text(f"clawctl inspect episodes --plan {shown[-1].plan} lists the episodes of the last one", style="dim"))
     page.print(*problem_lines(problems), sep="\n", end="")
@@ -196,8 +196,8 @@ def _show_plan(episodes: list[Episode], now: float, as_json: bool, problems: lis
 def _outcome(episode: Episode) -> dict[str, Any] | None:
     if episode.outcome is None:
         return None
-    said = asdict(episode.outcome)
-    return {name: said[name] for name in ("status", "reward", "parts", "steps", "truncated", "log", "timings", "settled")}
+    outcome = asdict(episode.outcome)
+    return {name: outcome[name] for name in ("status", "reward", "parts", "steps", "truncated", "log", "timings", "settled")}
 
 
 def _plan_cells(plan: PlayedPlan) -> list[Text]:

@@ -15,7 +15,7 @@ import orjson
 from rich.table import Table
 from rich.text import Text
 
-from clawctl.http_client import Broken, TimedOut, fetch
+from clawctl.http_client import RequestFailed, TimedOut, fetch
 from clawctl.inspect.policies import read_live
 from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_rows
 from clawctl.inspect.tables import problem_lines, since, sized
@@ -35,11 +35,11 @@ _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
 
 def show_health(run: RunDir, as_json: bool) -> None:
-    found = look(run)
+    health = look(run)
     if as_json:
-        print_json(found)
+        print_json(health)
         return
-    answers().print(_table(found), *_reasons(found), *problem_lines(found["problems"]), sep="\n")
+    answers().print(_table(health), *_reasons(health), *problem_lines(health["problems"]), sep="\n")
 
 
 def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | None" = None) -> dict[str, Any]:
@@ -114,14 +114,14 @@ def held_out(joined: Joined) -> dict[str, int]:
     """Number of held-out turns, of their sessions, and of all sessions that were captured."""
     captured = [row.turn for row in joined.rows if row.turn["source"] == "serve"]
     held = [turn for turn in captured if turn["untrainable_reason"] == HELD_OUT]
-    sessions = (len({(turn["user"], turn["session_id"]) for turn in some}) for some in (held, captured))
+    sessions = (len({(turn["user"], turn["session_id"]) for turn in turns}) for turns in (held, captured))
     return {"turns": len(held), **dict(zip(("sessions", "of_sessions"), sessions, strict=True))}
 
 
 def redacted_by(joined: Joined) -> dict[str, int]:
     """Number of untrained turns by redaction rule and place, the most frequent first."""
-    found = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.step is None)
-    return dict(found.most_common())
+    counts = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.step is None)
+    return dict(counts.most_common())
 
 
 def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
@@ -185,7 +185,7 @@ def ask_server(run: RunDir) -> dict[str, Any]:
     except TimedOut:
         answer["running"] = True
         return answer
-    except (Broken, orjson.JSONDecodeError):
+    except (RequestFailed, orjson.JSONDecodeError):
         return answer
     if isinstance(health, dict):
         answer["health"] = health
@@ -227,12 +227,12 @@ def unjudged(run: RunDir) -> list[str]:
 
 
 def quarantined(run: RunDir) -> list[dict[str, str]]:
-    found = []
+    files = []
     for path in sorted(run.quarantine.iterdir()):
         reason = path.with_name(path.name + ".reason.txt")
         if not path.name.endswith(".reason.txt") and not path.name.startswith("."):
-            found.append({"file": path.name, "reason": reason.read_text(errors="replace").strip() if reason.exists() else ""})
-    return found
+            files.append({"file": path.name, "reason": reason.read_text(errors="replace").strip() if reason.exists() else ""})
+    return files
 
 
 def disk_bytes(folder: Path) -> int:
@@ -240,33 +240,33 @@ def disk_bytes(folder: Path) -> int:
     sizes: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         try:
-            found = path.lstat()
+            stat = path.lstat()
         except FileNotFoundError:
             continue  # pruned while we looked
-        sizes[(found.st_dev, found.st_ino)] = found.st_blocks * 512
+        sizes[(stat.st_dev, stat.st_ino)] = stat.st_blocks * 512
     return sum(sizes.values())
 
 
-def _table(found: dict[str, Any]) -> Table:
+def _table(health: dict[str, Any]) -> Table:
     table = Table(title="health", show_header=False)
     table.add_column("what", style="dim", no_wrap=True)
     table.add_column("found")
-    for what, text in _lines_of(found):
+    for what, text in _lines_of(health):
         table.add_row(what, text)
     return table
 
 
-def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
-    turns, captures, feed = found["turns"], found["captures"], found["feed"]
-    stages = Text("  ").join(_stage(stage, runs) for stage, runs in found["stages"].items())
-    versions = f"{found['live_version']} is live, {found['newest_version']} is the newest"
+def _lines_of(health: dict[str, Any]) -> list[tuple[str, Text]]:
+    turns, captures, feed = health["turns"], health["captures"], health["feed"]
+    stages = Text("  ").join(_stage(stage, runs) for stage, runs in health["stages"].items())
+    versions = f"{health['live_version']} is live, {health['newest_version']} is the newest"
     lost = captures["lost"]
     losses = "serve is not running, so the number of lost ones is not known" if lost is None else f"{lost} lost"
     waits = ", ".join(f"{turns[f'waiting_for_{stage}']} for {stage}" for stage in ("collect", "judge", "trainer"))
     lines = [
         ("running", stages),
-        ("server", one_line(_server_line(found["serve"]), 300)),
-        *([("sampling", one_line(sampled, 300))] if (sampled := _sampling_line(found["serve"])) else []),
+        ("server", one_line(_server_line(health["serve"]), 300)),
+        *([("sampling", one_line(sampled, 300))] if (sampled := _sampling_line(health["serve"])) else []),
         ("policy", Text(versions)),
         (
             "captures",
@@ -277,21 +277,21 @@ def _lines_of(found: dict[str, Any]) -> list[tuple[str, Text]]:
         ),
         ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained, {turns['open']} in open sessions")),
         ("waiting", Text(waits)),
-        *([("held out", Text(_held_out_line(found["held_out"])))] if found["held_out"]["turns"] else []),
-        *([("keys", one_line(_keys_line(found["keys"]), 300))] if found["keys"] else []),
-        *_wanted_lines(found["wanted"]),
-        ("shards", Text(f"{found['shards_without_verdicts']} without verdicts")),
+        *([("held out", Text(_held_out_line(health["held_out"])))] if health["held_out"]["turns"] else []),
+        *([("keys", one_line(_keys_line(health["keys"]), 300))] if health["keys"] else []),
+        *_wanted_lines(health["wanted"]),
+        ("shards", Text(f"{health['shards_without_verdicts']} without verdicts")),
     ]
-    if found["jobs"]:
-        lines.append(("jobs", one_line(_jobs_line(found["jobs"]), 500)))
-    unknown = (found["serve"]["health"] or {}).get("unknown_fields")
+    if health["jobs"]:
+        lines.append(("jobs", one_line(_jobs_line(health["jobs"]), 500)))
+    unknown = (health["serve"]["health"] or {}).get("unknown_fields")
     if isinstance(unknown, dict) and unknown:
         lines.append(("unknown fields", one_line(_unknown_line(unknown), 300)))
-    lines += _training_lines(found["training"])
+    lines += _training_lines(health["training"])
     if feed:
         lines.append(("trainer", one_line(_feed_line(feed), 200)))
-    used = ", ".join(f"{name} {sized(size)}" for name, size in found["disk_bytes"].items() if size >= 1 << 16)
-    return [*lines, ("disk", Text(f"{sized(sum(found['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
+    used = ", ".join(f"{name} {sized(size)}" for name, size in health["disk_bytes"].items() if size >= 1 << 16)
+    return [*lines, ("disk", Text(f"{sized(sum(health['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
 
 
 def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:
@@ -395,21 +395,21 @@ def _feed_line(feed: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _reasons(found: dict[str, Any]) -> Sequence[Table | Text]:
+def _reasons(health: dict[str, Any]) -> Sequence[Table | Text]:
     parts: list[Table | Text] = []
-    if found["not_trained"]:
+    if health["not_trained"]:
         table = Table()
         table.add_column("not trained because")
         table.add_column("turns", justify="right")
-        for reason, count in found["not_trained"].items():
+        for reason, count in health["not_trained"].items():
             table.add_row(one_line(reason, 60), str(count))
         parts.append(table)
-    if found["redacted_by"]:
-        rule, count = next(iter(found["redacted_by"].items()))
+    if health["redacted_by"]:
+        rule, count = next(iter(health["redacted_by"].items()))
         text = f"{counted(count, 'turn')}, most of the redacted ones, because of {rule}; {REDACTION_CURE}"
         parts.append(Text.assemble(("redacted: ", "yellow"), one_line(text, 400)))
     parts += [
         Text.assemble(("quarantined: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
-        for entry in found["quarantine"]
+        for entry in health["quarantine"]
     ]
     return parts

@@ -11,20 +11,20 @@ _COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
 _MOST_PANELS = 4
 
 
-def draw(found: list[dict[str, Any]], path: Path) -> None:
+def draw(policies: list[dict[str, Any]], path: Path) -> None:
     """Write a PNG with a panel for each of the first metrics. `found`: measured versions from `describe_policies`, at least one."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; and no pyplot: no state, no display
     from matplotlib.figure import Figure
 
-    metrics = metrics_of(found)[:_MOST_PANELS]
+    metrics = metrics_of(policies)[:_MOST_PANELS]
     figure = Figure(figsize=(5 * max(2, len(metrics)), 4.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]
     for axes, (suite, name), heading, colour in zip(panels, metrics, headings(metrics), _COLOURS, strict=False):
-        measured = [(row, row["metrics"][suite][name]) for row in found if name in row["metrics"].get(suite, {})]
+        measured = [(row, row["metrics"][suite][name]) for row in policies if name in row["metrics"].get(suite, {})]
         _panel(axes, measured, heading[:1].upper() + heading[1:], colour)
-    count = max(value["n"] for row in found for numbers in row["metrics"].values() for value in numbers.values())
-    refused = "; × refused by the gate" if any(_refused(row) for row in found) else ""
+    count = max(value["n"] for row in policies for numbers in row["metrics"].values() for value in numbers.values())
+    refused = "; × refused by the gate" if any(_refused(row) for row in policies) else ""
     figure.supxlabel(
         f"policy version (0: before any learning)\nband: 95 % interval of up to {count} tasks per version{refused}", fontsize=9
     )
@@ -35,19 +35,19 @@ def _panel(axes: Any, measured: list[tuple[dict[str, Any], dict[str, Any]]], tit
     """One metric: the versions that have it, each with its estimate."""
     from matplotlib.ticker import MaxNLocator
 
-    found = [row for row, _ in measured]
-    versions = [row["version"] for row in found]
+    rows = [row for row, _ in measured]
+    versions = [row["version"] for row in rows]
     means = [value["mean"] for _, value in measured]
     lows, highs = zip(*(value["ci95"] for _, value in measured), strict=True)
-    if len(found) == 1:  # a band needs two
+    if len(rows) == 1:  # a band needs two
         axes.errorbar(versions, means, yerr=[[means[0] - lows[0]], [highs[0] - means[0]]], color=colour, capsize=4)
     axes.fill_between(versions, lows, highs, color=colour, alpha=0.18, linewidth=0)
     axes.plot(versions, means, color=colour, linewidth=2)
-    for row, mean in zip(found, means, strict=True):
+    for row, mean in zip(rows, means, strict=True):
         axes.plot(
             row["version"], mean, "x" if _refused(row) else "o", color=colour, markersize=7 if _refused(row) else 5, clip_on=False
         )
-    for at, shift, side in ((0, -9, "right"), (-1, 9, "left"))[-len(found) :]:
+    for at, shift, side in ((0, -9, "right"), (-1, 9, "left"))[-len(rows) :]:
         axes.annotate(
             f"{means[at]:.2f}", (versions[at], means[at]), xytext=(shift, 0), textcoords="offset points",
             ha=side, va="center", color=colour, fontsize=12, fontweight="bold", annotation_clip=False,

@@ -35,24 +35,24 @@ _AFTER = (Column("gate", spare=1), Column("made", right=True, spare=2))
 
 def show_policies(run: RunDir, as_json: bool) -> None:
     problems: list[str] = []
-    found = describe_policies(run, problems)
+    policies = describe_policies(run, problems)
     if as_json:
-        print_json({"policies": found, "moves": read_moves(run), "problems": problems})
+        print_json({"policies": policies, "moves": read_moves(run), "problems": problems})
         return
-    shown, left_out = cut_to(found)
+    shown, left_out = cut_to(policies)
     live = next((place for place, row in enumerate(shown) if row["live"]), None)
     page = answers()
-    title = counted(len(found), "policy version")
-    metrics = metrics_of(found)[:_MOST_METRICS]
+    title = counted(len(policies), "policy version")
+    metrics = metrics_of(policies)[:_MOST_METRICS]
     priced = any(row["cost"] is not None for row in shown)
     columns = [*_BEFORE, *[_COST] * priced, *(Column(heading, right=True, spare=1) for heading in headings(metrics)), *_AFTER]
     table = fitting(title, columns, [_cells(row, metrics, priced) for row in shown], page.width, bold=live)
-    page.print(table, *left_out, *_tree(found), *_decisions(shown), *_moves(run), *problem_lines(problems), sep="\n")
+    page.print(table, *left_out, *_tree(policies), *_decisions(shown), *_moves(run), *problem_lines(problems), sep="\n")
 
 
 def metrics_of(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     """Each (suite, metric) that was measured of any of these versions, in the order of the records."""
-    return list(dict.fromkeys((suite, name) for row in rows for suite, found in row["metrics"].items() for name in found))
+    return list(dict.fromkeys((suite, name) for row in rows for suite, metrics in row["metrics"].items() for name in metrics))
 
 
 def headings(metrics: Sequence[tuple[str, str]]) -> list[str]:
@@ -122,11 +122,11 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
     lineage = read_lineage(run)
     dead, tip = why_dead(run, lineage), lineage.tip
     steps = {row.get("step"): row for row in read_lines(run.steps, problems)}
-    found = []
+    policies = []
     for policy in read_policies(run, problems):
         measured = read_eval(run, policy.version, problems)
         row = {**policy.metrics, **steps.get(policy.step, {})} if policy.version else policy.metrics
-        found.append({
+        policies.append({
             "version": policy.version,
             "live": policy.version == live,
             "parent": policy.parent,
@@ -146,7 +146,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "comparisons": _tallies(measured),
             "created_at": policy.created_at,
         })  # fmt: skip
-    return found
+    return policies
 
 
 def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _number(value: float | None) -> str:
 def measured_by(record: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """The metrics in an eval record by suite: {"personalisation": {"correctness": {"mean": 0.9, "ci95": [0.7, 1.0], "n": 36}}}."""
     return {
-        suite: {name: found for name, found in numbers.items() if isinstance(found, dict) and "mean" in found}
+        suite: {name: metric for name, metric in numbers.items() if isinstance(metric, dict) and "mean" in metric}
         for suite, numbers in record["suites"].items()
         if isinstance(numbers, dict)
     }
@@ -179,23 +179,23 @@ def measured_by(record: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
 
 def estimate(row: dict[str, Any], metric: tuple[str, str]) -> str:
     """ "0.90 [0.74, 0.97]", or empty if it was not measured."""
-    found = row["metrics"].get(metric[0], {}).get(metric[1])
-    if found is None:
+    value = row["metrics"].get(metric[0], {}).get(metric[1])
+    if value is None:
         return ""
-    low, high = found["ci95"]
-    return f"{found['mean']:.2f} [{low:.2f}, {high:.2f}]"
+    low, high = value["ci95"]
+    return f"{value['mean']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The comparisons in the eval record of a candidate, each with its `suite` and the version that it is `against`. The record
     has them by suite and reference. Everything else in it is skipped."""
     by_suite = record.get("comparisons")
-    found = []
+    comparisons = []
     for suite, by_reference in by_suite.items() if isinstance(by_suite, dict) else ():
-        for against, some in by_reference.items() if isinstance(by_reference, dict) else ():
-            usable = [one for one in some if isinstance(one, dict) and _is_comparison(one)] if isinstance(some, list) else []
-            found += [{**one, "suite": suite, "against": number_of(against)} for one in usable]
-    return found
+        for against, tasks in by_reference.items() if isinstance(by_reference, dict) else ():
+            usable = [one for one in tasks if isinstance(one, dict) and _is_comparison(one)] if isinstance(tasks, list) else []
+            comparisons += [{**one, "suite": suite, "against": number_of(against)} for one in usable]
+    return comparisons
 
 
 def _is_comparison(one: dict[str, Any]) -> bool:
@@ -205,26 +205,26 @@ def _is_comparison(one: dict[str, Any]) -> bool:
 Compared = dict[tuple[str, str, int | None], list[dict[str, Any]]]
 
 
-def by_row(found: Sequence[dict[str, Any]]) -> Compared:
+def by_row(comparisons: Sequence[dict[str, Any]]) -> Compared:
     """Comparisons by suite, metric and reference version."""
     rows: Compared = {}
-    for one in found:
+    for one in comparisons:
         rows.setdefault((one["suite"], str(one.get("metric")), one["against"]), []).append(one)
     return rows
 
 
-def tally(found: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
+def tally(comparisons: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
     """Wins, ties and losses of the candidate."""
-    wins = sum(one["candidate"] > one["reference"] for one in found)
-    losses = sum(one["candidate"] < one["reference"] for one in found)
-    return wins, len(found) - wins - losses, losses
+    wins = sum(one["candidate"] > one["reference"] for one in comparisons)
+    losses = sum(one["candidate"] < one["reference"] for one in comparisons)
+    return wins, len(comparisons) - wins - losses, losses
 
 
 def _tallies(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Wins, ties and losses by suite, metric and reference version."""
     return [
-        {"suite": suite, "metric": metric, "against": against, **dict(zip(("wins", "ties", "losses"), tally(found), strict=True))}
-        for (suite, metric, against), found in by_row(comparisons(record)).items()
+        {"suite": suite, "metric": metric, "against": against, **dict(zip(("wins", "ties", "losses"), tally(group), strict=True))}
+        for (suite, metric, against), group in by_row(comparisons(record)).items()
     ]
 
 

@@ -23,9 +23,9 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     if there are none. Raises ClawError if there is neither."""
     problems: list[str] = []
     policies = describe_policies(run, problems)
-    found = [row for row in policies if any(row["metrics"].values())]
+    measured = [row for row in policies if any(row["metrics"].values())]
     steps = list(read_lines(run.steps, problems))
-    if not found and not steps:
+    if not measured and not steps:
         problem = f"{run.root} has no measured policy and no training step"
         raise ClawError(
             problem, "run `clawctl eval --version 0` to measure the first policy; `clawctl inspect health` shows what is waiting"
@@ -33,11 +33,11 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     png, page = folder / "report.png", folder / "report.html"
     with TemporaryDirectory() as scratch:
-        pictures = [Path(scratch) / name for name, rows in (("measured.png", found), ("training.png", steps)) if rows]
+        pictures = [Path(scratch) / name for name, rows in (("measured.png", measured), ("training.png", steps)) if rows]
         for picture in pictures:
-            draw(found, picture) if picture.name == "measured.png" else draw_training(steps, picture)
+            draw(measured, picture) if picture.name == "measured.png" else draw_training(steps, picture)
         publish_bytes(png, pictures[0].read_bytes())
-        publish_bytes(page, _page(run, policies, found, [picture.read_bytes() for picture in pictures], problems).encode())
+        publish_bytes(page, _page(run, policies, measured, [picture.read_bytes() for picture in pictures], problems).encode())
     return png, page
 
 
@@ -51,9 +51,9 @@ def show_report(run: RunDir, folder: Path | None, as_json: bool) -> None:
 
 
 def _page(
-    run: RunDir, policies: list[dict[str, Any]], found: list[dict[str, Any]], pictures: list[bytes], problems: list[str]
+    run: RunDir, policies: list[dict[str, Any]], measured_policies: list[dict[str, Any]], pictures: list[bytes], problems: list[str]
 ) -> str:
-    measured = [_in_words(found[0], found[-1])] if found else []
+    measured = [_in_words(measured_policies[0], measured_policies[-1])] if measured_policies else []
     alternatives = [*measured, "Reward of the turns in each step, and the difference between trainer and sampler"]
     images = [base64.b64encode(picture).decode() for picture in pictures]
     parts = [
@@ -64,7 +64,7 @@ def _page(
         ),
         _text("h2", "Versions"),
         _versions(policies),
-        _examples(run, found[0]["version"], _shown_version(found), problems) if found else "",
+        _examples(run, measured_policies[0]["version"], _shown_version(measured_policies), problems) if measured_policies else "",
         _text("h2", "Look closer"),
         _text("p", f"The run is in {run.root}. Further commands:"),
         _text(
@@ -97,9 +97,9 @@ def _in_words(first: dict[str, Any], last: dict[str, Any]) -> str:
     return f"From policy {first['version']} to policy {last['version']}: {', '.join(changes)}"
 
 
-def _shown_version(found: list[dict[str, Any]]) -> int:
+def _shown_version(measured: list[dict[str, Any]]) -> int:
     """The live version if it was measured, else the newest measured one."""
-    return int(next((row["version"] for row in found if row["live"]), found[-1]["version"]))
+    return int(next((row["version"] for row in measured if row["live"]), measured[-1]["version"]))
 
 
 def _versions(policies: list[dict[str, Any]]) -> str:
@@ -125,7 +125,7 @@ def _examples(run: RunDir, before: int, after: int, problems: list[str]) -> str:
         return ""
     rows = [_row("th", ("asked", f"policy {before}", f"policy {after}"))]
     for task in both:
-        cells = "".join(f"<td>{_reply(found)}</td>" for found in (old[task], new[task]))
+        cells = "".join(f"<td>{_reply(example)}</td>" for example in (old[task], new[task]))
         rows.append(f"<tr>{_text('td', str(old[task].get('prompt', task)))}{cells}</tr>")
     return f'{_text("h2", "Before and after")}<table class="words">{"".join(rows)}</table>'
 
@@ -135,8 +135,8 @@ def examples_of(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {str(one["task_id"]): one for one in record["examples"] if isinstance(one, dict) and "task_id" in one}
 
 
-def _reply(found: dict[str, Any]) -> str:
-    return _text("div", str(found.get("reply", ""))) + _text("div", ", ".join(scores_of(found)), "small")
+def _reply(example: dict[str, Any]) -> str:
+    return _text("div", str(example.get("reply", ""))) + _text("div", ", ".join(scores_of(example)), "small")
 
 
 def scores_of(example: dict[str, Any]) -> list[str]:

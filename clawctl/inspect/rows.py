@@ -78,14 +78,14 @@ class TurnReader:
         new = [files.look() for files in (self._turns, self._verdicts, self._ledger)]
         rated = self._ratings.look()
         lineage, config = read_lineage(self._run), train_config(self._run, problems)
-        beside = lineage, config, problems
-        if self._joined is None or any(new) or rated or beside != self._joined_with:
-            self._joined, self._joined_with = self._join(lineage, config, problems.copy()), beside
+        inputs = lineage, config, problems
+        if self._joined is None or any(new) or rated or inputs != self._joined_with:
+            self._joined, self._joined_with = self._join(lineage, config, problems.copy()), inputs
         return self._joined
 
     def shard_of(self, turn_id: str) -> Path | None:
         """The file that contains a turn."""
-        return next((path for path, found in self._turns.found.items() if turn_id in found), None)
+        return next((path for path, turns in self._turns.found.items() if turn_id in turns), None)
 
     def shards(self) -> dict[Path, tuple[int, int]]:
         """The readable shards of turns, each with a stamp that changes if the file is published again."""
@@ -93,7 +93,7 @@ class TurnReader:
 
     def _join(self, lineage: Lineage, config: TrainConfig, problems: list[str]) -> Joined:
         joined = Joined(problems=[*self._turns.problems(), *self._verdicts.problems(), *problems])
-        verdicts = {turn_id: verdict for found in self._verdicts.found.values() for turn_id, verdict in found.items()}
+        verdicts = {turn_id: verdict for shard in self._verdicts.found.values() for turn_id, verdict in shard.items()}
         policies = read_policies(self._run, joined.problems)
         gone = set(lineage.dead())
         steps, skipped, dead = _fates(self._ledger.found.values(), gone)
@@ -107,7 +107,7 @@ class TurnReader:
         trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns if policy.version not in gone}
         updates = lineage.updates_from(lineage.tip)
         rate, late_outcome = self._ratings.of, self._ratings.late_outcome
-        turns = {turn_id: turn for found in self._turns.found.values() for turn_id, turn in found.items()}
+        turns = {turn_id: turn for shard in self._turns.found.values() for turn_id, turn in shard.items()}
         for turn_id, turn in turns.items():
             verdict, step = verdicts.get(turn_id), steps.get(turn_id)
             used, rating = turn, rate(turn["user"], turn_id)
@@ -154,21 +154,21 @@ class _Files(Generic[T]):
         new = [path for path, stamp in stamps.items() if self.stamps.get(path) != stamp]
         if not new and len(stamps) == len(self.stamps):
             return False
-        found, self._unreadable = {}, {path: why for path, why in self._unreadable.items() if path in stamps and path not in new}
+        contents, self._unreadable = {}, {path: why for path, why in self._unreadable.items() if path in stamps and path not in new}
         gone: list[Path] = []
         for path in stamps:
             if path not in new:
                 if path in self.found:
-                    found[path] = self.found[path]
+                    contents[path] = self.found[path]
                 continue
             try:
-                found[path] = self._read(path)
+                contents[path] = self._read(path)
             except (UnreadableShard, Damaged) as error:
                 if path.exists():
                     self._unreadable[path] = str(error)
                 else:  # merged since it was listed: its rows are in a file that was not
                     gone.append(path)
-        self.stamps, self.found = {path: stamp for path, stamp in stamps.items() if path not in gone}, found
+        self.stamps, self.found = {path: stamp for path, stamp in stamps.items() if path not in gone}, contents
         if gone:
             self.look()
         return True
@@ -207,7 +207,7 @@ def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str,
     skipped: dict[str, str] = {}
     dead: dict[str, list[int]] = {}
     for entry in entries:
-        ids = [turn_id for some in entry.get("turns", {}).values() for turn_id in some]
+        ids = [turn_id for turn_ids in entry.get("turns", {}).values() for turn_id in turn_ids]
         if entry.get("outcome") == "trained" and entry["step"] in gone:
             for turn_id in ids:
                 dead.setdefault(turn_id, []).append(entry["step"])
@@ -260,13 +260,13 @@ def train_config(run: RunDir, problems: list[str]) -> TrainConfig:
 
 def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
     """The published policies in order."""
-    found = []
+    policies = []
     for version in list_versions(run):
         try:
-            found.append(read_policy(run, version))
+            policies.append(read_policy(run, version))
         except ClawError as error:
             problems.append(error.problem)
-    return found
+    return policies
 
 
 @dataclass(frozen=True, slots=True)

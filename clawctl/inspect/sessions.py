@@ -59,10 +59,10 @@ def _cells(session: dict[str, Any]) -> list[Text]:
 
 def by_session(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """The turns of each (session, user). Two people may name a session alike: it is still two."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    sessions: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        found.setdefault((row.turn["session_id"], row.turn["user"]), []).append(row)
-    return found
+        sessions.setdefault((row.turn["session_id"], row.turn["user"]), []).append(row)
+    return sessions
 
 
 def summarise(of_session: Mapping[tuple[str, str], list[Row]]) -> list[dict[str, Any]]:

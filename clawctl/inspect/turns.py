@@ -35,18 +35,18 @@ def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
 def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
     """The turns of the session with this id, or with an id that begins with it. Raises ClawError if there is none, or several."""
     ids = {row.turn["session_id"] for row in rows}
-    found = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # as the table cuts them
-    if not found:
+    matches = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # as the table cuts them
+    if not matches:
         raise ClawError(f"{run.root} has no turn of session {session!r}", "`clawctl inspect sessions` lists the sessions", 2)
-    if len(found) > 1:
-        raise ClawError(f"{len(found)} sessions have an id that begins with {session!r}", "type more of the id", 2)
-    return [row for row in rows if row.turn["session_id"] in found]
+    if len(matches) > 1:
+        raise ClawError(f"{len(matches)} sessions have an id that begins with {session!r}", "type more of the id", 2)
+    return [row for row in rows if row.turn["session_id"] in matches]
 
 
 def as_dict(row: Row) -> dict[str, Any]:
     """One turn for scripts, with its full texts."""
     turn, verdict = row.turn, row.verdict or {}
-    came_back = turn["next_state"]
+    next_state = turn["next_state"]
     return {
         "turn": turn["turn_id"],
         "session": turn["session_id"],
@@ -61,7 +61,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "policy_version": turn["policy_version"],
         "asked": words_of(turn["messages"][-1] if turn["messages"] else None),
         "answered": words_of(turn["response"]),
-        "came_back": None if came_back is None else "\n".join(words_of(message) for message in came_back),
+        "came_back": None if next_state is None else "\n".join(words_of(message) for message in next_state),
         "reward": row.worth.value,
         "votes": verdict.get("votes"),
         "hint": verdict.get("hint"),
@@ -78,18 +78,18 @@ def _table(rows: Sequence[Row], count: int) -> Table:
     for heading, options in _COLUMNS.items():
         table.add_column(heading, **options)
     for row in rows:
-        found = as_dict(row)  # the table cuts its texts to the width of the columns
-        version = "" if found["policy_version"] is None else str(found["policy_version"])
+        values = as_dict(row)  # the table cuts its texts to the width of the columns
+        version = "" if values["policy_version"] is None else str(values["policy_version"])
         table.add_row(
-            one_line(found["turn"], 24),
-            one_line(found["session"], 40),
-            str(found["index"]),
+            one_line(values["turn"], 24),
+            one_line(values["session"], 40),
+            str(values["index"]),
             version,
-            one_line(found["asked"], 200),
-            one_line(found["answered"], 200),
-            one_line(found["came_back"] or "", 200),
-            _reward(found),
-            one_line(found["hint"] or "", 200),
+            one_line(values["asked"], 200),
+            one_line(values["answered"], 200),
+            one_line(values["came_back"] or "", 200),
+            _reward(values),
+            one_line(values["hint"] or "", 200),
             one_line(_fate(row), 30),
         )
     return table
@@ -97,12 +97,12 @@ def _table(rows: Sequence[Row], count: int) -> Table:
 
 def _block(row: Row, width: int) -> list[Text]:
     """A turn for a terminal that is too narrow for the table: a line of numbers, then one line per text."""
-    found = as_dict(row)
-    head = (str(found["index"]), f"policy {found['policy_version']}", _reward(found), _fate(row))
+    values = as_dict(row)
+    head = (str(values["index"]), f"policy {values['policy_version']}", _reward(values), _fate(row))
     numbers = " · ".join(plain(part) for part in head if part)
-    named = Text.assemble((plain(found["turn"], 8), "bold"), "  ", one_line(found["session"], 40))
-    parts = [(name, found[key] or "") for name, key in (("request", "asked"), ("answer", "answered"), ("next state", "came_back"))]
-    return [named, *labelled([("turn", numbers), *parts, ("hint", found["hint"] or "")], width), Text("")]
+    named = Text.assemble((plain(values["turn"], 8), "bold"), "  ", one_line(values["session"], 40))
+    parts = [(name, values[key] or "") for name, key in (("request", "asked"), ("answer", "answered"), ("next state", "came_back"))]
+    return [named, *labelled([("turn", numbers), *parts, ("hint", values["hint"] or "")], width), Text("")]
 
 
 _WIDTH_OF_TABLE = 130  # below that, each column of text has room for one word only
@@ -122,12 +122,12 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 }
 
 
-def _reward(found: dict[str, Any]) -> str:
+def _reward(values: dict[str, Any]) -> str:
     """The reward and its votes: "+1 (1 1 ?)"; ? is an answer without a score."""
-    if found["votes"] is None and found["reward"] is None:
+    if values["votes"] is None and values["reward"] is None:
         return ""
-    reward = "-" if found["reward"] is None else signed(found["reward"])
-    votes = " ".join("?" if vote is None else str(vote) for vote in found["votes"] or ())
+    reward = "-" if values["reward"] is None else signed(values["reward"])
+    votes = " ".join("?" if vote is None else str(vote) for vote in values["votes"] or ())
     return f"{reward} ({votes})" if votes else reward
 
 
@@ -137,20 +137,20 @@ def _fate(row: Row) -> str:
 
 def whole_turn(row: Row) -> list[Text]:
     """A turn with its full text."""
-    found = as_dict(row)
-    head = f"turn {found['index']} · {found['turn']} · {found['kind']} · policy {found['policy_version']} · {found['user']}"
+    values = as_dict(row)
+    head = f"turn {values['index']} · {values['turn']} · {values['kind']} · policy {values['policy_version']} · {values['user']}"
     lines = [Text(plain(head), style="bold")]
-    lines += [Text.assemble((f"{name}: ", "dim"), plain(text)) for name, text in _parts(found)]
+    lines += [Text.assemble((f"{name}: ", "dim"), plain(text)) for name, text in _parts(values)]
     trained = f"trained in step {row.step}" if row.step is not None else f"not trained: {row.why_not}"
     return [*lines, Text(plain(trained), style="dim"), Text("")]
 
 
-def _parts(found: dict[str, Any]) -> list[tuple[str, str]]:
-    came_back = found["came_back"]
-    parts = [("request", found["asked"]), ("answer", found["answered"])]
-    parts.append(("next state", "(none)" if came_back is None else came_back))
-    if _reward(found):
-        parts.append(("reward", _reward(found)))
-    if found["hint"]:
-        parts.append(("hint", found["hint"]))
+def _parts(values: dict[str, Any]) -> list[tuple[str, str]]:
+    next_state = values["came_back"]
+    parts = [("request", values["asked"]), ("answer", values["answered"])]
+    parts.append(("next state", "(none)" if next_state is None else next_state))
+    if _reward(values):
+        parts.append(("reward", _reward(values)))
+    if values["hint"]:
+        parts.append(("hint", values["hint"]))
     return parts

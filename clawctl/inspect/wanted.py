@@ -50,7 +50,7 @@ def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
     """Where the hints of each key's turns pulled the policy in the last STEPS steps that have records."""
     keys = {row.turn["turn_id"]: row.turn["user"] for row in joined.rows}
     steps = sorted(number for path in run.records.glob("*.parquet") if (number := number_of(path.stem)) is not None)
-    found: defaultdict[str, list[Pulls]] = defaultdict(list)
+    pulls_by_key: defaultdict[str, list[Pulls]] = defaultdict(list)
     for step in steps[-STEPS:]:
         try:
             rows = read_table(run.record(step), ("turn_id", "pulled_ids", "pulls")).to_pylist()
@@ -58,8 +58,8 @@ def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
             continue  # removed meanwhile, or written by an older version
         for row in rows:
             if row["turn_id"] in keys and row["pulled_ids"]:
-                found[keys[row["turn_id"]]].append(dict(zip(row["pulled_ids"], row["pulls"], strict=True)))
-    return found
+                pulls_by_key[keys[row["turn_id"]]].append(dict(zip(row["pulled_ids"], row["pulls"], strict=True)))
+    return pulls_by_key
 
 
 def conflicts(pulls: Mapping[str, Sequence[Pulls]]) -> list[Conflict]:
@@ -71,14 +71,14 @@ def conflicts(pulls: Mapping[str, Sequence[Pulls]]) -> list[Conflict]:
     """
     units = {key: [_unit(turn) for turn in turns] for key, turns in pulls.items() if len(turns) >= FEWEST}
     means = {key: _mean(turns) for key, turns in units.items()}
-    found = []
+    conflicts = []
     for a, b in combinations(sorted(units), 2):
         of_a, of_b = ([_dot(turn, means[other]) for turn in units[key]] for key, other in ((a, b), (b, a)))
         agreement = sum(of_a) / len(of_a)
         error = math.sqrt(sum(_variance(values) / len(values) for values in (of_a, of_b)))
         if agreement < LARGEST * error:
-            found.append(Conflict((a, b), agreement))
-    return sorted(found, key=lambda conflict: conflict.agreement)
+            conflicts.append(Conflict((a, b), agreement))
+    return sorted(conflicts, key=lambda conflict: conflict.agreement)
 
 
 def _unit(vector: Pulls) -> dict[int, float]:

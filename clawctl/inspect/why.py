@@ -36,14 +36,16 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     joined = read_rows(run, words=True)
     row = _find(joined.rows, turn, run)
     record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
-    step = next((found for found in read_lines(run.steps, joined.problems) if found.get("step") == row.step), None)
-    found = explain(row, record, step) | {"episode": episode_of(row, joined.rows)}
+    step = next(
+        (explanation for explanation in read_lines(run.steps, joined.problems) if explanation.get("step") == row.step), None
+    )
+    explanation = explain(row, record, step) | {"episode": episode_of(row, joined.rows)}
     texts = _texts(run, record) if tokens and record else None
     if as_json:
         each = {"tokens": by_token(record, texts)} if record and texts is not None else {}
-        print_json({**found, **each, "problems": joined.problems})
+        print_json({**explanation, **each, "problems": joined.problems})
         return
-    parts: list[Any] = [*whole_turn(row)[:-1], *_lines(found)]
+    parts: list[Any] = [*whole_turn(row)[:-1], *_lines(explanation)]
     page = answers()
     if record and texts is not None:
         parts.append(_token_table(by_token(record, texts), page.width))
@@ -84,11 +86,11 @@ def episode_of(row: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
     counted = [float(one["reward"]) for one in group.values() if one["status"] == "done" and one["reward"] is not None]
     mean = sum(counted) / len(counted) if counted else None
     std = None if mean is None else (sum((reward - mean) ** 2 for reward in counted) / len(counted)) ** 0.5
-    told = [
+    attempts = [
         {name: one[name] for name in ("attempt", "attempt_try", "ending", "status", "reward")}
         for one in sorted(group.values(), key=lambda one: (one["attempt"], one["attempt_try"]))
     ]
-    return {**turn["episode"], "step_reward": turn["step_reward"], "group": told, "group_mean": mean, "group_std": std}
+    return {**turn["episode"], "step_reward": turn["step_reward"], "group": attempts, "group_mean": mean, "group_std": std}
 
 
 def cure_of(row: Row) -> str | None:
@@ -139,12 +141,12 @@ def quantiles(values: Sequence[float]) -> list[float]:
 
 def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
     turn = turn.rstrip("…")  # as `inspect turns` shows it
-    found = [row for row in rows if row.turn["turn_id"].startswith(turn)]
-    exact = [row for row in found if row.turn["turn_id"] == turn]
-    if len(exact or found) != 1:
-        problem = f"{len(found)} turns of {run.root} have an id that begins with {turn!r}"
+    matches = [row for row in rows if row.turn["turn_id"].startswith(turn)]
+    exact = [row for row in matches if row.turn["turn_id"] == turn]
+    if len(exact or matches) != 1:
+        problem = f"{len(matches)} turns of {run.root} have an id that begins with {turn!r}"
         raise ClawError(problem, "`clawctl inspect turns --json` shows the full ids", 2)
-    return (exact or found)[0]
+    return (exact or matches)[0]
 
 
 def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
@@ -186,29 +188,29 @@ def by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _lines(found: dict[str, Any]) -> list[Text]:
-    numbers, step = found["numbers"], found["step"]
-    lines = [_line("reward", found["worth"])]
-    if found["turn"]["parent_evidence"] is not None:
-        lines.append(_line("continues", f"turn {found['turn']['parent'][:8]}, by {found['turn']['parent_evidence']}"))
-    if found["turn"]["why_not_trained"] == HELD_OUT:
+def _lines(facts: dict[str, Any]) -> list[Text]:
+    numbers, step = facts["numbers"], facts["step"]
+    lines = [_line("reward", facts["worth"])]
+    if facts["turn"]["parent_evidence"] is not None:
+        lines.append(_line("continues", f"turn {facts['turn']['parent'][:8]}, by {facts['turn']['parent_evidence']}"))
+    if facts["turn"]["why_not_trained"] == HELD_OUT:
         lines.append(_line("held out", _HELD_OUT_MEANS))
-    if found["episode"] is not None:
-        lines += _episode_lines(found["episode"])
-    if found["cure"] is not None:
-        lines.append(_line("fix", found["cure"]))
-    if found["turn"]["redacted_by"] is not None:
-        lines.append(_line("redacted", f"{found['turn']['redacted_by']}; {REDACTION_CURE}"))
+    if facts["episode"] is not None:
+        lines += _episode_lines(facts["episode"])
+    if facts["cure"] is not None:
+        lines.append(_line("fix", facts["cure"]))
+    if facts["turn"]["redacted_by"] is not None:
+        lines.append(_line("redacted", f"{facts['turn']['redacted_by']}; {REDACTION_CURE}"))
     lines.append(Text(""))
-    if found["turn"]["dead_steps"]:
-        steps = ", ".join(map(str, found["turn"]["dead_steps"]))
+    if facts["turn"]["dead_steps"]:
+        steps = ", ".join(map(str, facts["turn"]["dead_steps"]))
         lines.append(_line("given back", f"it was trained in step {steps}, but that version is dead (`clawctl inspect policies`)"))
     if step is not None:
         lines.append(_line("step", ", ".join(f"{name} {_short(step[name])}" for name in _OF_STEP)))
         if step["correction"] is not None:  # none: a custom loss, or an older step
             lines.append(_line("correction", ", ".join(f"{name} {value}" for name, value in step["correction"].items())))
     if numbers is None:
-        if found["turn"]["trained_in_step"] is not None:
+        if facts["turn"]["trained_in_step"] is not None:
             lines.append(Text("its numbers are no longer stored (train.keep_turn_records)", style="dim"))
         return lines
     end = numbers["policy_version_end"]

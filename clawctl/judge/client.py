@@ -14,7 +14,7 @@ import orjson
 from clawctl.backoff import backoff_s, retry_after_s
 from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, Client, HttpResponse, Unreachable, proxy_for
+from clawctl.http_client import Client, HttpResponse, RequestFailed, Unreachable, proxy_for
 from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
@@ -42,7 +42,7 @@ class CallRefused(Exception):
 
 
 @dataclass(slots=True)
-class Spent:
+class JudgeUsage:
     """The cost of a worker's calls."""
 
     calls: int = 0
@@ -61,7 +61,7 @@ class JudgeClient:
     """
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None = None) -> None:
-        self.spent = Spent()
+        self.spent = JudgeUsage()
         self._run, self._recipe, self._patience_s = run, recipe, patience_s
         settings = recipe.judge
         urls = [settings.endpoint, *settings.endpoints] if settings.endpoint else settings.endpoints
@@ -89,7 +89,7 @@ class JudgeClient:
         own = self.model.partition("@")[0] == self._recipe.model_name
         return own and self._recipe.model_path == str(DEMO_MODEL)
 
-    async def ask(self, messages: list[dict], model: str | None = None, is_trial: bool = False) -> str | None:
+    async def complete(self, messages: list[dict], model: str | None = None, is_trial: bool = False) -> str | None:
         """The judge's answer in its final channel; None if there was none.
 
         Raises CallRefused if the server refuses only this call, and ClawError if no call can succeed. `is_trial`: a refusal is not
@@ -135,7 +135,7 @@ class JudgeClient:
             except Unreachable:
                 self._skip(place, f"{endpoint.url if endpoint else 'the server'} cannot be reached")
                 continue
-            except Broken as error:
+            except RequestFailed as error:
                 problem = str(error)
             finally:
                 place.in_flight -= 1
@@ -172,13 +172,13 @@ class JudgeClient:
                 "a call to the judge failed: %s; the vote is invalid, and the count of invalid votes follows below", problem
             )
 
-    def _answers(self, place: "Place") -> None:
+    def _answers(self, place: "EndpointState") -> None:
         place.answered()
         if self._logged_away:
             log.info("the judge answers again")
         self._away_since, self._logged_away = None, False
 
-    def _skip(self, place: "Place", problem: str, rest_s: float | None = None) -> None:
+    def _skip(self, place: "EndpointState", problem: str, rest_s: float | None = None) -> None:
         """Let an unavailable endpoint rest. The next call goes to another one. Raises ClawError once patience is over."""
         place.rest(rest_s)
         now = time.monotonic()
@@ -208,12 +208,12 @@ class JudgeClient:
         """What a refusal means: the key, the model or all calls (an error for the user), or this turn only (a failed vote)."""
         problem, failure = f"the judge at {response.url} answers {response.status}", "the judge refused one turn"
         if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
-            asked = model or self.model
+            name = model or self.model
             own = self._own_endpoint()
             if response.status == 401 and own is not None and response.url.startswith(own.url) and not self._recipe.judge.api_key:
                 cure = "set CLAWCTL_API_KEY for judge to the server's key, or set serve.api_key in the recipe; nothing is lost"
                 return ClawError(f"{problem}: this run's server was started with another key", cure)
-            return ClawError(problem, f"check judge.endpoint, judge.api_key and judge.model ({asked!r}); nothing is lost")
+            return ClawError(problem, f"check judge.endpoint, judge.api_key and judge.model ({name!r}); nothing is lost")
         cure = "check its log; judge.max_tokens may exceed its limit; nothing is lost"
         if response.status == 200:
             problem, failure = f"{problem} with something other than a chat completion", "an answer was not a chat completion,"
@@ -221,7 +221,7 @@ class JudgeClient:
                 "check judge.endpoint: it is the base URL of an OpenAI-compatible server and usually ends in /v1; nothing is lost"
             )
         try:
-            await self.ask(judge_messages("Say hello.", "Hello.", "Thanks.", "user", new_fence()), model, is_trial=True)
+            await self.complete(judge_messages("Say hello.", "Hello.", "Thanks.", "user", new_fence()), model, is_trial=True)
         except CallRefused:
             return ClawError(f"{problem} to every call", cure)
         self._count_failure(f"{failure} with status {response.status}")
@@ -238,13 +238,13 @@ def _completion(response: HttpResponse) -> dict[str, Any] | None:
 
 
 @dataclass(slots=True)
-class Place:
+class EndpointState:
     """One endpoint and how it is doing."""
 
     find: Callable[[], Endpoint | None]  # its address, as far as known: this run's server may move
     endpoint: Endpoint | None = None
     in_flight: int = 0
-    made: int = 0
+    requests: int = 0
     rests_until: float = 0.0  # on the monotonic clock
     rests: int = 0  # in a row
     breaks: int = 0  # broken calls in a row
@@ -278,10 +278,10 @@ class EndpointPool:
     """The endpoint with the fewest calls in flight that does not rest is asked next; each at most `per_s` times a second."""
 
     def __init__(self, finders: list[Callable[[], Endpoint | None]], per_s: float | None) -> None:
-        self.all = [Place(find) for find in finders]
+        self.all = [EndpointState(find) for find in finders]
         self._gap_s = 1.0 / per_s if per_s else 0.0
 
-    async def take(self, shun: Place | None = None) -> Place:
+    async def take(self, shun: EndpointState | None = None) -> EndpointState:
         """An endpoint to call, once its rate allows. `shun` is used only if there is no other. Return it with `in_flight -= 1`."""
         while True:
             now = time.monotonic()
@@ -290,9 +290,9 @@ class EndpointPool:
                 break
             await asyncio.sleep(min(place.rests_until for place in self.all) - now)
         begins = {id(place): max(place.next_slot, now) for place in awake}
-        place = min(awake, key=lambda place: (place is shun, begins[id(place)], place.in_flight, place.made))
+        place = min(awake, key=lambda place: (place is shun, begins[id(place)], place.in_flight, place.requests))
         place.in_flight += 1
-        place.made += 1
+        place.requests += 1
         place.next_slot = begins[id(place)] + self._gap_s
         try:
             await asyncio.sleep(begins[id(place)] - now)

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 from clawctl.config import Recipe
 from clawctl.judge.client import CallRefused, JudgeClient
-from clawctl.judge.panel import LLMJudge, first_chars, make_judge, together
+from clawctl.judge.panel import LLMJudge, first_chars, gather_all, make_judge
 from clawctl.judge.prompts import (
     NOTHING_CAME_BACK,
     compare_messages,
@@ -55,7 +55,7 @@ class Comparing:
                 return Preference(None, tuple(scores))
             return Preference(0.5 + (known[0] > known[1]) / 2 - (known[0] < known[1]) / 2, tuple(scores))
         blocks, (one, other) = self._seen(turn, first, second)
-        forwards, backwards = await together([self._choice(blocks, one, other), self._choice(blocks, other, one)])
+        forwards, backwards = await gather_all([self._choice(blocks, one, other), self._choice(blocks, other, one)])
         votes = (
             {"A": "first", "B": "second", "0": "neither"}.get(forwards or ""),
             {"A": "second", "B": "first", "0": "neither"}.get(backwards or ""),
@@ -69,18 +69,18 @@ class Comparing:
             return (await self._judge.judge(replace(_evidence(turn), response=answer))).reward
         blocks, (text,) = self._seen(turn, answer)
         fence = new_fence()
-        told = await self._ask(foresee_messages(blocks, text, fence))
-        score = None if told is None else read_vote(told, fence).score
+        reply = await self._ask(foresee_messages(blocks, text, fence))
+        score = None if reply is None else read_vote(reply, fence).score
         return None if score is None else float(score)
 
     async def _choice(self, blocks: list[tuple[str, str]], a: str, b: str) -> str | None:
         fence = new_fence()
-        told = await self._ask(compare_messages(blocks, a, b, fence))
-        return None if told is None else read_choice(told, fence)
+        reply = await self._ask(compare_messages(blocks, a, b, fence))
+        return None if reply is None else read_choice(reply, fence)
 
     async def _ask(self, messages: list[dict]) -> str | None:
         try:
-            return await self._client.ask(messages)
+            return await self._client.complete(messages)
         except CallRefused:
             return None
 
@@ -88,9 +88,9 @@ class Comparing:
         """The named texts that stay the same, and the answers. Each text is cut and cleaned as for a vote."""
         evidence, chars = _evidence(turn), self._chars * 2 // (2 + len(answers))
         view = view_turn(evidence, self._settings.history_chars, chars)
-        came_back = NOTHING_CAME_BACK if view.next_state is None else view.next_state
+        next_state = NOTHING_CAME_BACK if view.next_state is None else view.next_state
         blocks = [("earlier", view.earlier)] if view.earlier else []
-        blocks += [("request", view.request), ("answer that was given", view.answer), (f"came back from {view.role}", came_back)]
+        blocks += [("request", view.request), ("answer that was given", view.answer), (f"came back from {view.role}", next_state)]
         shown = [view_turn(replace(evidence, response=answer), 0, chars).answer for answer in answers]
         return blocks, shown
 

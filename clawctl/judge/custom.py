@@ -65,14 +65,14 @@ class CustomJudge:
 
     async def judge(self, turn: Evidence) -> Opinion:
         """Raises ClawError if a reward shows that the model's range must be declared."""
-        seen = view_turn(turn, self._settings.history_chars)
-        prompt = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
+        view = view_turn(turn, self._settings.history_chars)
+        prompt = f"{view.earlier}\n\n{view.request}" if view.earlier else view.request
         score: Any
         try:
             if inspect.iscoroutinefunction(self._model.score):
-                score = await self._model.score(prompt, seen.answer, seen.next_state)
+                score = await self._model.score(prompt, view.answer, view.next_state)
             else:
-                score = await asyncio.to_thread(self._model.score, prompt, seen.answer, seen.next_state)
+                score = await asyncio.to_thread(self._model.score, prompt, view.answer, view.next_state)
                 if inspect.isawaitable(score):  # of a decorated or partial function
                     score = await score
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: its bug costs only this turn, and is logged
@@ -110,23 +110,23 @@ def _number(score: Any) -> float | None:
 def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
     """The object `file.py:name`, created if it is a class or a function, with its `score` checked. Raises ClawError (exit code
     2)."""
-    found = load_object(spec, "--custom-rm")
-    if callable(found) and not inspect.isclass(found) and takes(found, 3) and not takes(found, 1) and not takes(found, 0):
-        found = _Function(found, getattr(found, "reward_range", None))
-    elif inspect.isclass(found) or (callable(found) and not hasattr(found, "score")):
-        found = _made(found, spec, settings)
-    found = _scoring(found)
-    if not isinstance(found, RewardModel) or not takes(found.score, 3):
+    model = load_object(spec, "--custom-rm")
+    if callable(model) and not inspect.isclass(model) and takes(model, 3) and not takes(model, 1) and not takes(model, 0):
+        model = _Function(model, getattr(model, "reward_range", None))
+    elif inspect.isclass(model) or (callable(model) and not hasattr(model, "score")):
+        model = _made(model, spec, settings)
+    model = _scoring(model)
+    if not isinstance(model, RewardModel) or not takes(model.score, 3):
         raise ClawError(f"custom reward model {spec} has no score(prompt, response, next_state)", _CURE, 2)
-    return found
+    return model
 
 
-def _scoring(found: Any) -> Any:
+def _scoring(model: Any) -> Any:
     """`found` with the method name that clawctl calls, because other systems use another name."""
-    other = next((name for name in ("compute_reward", "get_reward", "reward") if callable(getattr(found, name, None))), None)
-    if hasattr(found, "score") or other is None:
-        return found
-    return _Function(getattr(found, other), getattr(found, "reward_range", None))
+    other = next((name for name in ("compute_reward", "get_reward", "reward") if callable(getattr(model, name, None))), None)
+    if hasattr(model, "score") or other is None:
+        return model
+    return _Function(getattr(model, other), getattr(model, "reward_range", None))
 
 
 def _made(maker: Any, spec: str, settings: JudgeConfig) -> Any:

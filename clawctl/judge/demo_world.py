@@ -41,10 +41,10 @@ class DemoWorld:
 
     def holds(self, turn: Evidence) -> bool:
         """Whether the people in the conversation write about homework, in words that the demo model was trained on."""
-        said = [
+        contents = [
             message.get("content") for message in (*turn.messages, *(turn.next_state or [])) if message.get("role") != "assistant"
         ]
-        text = " ".join(content[:_LOOKED_AT] for content in said if isinstance(content, str))
+        text = " ".join(content[:_LOOKED_AT] for content in contents if isinstance(content, str))
         words = _WORD.findall(text)
         strange = sum(not knows(word) for word in words)
         return any(character.isdigit() for character in text) and strange <= _STRANGE * len(words)

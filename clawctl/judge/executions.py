@@ -216,7 +216,7 @@ def _ended(result: Message, formats: tuple[str, ...], command: str) -> Ended | N
     text = _text(result.get("content"))
     if text is None:
         return None
-    return next((found for form in formats if (found := _read(form, result, text, command)) is not None), None)
+    return next((ended for form in formats if (ended := _read(form, result, text, command)) is not None), None)
 
 
 def _read(form: str, result: Message, text: str, command: str) -> Ended | None:
@@ -225,10 +225,10 @@ def _read(form: str, result: Message, text: str, command: str) -> Ended | None:
     if form == "qwen":
         return _qwen(text, command)
     if form == "copilot":
-        found = _COPILOT.search(text)
-        return Ended(int(found[1]), text[: found.start()]) if found and text.count("<shellId:") == 1 else None
-    if form in _HEADS and (found := _HEADS[form].match(text)):
-        return Ended(int(found[1]), text[found.end() :])
+        match = _COPILOT.search(text)
+        return Ended(int(match[1]), text[: match.start()]) if match and text.count("<shellId:") == 1 else None
+    if form in _HEADS and (match := _HEADS[form].match(text)):
+        return Ended(int(match[1]), text[match.end() :])
     return _json(text, nested=form == "codex_shell") if form in ("json", "codex_shell") else None
 
 
@@ -237,33 +237,33 @@ def _claude(result: Message, text: str) -> Ended | None:
     failed = result.get("is_error")
     if failed is False:
         return Ended(0, text)
-    found = _CLAUDE.match(text) if failed is True else None
-    return Ended(int(found[1]), text[found.end() :]) if found else None
+    match = _CLAUDE.match(text) if failed is True else None
+    return Ended(int(match[1]), text[match.end() :]) if match else None
 
 
 def _qwen(text: str, command: str) -> Ended | None:
     """The code follows the output, which may imitate it, so only a single code is accepted."""
-    head, found = f"Command: {command}\nDirectory: ", _QWEN.search(text)
+    head, match = f"Command: {command}\nDirectory: ", _QWEN.search(text)
     if (
         not command
         or not text.startswith(head)
-        or found is None
+        or match is None
         or len(re.findall(r"^[^\S\n]*+Exit Code:", text, re.MULTILINE)) != 1
     ):
         return None
-    return Ended(int(found[1]), text[len(head) : found.start()].rpartition("\nError: ")[0])
+    return Ended(int(match[1]), text[len(head) : match.start()].rpartition("\nError: ")[0])
 
 
 def _json(text: str, nested: bool) -> Ended | None:
     """Of a result that is one JSON object: {"returncode": 0, "output": …}; nested: {"output": …, "metadata": {"exit_code": 0}}."""
-    found = _arguments(text) if text.lstrip().startswith("{") else None
-    fields = found.get("metadata") if found is not None and nested else found
-    if found is None or not isinstance(fields, dict):
+    parsed = _arguments(text) if text.lstrip().startswith("{") else None
+    fields = parsed.get("metadata") if parsed is not None and nested else parsed
+    if parsed is None or not isinstance(fields, dict):
         return None
     codes = [fields[key] for key in _EXIT_KEYS if key in fields]
     if len(codes) != 1 or type(codes[0]) is not int:
         return None
-    return Ended(codes[0], "\n".join(found[key] for key in _OUTPUT_KEYS if isinstance(found.get(key), str)))
+    return Ended(codes[0], "\n".join(parsed[key] for key in _OUTPUT_KEYS if isinstance(parsed.get(key), str)))
 
 
 def _text(content: Any) -> str | None:
@@ -279,17 +279,17 @@ def _text(content: Any) -> str | None:
 def _arguments(text: Any) -> dict[str, Any] | None:
     """A JSON object without duplicate keys, because parsers differ in which of the two they use."""
     try:
-        found = json.loads(text, object_pairs_hook=_once) if isinstance(text, str) else text
+        arguments = json.loads(text, object_pairs_hook=_once) if isinstance(text, str) else text
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a key stands twice")
-    return found
+    return fields
 
 
 def _command(arguments: dict[str, Any]) -> str | None:

@@ -54,9 +54,9 @@ def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
     messages = [*turn.messages, *(turn.next_state or [])]
     people = [message for message in messages if message.get("role") == "user"]
     others = [message for message in messages if message.get("role") not in ("user", "assistant", "system", "developer")]
-    said = _said(others)
+    words_of_others = _said(others)
     answer = _said([turn.response] if turn.response else [])
-    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, _said(people), said)
+    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, _said(people), words_of_others)
 
 
 def _said(messages: Iterable[Message]) -> str:

@@ -17,12 +17,12 @@ from clawctl.run.rows import Verdict, from_json
 
 
 class Journal:
-    """The journal of one claimed shard. `found` contains the verdicts of an earlier worker, by turn."""
+    """The journal of one claimed shard. `verdicts` contains the verdicts of an earlier worker, by turn."""
 
     def __init__(self, run: RunDir, stem: str, turn_ids: Iterable[str]) -> None:
         self.path = run.journal(stem)
         wanted = set(turn_ids)
-        self.found = {verdict.turn_id: verdict for verdict in _read(self.path) if verdict.turn_id in wanted}
+        self.verdicts = {verdict.turn_id: verdict for verdict in _read(self.path) if verdict.turn_id in wanted}
 
     def add(self, verdict: Verdict) -> None:
         """Keep one verdict. If the disk is full, a restart may pay for it again."""

@@ -76,7 +76,7 @@ _JUDGE, _ORDER, _SPEAKER, _READER, _MOOD, _FIGURE, _CODED = 1, 2, 4, 8, 16, 32, 
 
 def _stems() -> dict[str, tuple[tuple[str, int], ...]]:
     """Stems by their first three letters. A stem of four letters or fewer is a complete word."""
-    found: dict[str, list[tuple[str, int]]] = {}
+    stems_by_prefix: dict[str, list[tuple[str, int]]] = {}
     for words, topic in (
         (_JUDGING, _JUDGE),
         (_ORDERS, _ORDER),
@@ -86,8 +86,8 @@ def _stems() -> dict[str, tuple[tuple[str, int], ...]]:
         (_CODES, _CODED),
     ):
         for word in words.split():
-            found.setdefault(word[:3], []).append((word, topic))
-    return {first: tuple(stems) for first, stems in found.items()}
+            stems_by_prefix.setdefault(word[:3], []).append((word, topic))
+    return {first: tuple(stems) for first, stems in stems_by_prefix.items()}
 
 
 _BY_START = _stems()
@@ -119,12 +119,12 @@ def _topic(word: str) -> int:
     forms = [word] if len(word) < 4 else [word, word[::-1], word.translate(_ROT13)]
     if not word.isascii():
         forms.append(word.translate(_LOOK_ALIKE))
-    found = 0
+    topics = 0
     for form in forms:
         for stem, topic in _BY_START.get(form[:3], ()):
             if form == stem or (stem not in _WHOLE and form.startswith(stem)):
-                found |= topic
-    return found
+                topics |= topic
+    return topics
 
 
 def key(text: str) -> str:
@@ -139,14 +139,14 @@ def key(text: str) -> str:
 
 def topics(text: str) -> int:
     """The topics of a sentence. `text` is a `key`."""
-    found = 0
+    topics = 0
     for word in _WORD.findall(text):
-        found |= _topic(word)
+        topics |= _topic(word)
     if not text.isascii() and _CJK.search(text):
-        found |= _JUDGE | _ORDER
-    if _NUMBER.search(text) or (found & (_JUDGE | _ORDER) and _NUMBER.search(text[::-1])):
-        found |= _FIGURE
-    return found
+        topics |= _JUDGE | _ORDER
+    if _NUMBER.search(text) or (topics & (_JUDGE | _ORDER) and _NUMBER.search(text[::-1])):
+        topics |= _FIGURE
+    return topics
 
 
 def is_noise(text: str, own_words: bool) -> bool:
@@ -193,11 +193,11 @@ def without_noise(text: str, own_words: bool) -> str:
     units = list(_units(text))
     if len(units) == 1 and own_words:
         return text
-    kept: list[str] = []
+    readable_units: list[str] = []
     skip_next = changed = False  # skip_next: the line before named another speaker, so these are not the author's own words
     for unit in units:
         if not unit.strip():
-            kept.append(unit)
+            readable_units.append(unit)
             continue
         header = _header(unit)
         if (
@@ -215,10 +215,10 @@ def without_noise(text: str, own_words: bool) -> str:
             changed = True
             if not own_words or topics(key(readable)) & (_JUDGE | _ORDER) or not _WORD.search(readable):
                 continue
-        kept.append(readable)
+        readable_units.append(readable)
     if not changed:
         return text
-    left = "\n".join(line for line in "".join(kept).split("\n") if not line.strip() or re.search(r"\w", line)).strip()
+    left = "\n".join(line for line in "".join(readable_units).split("\n") if not line.strip() or re.search(r"\w", line)).strip()
     if not re.search(r"\w", left.replace(LEFT_OUT, "")):
         return text if own_words else LEFT_OUT
     return left

@@ -18,7 +18,7 @@ from clawctl.judge.hints import hint_candidates, hint_rules
 from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
 from clawctl.judge.protocol import Evidence, Judge, Opinion
-from clawctl.judge.rules import only_rules, rated, ruled
+from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
 from clawctl.judge.view import DEMO_CHARS, LEAST_CHARS, VIEW_CHARS, TurnView, view_turn
 from clawctl.judge.votes import decided, first_round, majority, why_none
 from clawctl.run.directory import RunDir
@@ -49,7 +49,7 @@ class Panel:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
         begun = time.monotonic()
         turn = with_rating(self.ratings, turn)
-        opinion = rated(turn, self.settings) or self.rule(turn) or only_rules(turn, self.settings)
+        opinion = rating_opinion(turn, self.settings) or self.rule(turn) or only_rules(turn, self.settings)
         is_asked = opinion is None
         if opinion is None:
             if self._world is not None:
@@ -65,7 +65,7 @@ class Panel:
 
     def rule(self, turn: Evidence) -> Opinion | None:
         """The opinion of the rules, if the recipe uses them and one decides."""
-        return ruled(turn, self.settings.execution_tools) if self.settings.rules else None
+        return rule_opinion(turn, self.settings.execution_tools) if self.settings.rules else None
 
     def _with_comment(self, turn: Evidence) -> Evidence:
         """The turn with the comment of its rating at the end of its next state. Hints may come from it, but never verdicts."""
@@ -121,7 +121,7 @@ class LLMJudge:
         votes: list[Vote] = []
         while not votes or not decided([vote.score for vote in votes], settings.votes, settings.threshold):
             count = settings.votes - len(votes) if votes else first_round(settings.votes, settings.threshold)
-            votes += await together(self.vote(turn, view) for _ in range(count))
+            votes += await gather_all(self.vote(turn, view) for _ in range(count))
         scores = [vote.score for vote in votes]
         reward = majority(scores, settings.threshold)
         hints: list[str] = []
@@ -147,7 +147,7 @@ class LLMJudge:
             fence, vote = new_fence(), Vote(score=None, hint=None)
             messages = judge_messages(shown.request, shown.answer, shown.next_state, shown.role, fence, shown.earlier)
             try:
-                answer = await self._client.ask(messages)
+                answer = await self._client.complete(messages)
                 vote = vote if answer is None else read_vote(answer, fence)
             except CallRefused as refused:
                 if refused.too_long:  # later turns need not find out again
@@ -186,7 +186,7 @@ async def _hint_apart(client: JudgeClient, settings: JudgeConfig, turn: Evidence
     view, fence = view_turn(turn, settings.history_chars, first_chars(client, settings)), new_fence()
     messages = hint_messages(view.request, view.answer, view.next_state, view.role, fence, view.earlier)
     try:
-        answer = await client.ask(messages, settings.hint_model)
+        answer = await client.complete(messages, settings.hint_model)
     except CallRefused:
         return ()
     hint = read_hint(answer, fence) if answer is not None else None
@@ -202,7 +202,7 @@ def with_rating(ratings: Ratings, turn: Evidence) -> Evidence:
     return turn if rating is None else replace(turn, feedback=rating.rating)
 
 
-async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def gather_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """All results, in order. If one fails, the others are stopped before its exception is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:

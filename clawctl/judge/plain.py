@@ -36,17 +36,17 @@ def plain_words(text: str, role: str, knows: Knows | None = None) -> str:
     The form matters in user messages only: an assistant or a tool may well send a list or code.
     """
     lines = text.split("\n")
-    kept = lines
+    lines_left = lines
     if role == "user":
-        kept = _or_all([line for line, good in zip(lines, _ordinary(lines), strict=True) if good or not line.strip()], lines)
+        lines_left = _or_all([line for line, good in zip(lines, _ordinary(lines), strict=True) if good or not line.strip()], lines)
     if knows is not None:
-        kept = _or_all([_readable(line, knows, role in ("user", "assistant")) for line in kept], kept)
-    return text if kept == lines else "\n".join(line for line in kept if line.strip())
+        lines_left = _or_all([_readable(line, knows, role in ("user", "assistant")) for line in lines_left], lines_left)
+    return text if lines_left == lines else "\n".join(line for line in lines_left if line.strip())
 
 
-def _or_all(kept: list[str], lines: list[str]) -> list[str]:
+def _or_all(lines_left: list[str], lines: list[str]) -> list[str]:
     """The kept lines of `lines` if they contain a word, else all of them."""
-    return kept if any(_WORD.search(line) for line in kept) else lines
+    return lines_left if any(_WORD.search(line) for line in lines_left) else lines
 
 
 def _ordinary(lines: list[str]) -> list[bool]:
@@ -109,8 +109,8 @@ def _readable(line: str, knows: Knows, speaks: bool) -> str:
     """`line` without sentences in unknown words. `speaks`: figures and single words count, as from a person or an assistant; in a
     tool's result they are padding."""
     sentences = _SENTENCE.split(line)
-    kept = [sentence for sentence in sentences if _is_readable(sentence, knows, speaks)]
-    return line if len(kept) == len(sentences) else " ".join(kept)
+    lines_left = [sentence for sentence in sentences if _is_readable(sentence, knows, speaks)]
+    return line if len(lines_left) == len(sentences) else " ".join(lines_left)
 
 
 def _is_readable(sentence: str, knows: Knows, speaks: bool) -> bool:

@@ -39,9 +39,9 @@ class PRMJudge:
         if Path(path).is_file() or (Path(path).is_absolute() and not Path(path).is_dir()):
             raise ClawError(f"judge.prm: there is no folder {path}", _CURE, 2)
         try:
-            found = AutoConfig.from_pretrained(path, trust_remote_code=False)
-            if not any("SequenceClassification" in name or "RewardModel" in name for name in found.architectures or []):
-                raise ValueError(f"its config names {found.architectures or 'no architecture'}")
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+            if not any("SequenceClassification" in name or "RewardModel" in name for name in config.architectures or []):
+                raise ValueError(f"its config names {config.architectures or 'no architecture'}")
             self._tokenizer: Any = AutoTokenizer.from_pretrained(path, truncation_side="left", trust_remote_code=False)
             self._control = control_texts(self._tokenizer)
             self._model: Any = AutoModelForSequenceClassification.from_pretrained(path, trust_remote_code=False).eval()
@@ -52,10 +52,10 @@ class PRMJudge:
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._model.config.pad_token_id = self._tokenizer.pad_token_id
-        self._order, self._range = _scale(found, path, settings)
+        self._order, self._range = _scale(config, path, settings)
         self.name = f"{path} sequence classification"
         self._settings = settings
-        self._longest = min(getattr(found, "max_position_embeddings", None) or 2**16, self._tokenizer.model_max_length)
+        self._longest = min(getattr(config, "max_position_embeddings", None) or 2**16, self._tokenizer.model_max_length)
         self._waiting: list[tuple[TurnView, asyncio.Future[float]]] = []
         self._working: asyncio.Task[None] | None = None
         if not math.isfinite(self.scores([_TRIAL])[0]):
@@ -89,7 +89,7 @@ class PRMJudge:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._settings.prm_batch], self._waiting[self._settings.prm_batch :]
                 try:
-                    scores = await asyncio.to_thread(self.scores, [seen for seen, _ in batch])
+                    scores = await asyncio.to_thread(self.scores, [view for view, _ in batch])
                 except Exception as error:  # noqa: BLE001 - any error ends the worker where the scores are awaited
                     self._give_up([*batch, *self._waiting], error)
                     return
@@ -111,12 +111,12 @@ class PRMJudge:
         try:
             return self._scores(views)
         except (RuntimeError, IndexError, ValueError, TypeError, TemplateError) as error:
-            told = str(error).partition("\n")[0][:200]
+            problem = str(error).partition("\n")[0][:200]
             cure = "check that model, tokenizer and chat template match; if memory is short, lower judge.prm_batch"
-            raise ClawError(f"the {self.name} model cannot score a turn: {told}", cure, 2) from error
+            raise ClawError(f"the {self.name} model cannot score a turn: {problem}", cure, 2) from error
 
     def _scores(self, views: list[TurnView]) -> list[float]:
-        texts = [self._text(seen) for seen in views]
+        texts = [self._text(view) for view in views]
         inputs = self._tokenizer(
             texts, return_tensors="pt", padding=True, truncation=True, max_length=self._longest,
             add_special_tokens=not self._tokenizer.chat_template,
@@ -127,12 +127,12 @@ class PRMJudge:
             return in_range(logits[:, 0].tolist(), self._range)
         return mean_label(logits[:, self._order].cpu())
 
-    def _text(self, seen: TurnView) -> str:
+    def _text(self, view: TurnView) -> str:
         """The view in the model's chat template, else in paragraphs. If it is too long, its end is kept."""
         fence = new_fence()
-        request = f"{seen.earlier}\n\n{seen.request}" if seen.earlier else seen.request
-        came_back = seen.next_state or "(nothing came back)"
-        said = [("user", request), ("assistant", seen.answer), ("user", came_back)]
+        request = f"{view.earlier}\n\n{view.request}" if view.earlier else view.request
+        next_state = view.next_state or "(nothing came back)"
+        said = [("user", request), ("assistant", view.answer), ("user", next_state)]
         chat = [{"role": role, "content": self._control.broken(neutral(text, fence))} for role, text in said]
         if self._tokenizer.chat_template:
             return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
@@ -198,7 +198,7 @@ def _rank(label: str) -> int | None:
     numbers = [int(word) for word in words if word.lstrip("-").isdigit()]
     if len(numbers) == 1:
         return numbers[0]
-    found = {rank for rank, names in ((-1, _WORST), (0, _MIDDLE), (1, _BEST)) if names & set(words)}
-    if "not" in words or len(found) != 1:
+    ranks = {rank for rank, names in ((-1, _WORST), (0, _MIDDLE), (1, _BEST)) if names & set(words)}
+    if "not" in words or len(ranks) != 1:
         return None
-    return found.pop()
+    return ranks.pop()

@@ -106,9 +106,9 @@ def _with_blocks(system: str, blocks: list[tuple[str, str]], fence: str) -> list
 
 
 def _asked(system: str, request: str, answer: str, next_state: str | None, role: str, fence: str, earlier: str) -> list[dict]:
-    came_back = next_state if next_state is not None else NOTHING_CAME_BACK
+    shown_next_state = next_state if next_state is not None else NOTHING_CAME_BACK
     blocks = [("earlier", earlier)] if earlier else []
-    blocks += [("request", request), ("answer", answer), (f"came back from {role}", came_back)]
+    blocks += [("request", request), ("answer", answer), (f"came back from {role}", shown_next_state)]
     return _with_blocks(system, blocks, fence)
 
 

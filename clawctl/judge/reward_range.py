@@ -51,40 +51,40 @@ class RewardRange:
                 return None
             raise ClawError(f"{self._name} returned {given:g}, so its rewards are not on a scale from -1 to 1", _DECLARE)
         if self._declared is None:
-            self._see(given)
+            self._observe(given)
         given = min(max(given, low), high)
         return given if (low, high) == (-1.0, 1.0) else 2 * (given - low) / (high - low) - 1
 
     def doubt(self) -> ClawError | None:
         """Why the model's rewards are not reliable yet; None if they are."""
-        if self._known or self._kept():
+        if self._known or self._load():
             self._known = True
             return None
         gave = f"only rewards from {self._lowest:g} to {self._highest:g}" if self._lowest <= self._highest else "no reward"
         return ClawError(f"{self._name} returned {gave} so far; their meaning depends on the scale, which is not known", _DECLARE)
 
-    def _see(self, given: float) -> None:
+    def _observe(self, given: float) -> None:
         self._lowest, self._highest = min(self._lowest, given), max(self._highest, given)
         if not self._known and self._lowest <= -_CLEAR and self._highest >= _CLEAR:
             self._known = True
-            self._keep()
+            self._save()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         if self._run is None:
             return
-        found = {**self._key, "lowest": self._lowest, "highest": self._highest}
+        record = {**self._key, "lowest": self._lowest, "highest": self._highest}
         with suppress(OSError):  # a full disk: a later worker finds it out again
-            publish_bytes(self._run.reward_range, sealed(orjson.dumps(found)))
+            publish_bytes(self._run.reward_range, sealed(orjson.dumps(record)))
 
-    def _kept(self) -> bool:
+    def _load(self) -> bool:
         """Whether another or an earlier worker inferred the range for this version of the model."""
         if self._run is None:
             return False
         try:
-            found: Any = read_sealed(self._run.reward_range.read_bytes())
+            record: Any = read_sealed(self._run.reward_range.read_bytes())
         except (OSError, Damaged):
             return False
-        return isinstance(found, dict) and all(found.get(key) == value for key, value in self._key.items())
+        return isinstance(record, dict) and all(record.get(key) == value for key, value in self._key.items())
 
 
 def checked(given: Any, what: str) -> tuple[float, float]:

@@ -21,13 +21,13 @@ _THUMBS = (
 )
 
 
-def rated(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
+def rating_opinion(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
     """The verdict of a person or an environment, for which neither rules nor a judge are used."""
-    said = worth(turn.feedback, turn.outcome_reward)
-    if said.by == "rating":
-        return Opinion(RATING, said.value, reason=said.problem)
-    if said.by == "outcome" and settings.outcome == "decides":
-        return Opinion(OUTCOME, said.value, reason=said.problem)
+    value = worth(turn.feedback, turn.outcome_reward)
+    if value.by == "rating":
+        return Opinion(RATING, value.value, reason=value.problem)
+    if value.by == "outcome" and settings.outcome == "decides":
+        return Opinion(OUTCOME, value.value, reason=value.problem)
     return None
 
 
@@ -38,29 +38,30 @@ def only_rules(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
     return None
 
 
-def ruled(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | None:
+def rule_opinion(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | None:
     """The result of the rules for a turn; None if none decides. `tools` are those of `judge.execution_tools`."""
-    came_back = turn.next_state or []
-    speakers = {message.get("role") for message in came_back}
+    next_state = turn.next_state or []
+    speakers = {message.get("role") for message in next_state}
     if speakers == {"tool"}:
-        return _of_tools(turn, came_back, tools or {})
-    if speakers == {"user"} and len(came_back) == 1:
-        return _of_user(came_back[0])
+        return _of_tools(turn, next_state, tools or {})
+    if speakers == {"user"} and len(next_state) == 1:
+        return _of_user(next_state[0])
     return None
 
 
 def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) -> Opinion | None:
     """One failed test run makes the turn bad. The turn is good if each of its calls was a test run that passed."""
     calls = _calls(turn.response)
-    found = [
-        verdict(calls[made], result, tools) if (made := _id(result.get("tool_call_id"))) in calls else None for result in results
+    pairs = [
+        verdict(calls[call_id], result, tools) if (call_id := _id(result.get("tool_call_id"))) in calls else None
+        for result in results
     ]
     answered = {_id(result.get("tool_call_id")) for result in results}
     if len(answered) < len(results):
         return None  # two results of one call: the client's own is not known
-    decided = [pair for pair in found if pair is not None]
+    decided = [pair for pair in pairs if pair is not None]
     failed = [pair for pair in decided if pair[1] < 0]
-    if not decided or (not failed and (len(decided) < len(found) or answered != calls.keys())):
+    if not decided or (not failed and (len(decided) < len(pairs) or answered != calls.keys())):
         return None
     name, score = failed[0] if failed else decided[0]
     return Opinion(f"{RULES}{RULES_VERSION}: {name}", float(score))
@@ -69,9 +70,9 @@ def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) 
 def _calls(response: Message | None) -> dict[str, Message]:
     """The turn's tool calls by id; empty if two share an id or one has none."""
     calls = response.get("tool_calls") if response is not None else None
-    made = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    by_id = {_id(call.get("id")): call for call in made}
-    return by_id if len(by_id) == len(made) and "" not in by_id else {}
+    valid = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    by_id = {_id(call.get("id")): call for call in valid}
+    return by_id if len(by_id) == len(valid) and "" not in by_id else {}
 
 
 def _id(given: object) -> str:

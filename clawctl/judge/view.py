@@ -56,13 +56,13 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
     have about `chars` characters. With `plain`, each message is reduced to its ordinary sentences before it is cut. If a person
     replied, tool results next to the reply and tool calls next to the answer's text are dropped.
     """
-    said = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
-    said, answered = _whole_answer(said, turn.response or {})
-    begin = max((at + 1 for at, message in enumerate(said) if message.get("role") == "assistant"), default=0)
-    came_back, response = turn.next_state, answered
-    if plain and (people := [message for message in came_back or [] if message.get("role") == "user" and _words(message).strip()]):
-        came_back, response = people, _seen_by_people(response)
-    blocks = [said[:begin], said[begin:], [{"role": "assistant", **response}], came_back or []]
+    conversation = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
+    conversation, response = _whole_answer(conversation, turn.response or {})
+    begin = max((at + 1 for at, message in enumerate(conversation) if message.get("role") == "assistant"), default=0)
+    next_state = turn.next_state
+    if plain and (people := [message for message in next_state or [] if message.get("role") == "user" and _words(message).strip()]):
+        next_state, response = people, _seen_by_people(response)
+    blocks = [conversation[:begin], conversation[begin:], [{"role": "assistant", **response}], next_state or []]
     request, answer, reply = (list(map(_words, messages)) for messages in blocks[1:])
     history = _recent(blocks[0], min(history_chars, chars // 4))
     texts = [history, request, answer, reply]
@@ -73,18 +73,18 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
     return TurnView(
         request=_shown(blocks[1], shown[1]),
         answer="\n\n".join(shown[2]),
-        next_state=None if came_back is None else _shown(came_back, shown[3]),
-        role=" and ".join(dict.fromkeys(map(_speaker, came_back or []))) or "user",
+        next_state=None if next_state is None else _shown(next_state, shown[3]),
+        role=" and ".join(dict.fromkeys(map(_speaker, next_state or []))) or "user",
         earlier=earlier,
     )
 
 
-def _whole_answer(said: list[Message], response: Message) -> tuple[list[Message], Message]:
+def _whole_answer(messages: list[Message], response: Message) -> tuple[list[Message], Message]:
     """The answer, joined with the last message if it continues that message: the client wrote the beginning, and the model the
     rest."""
-    if not said or said[-1].get("role") != "assistant" or said[-1].get("tool_calls"):
-        return said, response
-    return said[:-1], {**response, "content": _text(said[-1].get("content")) + _text(response.get("content"))}
+    if not messages or messages[-1].get("role") != "assistant" or messages[-1].get("tool_calls"):
+        return messages, response
+    return messages[:-1], {**response, "content": _text(messages[-1].get("content")) + _text(response.get("content"))}
 
 
 def _text(content: Any) -> str:
@@ -112,11 +112,11 @@ def shares(lengths: Sequence[int], total: int, weights: Sequence[int]) -> list[i
 
 def _recent(messages: Sequence[Message], chars: int) -> list[str]:
     """The words of the last messages, as many as begin within the last `chars` characters."""
-    found: list[str] = []
-    while chars > 0 and len(found) < len(messages):
-        found.insert(0, _words(messages[len(messages) - 1 - len(found)]))
-        chars -= len(found[0])
-    return found
+    recent: list[str] = []
+    while chars > 0 and len(recent) < len(messages):
+        recent.insert(0, _words(messages[len(messages) - 1 - len(recent)]))
+        chars -= len(recent[0])
+    return recent
 
 
 def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain: Plain | None) -> list[str]:
@@ -165,7 +165,7 @@ def squeezed(text: str) -> str:
 def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
     """`text` with at most this many of its sentences or lines that are equal up to `varies`. A mark replaces the others."""
     counts: dict[str, int] = {}
-    kept: list[str] = []
+    pieces: list[str] = []
     dropping = False
     for piece in _PIECE.split(text):
         same = piece.strip() if varies is None else varies.sub("#", " ".join(piece.split()))
@@ -173,12 +173,12 @@ def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
         if dropping and not _LETTER.search(piece):
             continue  # text between two dropped parts
         if counts[same] <= most or len(same) < 2 or (varies is None and len(same) < _SHORT):
-            kept.append(piece)
+            pieces.append(piece)
             dropping = False
         elif not dropping:
-            kept.append(LEFT_OUT)
+            pieces.append(LEFT_OUT)
             dropping = True
-    return "".join(kept)
+    return "".join(pieces)
 
 
 def _shown(messages: Sequence[Message], words: Sequence[str]) -> str:

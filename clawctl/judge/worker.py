@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.judge.client import Spent
+from clawctl.judge.client import JudgeUsage
 from clawctl.judge.journal import Journal
-from clawctl.judge.panel import Panel, together
+from clawctl.judge.panel import Panel, gather_all
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, claimed, is_published, published, quarantine
-from clawctl.run.disk import when_there_is_room
-from clawctl.run.endpoint import check_asked_versions
+from clawctl.run.disk import retry_while_full
+from clawctl.run.endpoint import check_unserved_versions
 from clawctl.run.reward import signs
 from clawctl.run.rows import Verdict
 from clawctl.run.shards import UnreadableShard, write_verdicts
@@ -36,7 +36,7 @@ def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
     Any number of judge workers, on any number of hosts, may share a run; each shard is claimed by one. The unpublished work of a
     stopped worker is done by the next one, which only asks about turns without a verdict in the journal.
     """
-    check_asked_versions(run, recipe)
+    check_unserved_versions(run, recipe)
     stop = stop_on_signals()
     asyncio.run(_Worker(run, recipe, once, stop).work())
 
@@ -151,12 +151,12 @@ class _Worker:
 
     async def _until_sure(self, stem: str, verdicts: list[Verdict]) -> None:
         """Wait until the judge's rewards of a shard are reliable. Other shards are judged meanwhile and may settle it."""
-        while found := [doubt for verdict in verdicts if (doubt := self._panel.doubt(verdict)) is not None]:
+        while doubts := [doubt for verdict in verdicts if (doubt := self._panel.doubt(verdict)) is not None]:
             if not self._doubted:
-                log.warning("%s", found[0])
+                log.warning("%s", doubts[0])
             if stem not in self._doubted:
                 self._changed.set()
-            self._doubted[stem] = len(found)
+            self._doubted[stem] = len(doubts)
             await asyncio.sleep(_LOOK_S)
         self._doubted.pop(stem, None)
         for verdict in self._uncounted.pop(stem, []):
@@ -167,7 +167,7 @@ class _Worker:
         with claim:
             journal = Journal(self._run, stem, (turn.turn_id for turn in turns))
             try:
-                verdicts = await together(self._judge_turn(stem, turn, journal) for turn in turns)
+                verdicts = await gather_all(self._judge_turn(stem, turn, journal) for turn in turns)
                 await self._until_sure(stem, verdicts)
                 self._panel.ratings.look()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
@@ -177,7 +177,7 @@ class _Worker:
                 del self._left[stem]
 
     async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:
-        verdict = journal.found.get(turn.turn_id)
+        verdict = journal.verdicts.get(turn.turn_id)
         if verdict is None:
             async with self._in_hand:
                 verdict = await self._panel.verdict(turn)
@@ -198,7 +198,7 @@ class _Worker:
         for left in target.parent.glob(f".{target.name}.*.tmp"):
             left.unlink(missing_ok=True)  # a worker that died left it: the claim is ours now
         work = partial(write_verdicts, target, verdicts)
-        await asyncio.to_thread(when_there_is_room, work, f"verdicts/{target.name}", self._stop)
+        await asyncio.to_thread(retry_while_full, work, f"verdicts/{target.name}", self._stop)
         self._tally.shards += 1
 
 
@@ -236,11 +236,11 @@ class _Tally:
                 log.warning("the judge gave no valid score for a turn, so it is not trained; the count of such turns follows below")
             self._without[verdict.reason or "no reason"] += 1
 
-    def report_now_and_then(self, spent: Spent) -> None:
+    def report_now_and_then(self, spent: JudgeUsage) -> None:
         if time.monotonic() - self._reported_at >= _REPORT_S:
             self.report(spent)
 
-    def report(self, spent: Spent) -> None:
+    def report(self, spent: JudgeUsage) -> None:
         """Log the progress: counts only."""
         if self._rewards:
             rewards = signs(self._rewards)

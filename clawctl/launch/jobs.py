@@ -33,7 +33,7 @@ _LOCAL = frozenset(["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ove
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedJob:
     """A stage's job as it was last seen."""
 
     stage: str
@@ -43,14 +43,14 @@ class Launched:
     detail: str = ""
     starts: int | None = None
 
-    def seen(self, states: dict[str, JobState]) -> "Launched":
-        found = [states[each] for each in self.ids]
+    def with_states(self, states: dict[str, JobState]) -> "LaunchedJob":
+        job_states = [states[each] for each in self.ids]
         order = ("failed", "gone", "waiting", "running", "stopped", "done")
-        worst = min(found, key=lambda state: order.index(state.phase))
-        starts = None if any(state.starts is None for state in found) else sum(state.starts or 0 for state in found)
-        count = sum(state.phase == worst.phase for state in found)
-        detail = f"{count} of {len(found)} {worst.detail}" if len(found) > 1 else worst.detail
-        return Launched(self.stage, self.ids, self.needs, worst.phase, detail, starts)
+        worst = min(job_states, key=lambda state: order.index(state.phase))
+        starts = None if any(state.starts is None for state in job_states) else sum(state.starts or 0 for state in job_states)
+        count = sum(state.phase == worst.phase for state in job_states)
+        detail = f"{count} of {len(job_states)} {worst.detail}" if len(job_states) > 1 else worst.detail
+        return LaunchedJob(self.stage, self.ids, self.needs, worst.phase, detail, starts)
 
 
 def show_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, log_level: str) -> None:
@@ -66,22 +66,26 @@ def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_
     with claimed(run, "launch") as mine:
         if not mine:
             raise ClawError(f"another `clawctl up --on` submits jobs for {run.root} just now", "wait until it has ended")
-        kept = read_launch(run)
-        if kept is not None and kept.on != on and not kept.ended:
-            raise ClawError(f"jobs of this run are in {kept.on}", f"stop them first: clawctl up --stop --run {run.root}", 2)
+        previous = read_launch(run)
+        if previous is not None and previous.on != on and not previous.ended:
+            raise ClawError(f"jobs of this run are in {previous.on}", f"stop them first: clawctl up --stop --run {run.root}", 2)
         _warn_of_local_disk(run.root)
         scheduler = open_scheduler(on)
-        jobs = [] if kept is None or kept.on != on else [job for job in look(run, kept, scheduler).jobs if job.phase not in ENDED]
-        launch_id = kept.id if kept is not None and jobs else uuid4().hex[:12]
+        jobs = (
+            []
+            if previous is None or previous.on != on
+            else [job for job in look(run, previous, scheduler).jobs if job.phase not in ENDED]
+        )
+        launch_id = previous.id if previous is not None and jobs else uuid4().hex[:12]
         new = [
             job for job in plan_jobs(run, recipe, on, launch_id, named_code, log_level) if job.stage not in {j.stage for j in jobs}
         ]
         run.job_output.mkdir(mode=0o700, exist_ok=True)
         _write(run, Launch(launch_id, on, jobs))  # before a job starts: each looks whether it sees this file
-        submitted: list[Launched] = []
+        submitted: list[LaunchedJob] = []
         try:
             for job in new:
-                submitted.append(Launched(job.stage, scheduler.submit(job), job.needs))
+                submitted.append(LaunchedJob(job.stage, scheduler.submit(job), job.needs))
                 _write(run, Launch(launch_id, on, [*jobs, *submitted]))
         except BaseException:
             scheduler.stop([each for job in submitted for each in job.ids]) if submitted else None
@@ -99,7 +103,7 @@ class Launch:
 
     id: str  # a job refuses to work in a run directory whose launch is another
     on: SchedulerName
-    jobs: list[Launched]
+    jobs: list[LaunchedJob]
     at: float = 0.0  # unix seconds, when they were last seen
 
     @property
@@ -109,11 +113,11 @@ class Launch:
 
 def read_launch(run: RunDir) -> Launch | None:
     """None if no jobs were submitted for this run."""
-    found = read_object(run.launch)
-    if not found:
+    record = read_object(run.launch)
+    if not record:
         return None
     try:
-        return Launch(found["id"], found["on"], [Launched(**job) for job in found["jobs"]], found["at"])
+        return Launch(record["id"], record["on"], [LaunchedJob(**job) for job in record["jobs"]], record["at"])
     except (LookupError, TypeError) as error:
         cure = "stop the jobs with the scheduler's own command, then delete the file"
         raise ClawError(f"{run.launch} cannot be read: {error}", cure) from error
@@ -126,9 +130,9 @@ def _write(run: RunDir, launch: Launch) -> None:
 def look(run: RunDir, launch: Launch, scheduler: Scheduler) -> Launch:
     """The jobs as they are now, which is also written down."""
     states = dict(scheduler.look([each for job in launch.jobs for each in job.ids]))
-    seen = Launch(launch.id, launch.on, [job.seen(states) for job in launch.jobs], time.time())
-    _write(run, seen)
-    return seen
+    looked = Launch(launch.id, launch.on, [job.with_states(states) for job in launch.jobs], time.time())
+    _write(run, looked)
+    return looked
 
 
 def stop_jobs(run: RunDir) -> None:
@@ -178,13 +182,13 @@ def follow(run: RunDir, live: bool) -> None:
 
 def _follow_in_lines(run: RunDir, launch: Launch, scheduler: Scheduler, help_: str) -> Launch:
     print(help_, file=sys.stderr)
-    told: dict[str, str] = {}
+    printed: dict[str, str] = {}
     while True:
         launch = look(run, launch, scheduler)
         for job in launch.jobs:
-            if told.get(job.stage) != job.detail:
+            if printed.get(job.stage) != job.detail:
                 print(f"{job.stage:>7} | {job.detail or job.phase}", file=sys.stderr, flush=True)
-                told[job.stage] = job.detail
+                printed[job.stage] = job.detail
         if launch.ended:
             return launch
         time.sleep(_LOOK_S)
@@ -228,12 +232,12 @@ def _warn_of_local_disk(root: Path) -> None:
     for line in lines:
         _, place, kind, *_ = line.split()
         mounts.append((place, kind))
-    place, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda found: len(found[0]), default=("", ""))
+    place, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", ""))
     if kind in _LOCAL:
-        told = (
+        warning = (
             f"{root} is on {kind} ({place}), which other machines usually do not see; a job that does not see it refuses to start"
         )
-        print(f"clawctl: {told}", file=sys.stderr)
+        print(f"clawctl: {warning}", file=sys.stderr)
 
 
 def check_is_shared(run_root: Path, launch_id: str | None) -> None:
@@ -242,7 +246,7 @@ def check_is_shared(run_root: Path, launch_id: str | None) -> None:
         return
     cure = "put the run directory on a filesystem that all machines mount at the same path (NFSv4, Lustre, a shared volume)"
     here = RunDir(run_root)
-    found = read_object(here.launch) if here.marker.exists() else None
-    if not found or found.get("id") != launch_id:
-        what = "another run directory of this name" if found else "no run directory"
+    record = read_object(here.launch) if here.marker.exists() else None
+    if not record or record.get("id") != launch_id:
+        what = "another run directory of this name" if record else "no run directory"
         raise ClawError(f"{socket.gethostname()} has {what} in {run_root}", cure, 2)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from clawctl.config import Recipe, openclaw_config
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, fetch
+from clawctl.http_client import RequestFailed, fetch
 from clawctl.printing import print_json
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.endpoint import own_endpoint
@@ -98,12 +98,12 @@ def openclaw_version(command: str) -> Version:
         done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClawError(f"{command} --version failed: {error}", cure) from error
-    found = re.search(r"\b(20\d\d)\.(\d+)\.(\d+)", done.stdout)
-    if done.returncode != 0 or found is None:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        problem = f"{command} --version prints {said[-1][:200] if said else 'nothing'!r}"
+    match = re.search(r"\b(20\d\d)\.(\d+)\.(\d+)", done.stdout)
+    if done.returncode != 0 or match is None:
+        output = (done.stderr or done.stdout).strip().splitlines()
+        problem = f"{command} --version prints {output[-1][:200] if output else 'nothing'!r}"
         raise ClawError(problem, "OpenClaw needs Node 24.16 or 26.1 and newer; " + cure)
-    return tuple(int(part) for part in found.groups())
+    return tuple(int(part) for part in match.groups())
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def plugin_folder() -> Path:
     """Folder of the provider plugin, in a checkout or in an installation."""
-    beside = Path(__file__).parents[2] / "integrations" / "openclaw"
+    in_clone = Path(__file__).parents[2] / "integrations" / "openclaw"
     installed = Path(sysconfig.get_path("data")) / "share" / "clawctl" / "openclaw"
-    for folder in (beside, installed):
+    for folder in (in_clone, installed):
         if (folder / "openclaw.plugin.json").is_file():
             return folder.resolve()
     raise ClawError("the OpenClaw plugin is not installed", "use --way plain, or reinstall clawctl")
@@ -177,8 +177,8 @@ def merged(before: Any, added: Any) -> Any:
         return {**before, **{key: merged(before.get(key), value) for key, value in added.items()}}
     if isinstance(before, list) and isinstance(added, list):
         named = {entry["id"] for entry in added if isinstance(entry, dict) and "id" in entry}
-        kept = [entry for entry in before if entry not in added and not (isinstance(entry, dict) and entry.get("id") in named)]
-        return kept + copy.deepcopy(added)
+        others = [entry for entry in before if entry not in added and not (isinstance(entry, dict) and entry.get("id") in named)]
+        return others + copy.deepcopy(added)
     return copy.deepcopy(added)
 
 
@@ -186,7 +186,7 @@ def _context_of(url: str, key: str, notes: list[str]) -> int:
     try:
         response = fetch("GET", f"{url}/models", key=key, timeout_s=5.0)
         return int(json.loads(response.body)["data"][0]["max_model_len"])
-    except (Broken, ValueError, KeyError, IndexError, TypeError):
+    except (RequestFailed, ValueError, KeyError, IndexError, TypeError):
         notes.append(f"the server at {url} did not answer; clawctl assumes a context of {_UNKNOWN_CONTEXT} tokens")
         return _UNKNOWN_CONTEXT
 
@@ -214,12 +214,12 @@ def _write(path: Path, after: dict[str, Any], command: str) -> Path | None:
     else:
         publish_bytes(path, backup.read_bytes())
         backup.unlink()
-    said = " ".join((done.stderr + done.stdout).split())[-400:]
-    raise ClawError(f"OpenClaw refuses the new configuration, so the old one stays: {said}", "try --way plain")
+    output = " ".join((done.stderr + done.stdout).split())[-400:]
+    raise ClawError(f"OpenClaw refuses the new configuration, so the old one stays: {output}", "try --way plain")
 
 
-def _unknown_command(said: str) -> bool:
-    return "unknown command" in said.lower() or "too many arguments" in said.lower()
+def _unknown_command(output: str) -> bool:
+    return "unknown command" in output.lower() or "too many arguments" in output.lower()
 
 
 def _told(version: Version) -> str:

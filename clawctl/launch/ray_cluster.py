@@ -62,14 +62,14 @@ class RayCluster:
 
     def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         ray = _connected()
-        asked = {}
+        reports = {}
         for name in ids:
             try:
-                asked[name] = ray.get_actor(name, namespace=_NAMESPACE).look.remote()
+                reports[name] = ray.get_actor(name, namespace=_NAMESPACE).look.remote()
             except ValueError:
                 continue
-        ready, _ = ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_S) if asked else ([], [])
-        return {name: _state(ray, asked.get(name), ready) for name in ids}
+        ready, _ = ray.wait(list(reports.values()), num_returns=len(reports), timeout=_ANSWER_S) if reports else ([], [])
+        return {name: _state(ray, reports.get(name), ready) for name in ids}
 
     def stop(self, ids: Sequence[str]) -> None:
         ray = _connected()
@@ -184,18 +184,18 @@ def _options(job: Job) -> dict[str, Any]:
     return {**options, **job.options}
 
 
-def _state(ray: Any, asked: Any, ready: Sequence[Any]) -> JobState:
-    if asked is None:
+def _state(ray: Any, pending: Any, ready: Sequence[Any]) -> JobState:
+    if pending is None:
         return JobState("gone", "Ray has no actor of this name")
-    if asked not in ready:
+    if pending not in ready:
         return JobState("waiting", "waits for resources, or is being started again")
     try:
-        found = ray.get(asked)
+        report = ray.get(pending)
     except ray.exceptions.RayActorError as error:
         return JobState("waiting", f"is being started again: {type(error).__name__}")
-    if found["code"] is not None:
-        return JobState("done" if found["code"] == 0 else "failed", f"ended with code {found['code']}", found["starts"])
-    return JobState("running", f"running on {found['address']}", found["starts"])
+    if report["code"] is not None:
+        return JobState("done" if report["code"] == 0 else "failed", f"ended with code {report['code']}", report["starts"])
+    return JobState("running", f"running on {report['address']}", report["starts"])
 
 
 def _connected() -> Any:

@@ -54,8 +54,8 @@ class Sky:
         done = call("sky", ["jobs", "queue", "--refresh", "--limit", "1000", "--output", "json"], _INSTALL)
         if done.returncode:
             raise ClawError(f"sky jobs queue failed: {_last(done)}", "run `sky check`, then try again")
-        found = read_jobs(done.stdout)
-        return {name: found.get(name, JobState("gone", "SkyPilot has no job of this name")) for name in ids}
+        states = read_jobs(done.stdout)
+        return {name: states.get(name, JobState("gone", "SkyPilot has no job of this name")) for name in ids}
 
     def stop(self, ids: Sequence[str]) -> None:
         for name in ids:

@@ -63,10 +63,10 @@ class Slurm:
 
     def submit(self, job: Job) -> list[str]:
         done = call("sbatch", ["--parsable"], _INSTALL, self.render(job))
-        found = re.match(r"(\d+)", done.stdout)
-        if done.returncode or found is None:
+        match = re.match(r"(\d+)", done.stdout)
+        if done.returncode or match is None:
             raise _refusal(job, done.stderr or done.stdout)
-        return [found[1]]
+        return [match[1]]
 
     def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         if not ids:
@@ -116,7 +116,7 @@ def read_queue(text: str) -> dict[str, JobState]:
     for line in text.splitlines():
         job, state, restarts, where = line.split("|", 3)
         rows.setdefault(job, []).append((state, int(restarts or 0), where.strip()))
-    return {job: _joined(found) for job, found in rows.items()}
+    return {job: _joined(states) for job, states in rows.items()}
 
 
 _FIRST: tuple[Phase, ...] = ("failed", "running", "waiting", "stopped", "done")
@@ -131,16 +131,18 @@ def _joined(rows: Sequence[tuple[str, int, str]]) -> JobState:
     return JobState(phase, detail, sum(1 + restarts for _, restarts, _ in rows))
 
 
-def _refusal(job: Job, said: str) -> ClawError:
-    told = " ".join(line.removeprefix("sbatch: error: ").strip() for line in said.splitlines() if line.strip()) or "it said nothing"
+def _refusal(job: Job, output: str) -> ClawError:
+    problem = (
+        " ".join(line.removeprefix("sbatch: error: ").strip() for line in output.splitlines() if line.strip()) or "it said nothing"
+    )
     key = f"machines.{job.stage}"
-    if "artition" in told:
+    if "artition" in problem:
         known = call("sinfo", ["--noheader", "--format=%R"], _INSTALL).stdout.split()
         cure = f"set {key}.partition to one of: {', '.join(sorted(set(known))) or 'none is known to sinfo'}"
-    elif re.search("CPU|memory|[Nn]ode configuration|Requested|[Gg][Rr][Ee][Ss]", told):
+    elif re.search("CPU|memory|[Nn]ode configuration|Requested|[Gg][Rr][Ee][Ss]", problem):
         cure = f"ask for less in {key}; `sinfo -o '%P %c %m %G %D'` shows what the nodes have"
-    elif re.search("account|[Qq][Oo][Ss]", told):
+    elif re.search("account|[Qq][Oo][Ss]", problem):
         cure = f"set account and qos in {key}.options, or in machines.options for all stages"
     else:
         cure = f"change {key}; `clawctl up … --on slurm --dry-run` shows the script"
-    return ClawError(f"Slurm refuses the job of {job.stage}: {told}", cure)
+    return ClawError(f"Slurm refuses the job of {job.stage}: {problem}", cure)

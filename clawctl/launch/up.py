@@ -29,7 +29,7 @@ from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
 from clawctl.process import hidden
 from clawctl.run.directory import RunDir, sole_worker
-from clawctl.run.endpoint import one_version_trouble, versions_nobody_serves
+from clawctl.run.endpoint import one_version_error, unserved_versions
 from clawctl.run.names import open_to_append
 
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
@@ -70,8 +70,8 @@ def check_stages(recipe: Recipe) -> None:
         )
     if "play" in recipe.up.stages and recipe.play.env is None:
         raise ClawError("up.stages has play, but the recipe names no environment", "set play.env", 2)
-    if {"judge", "train"} <= set(recipe.up.stages) and (asked := versions_nobody_serves(recipe)):
-        raise one_version_trouble(asked)
+    if {"judge", "train"} <= set(recipe.up.stages) and (unserved := unserved_versions(recipe)):
+        raise one_version_error(unserved)
 
 
 def up_one(run: RunDir, recipe: Recipe, recipe_path: Path, stage: str, log_level: str) -> None:
@@ -219,8 +219,8 @@ class Child:
             self.log.say(self.stage, text)
 
     def _refusal(self) -> ClawError:
-        said = " ".join(list(self.last_lines)[-2:]) or "it printed nothing"
-        return ClawError(f"{self.stage} refuses to start: {plain(said)}", "fix the recipe, then run `clawctl up` again", 2)
+        output = " ".join(list(self.last_lines)[-2:]) or "it printed nothing"
+        return ClawError(f"{self.stage} refuses to start: {plain(output)}", "fix the recipe, then run `clawctl up` again", 2)
 
     def signal(self, number: int) -> None:
         """To the stage and all it started; a group that is gone already needs none."""
@@ -231,30 +231,30 @@ class Child:
 
 async def _supervise(children: list[Child], log: MergedLog) -> None:
     """Keep the children running until all are finished, one refuses its recipe, or a signal arrives."""
-    asked = [asyncio.Event(), asyncio.Event()]  # once: stop cleanly; twice: now
+    stop_signals = [asyncio.Event(), asyncio.Event()]  # once: stop cleanly; twice: now
     loop, first = asyncio.get_running_loop(), 0.0
 
     def on_signal() -> None:
         nonlocal first
-        if not asked[0].is_set():
+        if not stop_signals[0].is_set():
             first = loop.time()
-            asked[0].set()
+            stop_signals[0].set()
         elif loop.time() - first > _SAME_S:
-            asked[1].set()
+            stop_signals[1].set()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
     keeping = {asyncio.create_task(child.keep()) for child in children}
-    stop = asyncio.create_task(asked[0].wait())
+    stop = asyncio.create_task(stop_signals[0].wait())
     try:
         pending = set(keeping)
-        while pending and not asked[0].is_set():
+        while pending and not stop_signals[0].is_set():
             done, _ = await asyncio.wait({*pending, stop}, return_when=asyncio.FIRST_COMPLETED)
             pending -= done
             for task in done:
                 task.result()  # a refusal stops everything
     finally:
-        await _stop(children, keeping, asked[1], log)
+        await _stop(children, keeping, stop_signals[1], log)
         stop.cancel()
 
 

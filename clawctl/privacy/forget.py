@@ -18,9 +18,9 @@ from typing import Any
 import orjson
 
 from clawctl.errors import ClawError
-from clawctl.privacy.chosen import Chosen, Wish, choose
-from clawctl.privacy.lineage import WayBack, go_back, learned_from, way_back
 from clawctl.privacy.rewriting import Unreadable, rewrite_appended, rewrite_json, rewrite_parquet
+from clawctl.privacy.rollback import RollbackPlan, learned_from, plan_rollback, roll_back
+from clawctl.privacy.selection import SelectedTurns, Selection, select
 from clawctl.run.bucket import refuse_in_bucket
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published, sole_worker
@@ -44,10 +44,10 @@ class Forgotten:
     dry_run: bool
     files: dict[str, int] = field(default_factory=dict)  # rewritten or removed: "verdicts/a.parquet": 3 rows
     removed_whole: list[str] = field(default_factory=list)  # that nobody could read
-    way_back: WayBack | None = None
+    way_back: RollbackPlan | None = None
 
 
-def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
+def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
     """Carry out `wish`; with `retrain` go back to the last policy that learned nothing of it, nor of what was forgotten earlier.
 
     Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited
@@ -56,10 +56,10 @@ def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_wor
     refuse_in_bucket(run.root, "forget", "docs/storage.md says how to delete a conversation there")
     stages = () if dry_run else ("collect", "train", "eval")
     with _at_rest(run, stages, end_workers):
-        chosen = choose(run, wish) if wish is not None else Chosen()
+        chosen = select(run, wish) if wish is not None else SelectedTurns()
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_learned_earlier(run) if retrain else [])})
         done = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
-        done.way_back = way_back(run, policies) if retrain and policies else None
+        done.way_back = plan_rollback(run, policies) if retrain and policies else None
         if dry_run:
             return done
         with _judges_rest(run, chosen, end_workers):
@@ -69,11 +69,11 @@ def forget(run: RunDir, wish: Wish | None, dry_run: bool, retrain: bool, end_wor
             if removed := len(remove_unused(run)):  # also what an earlier `forget` that was broken off left
                 done.files["images"] = removed
             if done.way_back is not None:
-                go_back(run, done.way_back)
+                roll_back(run, done.way_back)
         return done
 
 
-def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> None:
+def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Forgotten) -> None:
     for path in _derived(run):
         _rewrite(run, path, chosen.turn_ids, done)
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
@@ -97,7 +97,7 @@ def _remove(run: RunDir, wish: Wish | None, chosen: Chosen, done: Forgotten) -> 
 
 def _derived(run: RunDir) -> Iterator[Path]:
     """Every file that may hold turns, apart from those that are appended to and trajectories: whichever stage wrote it. Of a
-    checkpoint only its record of turns: weights cannot be unlearned, see `lineage.py`."""
+    checkpoint only its record of turns: weights cannot be unlearned, see `rollback.py`."""
     folders = (path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE)
     for folder in sorted(
         path for path in folders if path.name in FOLDERS or not path.is_symlink()
@@ -168,14 +168,14 @@ def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterato
 
 def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> None:
     """Wait for the place if its worker was asked to end; whoever supervises it starts it again when we are done."""
-    deadline, asked = time.monotonic() + _PATIENCE_S, False
+    deadline, was_asked = time.monotonic() + _PATIENCE_S, False
     while True:
         try:
             held.enter_context(sole_worker(run, stage))
             return
         except ClawError as error:
-            asked = asked or (end_workers and _ask_to_end(run, stage))
-            if not asked or time.monotonic() >= deadline:
+            was_asked = was_asked or (end_workers and _ask_to_end(run, stage))
+            if not was_asked or time.monotonic() >= deadline:
                 cure = f"add --stop-workers, or stop `clawctl {stage}` while data is forgotten; serve can keep running"
                 raise ClawError(error.problem, cure) from error
             time.sleep(_LOOK_S)
@@ -192,7 +192,7 @@ def _ask_to_end(run: RunDir, stage: str) -> bool:
 
 
 @contextmanager
-def _judges_rest(run: RunDir, chosen: Chosen, wait: bool) -> Iterator[None]:
+def _judges_rest(run: RunDir, chosen: SelectedTurns, wait: bool) -> Iterator[None]:
     """Hold the shards in question: a judge that has one in hand would publish what it says of a turn that is gone."""
     deadline = time.monotonic() + (_PATIENCE_S if wait else 0)
     with ExitStack() as held:

@@ -35,7 +35,7 @@ from clawctl.privacy.rules import (
     is_secret_under,
     make_text,
 )
-from clawctl.privacy.rules.pieces import BESIDE_A_NAME
+from clawctl.privacy.rules.text import KEY_VALUE_RULE
 from clawctl.privacy.static_text import PUNCTUATION, SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.privacy.views import ESCAPES, View, folded, plain_view, printable_view, unescaped_view
 from clawctl.run.rows import Exchange, Message, Turn
@@ -65,7 +65,7 @@ class RedactionFailed(Exception):
     """An exchange could not be looked through. The message has no word of it."""
 
 
-class Baton:
+class FifoLock:
     """Held by one thread at a time and passed on in the order in which threads asked for it."""
 
     def __init__(self) -> None:
@@ -73,12 +73,12 @@ class Baton:
         self._waiting: deque[threading.Lock] = deque()
 
     def __enter__(self) -> None:
-        self.take()
+        self.acquire()
 
     def __exit__(self, *_: object) -> None:
-        self.give()
+        self.release()
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         with self._lock:
             if not self._held:
                 self._held = True
@@ -88,30 +88,30 @@ class Baton:
             self._waiting.append(mine)
         mine.acquire()  # until `give` releases it
 
-    def give(self) -> None:
+    def release(self) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()  # still held: by the next
             else:
                 self._held = False
 
-    def pass_on(self) -> None:
+    def yield_to_waiting(self) -> None:
         """Let everybody who waits have a turn first, and the event loop the interpreter."""
         if self._waiting:
-            self.give()
-            self.take()
+            self.release()
+            self.acquire()
         else:
             time.sleep(0)
 
 
-def _go_on() -> None:
+def _no_pause() -> None:
     """The pause of those who have nobody beside them."""
 
 
 _NAMES = {"session_id", "agent_id", "task_id", "group_id", "turn_of_client"}  # claims that only group requests
 
 
-class _AtWork(threading.local):
+class _ThreadState(threading.local):
     """What one thread is about: threads take turns within one exchange."""
 
     def __init__(self) -> None:
@@ -133,7 +133,7 @@ class Redactor:
         kinds: Collection[Kind],
         remembered: int = _REMEMBERED,
         decode: Decode | None = None,
-        pause: Callable[[], None] = _go_on,
+        pause: Callable[[], None] = _no_pause,
         not_secrets: Collection[str] = (),
     ) -> None:
         self._rules = [(rule.name, rule.find) for rule in RULES if rule.kind in kinds]
@@ -144,7 +144,7 @@ class Redactor:
         self._salt = os.urandom(32)
         self._recurring = Recurring()
         self._static_seen: OrderedDict[bytes, tuple[Any, Counter[str], set[str]]] = OrderedDict()
-        self._at_work = _AtWork()  # of each thread
+        self._at_work = _ThreadState()  # of each thread
         # digest → what stands for it (None: itself, it is clean), and the rules that found something in it
         self._seen: OrderedDict[bytes, tuple[Any, Counter[str]]] = OrderedDict()
         self._clean_ids: OrderedDict[bytes, None] = OrderedDict()  # digests of beginnings of token ids that tell no secret
@@ -160,29 +160,29 @@ class Redactor:
             raise RedactionFailed(f"redaction failed with {type(error).__name__}") from None
 
     def _exchange(self, exchange: Exchange, unwritten: Any) -> Exchange:
-        found: dict[str, Counter[str]] = {}
+        hits: dict[str, Counter[str]] = {}
         let_through: set[str] = set()
-        tools = None if exchange.tools is None else self._static(exchange.tools, TOOLS, exchange, found, let_through)
+        tools = None if exchange.tools is None else self._static(exchange.tools, TOOLS, exchange, hits, let_through)
         messages = [
-            self._static(message, SYSTEM, exchange, found, let_through)
+            self._static(message, SYSTEM, exchange, hits, let_through)
             if message.get("role") in _SYSTEM_ROLES
-            else self._at(message, "the conversation", found)
+            else self._at(message, "the conversation", hits)
             for message in exchange.messages
         ]
-        response = None if exchange.response is None else self._at(exchange.response, "the answer", found)
-        claims = {key: self._at({key: value}, "what the client claims", found) for key, value in exchange.hints.items()}
-        model = self._at(exchange.model, "the name of the model", found)
-        clean_unwritten = self._at(unwritten, "the settings of the template", found)
-        told = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
+        response = None if exchange.response is None else self._at(exchange.response, "the answer", hits)
+        claims = {key: self._at({key: value}, "what the client claims", hits) for key, value in exchange.hints.items()}
+        model = self._at(exchange.model, "the name of the model", hits)
+        clean_unwritten = self._at(unwritten, "the settings of the template", hits)
+        changed = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
         suspect = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
         hints = {key: self._instead(key, value) if key in suspect else value for key, value in exchange.hints.items()}
         if suspect <= _NAMES:  # they group requests and are no part of the prompt
             exchange = replace(exchange, hints=hints) if suspect else exchange
-        if told or hints != exchange.hints or clean_unwritten != unwritten or self._ids_tell(exchange, found, let_through):
+        if changed or hints != exchange.hints or clean_unwritten != unwritten or self._ids_hold_secret(exchange, hits, let_through):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
                 completion_ids=None, logprobs=None, allowed=None, images=None, untrainable_reason=REDACTED,
-                redacted_by=_named_first(found),
+                redacted_by=_first_rule(hits),
             )  # fmt: skip
         if response is None and exchange.completion_ids:  # tokens of an answer whose text nobody has looked through
             return replace(exchange, completion_ids=None, logprobs=None, allowed=None)
@@ -194,15 +194,15 @@ class Redactor:
             return None
         return f"redacted-{blake2b(value.encode(errors='replace'), key=self._salt, digest_size=12).hexdigest()}"
 
-    def _at(self, value: Any, place: str, found: dict[str, Counter[str]]) -> Any:
+    def _at(self, value: Any, place: str, hits: dict[str, Counter[str]]) -> Any:
         """`value` redacted; the rules that found something in it are noted under `place`."""
         self._at_work.rules = Counter()
         clean = self._known(value)
         if self._at_work.rules:
-            found.setdefault(place, Counter()).update(self._at_work.rules)
+            hits.setdefault(place, Counter()).update(self._at_work.rules)
         return clean
 
-    def _static(self, value: Any, place: str, exchange: Exchange, found: dict[str, Counter[str]], let_through: set[str]) -> Any:
+    def _static(self, value: Any, place: str, exchange: Exchange, hits: dict[str, Counter[str]], let_through: set[str]) -> Any:
         """As `_at`, without what is certainly no secret (`static_text.py`). What was let through is added to `let_through`."""
         self._at_work.rules = Counter()
         if self._known(value) == value:
@@ -210,32 +210,30 @@ class Redactor:
         of = [value, place, exchange.key, exchange.tools, self._recurring.changes]
         digest = blake2b(orjson.dumps(of, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
         if digest not in self._static_seen:
-            self._static_seen[digest] = self._looked_through(
-                value, StaticText(place, exchange.key, exchange.tools, self._recurring)
-            )
+            self._static_seen[digest] = self._search(value, StaticText(place, exchange.key, exchange.tools, self._recurring))
             if len(self._static_seen) > _STATIC_REMEMBERED:
                 self._static_seen.popitem(last=False)
         clean, rules, harmless = self._static_seen[digest]
         let_through |= harmless
         if rules:
-            found.setdefault(place, Counter()).update(rules)
+            hits.setdefault(place, Counter()).update(rules)
         return clean
 
-    def _looked_through(self, value: Any, static: StaticText) -> tuple[Any, Counter[str], set[str]]:
+    def _search(self, value: Any, static: StaticText) -> tuple[Any, Counter[str], set[str]]:
         self._at_work.static, self._at_work.rules = static, Counter()
         try:
             return self.value(value), self._at_work.rules, static.let_through
         finally:
             self._at_work.static = None
 
-    def _ids_tell(self, exchange: Exchange, found: dict[str, Counter[str]], let_through: set[str]) -> bool:
+    def _ids_hold_secret(self, exchange: Exchange, hits: dict[str, Counter[str]], let_through: set[str]) -> bool:
         self._at_work.rules, self._at_work.let_through = Counter(), let_through
         try:
-            tell = self.told_by_ids(exchange)
+            tell = self.ids_hold_secret(exchange)
         finally:
             self._at_work.let_through = set()
         if tell:
-            found["the token ids"] = self._at_work.rules
+            hits["the token ids"] = self._at_work.rules
         return tell
 
     def messages(self, messages: list[Message]) -> list[Message]:
@@ -247,9 +245,9 @@ class Redactor:
         digest = blake2b(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
         if digest in self._seen:
             self._seen.move_to_end(digest)
-            kept, rules = self._seen[digest]
+            replacement, rules = self._seen[digest]
             self._at_work.rules.update(rules)
-            return value if kept is None else kept
+            return value if replacement is None else replacement
         before, self._at_work.rules = self._at_work.rules, Counter()
         clean = self.value(value)
         rules, self._at_work.rules = self._at_work.rules, before
@@ -261,7 +259,7 @@ class Redactor:
             self._seen.popitem(last=False)
         return clean
 
-    def told_by_ids(self, exchange: Exchange | Turn) -> bool:
+    def ids_hold_secret(self, exchange: Exchange | Turn) -> bool:
         """Whether what the ids of prompt and answer decode to holds a secret. A known beginning is not decoded again."""
         if self._decode is None or not (exchange.prompt_ids or exchange.completion_ids):
             return False
@@ -271,7 +269,7 @@ class Redactor:
             chain.update(ids[end - _IDS_PIECE : end].tobytes())
             ends.append(chain.digest())
         known = max((place for place, end in enumerate(ends, 1) if end in self._clean_ids), default=0)
-        if self._text_tells(ids[max(0, known * _IDS_PIECE - _IDS_OVERLAP) :], self._decode):
+        if self._holds_secret(ids[max(0, known * _IDS_PIECE - _IDS_OVERLAP) :], self._decode):
             return True
         for digest in ends:
             self._clean_ids[digest] = None
@@ -280,7 +278,7 @@ class Redactor:
             self._clean_ids.popitem(last=False)
         return False
 
-    def _text_tells(self, ids: Sequence[int], decode: Decode) -> bool:
+    def _holds_secret(self, ids: Sequence[int], decode: Decode) -> bool:
         pieces = []
         for start in range(0, len(ids), _DECODE_AT_ONCE):
             pieces.append(decode(list(ids[start : start + _DECODE_AT_ONCE])))
@@ -290,7 +288,7 @@ class Redactor:
     def value(self, value: Any, name: str = "", depth: int = 0) -> Any:
         """Any JSON value, redacted. `name` is the key it stands under."""
         if isinstance(value, str):
-            return self._named(name, value, depth)
+            return self._redacted_by_name(name, value, depth)
         if depth > _DEEPEST:
             text = orjson.dumps(value).decode()
             clean = self.text(text)
@@ -308,7 +306,7 @@ class Redactor:
             return self._joined(value, inner, name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             text = str(value)
-            return value if self._named(name, text, depth) == text else self._named(name, text, depth)
+            return value if self._redacted_by_name(name, text, depth) == text else self._redacted_by_name(name, text, depth)
         return value
 
     def _joined(self, parts: list[Any], clean: list[Any], name: str) -> list[Any]:
@@ -323,7 +321,7 @@ class Redactor:
         rest = iter([whole, *[""] * len(texts)])
         return [part if _text_of(part, bare) is None else _with_text(part, next(rest)) for part in clean]
 
-    def _named(self, name: str, text: str, depth: int) -> str:
+    def _redacted_by_name(self, name: str, text: str, depth: int) -> str:
         if (
             self._names
             and len(text) >= 3
@@ -332,7 +330,7 @@ class Redactor:
         ):
             if not self._not_secrets.isdisjoint((text, text.strip(PUNCTUATION))):
                 return text
-            self._at_work.rules[BESIDE_A_NAME] += 1
+            self._at_work.rules[KEY_VALUE_RULE] += 1
             return "[redacted:password]"
         if text[:1] in ("{", "[") and text[-1:] in ("}", "]", "\n", " ") and len(text) >= _SHORTEST and depth <= _DEEPEST:
             try:  # arguments of a tool: JSON in a text, which must stay JSON
@@ -357,27 +355,27 @@ class Redactor:
         if len(text) < _SHORTEST:
             return []
         if len(text) <= _PIECE + _OVERLAP:
-            found = list(self._found(text))
+            spans = list(self._spans_in(text))
         else:
-            found = [span for start in range(0, len(text), _PIECE) for span in self._found_from(text, start)]
-        if not found:
+            spans = [span for start in range(0, len(text), _PIECE) for span in self._spans_from(text, start)]
+        if not spans:
             return []
-        secret = [span for span in found if not self._lets_through(text, span)]
+        secret = [span for span in spans if not self._lets_through(text, span)]
         self._at_work.rules.update(span.rule for span in secret)
         return _merged(sorted(secret, key=lambda span: span.start)) if secret else []
 
     def _lets_through(self, text: str, span: Span) -> bool:
-        found = text[span.start : span.end]
-        value = found.strip(PUNCTUATION)
-        if not self._not_secrets.isdisjoint((found, value)) or value in self._at_work.let_through:
+        secret = text[span.start : span.end]
+        value = secret.strip(PUNCTUATION)
+        if not self._not_secrets.isdisjoint((secret, value)) or value in self._at_work.let_through:
             return True
         return self._at_work.static is not None and self._at_work.static.lets_through(text, span)
 
-    def _found_from(self, text: str, start: int) -> Iterator[Span]:
+    def _spans_from(self, text: str, start: int) -> Iterator[Span]:
         """The secrets that begin in the piece at `start`. One that goes on behind what was looked at goes on as its letters do."""
         self._pause()
         begin, end = max(0, start - _OVERLAP), min(len(text), start + _PIECE + _OVERLAP)
-        for span in self._found(text[begin:end]):
+        for span in self._spans_in(text[begin:end]):
             first, last = span.start + begin, span.end + begin
             if start <= first < start + _PIECE or (first < start < last and start == 0):
                 if last == end < len(text):
@@ -385,34 +383,34 @@ class Redactor:
                     last = _end_of(pattern, text, last, self._pause)
                 yield Span(first, last, span.kind, span.rule)
 
-    def _found(self, text: str, depth: int = 0) -> Iterator[Span]:
+    def _spans_in(self, text: str, depth: int = 0) -> Iterator[Span]:
         """In one piece: as its reader sees it, with escapes undone, and in base64."""
         view = plain_view(text)
-        for span in self._seen_in(view.text, depth):
+        for span in self._spans_in_views(view.text, depth):
             yield _back(view, span, 0)
         if (mail := printable_view(view)) is not None:
-            for span in self._seen_in(mail.text, depth):
+            for span in self._spans_in_views(mail.text, depth):
                 yield _back(mail, span, 0)
         for start, end in _escaped(view.text):
             if unescaped := unescaped_view(View(view.text[start:end], [], [])):
-                for span in self._seen_in(unescaped.text, depth):
+                for span in self._spans_in_views(unescaped.text, depth):
                     yield _back(view, _back(unescaped, span, 0), start)
 
-    def _seen_in(self, text: str, depth: int) -> Iterator[Span]:
+    def _spans_in_views(self, text: str, depth: int) -> Iterator[Span]:
         piece = make_text(text, folded(text))
         for rule, find in self._rules:
             for span in find(piece):
                 yield Span(span.start, span.end, span.kind, rule)
         if depth < _DECODED_DEPTH:
-            for start, end, said in encoded(piece):
-                first = next(self._found(said, depth + 1), None)
+            for start, end, decoded in encoded(piece):
+                first = next(self._spans_in(decoded, depth + 1), None)
                 if first is not None:
                     yield Span(start, end, first.kind, first.rule)
 
 
-def _named_first(found: dict[str, Counter[str]]) -> str | None:
+def _first_rule(hits: dict[str, Counter[str]]) -> str | None:
     """The rule that found most in the first place where something was found."""
-    return next((f"{rules.most_common(1)[0][0]}, in {place}" for place, rules in found.items() if rules), None)
+    return next((f"{rules.most_common(1)[0][0]}, in {place}" for place, rules in hits.items() if rules), None)
 
 
 def _back(view: View, span: Span, offset: int) -> Span:

@@ -34,30 +34,30 @@ def rewrite_appended(path: Path, belongs: Callable[[dict[str, Any]], bool]) -> i
     """
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        kept, gone = _kept(file.read(), belongs)
+        rest_of_rows, gone = _kept(file.read(), belongs)
         if not gone:
             return 0
         new = path.with_name(f"{path.stem}-{secrets.token_hex(2)}.jsonl")
-        if kept:
-            publish_bytes(new, kept)
+        if rest_of_rows:
+            publish_bytes(new, rest_of_rows)
         path.unlink()
         sync(path.parent)
         time.sleep(_MOMENT_S)
         late, more = _kept(file.read(), belongs)
         if late:
-            publish_bytes(new, kept + late)
+            publish_bytes(new, rest_of_rows + late)
         return gone + more
 
 
 def _kept(data: bytes, belongs: Callable[[dict[str, Any]], bool]) -> tuple[bytes, int]:
-    kept, gone = [], 0
+    rest_of_rows, gone = [], 0
     for line in filter(None, data.split(b"\n")):
         row = _row(line)
         if row is None or belongs(row):
             gone += 1
         else:
-            kept.append(line + b"\n")
-    return b"".join(kept), gone
+            rest_of_rows.append(line + b"\n")
+    return b"".join(rest_of_rows), gone
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -88,22 +88,22 @@ def rewrite_json(path: Path, turn_ids: set[str]) -> int:
     """Take turns out of a file that is one JSON document, or has one a line. Returns how many places. Raises Unreadable."""
     lines = [path.read_bytes()] if path.suffix == ".json" else path.read_bytes().split(b"\n")
     count = _Count()
-    kept = []
+    rest_of_rows = []
     for line in filter(bytes.strip, lines):
         try:
             value = without(read_sealed(line), turn_ids, count.one)
         except Damaged as error:
             if any(turn_id.encode() in line for turn_id in turn_ids) or path.parent.name == "quarantine":
                 raise Unreadable from error
-            kept.append(line)
+            rest_of_rows.append(line)
             continue
         if value is not _GONE:
-            kept.append(_dumped(value, was_sealed=b'"crc32":' in line))
+            rest_of_rows.append(_dumped(value, was_sealed=b'"crc32":' in line))
     if not count.places:
         return 0
     end = b"" if path.suffix == ".json" else b"\n"
-    if kept:
-        publish_bytes(path, b"".join(line + end for line in kept))
+    if rest_of_rows:
+        publish_bytes(path, b"".join(line + end for line in rest_of_rows))
     else:
         path.unlink()
         sync(path.parent)

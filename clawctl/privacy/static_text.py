@@ -19,7 +19,7 @@ from hashlib import blake2b
 from typing import Any
 
 from clawctl.privacy.rules import RULES, Span, is_plain_words
-from clawctl.privacy.rules.pieces import BESIDE_A_NAME
+from clawctl.privacy.rules.text import KEY_VALUE_RULE
 
 KEYS = 3  # API keys that must have sent the same place
 TOOLS, SYSTEM = "the tool descriptions", "the system prompt"
@@ -72,7 +72,7 @@ class StaticText:
         if self._names is None:
             self._names = frozenset(names_of_tools(self.tools))
         if value not in self._names:
-            if self.place == SYSTEM and span.rule == BESIDE_A_NAME:
+            if self.place == SYSTEM and span.rule == KEY_VALUE_RULE:
                 return False
             around = text[max(0, span.start - _AROUND) : span.end + _AROUND]
             if not self.recurring.recurs(self.key, f"{span.rule}\n{around}"):

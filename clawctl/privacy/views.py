@@ -48,9 +48,9 @@ def replaced(below: View, pattern: re.Pattern[str], by: Callable[[re.Match[str]]
     at, source = [0], [0]
     place = done = 0
     for match in pattern.finditer(below.text):
-        kept, new = below.text[done : match.start()], by(match)
-        pieces += [kept, new]
-        at += [place + len(kept), place + len(kept) + len(new)]
+        unchanged, new = below.text[done : match.start()], by(match)
+        pieces += [unchanged, new]
+        at += [place + len(unchanged), place + len(unchanged) + len(new)]
         source += [match.start(), match.end()]
         place, done = at[-1], match.end()
     if not pieces:
@@ -72,22 +72,22 @@ def plain_view(text: str) -> View:
 
 def unescaped_view(view: View) -> View | None:
     """`view` with escapes of JSON, HTML and URLs undone; None where there are none."""
-    found = view
+    unescaped = view
     for _ in range(_ROUNDS):
-        below, found = found, replaced(found, ESCAPES, _meant)
-        if found is below:
+        below, unescaped = unescaped, replaced(unescaped, ESCAPES, _meant)
+        if unescaped is below:
             break
-    if "\x1b" in found.text:
-        found = _uncoloured(found)
-    return None if found is view else found
+    if "\x1b" in unescaped.text:
+        unescaped = _uncoloured(unescaped)
+    return None if unescaped is view else unescaped
 
 
 def printable_view(view: View) -> View | None:
     """`view` with the escapes of quoted-printable mail undone (`Passwort=3A …`); None where there are none."""
     if "=" not in view.text or not any(mark in view.text for mark in _MARKS_OF_MAIL):
         return None
-    found = replaced(view, _PRINTABLE, _meant_by_mail)
-    return None if found is view else found
+    printable = replaced(view, _PRINTABLE, _meant_by_mail)
+    return None if printable is view else printable
 
 
 _MARKS_OF_MAIL = ("uoted-printable", "=3D", "=3A", "=C2=", "=C3=")

@@ -57,8 +57,8 @@ class Backlog:
                 self._stem_of.pop(session_id, None)
         each = self._turns / self._episodes if self._episodes else 1.0
         coming = each * (len(self._ended) + running)
-        behind = max(0, (list_versions(self._run) or [0])[-1] - (live_version(self._run) or 0))
-        most = max(1, self._config.max_staleness + 1 - behind) * self._config.batch_turns
+        unserved = max(0, (list_versions(self._run) or [0])[-1] - (live_version(self._run) or 0))
+        most = max(1, self._config.max_staleness + 1 - unserved) * self._config.batch_turns
         if waiting + coming < most:
             return None
         return (

@@ -127,8 +127,8 @@ def _footer(file: Any) -> tuple[int, bytes]:
 
 def checksums_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
     """CRC-32 of each file below `folder`, by its name there; `leave_out` names files and folders in it."""
-    found = (path for path in folder.rglob("*") if path.is_file())
-    files = sorted(path for path in found if path.relative_to(folder).parts[0] not in leave_out)
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    files = sorted(path for path in paths if path.relative_to(folder).parts[0] not in leave_out)
     with ThreadPoolExecutor(4) as threads:  # zlib lets go of the interpreter
         return dict(zip((str(path.relative_to(folder)) for path in files), threads.map(_checksum, files), strict=True))
 
@@ -137,12 +137,12 @@ def check_folder(folder: Path, wanted: dict[str, str]) -> None:
     """Raises Damaged if a file of `wanted` is missing or has changed."""
     if not isinstance(wanted, dict):
         raise Damaged("its list of files is missing or damaged")
-    found = {name: below(folder, name) for name in wanted}
-    missing = sorted(name for name, path in found.items() if not path.is_file())
+    paths = {name: below(folder, name) for name in wanted}
+    missing = sorted(name for name, path in paths.items() if not path.is_file())
     if missing:
         raise Damaged(f"{missing[0]} is missing")
     with ThreadPoolExecutor(4) as threads:
-        for name, checksum in zip(found, threads.map(_checksum, found.values()), strict=True):
+        for name, checksum in zip(paths, threads.map(_checksum, paths.values()), strict=True):
             if checksum != wanted[name]:
                 raise Damaged(f"{name} has changed since it was written: its checksum does not match")
 

@@ -44,8 +44,8 @@ def rises(reactions: Iterable[JudgedAnswer]) -> list[Rise]:
     streams: dict[str, list[JudgedAnswer]] = {}
     for reaction in first_answers(reactions):
         streams.setdefault(reaction.key, []).append(reaction)
-    found = [rise for key, stream in streams.items() if (rise := _last_rise(key, stream)) is not None]
-    return sorted(found, key=lambda rise: -rise.since)
+    all_rises = [rise for key, stream in streams.items() if (rise := _last_rise(key, stream)) is not None]
+    return sorted(all_rises, key=lambda rise: -rise.since)
 
 
 def first_answers(reactions: Iterable[JudgedAnswer]) -> list[JudgedAnswer]:
@@ -57,7 +57,7 @@ def first_answers(reactions: Iterable[JudgedAnswer]) -> list[JudgedAnswer]:
 
 
 def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
-    found: Rise | None = None
+    rise: Rise | None = None
     begin = 0  # of the turns since the last change
     for end in range(1, len(stream) + 1):
         begin = max(begin, end - MOST_TURNS)
@@ -68,10 +68,10 @@ def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
         before, after = float(flags[:split].mean()), float(flags[split:].mean())
         begin += split
         if after > before:
-            found = Rise(key, stream[begin].at, before, after, over=False)
-        elif found is not None:
-            found = Rise(key, found.since, found.before, found.after, over=True)
-    return found
+            rise = Rise(key, stream[begin].at, before, after, over=False)
+        elif rise is not None:
+            rise = Rise(key, rise.since, rise.before, rise.after, over=True)
+    return rise
 
 
 def change_point(flags: NDArray[np.float64]) -> int | None:

@@ -28,19 +28,9 @@ from clawctl.run.storage import DISK, storage_of
 _log = logging.getLogger(__name__)
 
 FOLDERS = (
-    "captures",
-    "feedback",
-    "episodes",
-    "images",
-    "trajectories",
-    "verdicts",
-    "policies",
-    "train",
-    "eval",
-    "quarantine",
-    "locks",
+    "captures", "feedback", "episodes", "images", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks",
     "logs",
-)
+)  # fmt: skip
 
 _ABANDONED_S = 86400.0
 
@@ -180,10 +170,10 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
         _make_folders(run)
         _mark(run, time.time())
         _check_filesystem(run)
-    found = _read_marker(run.marker)
+    marker = _read_marker(run.marker)
     if create:
-        if found["schema_version"] != RUN_VERSION:
-            _mark(run, found.get("created_at"))
+        if marker["schema_version"] != RUN_VERSION:
+            _mark(run, marker.get("created_at"))
         _make_folders(run)  # those that an older clawctl did not know
         _sweep(run)
     elif storage_of(run.root) is not DISK:
@@ -222,8 +212,8 @@ def _mark(run: RunDir, created_at: float | None) -> None:
 
 def _read_marker(marker: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = orjson.loads(marker.read_bytes())
-        version = found.get("schema_version")
+        content: dict[str, Any] = orjson.loads(marker.read_bytes())
+        version = content.get("schema_version")
     except (orjson.JSONDecodeError, OSError, AttributeError) as error:
         raise ClawError(f"{marker} cannot be read: {error}", "restore it, or start a new run with --run", 2) from error
     if version not in range(1, RUN_VERSION + 1):
@@ -232,7 +222,7 @@ def _read_marker(marker: Path) -> dict[str, Any]:
             "use the clawctl version that wrote it, or start a new run with --run",
             2,
         )
-    return found
+    return content
 
 
 def _check_filesystem(run: RunDir) -> None:
@@ -405,5 +395,5 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
 
 def recipe_file(root: Path, named: Path | None = None) -> Path | None:
     """The recipe file to load: `named`, else that of the run at `root`; None if there is neither."""
-    kept = RunDir(root).recipe
-    return named if named is not None else kept if kept.exists() else None
+    stored = RunDir(root).recipe
+    return named if named is not None else stored if stored.exists() else None

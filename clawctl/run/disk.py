@@ -29,7 +29,7 @@ def is_temporary(error: BaseException) -> bool:
     return is_full(error) or isinstance(error, StorageUnreachable)
 
 
-def when_there_is_room(work: Callable[[], T], what: str, stop: threading.Event | None = None) -> T:
+def retry_while_full(work: Callable[[], T], what: str, stop: threading.Event | None = None) -> T:
     """The result of `work`, retried every second while the disk is full or the bucket is away. The problem and its end are logged
     once. Raises other errors, and ClawError if `stop` is set meanwhile."""
     waits: Exception | None = None

@@ -79,39 +79,39 @@ def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> End
     return Endpoint(url=url, api_key=own_api_key(run, recipe)[0], model=name)
 
 
-def versions_nobody_serves(recipe: Recipe) -> str | None:
+def unserved_versions(recipe: Recipe) -> str | None:
     """The requests that this run's server cannot serve because it holds one version of full weights at a time. None if there are no
     such requests, or if the server holds several versions."""
     if recipe.train.lora is not None or (recipe.serve.engine != "vllm" and recipe.serve.upstream is None):
         return None
-    judge, asked = recipe.judge, []
+    judge, unserved = recipe.judge, []
     if not (judge.endpoint or judge.endpoints or judge.prm or judge.custom_rm):
         models = {judge.model or f"{recipe.model_name}@0", judge.hint_model or ""}
-        asked = [f"{model} (judge)" for model in sorted(models) if model.startswith(f"{recipe.model_name}@")]
+        unserved = [f"{model} (judge)" for model in sorted(models) if model.startswith(f"{recipe.model_name}@")]
     if recipe.gate is not None and recipe.eval.endpoint is None:
-        asked.append("the gate's candidates (eval)")
-    return ", ".join(asked) or None
+        unserved.append("the gate's candidates (eval)")
+    return ", ".join(unserved) or None
 
 
-def one_version_trouble(asked: str) -> ClawError:
+def one_version_error(names: str) -> ClawError:
     return ClawError(
-        f"when all weights are trained, this run's server holds one version at a time and cannot serve {asked}", _ONE_VERSION_FIX, 2
+        f"when all weights are trained, this run's server holds one version at a time and cannot serve {names}", _ONE_VERSION_FIX, 2
     )
 
 
-def warn_of_asked_versions(recipe: Recipe) -> None:
+def warn_of_unserved_versions(recipe: Recipe) -> None:
     """Warn at start about versions that other stages will request but the server cannot serve."""
-    if asked := versions_nobody_serves(recipe):
-        trouble = one_version_trouble(asked)
+    if unserved := unserved_versions(recipe):
+        trouble = one_version_error(unserved)
         _log.warning("%s, once trained weights are live: %s", trouble.problem, trouble.fix)
 
 
-def check_asked_versions(run: RunDir, recipe: Recipe) -> None:
+def check_unserved_versions(run: RunDir, recipe: Recipe) -> None:
     """The same check. Raises ClawError if trained weights are already live."""
-    asked, live = versions_nobody_serves(recipe), live_version(run)
-    if asked and live and read_policy(run, live).kind == "full":
-        raise one_version_trouble(asked)
-    warn_of_asked_versions(recipe)
+    unserved, live = unserved_versions(recipe), live_version(run)
+    if unserved and live and read_policy(run, live).kind == "full":
+        raise one_version_error(unserved)
+    warn_of_unserved_versions(recipe)
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ClawError:

@@ -62,10 +62,10 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
 
 def turn_of(completion_id: Any) -> str:
     """The turn of a response id: `chatcmpl…`, `resp_…` and `msg_…` contain it. Raises BadRating."""
-    found = _COMPLETION.match(_plain(completion_id, "completion_id"))
-    if found is None:
+    match = _COMPLETION.match(_plain(completion_id, "completion_id"))
+    if match is None:
         raise BadRating("'completion_id' is not an id of this server", "completion_id")
-    return found[1]
+    return match[1]
 
 
 def _plain(value: Any, field: str) -> str:
@@ -165,8 +165,8 @@ class Ratings:
 
     def of(self, user: str, turn_id: str) -> Feedback | None:
         """The rating of a turn by its owner, or else its label. Ratings by other users do not count."""
-        found = self._newest.get((user, turn_id)) or self._newest.get((LABEL, turn_id))
-        return None if found is None else found[1]
+        newest = self._newest.get((user, turn_id)) or self._newest.get((LABEL, turn_id))
+        return None if newest is None else newest[1]
 
     def late_outcome(self, user: str, turn_id: str) -> SessionOutcome | None:
         """The outcome of a turn's episode, if it came after the row was published. The turn is then worth the outcome alone: its

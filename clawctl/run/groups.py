@@ -40,11 +40,11 @@ class Groups:
         """Whether clawctl plays the episodes of a group."""
         return (key, group_id) in self._groups
 
-    def is_complete(self, key: str, group_id: str, seen: Set[str], waited_s: float) -> bool | None:
+    def is_complete(self, key: str, group_id: str, sessions: Set[str], waited_s: float) -> bool | None:
         """Whether all episodes of a group are over, and the turns of those that are trained are among the sessions `seen`. A group
         that has waited for `waited_s`, longer than two episodes take, counts as complete. None if clawctl does not play it."""
         group = self._groups.get((key, group_id))
         if group is None:
             return None
-        missing = [session for session in group.settled.values() if session is not None and session not in seen]
+        missing = [session for session in group.settled.values() if session is not None and session not in sessions]
         return (len(group.settled) >= group.attempts and not missing) or waited_s >= group.patience_s

@@ -50,10 +50,10 @@ def keep_holdout(run: RunDir, share: float) -> Holdout:
     except Damaged as error:
         quarantine(run, run.holdout, str(error))
         known = ()
-    found = read_holdout(run, share)
-    if found.shares != known:
-        publish_bytes(run.holdout, sealed(orjson.dumps({"shares": found.shares})))
-    return found
+    holdout = read_holdout(run, share)
+    if holdout.shares != known:
+        publish_bytes(run.holdout, sealed(orjson.dumps({"shares": holdout.shares})))
+    return holdout
 
 
 def _read(path: Path) -> tuple[tuple[float, float], ...]:

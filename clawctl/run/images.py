@@ -52,8 +52,8 @@ def without_bytes(messages: Sequence[Message], folder: Path | None) -> list[Mess
 def _referring(part: Any, folder: Path | None) -> Any:
     if not isinstance(part, dict) or part.get("type") != IMAGE or not isinstance(part.get(IMAGE), dict):
         return part
-    head, found, data = str(part[IMAGE].get("url", "")).partition(";base64,")
-    if not found or not head.startswith("data:"):
+    head, separator, data = str(part[IMAGE].get("url", "")).partition(";base64,")
+    if not separator or not head.startswith("data:"):
         return part
     content = b64decode(data)
     name = sha256(content).hexdigest()

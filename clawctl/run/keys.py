@@ -60,11 +60,11 @@ def remove_key(run: RunDir, name: str) -> None:
     """Remove the key of `name`. Raises ClawError (exit code 2) if there is no such key."""
     with _writing(run):
         stored = list_keys(run)
-        kept = [key for key in stored if key.name != name]
-        if len(kept) == len(stored):
+        others = [key for key in stored if key.name != name]
+        if len(others) == len(stored):
             known = ", ".join(key.name for key in stored) or "none"
             raise ClawError(f"there is no key named {name!r}", f"the named keys of this run: {known}", 2)
-        _write(run, kept)
+        _write(run, others)
 
 
 def list_keys(run: RunDir) -> list[StoredKey]:
@@ -132,11 +132,11 @@ class KeyRing:
         if len(given) > _LONGEST_KEY:
             return None
         self._look()
-        found = None
+        owner = None
         for key in self._keys:
             if hmac.compare_digest(_digest(key.salt, given), key.digest):
-                found = key.name
-        return found
+                owner = key.name
+        return owner
 
     def _look(self) -> None:
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:

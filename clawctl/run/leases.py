@@ -53,10 +53,10 @@ class Leases:
         key, lease = f"leases/{name}", Lease(name, "")
         content = self._content(lease)
         tag = self._objects.create(key, content)
-        if tag is None and (found := self._objects.read(key)) is not None:
-            if _host_of(found[0]) != self._host and not self._is_old(key):
+        if tag is None and (stored := self._objects.read(key)) is not None:
+            if _host_of(stored[0]) != self._host and not self._is_old(key):
                 return False
-            tag = self._objects.swap(key, content, found[1])
+            tag = self._objects.swap(key, content, stored[1])
         if tag is None:
             return False
         lease.tag, lease.renewed = tag, time.monotonic()
@@ -75,8 +75,8 @@ class Leases:
             return
         key = f"leases/{name}"
         try:
-            found = self._objects.read(key)
-            if found is not None and found[1] == lease.tag:
+            stored = self._objects.read(key)
+            if stored is not None and stored[1] == lease.tag:
                 self._objects.delete(key)
         except StorageUnreachable as error:
             log.warning("a lease is not given back; it ends by itself: %s", error)

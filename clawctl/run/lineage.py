@@ -45,11 +45,11 @@ class Lineage:
 
     def ancestry(self, version: int | None) -> list[int]:
         """`version` and its ancestors, the youngest first; as far as they are published."""
-        found = []
+        ancestors = []
         while version is not None and version in self.parents:
-            found.append(version)
+            ancestors.append(version)
             version = self.parents[version]
-        return found
+        return ancestors
 
     def above(self, version: int, ancestor: int) -> list[int]:
         """The versions after `ancestor` up to `version`, oldest first. Empty if `ancestor` is not an ancestor."""
@@ -75,14 +75,14 @@ class Lineage:
 
         Among ancestors this is the age in steps. It defines staleness for turns that a dead version sampled.
         """
-        found = {ancestor: place for place, ancestor in enumerate(self.ancestry(version))}
+        distances = {ancestor: place for place, ancestor in enumerate(self.ancestry(version))}
         for other in sorted(self.parents):  # a parent comes before its children
             parent = self.parents[other]
-            if other not in found and parent in found:
-                found[other] = found[parent] + 1
+            if other not in distances and parent in distances:
+                distances[other] = distances[parent] + 1
             else:
-                found.setdefault(other, abs(version - other))  # a version in between is gone, so only the numbers are left
-        return found
+                distances.setdefault(other, abs(version - other))  # a version in between is gone, so only the numbers are left
+        return distances
 
 
 def read_lineage(run: RunDir) -> Lineage:
@@ -130,7 +130,7 @@ def refusal(run: RunDir, version: int) -> str | None:
     trainer's own record still names the refused version.
     """
     decision = decision_of(run, version)
-    if decision is None and any(_is_same(run, version, made) for noted, made in _noted(run) if noted == version):
+    if decision is None and any(_is_same(run, version, created_at) for noted, created_at in _noted(run) if noted == version):
         return "training went back from it before; its eval record is gone"
     if decision is None or decision.get("promote") is not False:
         return None
@@ -156,17 +156,17 @@ def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int
     in, newest first."""
     let_in = set(lineage.ancestry(lineage.live)) | served(run)
     by_server = {move["from"] for move in read_moves(run) if str(move["by"]).startswith(("serve", BY_EVAL))}
-    found = []
+    refused = []
     for version in sorted(lineage.parents, reverse=True):
         if version <= after:
             break
         if version in by_server and version not in lineage.ancestry(lineage.live):
-            found.append(version)
+            refused.append(version)
         elif version in let_in:
             break
         elif refusal(run, version):
-            found.append(version)
-    return found
+            refused.append(version)
+    return refused
 
 
 # ---- versions that a person left -----------------------------------------------------------------------------------------
@@ -190,12 +190,12 @@ def abandoned(run: RunDir) -> dict[int, str]:
 def served(run: RunDir) -> set[int]:
     """Versions that LIVE named at some time. A number may have been used before, by a version that is in quarantine now: it
     counts only if the move names the same one."""
-    found = set()
+    versions = set()
     for move in read_moves(run):
         for end in ("from", "to"):
             if move[end] is not None and _is_same(run, move[end], move.get(f"{end}_made")):
-                found.add(int(move[end]))
-    return found
+                versions.add(int(move[end]))
+    return versions
 
 
 def _last_mover(run: RunDir, lineage: Lineage, version: int) -> str:
@@ -208,17 +208,17 @@ def _last_mover(run: RunDir, lineage: Lineage, version: int) -> str:
     return f"{moves[-1]['by']} moved LIVE to {moves[-1]['to']}" if moves else "LIVE was moved"
 
 
-def _is_same(run: RunDir, version: int, made: float | None) -> bool:
-    return made is None or _made(run, version)[1] in (None, made)
+def _is_same(run: RunDir, version: int, created_at: float | None) -> bool:
+    return created_at is None or _made(run, version)[1] in (None, created_at)
 
 
 def _made(run: RunDir, version: int) -> tuple[int | None, float | None]:
     """Parent and creation time of a version. If policy.json is damaged, the ledger provides the parent."""
     path = run.version_folder(version) / "policy.json"
     stamp = _stamp(path)
-    found = None if stamp is None else _read_policy(path, stamp)
-    if found is not None:
-        return found
+    policy = None if stamp is None else _read_policy(path, stamp)
+    if policy is not None:
+        return policy
     known = (read_object(run.ledger_entry(version)) or {}).get("parent")
     return (known if isinstance(known, int) else version - 1 if version else None), None
 
@@ -257,7 +257,7 @@ def _read_noted(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, floa
 def _stamp(path: Path) -> tuple[int, int] | None:
     """A value that changes whenever a file is published again."""
     try:
-        found = path.stat()
+        stat = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    return stat.st_mtime_ns, stat.st_ino

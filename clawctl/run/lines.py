@@ -109,8 +109,8 @@ class LineWriter:
     def _locked(self) -> int:
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-            found, age = os.fstat(self._descriptor), time.monotonic() - self._began
-            if found.st_size >= self._rotate_bytes or age >= self._rotate_s or found.st_nlink == 0:
+            stat, age = os.fstat(self._descriptor), time.monotonic() - self._began
+            if stat.st_size >= self._rotate_bytes or age >= self._rotate_s or stat.st_nlink == 0:
                 self.close()
         if self._descriptor is None:
             self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -127,9 +127,9 @@ def whole_end(path: Path) -> int:
         while at > 0:
             begin = max(0, at - CHUNK)
             file.seek(begin)
-            found = file.read(at - begin).rfind(b"\n")
-            if found >= 0:
-                return begin + found + 1
+            position = file.read(at - begin).rfind(b"\n")
+            if position >= 0:
+                return begin + position + 1
             at = begin
     return 0
 
@@ -171,7 +171,7 @@ class Lines:
 
     def grown(self) -> list[Path]:
         """The files with unread bytes. Raises Rewritten."""
-        found = []
+        grown = []
         for path in published(self._folder, ".jsonl") if self._folder.exists() else []:
             try:
                 now = path.stat()
@@ -180,8 +180,8 @@ class Lines:
             if self._inodes.setdefault(path.name, now.st_ino) != now.st_ino or now.st_size < self.offsets.get(path.name, 0):
                 raise Rewritten(path.name)
             if now.st_size > self.offsets.get(path.name, 0):
-                found.append(path)
-        return found
+                grown.append(path)
+        return grown
 
     def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """(offset, line) for each line appended to one file since the last read. A line counts as read when the next one is

@@ -49,7 +49,7 @@ def _weights(folder: Path) -> str | None:
 
 
 def _tensors(path: Path) -> list[bytes]:
-    found = []
+    tensors = []
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_HEADER), "little")
         header: dict[str, Any] = orjson.loads(file.read(min(length, path.stat().st_size)))
@@ -58,8 +58,8 @@ def _tensors(path: Path) -> list[bytes]:
             start, end = tensor["data_offsets"]
             file.seek(_HEADER + length + start)
             sampled = file.read(min(end - start, _SAMPLED_BYTES))
-            found.append(orjson.dumps([name, tensor["dtype"], tensor["shape"]]) + sampled)
-    return found
+            tensors.append(orjson.dumps([name, tensor["dtype"], tensor["shape"]]) + sampled)
+    return tensors
 
 
 def tokenizer_fingerprint(model: str) -> str | None:
@@ -110,10 +110,10 @@ def model_file(model: str, name: str = "tokenizer.json") -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(model, name)
+        cached = try_to_load_from_cache(model, name)
     except HFValidationError:
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _digest(data: bytes) -> str:

@@ -69,15 +69,15 @@ class Objects:
 
     def _same(self, name: str, data: bytes) -> str | None:
         """The tag of an object that holds just this: an earlier try of the same request worked."""
-        found = self.read(name)
-        return found[1] if found is not None and found[0] == data else None
+        stored = self.read(name)
+        return stored[1] if stored is not None and stored[0] == data else None
 
     def read(self, name: str, but: str | None = None) -> tuple[bytes, str] | None:
         """Content and tag of a small object; None if there is none, or if its tag is `but`."""
         with self._errors(name):
             try:
-                found = self._calls.get(self._store, name, options={} if but is None else {"if_none_match": but})
-                return bytes(found.bytes()), str(found.meta["e_tag"])
+                response = self._calls.get(self._store, name, options={} if but is None else {"if_none_match": but})
+                return bytes(response.bytes()), str(response.meta["e_tag"])
             except (FileNotFoundError, self._problems.NotModifiedError):
                 return None
 
@@ -109,8 +109,8 @@ class Objects:
         """The objects below `prefix`, in the order of their names. One request for each thousand."""
         with self._errors(prefix):
             for chunk in self._calls.list(self._store, prefix):
-                for found in chunk:
-                    yield StoredObject(found["path"], str(found["e_tag"]), found["size"], found["last_modified"].timestamp())
+                for entry in chunk:
+                    yield StoredObject(entry["path"], str(entry["e_tag"]), entry["size"], entry["last_modified"].timestamp())
 
     def copy(self, source: str, target: str) -> None:
         """Raises FileNotFoundError."""

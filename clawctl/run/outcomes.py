@@ -71,22 +71,22 @@ class SessionOutcome:
         """The fields of a turn that was published before, as they would have been with this outcome."""
         if self.status == "failed":
             return {"trainable": False, "untrainable_reason": untrainable_reason or EPISODE_FAILED}
-        said = {"step_reward": self.steps[turn_id]} if turn_id in self.steps else {}
+        step_reward = {"step_reward": self.steps[turn_id]} if turn_id in self.steps else {}
         if self.reward is None:
-            return said
+            return step_reward
         reacted = {"trainable": True, "untrainable_reason": None} if untrainable_reason == NO_NEXT_STATE else {}
-        return {"outcome_reward": self.reward, **said, **reacted}
+        return {"outcome_reward": self.reward, **step_reward, **reacted}
 
     def in_row(self, versions: tuple[int | None, int | None]) -> dict[str, Any]:
         """What each row of the episode's turns says of it. `versions`: the policy versions that sampled the first token of its
         turns and the last."""
-        said = {
+        fields = {
             "status": self.status, "ending": self.ending or ("done" if self.status == "done" else "environment"),
             "reward": self.reward, "parts": self.parts, "steps": self.steps, "truncated": self.truncated,
             "first_version": versions[0], "last_version": versions[1], "log": self.log, "timings": self.timings,
             "settled": self.settled,
         }  # fmt: skip
-        return {**(self.episode or {}), **said}
+        return {**(self.episode or {}), **fields}
 
 
 def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
@@ -114,7 +114,7 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
         raise BadOutcome("a failed episode has no reward", "reward")
     parts, steps = _numbers(body, "parts", math.inf), _numbers(body, "steps", 1.0)
     reward = None if reward is None else float(reward)
-    names = secrets.token_hex(12), now, key, scoped(key, session)
+    names = secrets.token_hex(12), now, key, scoped_id(key, session)
     return SessionOutcome(*names, status, reward, parts, steps, ending=ending, truncated=ending in TRUNCATED)
 
 
@@ -139,6 +139,6 @@ def parse_outcome(row: dict[str, Any]) -> SessionOutcome:
     return SessionOutcome(**{name: row[name] for name in SessionOutcome.__dataclass_fields__ if name in row})
 
 
-def scoped(user: str, claim: str) -> str:
+def scoped_id(user: str, claim: str) -> str:
     """A claimed session id in its user's own name space: two users never share one. The default user's are left as they are."""
     return claim if user == "default" and "/" not in claim else f"{quote(user, safe='')}/{claim}"

@@ -65,10 +65,10 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
     base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time())
     if not run.version_folder(0).exists():
         publish_policy(run, base, lambda folder: None)
-    found = read_policy(run, 0).base_model
-    if found != base_model:
+    recorded = read_policy(run, 0).base_model
+    if recorded != base_model:
         raise ClawError(
-            f"{run.root} was created for the model {found!r}, but the recipe names {base_model!r}",
+            f"{run.root} was created for the model {recorded!r}, but the recipe names {base_model!r}",
             "use another --run for another model",
             2,
         )
@@ -132,8 +132,8 @@ def check_harmless(folder: Path) -> None:
             raise Damaged(f"{file.name} could run code")
     for name, keys in (("config.json", ("auto_map",)), ("adapter_config.json", ("megatron_config",))):
         config = orjson.loads((folder / name).read_bytes()) if (folder / name).is_file() else {}
-        if found := [key for key in keys if config.get(key)]:
-            raise Damaged(f"{name} names code: {found[0]}")
+        if code_keys := [key for key in keys if config.get(key)]:
+            raise Damaged(f"{name} names code: {code_keys[0]}")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         for name in set(orjson.loads(index.read_bytes())["weight_map"].values()):
@@ -157,14 +157,19 @@ def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | N
         raise ClawError(f"policy {PolicyId(run.policy, version)} is not published", f"choose one of {list_versions(run)}", 2)
     storage = storage_of(run.live)
     with storage.exclusive(run.lock("live"), _PATIENCE_S):
-        seen = storage.latest(run.live)
-        before = _readable(seen)
+        current = storage.latest(run.live)
+        before = _readable(current)
         if only_from is not None and before != only_from:
             raise LiveMoved(f"LIVE names {before}, not {only_from}")
-        made = {"from_made": _made_at(run, before), "to_made": _made_at(run, version)}  # numbers may be used again: `setback`
-        if not storage.swap(run.live, f"{version}\n".encode(), seen):
+        creation_times = {
+            "from_made": _made_at(run, before),
+            "to_made": _made_at(run, version),
+        }  # numbers may be used again: `setback`
+        if not storage.swap(run.live, f"{version}\n".encode(), current):
             raise LiveMoved(f"LIVE moved away from {before} meanwhile")
-        append_lines(run.moves, [sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **made}))])
+        append_lines(
+            run.moves, [sealed(orjson.dumps({"at": time.time(), "from": before, "to": version, "by": by, **creation_times}))]
+        )
     return before
 
 

@@ -22,7 +22,7 @@ from clawctl.config import PrivacyConfig, Recipe
 from clawctl.errors import Damaged
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published
-from clawctl.run.done_with import DoneWith
+from clawctl.run.finished_shards import FinishedShards
 from clawctl.run.lines import whole_end
 from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
 
@@ -130,7 +130,7 @@ def _rating_files(run: RunDir) -> list[Path]:
 
 def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
     """`stored`, with files that a stage still needs marked as needed."""
-    done, read = DoneWith(run, recipe), _read_to(run)
+    done, read = FinishedShards(run, recipe), _read_to(run)
     done.look()
 
     def needed(path: Path) -> bool:
@@ -208,7 +208,7 @@ def _without_texts(value: Any, turn_ids: set[str]) -> Any:
             return {}
         return {key: _without_texts(inner, turn_ids) for key, inner in value.items()}
     if isinstance(value, list):
-        return [kept for inner in value if (kept := _without_texts(inner, turn_ids)) != {}]
+        return [cleaned for inner in value if (cleaned := _without_texts(inner, turn_ids)) != {}]
     return value
 
 

@@ -135,7 +135,7 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) ->
 
 def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
     """Replace a shard by what is `left` of each piece, in the same layout. Raises UnreadableShard."""
-    publish_pieces(path, read_schema(path), (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows))
+    publish_pieces(path, read_schema(path), (rows for piece in read_pieces(path) if (rows := left(piece.table())).num_rows))
 
 
 def write_table(path: Path, table: pa.Table, **how: Any) -> None:
@@ -300,13 +300,13 @@ class Piece:
 def rows_of(path: Path, columns: Sequence[str], turn_ids: Collection[str]) -> list[dict[str, Any]]:
     """These columns of these turns, in the order of the shard. Only the row groups that contain them are decoded. Raises
     UnreadableShard."""
-    found = []
+    rows = []
     for piece in read_pieces(path):
         ids = piece.table(["turn_id"]).column("turn_id").to_pylist()
         places = [place for place, turn_id in enumerate(ids) if turn_id in turn_ids]
         if places:
-            found += piece.some_rows("turns", columns, places)
-    return found
+            rows += piece.some_rows("turns", columns, places)
+    return rows
 
 
 def read_pieces(path: Path) -> Iterator[Piece]:
@@ -324,9 +324,9 @@ def read_pieces(path: Path) -> Iterator[Piece]:
 def _migrated(path: Path, kind: str, table: pa.Table) -> pa.Table:
     """The table in this clawctl's schema of `kind`. Raises UnreadableShard if it is of another kind, or of a newer version."""
     metadata, known = table.schema.metadata or {}, SHARD_VERSIONS[kind]
-    found, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
-    if found != kind or not version.isdigit():
-        raise UnreadableShard(f"{path.name}: expected a shard of {kind}, found {found or 'something else'}")
+    stored_kind, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
+    if stored_kind != kind or not version.isdigit():
+        raise UnreadableShard(f"{path.name}: expected a shard of {kind}, found {stored_kind or 'something else'}")
     if int(version) > known:
         raise UnreadableShard(f"{path.name}: {newer(version, known)}")
     if int(version) == known:

@@ -29,16 +29,16 @@ class Share:
 
 def read_share(run: RunDir) -> Share | None:
     """The share of now; None without one, or if its file is damaged."""
-    found = read_object(run.shared)
-    if found is None or not {"version", "share", "since"} <= found.keys():
+    record = read_object(run.shared)
+    if record is None or not {"version", "share", "since"} <= record.keys():
         return None
-    return Share(int(found["version"]), float(found["share"]), float(found["since"]))
+    return Share(int(record["version"]), float(record["share"]), float(record["since"]))
 
 
 def begin_share(run: RunDir, version: int, share: float) -> Share:
-    made = Share(version, share, time.time())
-    publish_bytes(run.shared, sealed(orjson.dumps(asdict(made))))
-    return made
+    new = Share(version, share, time.time())
+    publish_bytes(run.shared, sealed(orjson.dumps(asdict(new))))
+    return new
 
 
 def end_share(run: RunDir) -> None:

@@ -49,7 +49,7 @@ class Storage(Protocol):
     def latest(self, path: Path) -> bytes | None:
         """What a small file contains now, for all workers; None if there is none."""
 
-    def swap(self, path: Path, data: bytes, seen: bytes | None) -> bool:
+    def swap(self, path: Path, data: bytes, expected: bytes | None) -> bool:
         """Publish `data` if the file contains what was `seen`. Callers hold a claim (`exclusive`); a bucket does not rely on it."""
 
     def claim(self, lock: Path) -> AbstractContextManager[bool]:
@@ -103,8 +103,8 @@ class Disk:
             return path.read_bytes()
         return None
 
-    def swap(self, path: Path, data: bytes, seen: bytes | None) -> bool:
-        if self.latest(path) != seen:
+    def swap(self, path: Path, data: bytes, expected: bytes | None) -> bool:
+        if self.latest(path) != expected:
             return False
         draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         write_synced(draft, data)

@@ -1,4 +1,4 @@
-"""Answers one ask: sends its replies, and captures the exchange before the end is sent."""
+"""Answers one request: sends its replies, and captures the exchange before the end is sent."""
 
 import asyncio
 import logging
@@ -11,8 +11,8 @@ from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.engines import CannotFollow, EngineFailure, Reply, Sampled
 from clawctl.run.rows import Exchange, Message
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown
-from clawctl.serve.recent import Recent
+from clawctl.serve.dialects import Choice, Dialect, GenerationRequest, Refusal, Shown
+from clawctl.serve.recent_answers import RecentAnswers
 from clawctl.serve.text import CallDelta, CallStart
 
 _log = logging.getLogger("clawctl.serve")
@@ -26,11 +26,11 @@ def new_handle() -> str:
 
 
 class Answer:
-    """The answer to one ask. Iterating gives each choice's pieces; None instead of a piece ends that choice."""
+    """The answer to one request. Iterating gives each choice's pieces; None instead of a piece ends that choice."""
 
     def __init__(
         self,
-        ask: Ask,
+        request: GenerationRequest,
         dialect: Dialect,
         replies: list[Reply],
         exchange_id: str,
@@ -38,11 +38,11 @@ class Answer:
         hints: dict[str, Any],
         key: str,  # name of the API key that asked
         capture: Capture | None,
-        recent: Recent | None = None,  # where the answer is stored, if it may be put back into a later prompt
-        asks: Sequence[Ask] = (),  # of each reply, if their prompts differ
+        recent: RecentAnswers | None = None,  # where the answer is stored, if it may be put back into a later prompt
+        asks: Sequence[GenerationRequest] = (),  # of each reply, if their prompts differ
     ) -> None:
-        self.ask, self.dialect = ask, dialect
-        self._asks = asks or [ask] * max(1, len(replies))
+        self.request, self.dialect = request, dialect
+        self._requests = asks or [request] * max(1, len(replies))
         self._exchange_id = exchange_id
         self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
         self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture
@@ -121,9 +121,9 @@ class Answer:
         """Capture a request that the engine refused for its content, such as one that is too long, because it contains the user's
         words. Requests refused for load or rights are not captured: they are repeated, or never belonged to the conversation."""
         if refusal.status in KEPT_REFUSALS:
-            ask = self.ask
-            temperature, top_p = (1.0 if value is None else value for value in (ask.temperature, ask.top_p))
-            await self._keep(Choice(0, self._exchange_id), Sampled(temperature, top_p, ask.top_k), "error", None)
+            request = self.request
+            temperature, top_p = (1.0 if value is None else value for value in (request.temperature, request.top_p))
+            await self._keep(Choice(0, self._exchange_id), Sampled(temperature, top_p, request.top_k), "error", None)
 
     async def _keep(
         self, choice: Choice, sampled: Sampled, status: Literal["ok", "cancelled", "error"], first_at: float | None
@@ -131,19 +131,19 @@ class Answer:
         if self._capture is None:
             return
         message = None if status == "error" else self.dialect.message(choice)
-        ask = self._asks[choice.index]
-        cut = status == "ok" and _has_cut_call(ask, choice, sampled, message)
-        await self._capture.keep(
+        request = self._requests[choice.index]
+        cut = status == "ok" and _has_cut_call(request, choice, sampled, message)
+        await self._capture.write(
             Exchange(
                 exchange_id=choice.exchange_id,
                 created_at=self._created_at,
                 finished_at=time.time(),
-                api=ask.api,
+                api=request.api,
                 key=self._key,
                 status=status,
-                model=ask.model,
-                messages=ask.sent_messages,
-                tools=ask.tools,
+                model=request.model,
+                messages=request.sent_messages,
+                tools=request.tools,
                 response=message,
                 finish_reason=choice.finish_reason,
                 prompt_ids=sampled.prompt_ids,
@@ -161,21 +161,21 @@ class Answer:
                 unspliced=sampled.unspliced,
                 adapted=sampled.adapted,
                 allowed=sampled.allowed,
-                asked=self.ask.asked or None,
+                asked=self.request.overridden or None,
                 images=sampled.images,
             ),
-            [self.ask.template_settings, self.ask.engine_fields.get("response_format")],
+            [self.request.template_settings, self.request.engine_fields.get("response_format")],
         )
 
 
-def _has_cut_call(ask: Ask, choice: Choice, sampled: Sampled, message: Message | None) -> bool:
+def _has_cut_call(request: GenerationRequest, choice: Choice, sampled: Sampled, message: Message | None) -> bool:
     """Whether a limit or a stop string ended the answer within a tool call, or may have."""
     if sampled.cut_call is None:  # the engine parsed the call; the stop string that ended the answer may be in it
         last = choice.shown[-1].events[-1] if choice.shown and choice.shown[-1].events else None
         cut = sampled.stop_sequence is not None and isinstance(last, CallStart | CallDelta)
     else:
         cut = sampled.cut_call
-    return cut or has_cut_call(ask.tools, message, sampled.finish_reason or "broken off")
+    return cut or has_cut_call(request.tools, message, sampled.finish_reason or "broken off")
 
 
 def _tell(choice: Choice, sampled: Sampled) -> None:

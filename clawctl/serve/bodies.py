@@ -10,10 +10,10 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect, Request
 
 from clawctl.config import LimitsConfig
+from clawctl.serve.body_checks import ValueCount, too_large, too_many_values
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.limits import Concurrency
-from clawctl.serve.measure import ValueCount, too_large, too_many_values
-from clawctl.serve.turns import SHORT, WorkQueues
+from clawctl.serve.work_queues import SHORT, WorkQueues
 
 ENCODINGS: Final = ("gzip", "deflate", "zstd", "br")
 _NAMES = {"x-gzip": "gzip", "zstandard": "zstd", "brotli": "br"}

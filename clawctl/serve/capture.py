@@ -1,7 +1,7 @@
 """Writes exchanges to `captures/`: the kernel has them before the client has its last byte, and serving never fails for it.
 
 Each API key has its own queue, whose exchanges are redacted and written in order. The threads of several keys take turns after each
-piece of text (`Baton`). A text that takes long to check delays only the next answer of its own key.
+piece of text (`FifoLock`). A text that takes long to check delays only the next answer of its own key.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import orjson
 
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
-from clawctl.privacy.redaction import Baton, Decode, Redactor
+from clawctl.privacy.redaction import Decode, FifoLock, Redactor
 from clawctl.run.checksums import sealed
 from clawctl.run.images import NOT_STORED, has_images, without_bytes
 from clawctl.run.lines import LineWriter
@@ -44,8 +44,8 @@ class Capture:
         images; None: only their hashes are kept."""
         self._images = images if privacy.store_images else None
         self._privacy = privacy
-        self._baton, self._decode = Baton(), decode
-        self._redactor = Redactor(privacy.redact, decode=decode, pause=self._baton.pass_on, not_secrets=privacy.not_secrets)
+        self._lock, self._decode = FifoLock(), decode
+        self._redactor = Redactor(privacy.redact, decode=decode, pause=self._lock.yield_to_waiting, not_secrets=privacy.not_secrets)
         self._lines = None if folder is None else LineWriter(folder, _ROTATE_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "capture")
         self._file = threading.Lock()
@@ -59,14 +59,14 @@ class Capture:
         self.last_error: str | None = None
 
     @property
-    def on(self) -> bool:
+    def enabled(self) -> bool:
         return self._lines is not None
 
     def text_of(self, ids: Sequence[int]) -> str:
         """The text of token ids; "" if no tokenizer is known."""
         return "" if self._decode is None else self._decode(list(ids))
 
-    async def keep(self, exchange: Exchange, unwritten: Any = None) -> None:
+    async def write(self, exchange: Exchange, unwritten: Any = None) -> None:
         """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow.
         `unwritten`: see `Redactor.exchange`."""
         if self._lines is None or not may_capture(self._privacy, exchange.key, exchange.model):
@@ -88,15 +88,15 @@ class Capture:
         self._waiting[key] = []
         loop = asyncio.get_running_loop()
 
-        def told(written: "asyncio.Future[None]") -> None:
+        def resolve(written: "asyncio.Future[None]") -> None:
             if not written.done():  # nothing waits for it any more
                 written.set_result(None)
 
         def write() -> None:
             for place, (exchange, unwritten, written) in enumerate(waiting, 1):
-                self._keep(exchange, unwritten)
+                self._redact_and_write(exchange, unwritten)
                 with suppress(RuntimeError):  # the loop has ended, and nothing waits
-                    loop.call_soon_threadsafe(told, written)
+                    loop.call_soon_threadsafe(resolve, written)
                     if place == len(waiting):
                         loop.call_soon_threadsafe(self._write_waiting, key)
 
@@ -107,17 +107,17 @@ class Capture:
         self._threads.shutdown(wait=True)
         for waiting in self._waiting.values():
             for exchange, unwritten, _ in waiting:
-                self._keep(exchange, unwritten)
+                self._redact_and_write(exchange, unwritten)
         if self._lines is not None:
             self._lines.close()
 
-    def _keep(self, exchange: Exchange, unwritten: Any) -> None:
+    def _redact_and_write(self, exchange: Exchange, unwritten: Any) -> None:
         try:
             if has_images(exchange.messages):
                 exchange = replace(exchange, messages=without_bytes(exchange.messages, self._images))
             if exchange.images and self._images is None:
                 exchange = replace(exchange, untrainable_reason=exchange.untrainable_reason or NOT_STORED)
-            with self._baton:
+            with self._lock:
                 redacted = self._redactor.exchange(exchange, unwritten)
             line = sealed(orjson.dumps(redacted))
             assert self._lines is not None

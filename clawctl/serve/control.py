@@ -1,4 +1,4 @@
-"""What only the run's own key may ask of the engine: the logprobs of given token ids, pauses, and room in its memory."""
+"""Requests to the engine that need the run's own key: the logprobs of given token ids, pauses, and unloading."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
@@ -25,11 +25,11 @@ class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def score(versions: Versions, raw: bytes, key: str) -> dict[str, Any]:
     """The answer to `POST /v1/score`. Raises Refusal."""
     _check_key(key)
-    asked = _decoded(raw, ScoreRequest)
-    if asked.first >= len(asked.ids):
+    request = _decoded(raw, ScoreRequest)
+    if request.first >= len(request.ids):
         raise Refusal(400, "'first' must be the index of one of the ids", "first")
-    version, logprobs = await versions.live.score(asked.ids, asked.first, await versions.pinned(asked.model))
-    return {"object": "score", "model": asked.model, "version": version, "logprobs": logprobs}
+    version, logprobs = await versions.live.score(request.ids, request.first, await versions.pinned(request.model))
+    return {"object": "score", "model": request.model, "version": version, "logprobs": logprobs}
 
 
 async def score_ids(versions: Versions, model: str, ids: Sequence[int], first: int, key: str) -> list[float]:

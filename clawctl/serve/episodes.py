@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from clawctl.config.serve import SamplingRule, ServeConfig, TemperatureConfig
 from clawctl.run.capabilities import PREFIX, Capability, read_capability
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.replies import Stream, Visit
+from clawctl.serve.http_response import EventStream, RequestContext
 
 _ADDRESS = "/e/"
 OPEN_TO_EPISODES: Final = frozenset(("chat", "responses", "messages", "completions", "count_tokens", "models", "health"))
@@ -34,16 +34,16 @@ def capability_in(scope: Scope) -> tuple[str | None, Scope]:
     return given, {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode()}
 
 
-def opened(secret: bytes, given: str, api: str) -> Capability:
+def open_capability(secret: bytes, given: str, api: str) -> Capability:
     """The episode that a capability opens for a route. Raises Refusal."""
-    found = read_capability(secret, given)
-    if found is None:
+    capability = read_capability(secret, given)
+    if capability is None:
         raise Refusal(401, "this is not the address of an episode of this run", code="invalid_episode")
     if api not in OPEN_TO_EPISODES:
         raise Refusal(403, "the address of an episode opens model calls only", code="not_in_an_episode")
-    if time.time() >= found.expires_at:
+    if time.time() >= capability.expires_at:
         raise Refusal(403, "this episode is over: its deadline has passed", code="episode_over")
-    return found
+    return capability
 
 
 def is_capability(key: str) -> bool:
@@ -74,7 +74,7 @@ class Recording:
         self.size = 0
         self.over = False
         self.failed: Exception | None = None
-        self.sampling = ""  # as `Visit.sampling`
+        self.sampling = ""  # as `RequestContext.sampling`
         self._news = asyncio.Event()
 
     async def send(self, message: Message) -> None:
@@ -125,7 +125,7 @@ class Replay:
             place += 1
 
 
-async def never(*_: object) -> Message:
+async def never_disconnects(*_: object) -> Message:
     """The `receive` of a client that never hangs up."""
     return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
@@ -144,36 +144,40 @@ class Retries:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def answer(
-        self, place: tuple[str, str, bytes], visit: Visit, make: Callable[[Visit], Awaitable[Response | Stream]], scope: Scope
+        self,
+        place: tuple[str, str, bytes],
+        context: RequestContext,
+        make: Callable[[RequestContext], Awaitable[Response | EventStream]],
+        scope: Scope,
     ) -> Replay:
         """The answer for `place`: episode, API and digest of the body. `make` samples it. Raises Refusal."""
         self._forget()
         recording = self._recordings.get(place)
         if recording is None:
             recording = self._recordings[place] = Recording()
-            task = asyncio.create_task(self._record(place, recording, replace(visit, status=200), make, scope))
+            task = asyncio.create_task(self._record(place, recording, replace(context, status=200), make, scope))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         replay = await recording.begun()
-        visit.sampling = recording.sampling
+        context.sampling = recording.sampling
         return replay
 
     async def _record(
         self,
         place: tuple[str, str, bytes],
         recording: Recording,
-        visit: Visit,
-        make: Callable[[Visit], Awaitable[Response | Stream]],
+        context: RequestContext,
+        make: Callable[[RequestContext], Awaitable[Response | EventStream]],
         scope: Scope,
     ) -> None:
         failed: Exception | None = None
         try:
-            response = await make(visit)
-            recording.sampling = visit.sampling
-            await response(scope, never, recording.send)
+            response = await make(context)
+            recording.sampling = context.sampling
+            await response(scope, never_disconnects, recording.send)
         except Exception as error:  # noqa: BLE001 - the edge of the request: every client that waits for it gets the error
             failed = error
-        if failed is not None or visit.status != 200:
+        if failed is not None or context.status != 200:
             self._recordings.pop(place, None)
         recording.end(failed)
 

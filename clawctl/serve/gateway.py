@@ -7,9 +7,9 @@ from pathlib import Path
 from clawctl.config import Recipe
 from clawctl.config.model import BUILT_IN
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, fetch
+from clawctl.http_client import RequestFailed, fetch
 from clawctl.run.directory import RunDir
-from clawctl.run.endpoint import cannot_listen, own_api_key, warn_of_asked_versions
+from clawctl.run.endpoint import cannot_listen, own_api_key, warn_of_unserved_versions
 from clawctl.run.policies import ensure_base_policy, list_versions
 
 _NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, or use `demo`"
@@ -26,7 +26,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
         if pin is not None and pin not in list_versions(run):
             raise ClawError(f"policy {pin} is not published", f"pin one of {list_versions(run)}", 2)
         if intercept:
-            warn_of_asked_versions(recipe)
+            warn_of_unserved_versions(recipe)
         key, is_new = own_api_key(run, recipe)
         if is_new:
             print(f"API key, created now and stored in {run.api_key}: {key}", file=sys.stderr)
@@ -87,7 +87,7 @@ def check_hub(name: str) -> None:
         raise ClawError(f"{absent}, and HF_HUB_OFFLINE prevents a download", _NAME_A_MODEL, 2)
     try:
         response = fetch("HEAD", hf_hub_url(name, "config.json"), headers=build_hf_headers(), timeout_s=_HUB_S)
-    except Broken as error:
+    except RequestFailed as error:
         problem = f"{absent}, and {constants.ENDPOINT} cannot be reached: {error}"
         raise ClawError(problem, f"check the network (HTTPS_PROXY, HF_ENDPOINT), or {_NAME_A_MODEL}") from error
     if response.status in (401, 403, 404):

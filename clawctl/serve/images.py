@@ -35,8 +35,8 @@ def check_images(messages: Sequence[Message]) -> None:
 
 
 def _content(url: str) -> bytes:
-    head, found, data = url.partition(";base64,")
-    if not found or not head.startswith("data:image/"):
+    head, separator, data = url.partition(";base64,")
+    if not separator or not head.startswith("data:image/"):
         raise Refusal(400, _REMOTE if url.lower().startswith(("http:", "https:")) else _NOT_READ, "messages")
     if len(data) * 3 // 4 > MOST_BYTES:
         raise Refusal(400, f"an image may have at most {MOST_BYTES >> 20} MB", "messages")

@@ -16,12 +16,12 @@ from clawctl.control_tokens import Guarded, guard, prepare
 from clawctl.errors import ClawError
 from clawctl.run.images import IMAGE, image_urls
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Refusal, Remembered
+from clawctl.serve.dialects import EarlierAnswer, GenerationRequest, Refusal
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.images import size_of
 from clawctl.serve.splicing import splice
 from clawctl.serve.text import END_THINK, THINK
-from clawctl.serve.turns import WorkQueues
+from clawctl.serve.work_queues import WorkQueues
 from clawctl.vision.reader import ImageReader, SentImage, UnreadableImage, expand
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
@@ -56,54 +56,54 @@ class Rendered:
     images: tuple[SentImage, ...] = ()  # with their places in `ids`
 
 
-async def render_beside(
-    tokenizer: Any, ask: Ask, lines: WorkQueues, splicing: bool = False, reader: ImageReader | None = None
+async def render_in_thread(
+    tokenizer: Any, request: GenerationRequest, lines: WorkQueues, splicing: bool = False, reader: ImageReader | None = None
 ) -> Rendered:
-    """Like `render`, but a long ask is rendered and tokenised in a thread, so that streams continue meanwhile."""
-    size = max(ask.size, sum(len(message["content"]) for message in ask.messages))
-    return await lines.run(ask.key, size, partial(render, tokenizer, ask, splicing, reader))
+    """Like `render`, but a long request is rendered and tokenised in a thread, so that streams continue meanwhile."""
+    size = max(request.size, sum(len(message["content"]) for message in request.messages))
+    return await lines.run(request.key, size, partial(render, tokenizer, request, splicing, reader))
 
 
-async def plain_beside(tokenizer: Any, ask: Ask, lines: WorkQueues) -> Rendered:
+async def plain_in_thread(tokenizer: Any, request: GenerationRequest, lines: WorkQueues) -> Rendered:
     """The one prompt of a plain completion: token ids as they are, a text as its ids, the control tokens in it included."""
-    prompt = ask.prompts[0]
+    prompt = request.prompts[0]
     if isinstance(prompt, str):
-        encode = partial(tokenizer, prompt, add_special_tokens=ask.add_special_tokens)
-        ids = list((await lines.run(ask.key, len(prompt), encode))["input_ids"])
+        encode = partial(tokenizer, prompt, add_special_tokens=request.add_special_tokens)
+        ids = list((await lines.run(request.key, len(prompt), encode))["input_ids"])
     else:
         ids = list(prompt)
-    return Rendered(ids, False, None, None, ids, ask.messages, None)
+    return Rendered(ids, False, None, None, ids, request.messages, None)
 
 
-def render(tokenizer: Any, ask: Ask, splicing: bool = False, reader: ImageReader | None = None) -> Rendered:
+def render(tokenizer: Any, request: GenerationRequest, splicing: bool = False, reader: ImageReader | None = None) -> Rendered:
     """The prompt. `reader`: how the model reads images; None: it takes none. Raises Refusal for images that it does not take, and
     if the template refuses the messages."""
-    messages, files = [_for_template(message) for message in ask.messages], list[tuple[bytes, int]]()
+    messages, files = [_for_template(message) for message in request.messages], list[tuple[bytes, int]]()
     if any(isinstance(message.get("content"), list) for message in messages):
         if reader is None:
             raise Refusal(400, NO_IMAGES, "messages")
         files = [_measured(url, reader) for url in image_urls(messages)]
         messages = [_without_urls(message) for message in messages]
-    settings = {key: value for key, value in ask.template_settings.items() if key not in ("tokenize", "return_dict")}
-    if isinstance(effort := ask.engine_fields.get("reasoning_effort"), str):
+    settings = {key: value for key, value in request.template_settings.items() if key not in ("tokenize", "return_dict")}
+    if isinstance(effort := request.engine_fields.get("reasoning_effort"), str):
         settings.setdefault("reasoning_effort", effort)  # as vLLM does; most templates do not read it
-    settings["add_generation_prompt"] = ask.prompted and not ask.continues
-    safe = guard(tokenizer, messages, ask.shown_tools or None, settings)
+    settings["add_generation_prompt"] = request.prompted and not request.continues
+    safe = guard(tokenizer, messages, request.shown_tools or None, settings)
     if files and reader is not None:
         safe = replace(safe, encode=partial(_marked, safe.encode, reader.placeholder))
-    asked = {"tools": safe.tools, "tokenize": False, **safe.settings}
+    template_arguments = {"tools": safe.tools, "tokenize": False, **safe.settings}
     try:
-        messages, text = (_apply_continued if ask.continues else _apply)(tokenizer, safe.messages, asked)
+        messages, text = (_apply_continued if request.continues else _apply)(tokenizer, safe.messages, template_arguments)
     except _OBJECTIONS as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}", "messages") from error
     plain = safe.encode(text)
     ids, spliced, unspliced = plain, 0 if splicing else None, None
-    if splicing and ask.answers and settings["add_generation_prompt"]:
-        found = _splice(tokenizer, messages, asked, text, ask.answers, safe)
-        if found is None:
+    if splicing and request.answers and settings["add_generation_prompt"]:
+        splicing_result = _splice(tokenizer, messages, template_arguments, text, request.answers, safe)
+        if splicing_result is None:
             unspliced = UNCERTAIN
-        elif found[0] != plain:
-            ids, spliced = found
+        elif splicing_result[0] != plain:
+            ids, spliced = splicing_result
     images = list[SentImage]()
     if files and reader is not None:
         try:
@@ -111,43 +111,43 @@ def render(tokenizer: Any, ask: Ask, splicing: bool = False, reader: ImageReader
             ids, images = expand(ids, _MARK, reader.placeholder, files)
         except ValueError as error:
             raise Refusal(400, f"the model's chat template cannot render these images: {error}", "messages") from error
-    moved = _roles(messages) != _roles(ask.messages)
-    rendered = later_system_as_user(ask.messages) if moved else ask.messages
-    adapted = [LATER_SYSTEM] * moved + [TOOLS_UNSHOWN] * ask.bars_calls
-    return Rendered(ids, _thinking(ask, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None, tuple(images))
+    moved = _roles(messages) != _roles(request.messages)
+    rendered = later_system_as_user(request.messages) if moved else request.messages
+    adapted = [LATER_SYSTEM] * moved + [TOOLS_UNSHOWN] * request.bars_calls
+    return Rendered(ids, _thinking(request, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None, tuple(images))
 
 
-def _thinking(ask: Ask, text: str) -> bool:
+def _thinking(request: GenerationRequest, text: str) -> bool:
     """Whether the answer begins within reasoning."""
-    if not ask.continues:
+    if not request.continues:
         return text.rstrip().endswith(THINK)
-    said = str(ask.messages[-1]["content"])
-    return said.lstrip().startswith(THINK) and END_THINK not in said
+    begun = str(request.messages[-1]["content"])
+    return begun.lstrip().startswith(THINK) and END_THINK not in begun
 
 
 def _roles(messages: list[Message]) -> list[str]:
     return [message["role"] for message in messages]
 
 
-def _apply(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tuple[list[Message], str]:
+def _apply(tokenizer: Any, messages: list[Message], template_arguments: dict[str, Any]) -> tuple[list[Message], str]:
     """The template's text, and the messages it is of. Some templates take a system message at the beginning only, and some clients
     write one later on."""
     try:
-        return messages, str(tokenizer.apply_chat_template(messages, **asked))
+        return messages, str(tokenizer.apply_chat_template(messages, **template_arguments))
     except jinja2.TemplateError:
         moved = later_system_as_user(messages)
         if moved == messages:
             raise
-        return moved, str(tokenizer.apply_chat_template(moved, **asked))
+        return moved, str(tokenizer.apply_chat_template(moved, **template_arguments))
 
 
-def _apply_continued(tokenizer: Any, messages: list[Message], asked: dict[str, Any]) -> tuple[list[Message], str]:
+def _apply_continued(tokenizer: Any, messages: list[Message], template_arguments: dict[str, Any]) -> tuple[list[Message], str]:
     """The template's text up to the end of the last message, with every character as it was sent. The answer continues there. The
     message is rendered as a mark, so that the template cannot change the ends of its text."""
     mark, last = secrets.token_hex(12), messages[-1]
-    rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], asked)
-    before, found, _ = text.rpartition(mark)
-    if not found:
+    rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], template_arguments)
+    before, separator, _ = text.rpartition(mark)
+    if not separator:
         raise ValueError("the template does not show the last message")
     if last["content"].lstrip().startswith(THINK):
         before = _EMPTY_THOUGHT.sub("", before)
@@ -157,13 +157,13 @@ def _apply_continued(tokenizer: Any, messages: list[Message], asked: dict[str, A
 def _splice(
     tokenizer: Any,
     messages: list[Message],
-    asked: dict[str, Any],
+    template_arguments: dict[str, Any],
     text: str,
-    answers: dict[int, list[Remembered]],
+    answers: dict[int, list[EarlierAnswer]],
     safe: Guarded,
 ) -> tuple[list[int], int] | None:
     def again(changed: list[Message], prompted: bool) -> str:
-        return str(tokenizer.apply_chat_template(changed, **{**asked, "add_generation_prompt": prompted}))
+        return str(tokenizer.apply_chat_template(changed, **{**template_arguments, "add_generation_prompt": prompted}))
 
     try:
         return splice(tokenizer, again, messages, text, answers, safe.encode)

@@ -24,7 +24,7 @@ from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir, published
 from clawctl.run.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
 from clawctl.run.lines import Lines, Rewritten
-from clawctl.run.outcomes import BadOutcome, SessionOutcome, read_outcome, scoped
+from clawctl.run.outcomes import BadOutcome, SessionOutcome, read_outcome, scoped_id
 from clawctl.run.rows import Feedback
 from clawctl.run.shards import UnreadableShard, read_columns
 from clawctl.serve.dialects import Refusal
@@ -130,7 +130,7 @@ class Rating:
             raise Refusal(503, "the rating could not be stored; send it again later", code="not_kept") from error
         self._counts["kept",] += 1
 
-    def gave(self, key: str, turn_id: str, session: str | None = None) -> None:
+    def note_answer(self, key: str, turn_id: str, session: str | None = None) -> None:
         """This answer is captured, so `key` may rate it, and give an outcome to the session that it claims."""
         if self._known is not None:
             self._known.add(key, turn_id, session)
@@ -176,7 +176,7 @@ class KnownTurns:
     def add(self, key: str, turn_id: str, session: str | None = None) -> None:
         self._lately[_number(key, turn_id)] = None
         if session:
-            self._lately[_session_number(key, scoped(key, session))] = None
+            self._lately[_session_number(key, scoped_id(key, session))] = None
         while len(self._lately) > _LATELY:
             self._lately.popitem(last=False)
 
@@ -212,7 +212,7 @@ class KnownTurns:
                     exchange = orjson.loads(line)
                     self._take(_number(exchange["key"], exchange["exchange_id"]))
                     if isinstance(session := exchange["hints"].get("session_id"), str):
-                        self._take(_session_number(exchange["key"], scoped(exchange["key"], session)))
+                        self._take(_session_number(exchange["key"], scoped_id(exchange["key"], session)))
         for path in published(self._run.trajectories, ".parquet"):
             if path.stem not in self._shards:
                 self._shards.add(path.stem)

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 
 from clawctl.serve.dialects import Refusal, chat, messages
-from clawctl.serve.replies import Envelope
+from clawctl.serve.http_response import Envelope
 
 _SLASHES = re.compile(r"/{2,}")
 _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
@@ -36,7 +36,7 @@ _ABSENT = (  # beginning of the path, and the explanation
 _ANTHROPIC = ("/v1/messages", "/v1/complete")
 
 
-def meant(path: str) -> str:
+def normalised_path(path: str) -> str:
     """The route that a path means: single slashes, `/v1` once, none at the end."""
     path = _SLASHES.sub("/", path)
     path = path.rstrip("/") or "/"
@@ -48,17 +48,17 @@ def meant(path: str) -> str:
 
 def envelope_of(request: Request) -> Envelope:
     """The error body in the dialect of the request."""
-    path = meant(request.scope["path"])
+    path = normalised_path(request.scope["path"])
     if path.startswith("/api/"):
         return _ollamas
     anthropic = any(path == each or path.startswith(f"{each}/") for each in _ANTHROPIC)
     return messages.envelope if anthropic or "anthropic-version" in request.headers else chat.envelope
 
 
-def absent(path: str) -> Refusal:
+def not_found(path: str) -> Refusal:
     """The refusal of a missing route. 404, not 501, because clients retry after a 5xx."""
-    here = f"{meant(path)}/"
-    why = next((f": {said}" for begin, said in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
+    here = f"{normalised_path(path)}/"
+    why = next((f": {reason}" for begin, reason in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
     return Refusal(404, f"{path[:200]} is not supported{why}. Supported: {_SPOKEN}", code="unknown_route")
 
 

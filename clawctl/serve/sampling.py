@@ -50,7 +50,7 @@ def engine_fields(body: dict[str, Any]) -> dict[str, Any]:
     return {name: body[name] for name in ENGINE_FIELDS if body.get(name) is not None}
 
 
-def altered(temperature: float, top_p: float, top_k: int, tool_choice: Any, fields: dict[str, Any]) -> str | None:
+def altered_fields(temperature: float, top_p: float, top_k: int, tool_choice: Any, fields: dict[str, Any]) -> str | None:
     """Why logprobs are not the policy's own. Temperature is known to the trainer; a cut or bent distribution is not."""
     if temperature < LEAST_TEMPERATURE:
         return "greedy"
@@ -108,21 +108,21 @@ class Change:
         return f"{self.name} {self.used:g} instead of " + ("the default" if self.asked is None else f"{self.asked:g}")
 
 
-def enforce(asked: Settings, rule: SamplingRule, default_temperature: float) -> tuple[Settings, list[Change]]:
+def enforce(requested: Settings, rule: SamplingRule, default_temperature: float) -> tuple[Settings, list[Change]]:
     """The settings to sample with, and the changes. `default_temperature` applies if the request sets none."""
     changes: list[Change] = []
-    temperature = _temperature(asked.temperature, rule, default_temperature)
-    if temperature != asked.temperature:
-        changes.append(Change("temperature", asked.temperature, temperature))
+    temperature = _temperature(requested.temperature, rule, default_temperature)
+    if temperature != requested.temperature:
+        changes.append(Change("temperature", requested.temperature, temperature))
     ignored = get_args(Ignorable) if rule.ignore == "all" else rule.ignore or ()
-    used = asked._replace(temperature=temperature, fields={n: v for n, v in asked.fields.items() if n not in ignored})
-    if "top_p" in ignored and asked.top_p not in (None, 1):
-        changes.append(Change("top_p", asked.top_p, None))
-    if "top_k" in ignored and asked.top_k > 0:
-        changes.append(Change("top_k", asked.top_k, None))
+    used = requested._replace(temperature=temperature, fields={n: v for n, v in requested.fields.items() if n not in ignored})
+    if "top_p" in ignored and requested.top_p not in (None, 1):
+        changes.append(Change("top_p", requested.top_p, None))
+    if "top_k" in ignored and requested.top_k > 0:
+        changes.append(Change("top_k", requested.top_k, None))
     changes += [
         Change(name, value, None)
-        for name, value in asked.fields.items()
+        for name, value in requested.fields.items()
         if name in ignored and value not in ENGINE_FIELDS[name].neutral
     ]
     if "top_p" in ignored:
@@ -130,12 +130,12 @@ def enforce(asked: Settings, rule: SamplingRule, default_temperature: float) -> 
     return (used._replace(top_k=0) if "top_k" in ignored else used), changes
 
 
-def _temperature(asked: float | None, rule: SamplingRule, default: float) -> float | None:
+def _temperature(requested: float | None, rule: SamplingRule, default: float) -> float | None:
     if rule.temperature is None:
-        return asked
-    effective = default if asked is None else asked
+        return requested
+    effective = default if requested is None else requested
     wanted = rule.temperature.always if rule.temperature.at_least is None else max(effective, rule.temperature.at_least)
-    return asked if wanted == effective else wanted
+    return requested if wanted == effective else wanted
 
 
 def rule_for(config: SamplingConfig, key: str, client: str, agent: str) -> SamplingRule:

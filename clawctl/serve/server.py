@@ -16,7 +16,7 @@ from clawctl.config import Recipe, ServeConfig
 from clawctl.engines import start_engine
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
-from clawctl.run.disk import when_there_is_room
+from clawctl.run.disk import retry_while_full
 from clawctl.run.endpoint import announce, cannot_listen
 from clawctl.run.model_files import IdReader
 from clawctl.serve.app import Gateway
@@ -44,8 +44,8 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
             signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
         descriptors = share_descriptors(recipe.serve.limits.connections, 1 if recipe.serve.upstream is None else 2)
         if descriptors.connections < recipe.serve.limits.connections:
-            told = "the limit of open files allows %d connections, but serve.limits.connections is %d; raise it with ulimit -n"
-            _log.warning(told, descriptors.connections, recipe.serve.limits.connections)
+            warning = "the limit of open files allows %d connections, but serve.limits.connections is %d; raise it with ulimit -n"
+            _log.warning(warning, descriptors.connections, recipe.serve.limits.connections)
         settings = uvicorn.Config(
             gateway,
             http=limited(recipe.serve.limits, descriptors.connections),
@@ -95,7 +95,7 @@ async def _serve(
             announced = True
             gc.freeze()  # loaded modules stay: a full garbage collection would delay every stream by about one token
             _announce(run, host, port)
-            what = "captured" if capture.on else "not captured"
+            what = "captured" if capture.enabled else "not captured"
             version = versions.live.version
             _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
             versions.start()
@@ -128,7 +128,7 @@ def _announce(run: RunDir, host: str, port: int) -> None:
         announce(run, host, port)
     except OSError as error:
         _log.error("cannot write serve.json, so the other stages cannot find this server: %s", error)
-        again = partial(when_there_is_room, partial(announce, run, host, port), "serve.json")
+        again = partial(retry_while_full, partial(announce, run, host, port), "serve.json")
         threading.Thread(target=again, name="announce", daemon=True).start()
 
 
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
         self._gateway.drain()
         if not self.force_exit:
             await asyncio.sleep(self._serve_config.drain_notice_s)
-        cut = asyncio.get_running_loop().call_later(self._serve_config.drain_s, self._gateway.cut)
+        cut = asyncio.get_running_loop().call_later(self._serve_config.drain_s, self._gateway.cancel_running)
         try:
             await super().shutdown(sockets)
         finally:

@@ -16,7 +16,7 @@ import orjson
 from clawctl.engines import Engine, EngineFailure
 from clawctl.run.directory import RunDir
 from clawctl.run.sharing import Share, read_share
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import GenerationRequest, Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _MOST_SESSIONS = 100_000
@@ -35,19 +35,19 @@ class Sharing:
         """Read which candidate shares the sessions now."""
         self._share = read_share(self._run)
 
-    def version_for(self, ask: Ask, session: str | None) -> int | None:
+    def version_for(self, request: GenerationRequest, session: str | None) -> int | None:
         """The candidate, if the request belongs to one of its sessions and need not wait for it."""
         share = self._share
         if self._holding is not None and self._holding[0] != share:
             self.end()
-        if share is None or ask.prompts or share.version == self._live.version or not hasattr(self._live, "at_once"):
+        if share is None or request.prompts or share.version == self._live.version or not hasattr(self._live, "at_once"):
             if session:  # it keeps its version when a share begins; sessions without a name show that they are older
-                self._answered_by(f"{ask.key} {session}", None)
+                self._answered_by(f"{request.key} {session}", None)
             return None
         if self._holding is None:
             self._holding = share, asyncio.ensure_future(self._hold(share.version))
-        name, ready = _session(ask, session), self._live.at_once(share.version, ask.key)
-        is_new = not any(message.get("role") == "assistant" for message in ask.messages)
+        name, ready = _session(request, session), self._live.at_once(share.version, request.key)
+        is_new = not any(message.get("role") == "assistant" for message in request.messages)
         belongs = self._answered_by(name, share.version if is_new and ready and share.has(name) else None)
         return share.version if ready and belongs == share.version else None
 
@@ -75,12 +75,12 @@ class Sharing:
             _log.error("version %d cannot answer a share of the sessions: %s", version, error)
 
 
-def _session(ask: Ask, claimed: str | None) -> str:
+def _session(request: GenerationRequest, claimed: str | None) -> str:
     if claimed:
-        return f"{ask.key} {claimed}"
+        return f"{request.key} {claimed}"
     opening = []
-    for message in ask.messages:
+    for message in request.messages:
         opening.append(message)
         if message.get("role") == "user":
             break
-    return f"{ask.key} {hashlib.sha256(orjson.dumps(opening, option=orjson.OPT_SORT_KEYS)).hexdigest()}"
+    return f"{request.key} {hashlib.sha256(orjson.dumps(opening, option=orjson.OPT_SORT_KEYS)).hexdigest()}"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Remembered
-from clawctl.serve.recent import prompt_digest
+from clawctl.serve.dialects import EarlierAnswer
+from clawctl.serve.recent_answers import prompt_digest
 
 _EMPTY_THOUGHT = re.compile(r"(<think>)?\s*(</think>\s*)?")  # some templates write one before an answer that has none
 Render = Callable[[list[Message], bool], str]  # messages, with or without the prompt to answer → text
@@ -18,7 +18,7 @@ def splice(
     render: Render,
     messages: list[Message],
     text: str,
-    answers: Mapping[int, list[Remembered]],
+    answers: Mapping[int, list[EarlierAnswer]],
     encode: Callable[[str], list[int]],
 ) -> tuple[list[int], int] | None:
     """The ids of the prompt `text` with answers in place of their rendering, and the number of answers. `answers` lists which
@@ -44,7 +44,7 @@ def splice(
     return splice(tokenizer, render, messages, text, sure, encode) if sure else None
 
 
-def _choose(candidates: list[Remembered], ids: list[int]) -> Remembered | None:
+def _choose(candidates: list[EarlierAnswer], ids: list[int]) -> EarlierAnswer | None:
     """The answer that was given to this very prompt; else the only one that it can be; else None."""
     here = prompt_digest(ids)
     exact = next((answer for answer in reversed(candidates) if answer.prompt == here), None)
@@ -52,7 +52,7 @@ def _choose(candidates: list[Remembered], ids: list[int]) -> Remembered | None:
     return exact or (candidates[-1] if alike else None)
 
 
-def _after(tokenizer: Any, answer: Remembered, piece: str) -> str | None:
+def _after(tokenizer: Any, answer: EarlierAnswer, piece: str) -> str | None:
     """The text after an answer, without the end token if the answer sampled its own; None if the two do not match."""
     last = answer.completion_ids[-1]
     if last not in tokenizer.all_special_ids:
@@ -83,8 +83,8 @@ def _between(render: Render, messages: list[Message], text: str, places: list[in
     return [piece + prompt for piece in pieces] + [rest]
 
 
-def _only(said: str) -> Message:
-    return {"role": "assistant", "content": said}
+def _only(content: str) -> Message:
+    return {"role": "assistant", "content": content}
 
 
 def _begins(before: str, prompt: str) -> int | None:

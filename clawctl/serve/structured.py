@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.text import CALL, END_CALL, END_THINK, THINK
 
 MOST_CALLS: Final = 32  # in one answer
@@ -12,19 +12,21 @@ _COMBINED: Final = ("allOf", "anyOf", "oneOf", "$ref", "if")
 _OTHER_CALLS: Final = "<function="  # of a template whose calls are not JSON
 
 
-def specification(ask: Ask, tokenizer: Any, thinking: bool, switches: frozenset[str] | None) -> dict[str, Any] | None:
+def specification(
+    request: GenerationRequest, tokenizer: Any, thinking: bool, switches: frozenset[str] | None
+) -> dict[str, Any] | None:
     """What `Grammars.open` is given; None where the answer may have any form. `thinking`: the answer begins within reasoning, which
     stays free. `switches`: of the chat template, None if unknown. Raises Refusal for a form that is none.
 
     An answer may begin with reasoning of its own only where the template can switch it: a mask makes the one other way into the
     answer likely, and a model that was never taught to reason does not find back."""
-    calls, form = _calls(ask), _form(ask)
-    forced = _forced(ask)
+    calls, form = _calls(request), _form(request)
+    forced = _forced(request)
     if not forced and form is None:
         return None
     if forced and not calls:
         raise Refusal(400, "'tool_choice' forces a call, but no function in 'tools' can be called", "tool_choice")
-    if ask.n > MOST_CHOICES:
+    if request.n > MOST_CHOICES:
         raise Refusal(400, f"'n' may be at most {MOST_CHOICES} with structured output", "n")
     if (forced or calls) and _OTHER_CALLS in (tokenizer.chat_template or ""):
         raise Refusal(
@@ -35,12 +37,18 @@ def specification(ask: Ask, tokenizer: Any, thinking: bool, switches: frozenset[
     think = tokenizer.get_vocab().get(THINK) if THINK in (tokenizer.chat_template or "") else None
     return {
         "calls": calls,
-        "most": 1 if ask.engine_fields.get("parallel_tool_calls") is False or isinstance(ask.tool_choice, dict) else MOST_CALLS,
+        "most": 1
+        if request.engine_fields.get("parallel_tool_calls") is False or isinstance(request.tool_choice, dict)
+        else MOST_CALLS,
         "json": None if forced or form is None else form[0],
         "strict": form is not None and form[1],
         "thinking": thinking,
-        "may_think": think is not None and not thinking and not ask.continues and not ask.prompts and _may_think(ask, switches),
-        "begun": _begun(ask) if form is not None and not forced and not thinking else "",
+        "may_think": think is not None
+        and not thinking
+        and not request.continues
+        and not request.prompts
+        and _may_think(request, switches),
+        "begun": _begun(request) if form is not None and not forced and not thinking else "",
         "think": think,
         "end_think": END_THINK,
         "begin": CALL,
@@ -48,27 +56,27 @@ def specification(ask: Ask, tokenizer: Any, thinking: bool, switches: frozenset[
     }
 
 
-def _may_think(ask: Ask, switches: frozenset[str] | None) -> bool:
+def _may_think(request: GenerationRequest, switches: frozenset[str] | None) -> bool:
     switched = switches is None or any("think" in name or "reason" in name for name in switches)
-    return switched and ask.template_settings.get("enable_thinking") is not False
+    return switched and request.template_settings.get("enable_thinking") is not False
 
 
-def _begun(ask: Ask) -> str:
+def _begun(request: GenerationRequest) -> str:
     """The part of the answer that the client wrote itself, and that the model continues."""
-    return str(ask.messages[-1]["content"]).rpartition(END_THINK)[2].lstrip() if ask.continues else ""
+    return str(request.messages[-1]["content"]).rpartition(END_THINK)[2].lstrip() if request.continues else ""
 
 
-def _forced(ask: Ask) -> bool:
-    return ask.use_tools and (ask.tool_choice == "required" or isinstance(ask.tool_choice, dict))
+def _forced(request: GenerationRequest) -> bool:
+    return request.use_tools and (request.tool_choice == "required" or isinstance(request.tool_choice, dict))
 
 
-def _calls(ask: Ask) -> list[dict[str, Any]]:
+def _calls(request: GenerationRequest) -> list[dict[str, Any]]:
     """The tools that may be called."""
-    if not ask.use_tools:
+    if not request.use_tools:
         return []
-    functions = [tool["function"] for tool in ask.tools or () if isinstance(tool.get("function"), dict)]
-    if isinstance(ask.tool_choice, dict):
-        functions = [each for each in functions if each.get("name") == ask.tool_choice["function"]["name"]]
+    functions = [tool["function"] for tool in request.tools or () if isinstance(tool.get("function"), dict)]
+    if isinstance(request.tool_choice, dict):
+        functions = [each for each in functions if each.get("name") == request.tool_choice["function"]["name"]]
     return [
         {"name": each["name"], "schema": _arguments(each.get("parameters")), "strict": each.get("strict") is True}
         for each in functions
@@ -88,9 +96,9 @@ def _arguments(schema: Any) -> Any:
     return {**schema, "additionalProperties": False} if plain else schema
 
 
-def _form(ask: Ask) -> tuple[Any, bool] | None:
+def _form(request: GenerationRequest) -> tuple[Any, bool] | None:
     """The schema of `response_format`, and whether it is strict."""
-    form = ask.engine_fields.get("response_format")
+    form = request.engine_fields.get("response_format")
     if not isinstance(form, dict) or form.get("type") in (None, "text"):
         if form is not None and not isinstance(form, dict):
             raise Refusal(400, "'response_format' must be an object", "response_format")
@@ -99,13 +107,13 @@ def _form(ask: Ask) -> tuple[Any, bool] | None:
         return _ANY_OBJECT, False
     if form["type"] != "json_schema":
         raise Refusal(400, "'response_format.type' must be text, json_object or json_schema", "response_format")
-    told = form.get("json_schema")
-    schema = told.get("schema") if isinstance(told, dict) else None
+    json_schema = form.get("json_schema")
+    schema = json_schema.get("schema") if isinstance(json_schema, dict) else None
     if not isinstance(schema, dict | bool):
         raise Refusal(400, "'response_format.json_schema.schema' must be a JSON schema", "response_format")
-    return schema, isinstance(told, dict) and told.get("strict") is True
+    return schema, isinstance(json_schema, dict) and json_schema.get("strict") is True
 
 
-def asked_by(ask: Ask) -> str:
+def asked_by(request: GenerationRequest) -> str:
     """The parameter that demands the form, in chat's words."""
-    return "tool_choice" if _forced(ask) else "response_format"
+    return "tool_choice" if _forced(request) else "response_format"

@@ -31,16 +31,16 @@ def switches(template: str | Mapping[str, str]) -> frozenset[str] | None:
     """
     if isinstance(template, Mapping):  # one for each use: "default", "tool_use"
         each = [switches(text) for text in template.values()]
-        return frozenset().union(*(found for found in each if found is not None)) if all(f is not None for f in each) else None
+        return frozenset().union(*(names for names in each if names is not None)) if all(f is not None for f in each) else None
     try:
         tree = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
     except jinja2.TemplateError:
         return None
     set_inside = {name.name for name in tree.find_all(nodes.Name) if name.ctx in ("store", "param")}
-    asked = {
+    tested = {
         test.node.name
         for test in tree.find_all((nodes.Test, nodes.Filter))
         if test.name in ("defined", "undefined", "default", "d") and isinstance(test.node, nodes.Name)
     }
-    read = frozenset(name for name in jinja2.meta.find_undeclared_variables(tree) if name not in set_inside or name in asked)
+    read = frozenset(name for name in jinja2.meta.find_undeclared_variables(tree) if name not in set_inside or name in tested)
     return frozenset(name for name in read if not is_renderers(name))

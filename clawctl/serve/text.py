@@ -60,9 +60,9 @@ class StopCutter:
         if not self._stops or self.hit:
             return "" if self.hit else text
         self._held += text
-        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:
-            at, self.hit = min(found)
+        hits = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if hits:
+            at, self.hit = min(hits)
             shown, self._held = self._held[:at], ""
             return shown
         keep = max(held_back(self._held, stop) for stop in self._stops)
@@ -265,11 +265,11 @@ class JsonObject:
             if self._escaped:
                 self._escaped, at = False, at + 1
                 continue
-            found = _BRACES.search(text, at)
-            if found is None:
+            match = _BRACES.search(text, at)
+            if match is None:
                 return text
-            at = found.end()
-            self._take(found[0])
+            at = match.end()
+            self._take(match[0])
         return text[:at]
 
     def _take(self, character: str) -> None:

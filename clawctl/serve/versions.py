@@ -16,7 +16,7 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.policies import LiveMoved, list_versions, live_version, move_live, read_moves
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.sharing import Sharing
 
 T = TypeVar("T")
@@ -29,9 +29,9 @@ _LONGEST_PROBLEM = 500  # characters; the log has the full text of unexpected er
 _TRIES = 3  # of a version, as long as it fails only because the engine did not answer; that may be this version's doing
 
 
-def is_pinned(ask: Ask) -> bool:
+def is_pinned(request: GenerationRequest) -> bool:
     """Whether the request names a version: `NAME@3`."""
-    return _PINNED.search(ask.model) is not None
+    return _PINNED.search(request.model) is not None
 
 
 class Versions:
@@ -52,26 +52,28 @@ class Versions:
         self._served = 0  # the version that went live last
         self._sharing = Sharing(run, live)
 
-    async def begin(self, ask: Ask, stack: AsyncExitStack, session: str | None = None, shared: bool = False) -> list[Reply]:
+    async def begin(
+        self, request: GenerationRequest, stack: AsyncExitStack, session: str | None = None, shared: bool = False
+    ) -> list[Reply]:
         """Running replies. `NAME@3` is version 3 and no other, even while 3 is live: a swap must not reach it. A candidate may
         answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
-        version = await self.pinned(ask.model)
+        version = await self.pinned(request.model)
         if version is None and shared and self._pin_live is None:
-            candidate = self._sharing.version_for(ask, session)
-            if candidate is not None and (replies := await self._begin_shared(ask, candidate, stack)) is not None:
+            candidate = self._sharing.version_for(request, session)
+            if candidate is not None and (replies := await self._begin_shared(request, candidate, stack)) is not None:
                 return replies
-        return await self.live.begin(ask, version, stack)
+        return await self.live.begin(request, version, stack)
 
     async def pinned(self, model: str) -> int | None:
         """The version that `NAME@3` names; None for `NAME`, the live policy. Raises Refusal if it is not published."""
-        found = _PINNED.search(model)
-        if found is None:
+        match = _PINNED.search(model)
+        if match is None:
             return None
-        known = len(found[1]) <= _LONGEST_NUMBER and int(found[1]) in await asyncio.to_thread(list_versions, self._run)
+        known = len(match[1]) <= _LONGEST_NUMBER and int(match[1]) in await asyncio.to_thread(list_versions, self._run)
         if not known:
-            named = found[1][:_LONGEST_NUMBER]
+            named = match[1][:_LONGEST_NUMBER]
             raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
-        return int(found[1])
+        return int(match[1])
 
     async def between_swaps(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`, done while no version goes live."""
@@ -82,11 +84,11 @@ class Versions:
         finally:
             self._looking.release()
 
-    async def _begin_shared(self, ask: Ask, candidate: int, stack: AsyncExitStack) -> list[Reply] | None:
+    async def _begin_shared(self, request: GenerationRequest, candidate: int, stack: AsyncExitStack) -> list[Reply] | None:
         """Replies of a candidate. None if it refuses: then the live version answers, or refuses as well."""
         async with AsyncExitStack() as inner:
             try:
-                replies = await self.live.begin(ask, candidate, inner)
+                replies = await self.live.begin(request, candidate, inner)
             except Refusal as refusal:
                 _log.warning("candidate %d did not take a request, so the live version answers it: %s", candidate, refusal)
                 return None
@@ -186,8 +188,8 @@ class Versions:
         expected = isinstance(error, ClawError | CanaryFailure)
         problem = error.problem if isinstance(error, ClawError) else str(error) if expected else f"{type(error).__name__}: {error}"
         problem = textwrap.shorten(problem, _LONGEST_PROBLEM)  # torch lists every weight that does not fit
-        said = problem if version is None else f"version {version} does not go live: {problem}"
-        if said != self.last_swap_error:
-            _log.error("%s; still serving version %d", said, self.live.version, exc_info=None if expected else error)
+        message = problem if version is None else f"version {version} does not go live: {problem}"
+        if message != self.last_swap_error:
+            _log.error("%s; still serving version %d", message, self.live.version, exc_info=None if expected else error)
             self.swaps_refused += 1
-        self.last_swap_error, self._refused = said, version
+        self.last_swap_error, self._refused = message, version

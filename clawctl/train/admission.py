@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from clawctl.config import TrainConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
-from clawctl.run.allowed import Allowed, unpack
+from clawctl.run.allowed_tokens import Allowed, unpack
 from clawctl.run.images import read_image
 from clawctl.run.reward import Worth, worth
 from clawctl.run.rows import Turn, Verdict

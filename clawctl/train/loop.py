@@ -14,7 +14,7 @@ from functools import partial
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, changes
-from clawctl.run.disk import when_there_is_room
+from clawctl.run.disk import retry_while_full
 from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.train import checkpoints, ledger
 from clawctl.train.advantages.baselines import Baselines
@@ -83,7 +83,7 @@ class Session:
             if result.wrong_model:
                 self._refuse_model(batch, result)
             if result.row is None:
-                when_there_is_room(partial(self._skip, batch, result), "the ledger", stop)
+                retry_while_full(partial(self._skip, batch, result), "the ledger", stop)
             if read_lineage(run).tip != batch.version:  # the computation is discarded: no turn is used up
                 self.moved = True
                 break
@@ -149,10 +149,10 @@ class Session:
             about = {"baselines": self.baselines.means}
             commit = partial(checkpoints.commit_step, run, recipe, batch, result, snapshot, about)
             # if a snapshot cannot be saved twice, the trainer makes the step again
-            path = when_there_is_room(commit, f"checkpoint {batch.step}", stop) if snapshot.repeatable else commit()
+            path = retry_while_full(commit, f"checkpoint {batch.step}", stop) if snapshot.repeatable else commit()
         with timing.clock("publish"):
             seconds = dict(timing.seconds)
-            when_there_is_room(lambda: checkpoints.settle(run, path, recipe, seconds), f"version {batch.step}", stop)
+            retry_while_full(lambda: checkpoints.settle(run, path, recipe, seconds), f"version {batch.step}", stop)
         log.info(
             "step %d: loss %.4f, %d turns (+%d -%d, %d hints), grad %s, %.1f s and %.2f s to publish",
             row["step"], row["loss"], row["turns"], row["positive"], row["negative"], row["hints"],

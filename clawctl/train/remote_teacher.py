@@ -11,7 +11,7 @@ import orjson
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, Client, fetch, proxy_for
+from clawctl.http_client import Client, RequestFailed, fetch, proxy_for
 from clawctl.train.advantages import likeliest
 from clawctl.train.sample import Batch, Sample
 
@@ -65,7 +65,7 @@ class RemoteTeacher:
         asked = {"model": self.model, "prompt": prompt + completion, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
         try:
             response = await client.post("/completions", orjson.dumps(asked), TIMEOUT_S)
-        except Broken as error:
+        except RequestFailed as error:
             raise NoTeacherLogprobs("the teacher's server does not answer") from error
         if response.status != 200:
             raise NoTeacherLogprobs(f"the teacher's server answers {response.status}")
@@ -82,9 +82,9 @@ class RemoteTeacher:
         try:
             response = fetch("GET", f"{self._url}/models", key=self._key, timeout_s=TIMEOUT_S)
             if response.status != 200:
-                raise Broken(f"it answers {response.status}")
+                raise RequestFailed(f"it answers {response.status}")
             return str(orjson.loads(response.body)["data"][0]["id"])
-        except (Broken, orjson.JSONDecodeError, LookupError, TypeError) as error:
+        except (RequestFailed, orjson.JSONDecodeError, LookupError, TypeError) as error:
             problem = f"train.teacher {self._url} does not list its models: {error}"
             raise ClawError(problem, "start it, or set train.teacher_model") from error
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from clawctl.run.allowed import Allowed
+from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.rows import PromptImage
 
 

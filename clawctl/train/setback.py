@@ -16,7 +16,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import check_folder
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
-from clawctl.run.disk import when_there_is_room
+from clawctl.run.disk import retry_while_full
 from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.run.names import number_of
 from clawctl.run.policies import check_policy, move_live
@@ -44,7 +44,7 @@ def start_of(run: RunDir, recipe: Recipe) -> Start:
     cannot continue from it."""
 
     def finish(checkpoint: Path) -> None:
-        when_there_is_room(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
+        retry_while_full(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
 
     start = find_start(run, finish)
     check_resumable(start.checkpoint, recipe)

@@ -23,6 +23,7 @@ from clawctl.run.rows import PromptImage
 _log = logging.getLogger("clawctl")
 _KNOWN = "qwen3_vl"  # the `model_type` in a model's config.json
 _PROCESSOR = "preprocessor_config.json"
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # that serve admits
 _LONGEST = 200  # times the other side; transformers refuses longer pictures
 
 
@@ -92,7 +93,7 @@ class ImageReader:
         from PIL import Image
 
         try:
-            with Image.open(BytesIO(content)) as opened:
+            with Image.open(BytesIO(content), formats=_FORMATS) as opened:
                 drawn = opened.convert("RGB")
             made = _processor(self.folder)(drawn, return_tensors="np")
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -20,7 +20,7 @@ from clawctl.vision.reader import ImageReader, Picture, is_vision_model
 Ints = NDArray[np.int64]
 
 
-class Span(NamedTuple):
+class ImageSpan(NamedTuple):
     """An image in a sequence or a layout of tokens."""
 
     start: int  # of its first token
@@ -32,7 +32,7 @@ class Span(NamedTuple):
         return self.start + self.rows * self.columns
 
 
-def mrope_positions(depths_T: Ints, ends_T: Ints, spans: Iterable[Span]) -> Ints:
+def mrope_positions(depths_T: Ints, ends_T: Ints, spans: Iterable[ImageSpan]) -> Ints:
     """The positions in time, height and width of the tokens of a trie or a sequence: [3, T].
 
     `depths_T`: how many tokens are before each on its path; `ends_T`: one past its last descendant. The numbers are those of
@@ -53,27 +53,27 @@ def mrope_positions(depths_T: Ints, ends_T: Ints, spans: Iterable[Span]) -> Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Features:
+class ImageFeatures:
     """What the tower makes of M image tokens: their embeddings, and what is added behind the first layers (DeepStack)."""
 
     embeddings_MD: Tensor
     deeper: list[Tensor]  # [M, D] each
 
-    def part(self, begin: int, end: int) -> "Features":
-        return Features(self.embeddings_MD[begin:end], [each[begin:end] for each in self.deeper])
+    def part(self, begin: int, end: int) -> "ImageFeatures":
+        return ImageFeatures(self.embeddings_MD[begin:end], [each[begin:end] for each in self.deeper])
 
 
-def join(parts: Sequence[Features]) -> Features:
+def join(parts: Sequence[ImageFeatures]) -> ImageFeatures:
     deeper = [torch.cat(layers) for layers in zip(*(part.deeper for part in parts), strict=True)]
-    return Features(torch.cat([part.embeddings_MD for part in parts]), deeper)
+    return ImageFeatures(torch.cat([part.embeddings_MD for part in parts]), deeper)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownImages:
     """The image tokens of one pass over a batch [B, T]."""
 
     places_M: Tensor  # in the flattened B T, ascending
-    features: Features
+    features: ImageFeatures
 
 
 def prepare(causal: Any) -> None:
@@ -83,7 +83,7 @@ def prepare(causal: Any) -> None:
 
 def _show(module: Any, arguments: tuple[Any, ...], settings: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Before the language model: put the features in."""
-    shown: Shown | None = settings.pop("shown", None)
+    shown: ShownImages | None = settings.pop("shown", None)
     if shown is not None:
         plain_BTD = settings["inputs_embeds"]
         own_MD = shown.features.embeddings_MD.to(plain_BTD)
@@ -95,26 +95,26 @@ def _show(module: Any, arguments: tuple[Any, ...], settings: dict[str, Any]) -> 
     return arguments, settings
 
 
-def features_of(causal: Any, reader: ImageReader, picture: Picture) -> Features:
+def features_of(causal: Any, reader: ImageReader, picture: Picture) -> ImageFeatures:
     """With gradient if the caller records one and the tower learns."""
     visual = causal.model.visual
     pixels = torch.from_numpy(picture.pixels).to(visual.device)
     grid = torch.tensor([[1, picture.rows * reader.merge, picture.columns * reader.merge]], device=visual.device)
     made = causal.model.get_image_features(pixels, grid, return_dict=True)
-    return Features(torch.cat(made.pooler_output), [torch.cat(layer) for layer in made.deepstack_features])
+    return ImageFeatures(torch.cat(made.pooler_output), [torch.cat(layer) for layer in made.deepstack_features])
 
 
 def inputs_of(causal: Any, reader: ImageReader, ids: Sequence[int], images: Sequence[tuple[int, Picture]]) -> dict[str, Any]:
     """What a prepared model takes for one sequence. `images`: where each starts, and what it is; at least one."""
-    spans = [Span(start, picture.rows, picture.columns) for start, picture in images]
+    spans = [ImageSpan(start, picture.rows, picture.columns) for start, picture in images]
     depths_T = np.arange(len(ids))
     positions = np.concatenate([depths_T[None], mrope_positions(depths_T, np.full(len(ids), len(ids)), spans)])
     places_M = np.concatenate([np.arange(span.start, span.stop) for span in spans])
-    device = causal.device
+    device, features = causal.device, join([features_of(causal, reader, picture) for _, picture in images])
     return {
         "input_ids": torch.tensor([list(ids)], device=device),
         "position_ids": torch.from_numpy(positions)[:, None].to(device),
-        "shown": Shown(torch.from_numpy(places_M).to(device), join([features_of(causal, reader, each) for _, each in images])),
+        "shown": ShownImages(torch.from_numpy(places_M).to(device), features),
     }
 
 

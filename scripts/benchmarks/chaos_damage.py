@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from clawctl.collect.captures import Captures
-from clawctl.collect.position import Position
+from clawctl.collect.read_position import ReadPosition
 from clawctl.config import Recipe, dump_recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import read_record, write_record
@@ -124,7 +124,7 @@ def make_run(root: Path) -> RunDir:
     add_key(run, "anna")
     capture = Capture(run.captures, recipe.privacy)
     for number in range(3):
-        capture._keep(exchange(number), None)  # its thread would need a loop
+        capture._redact_and_write(exchange(number), None)  # its thread would need a loop
     capture.close()
     FeedbackFile(run.feedback).append(Feedback("f0", 5.0, "default", "x0", 1.0, "fine"))
     write_turns(run.trajectories / "a.parquet", [turn(number) for number in range(3)])
@@ -133,7 +133,7 @@ def make_run(root: Path) -> RunDir:
     journal = Journal(run, "b", [])
     for verdict in verdicts:
         journal.add(verdict)
-    position = Position(run)
+    position = ReadPosition(run)
     position.save({path.name: path.stat().st_size for path in run.captures.iterdir()}, 0)
     _make_policies(run, recipe)
     write_record(run, {"version": 1, "suites": {"personalisation": {"n": 3}}, "settings": {}, "decision": {"promote": True}})
@@ -241,10 +241,12 @@ READERS: dict[str, Reader] = {
     "api_keys.json": lambda run: list_keys(run),
     "captures/*.jsonl": lambda run: [asdict(found.exchange) for found in Captures(run).read()],
     "feedback/*.jsonl": _ratings,
-    "collect.json": lambda run: Position(run).start and [Position(run).shards_after, sorted(Position(run).start.values())],
+    "collect.json": lambda run: (
+        ReadPosition(run).start and [ReadPosition(run).shards_after, sorted(ReadPosition(run).start.values())]
+    ),
     "trajectories/a.parquet": lambda run: read_turns(run.trajectories / "a.parquet"),
     "verdicts/a.parquet": lambda run: read_verdicts(run.verdicts / "a.parquet"),
-    "verdicts/b.jsonl": lambda run: [asdict(found) for found in Journal(run, "b", ["x0", "x1", "x2"]).found.values()],
+    "verdicts/b.jsonl": lambda run: [asdict(found) for found in Journal(run, "b", ["x0", "x1", "x2"]).verdicts.values()],
     "policies/2/policy.json": _policy,
     "policies/2/model.safetensors": _policy,
     "policies/2/READY": _policy,

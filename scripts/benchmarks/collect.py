@@ -23,7 +23,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clawctl.collect.position import Position
+from clawctl.collect.read_position import ReadPosition
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import Collector, collect
 from clawctl.config import Recipe
@@ -121,7 +121,7 @@ def long_rows(folder: Path, sessions: int) -> list[Row]:
         neutral = [Verdict(turn_id, 0.0, [0], None, [], "bench", None, None) for turn_id in read_turn_ids(path)]
         write_verdicts(run.verdicts / path.name, neutral)
     begun = time.process_time()
-    Upkeep(run, Recipe()).work(Position(run))
+    Upkeep(run, Recipe()).work(ReadPosition(run))
     merging = time.process_time() - begun
     sizes["long, merged"] = size_of(run)
     rows = [Row(case, "bytes_per_distinct_token", size / distinct, "bytes") for case, size in sizes.items()]

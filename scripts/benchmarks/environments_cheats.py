@@ -14,6 +14,7 @@ from clawctl.environments.swe import environment as swe
 from clawctl.environments.swe.families import draw_task
 from clawctl.environments.terminal import environment as terminal
 from clawctl.environments.terminal.harbor import HarborTask
+from scripts.benchmarks.environments_cheats_scripts import ATTACKS
 from scripts.benchmarks.environments_oracle import Solve
 from scripts.benchmarks.table import Row
 
@@ -194,9 +195,13 @@ async def _rows(options: argparse.Namespace) -> list[Row]:
         found += [Row(f"cheats {name}", "score_honest", honest, "share")]
         for attack in (attack for attack, score in scores.items() if score):
             print(f"{name}: {attack!r} gets {scores[attack]}")
+    scores = {one.name: (await terminal.solve(one.task, one.attack)).value for one in ATTACKS}
+    found.append(Row("cheats scripts", "score_max", max(scores.values()), "share"))
+    honest = min([(await terminal.solve(one.task, one.honest)).value for one in ATTACKS])
+    found.append(Row("cheats scripts", "score_honest", honest, "share"))
     fooled = await _scores(terminal.solve, believing, chosen)
     found.append(Row("cheats believing", "fooled", sum(score > 0 for score in fooled.values()), "number"))
-    return [*found, Row("cheats", "attacks", len(chosen), "number")]
+    return [*found, Row("cheats", "attacks", len(chosen) + len(ATTACKS), "number")]
 
 
 async def _scores(solve: Solve, task: Any, chosen: dict[str, str]) -> dict[str, float]:

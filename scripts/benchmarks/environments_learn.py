@@ -105,7 +105,7 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
 
 
 def processor_s() -> float:
-    """Of the processes that have ended: all stages, and what they started."""
+    """Of the processes that have ended: all stages, and what they started. Processes in a sandbox are not counted."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

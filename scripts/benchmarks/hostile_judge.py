@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clawctl.config import JudgeConfig, Recipe, load_recipe
 from clawctl.judge.laboratory.calibrate import reward_now
-from clawctl.judge.panel import Panel, together
+from clawctl.judge.panel import Panel, gather_all
 from clawctl.run.directory import RunDir, open_run
 from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.hostile_judge_attacks import OPEN, Injection, draw, padded
@@ -86,11 +86,11 @@ async def tried(run: RunDir, recipe: Recipe, injections: Sequence[Injection]) ->
 
     async def one(injection: Injection) -> Tried:
         clean, attacked = injection.pair()
-        verdicts = await together(reward_now(panel, case) for case in (clean, clean, attacked))
+        verdicts = await gather_all(reward_now(panel, case) for case in (clean, clean, attacked))
         return Tried(injection, *verdicts)
 
     try:
-        return list(await together(map(one, injections)))
+        return list(await gather_all(map(one, injections)))
     finally:
         await panel.close()
 

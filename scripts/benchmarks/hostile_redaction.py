@@ -169,12 +169,12 @@ async def other_capture_ms(folder: Path, hostile: str, keys: int = 4) -> float:
     """The longest that an exchange of one key waited for its capture while `keys` other keys have a hostile text redacted."""
     folder.mkdir(exist_ok=True)
     capture = Capture(folder, PrivacyConfig())
-    attack = [asyncio.create_task(capture.keep(_exchange(f"hostile{n}", n, hostile + str(n)))) for n in range(keys)]
+    attack = [asyncio.create_task(capture.write(_exchange(f"hostile{n}", n, hostile + str(n)))) for n in range(keys)]
     await asyncio.sleep(0.05)
     longest = 0.0
     for number in range(_OTHERS):
         began = time.perf_counter()
-        await capture.keep(_exchange("anna", number, f"What is {number} + 2?"))
+        await capture.write(_exchange("anna", number, f"What is {number} + 2?"))
         longest = max(longest, time.perf_counter() - began)
         await asyncio.sleep(0.01)
     await asyncio.gather(*attack)

@@ -25,7 +25,7 @@ import orjson
 
 from clawctl.judge.executions import KNOWN, exit_code
 from clawctl.judge.protocol import Evidence
-from clawctl.judge.rules import ruled
+from clawctl.judge.rules import rule_opinion
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import chat, messages, responses
 from scripts.benchmarks.table import Row
@@ -382,7 +382,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 def _judged(answer: Message, came_back: list[Message]) -> bool:
     asked = [{"role": "user", "content": "Do it."}]
-    return ruled(Evidence("t", "serve", "default", asked, answer, came_back, None, None, True, None)) is not None
+    return rule_opinion(Evidence("t", "serve", "default", asked, answer, came_back, None, None, True, None)) is not None
 
 
 def real_results() -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ import yaml
 from clawctl.config import Recipe
 from clawctl.engines.vllm.child import check_vllm
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, Client
+from clawctl.http_client import Client, RequestFailed
 
 KEY = "benchmark"
 _STARTS_S = 900
@@ -72,7 +72,7 @@ async def ask(client: Client, path: str, body: dict[str, Any]) -> Stream:
             client.give_back(connection)
         else:
             stream.failed = f"{status} {(await client.rest(connection))[:200]!r}"
-    except Broken as broken:
+    except RequestFailed as broken:
         stream.failed = str(broken)
     return stream
 

@@ -40,8 +40,8 @@ def copies(text: str) -> Iterator[tuple[int, int]]:
 @torch.no_grad()
 def accuracy(model: Transformer, tokenizer: Tokenizer, kind: str, tasks: int) -> tuple[float, float]:
     """The share of episodes in which all copies are exact: greedily, and when sampled at temperature 1."""
-    numbers = torch.tensor([tokenizer.id_to_token(place)[0] in "-0123456789" for place in range(tokenizer.get_vocab_size())])
-    numbers = torch.nn.functional.pad(numbers, (0, model.model.s.vocab - len(numbers)))
+    numbers = torch.zeros(model.model.s.vocab, dtype=torch.bool)
+    numbers[[place for token, place in tokenizer.get_vocab().items() if token[0] in "-0123456789"]] = True
     greedy, sampled = list[bool](), list[float]()
     for doc in documents(-1, 40 * tasks):
         text = texts_of([doc])[0]

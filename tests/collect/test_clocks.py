@@ -18,7 +18,7 @@ class Time:
 
     def when(self, file: str, finished_at: float) -> float:
         """The moment of an exchange by our clock."""
-        return finished_at + self.clocks.behind(file, finished_at)
+        return finished_at + self.clocks.offset_of(file, finished_at)
 
 
 def test_what_was_there_before_happened_when_its_writer_says_but_never_in_the_future() -> None:

@@ -35,12 +35,12 @@ class Talk:
         self.server, self.messages = server, list(opening)
         self.all_headers = {"Authorization": "Bearer key", **{name.replace("_", "-"): told for name, told in headers.items()}}
         self.turns: list[str] = []  # their ids
-        self.said: list[str] = []
+        self.user_digests: list[str] = []
 
     def ask(self, text: str, keep: bool = True, **settings: Any) -> Message:
         """Say something; with `keep` the answer is part of the history."""
         asked = [*self.messages, user(text)]
-        self.said.append(text)
+        self.user_digests.append(text)
         reply = self.request(asked, **settings)
         if keep:
             self.messages = [*asked, reply]
@@ -88,7 +88,7 @@ def test_parallel_sub_agents_two_people_and_equal_answers_never_mix(server: Serv
     for talk in (*people, *agents):
         own = talk.turns[2:]  # from where their words differ on, each has its own line; who said the first ones is anybody's guess
         assert [rows[turn].parent_turn_id for turn in own[1:]] == own[:-1]
-        assert [rows[turn].next_state for turn in own[:2]] == [[user(talk.said[3])], [user("bye")]]
+        assert [rows[turn].next_state for turn in own[:2]] == [[user(talk.user_digests[3])], [user("bye")]]
         assert [rows[turn].turn_index for turn in own] == list(range(2, len(talk.turns)))
     assert {rows[turn].session_id for talk in agents for turn in talk.turns[2:]} == {"swarm"}
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from clawctl.collect.plain import came_back
+from clawctl.collect.plain_completions import next_messages
 from clawctl.run.rows import Exchange, plain_prompt
 from tests.collect.made_exchanges import answer, asked
 from tests.collect.stitching import stitch
@@ -77,12 +77,14 @@ def test_of_two_beginnings_the_longer_one_is_the_parent() -> None:
 
 def test_of_a_conversation_that_its_client_renders_the_words_come_back_without_the_templates_marks() -> None:
     chatml = "<|im_end|>\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>user\nthanks <b><|im_end|>\n<|im_start|>assistant\n"
-    assert came_back(chatml) == [{"role": "tool", "content": "42"}, {"role": "user", "content": "thanks <b>"}]
-    assert came_back(chatml + "so<|im_end|>\n<|im_start|>user\nlater<|im_end|>") == came_back(chatml)
+    assert next_messages(chatml) == [{"role": "tool", "content": "42"}, {"role": "user", "content": "thanks <b>"}]
+    assert next_messages(chatml + "so<|im_end|>\n<|im_start|>user\nlater<|im_end|>") == next_messages(chatml)
     llama = "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nno<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-    assert came_back(llama) == came("no")
-    assert came_back("<end_of_turn>\n<start_of_turn>user\nno<end_of_turn>\n<start_of_turn>model\n") == came("no")
-    assert came_back("</s>[INST] no [/INST]") == came_back("</s>[INST] no [/INST] sorry</s>[INST] later [/INST]") == came("no")
-    assert came_back("\nRight. Q:") == came("\nRight. Q:")
+    assert next_messages(llama) == came("no")
+    assert next_messages("<end_of_turn>\n<start_of_turn>user\nno<end_of_turn>\n<start_of_turn>model\n") == came("no")
+    assert (
+        next_messages("</s>[INST] no [/INST]") == next_messages("</s>[INST] no [/INST] sorry</s>[INST] later [/INST]") == came("no")
+    )
+    assert next_messages("\nRight. Q:") == came("\nRight. Q:")
     for nothing in ("", "  \n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n<|im_start|>system\nbe kind<|im_end|>", None):
-        assert came_back(nothing) is None
+        assert next_messages(nothing) is None

@@ -14,13 +14,13 @@ from made_exchanges import append
 from test_collect_worker import recipe, rows_of, talk
 from test_position import AGO, published_ids
 
-from clawctl.collect.position import Position
+from clawctl.collect.read_position import ReadPosition
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe
 from clawctl.run.directory import RunDir, open_run, publish_bytes, published
-from clawctl.run.done_with import SUFFIX, DoneWith
 from clawctl.run.feedback import FeedbackFile
+from clawctl.run.finished_shards import SUFFIX, FinishedShards
 from clawctl.run.retention import expire
 from clawctl.run.rows import Feedback, Verdict
 from clawctl.run.shards import merged_from, read_turn_ids, read_turns, read_verdicts, write_turns, write_verdicts
@@ -153,13 +153,13 @@ def test_a_part_that_cannot_be_read_stops_the_merge_and_nothing_is_removed(run) 
     judge_all(run)
     train_all(run)
     keeper = Upkeep(run, recipe())
-    keeper.work(Position(run))  # 30 shards are few, but known to be done with
+    keeper.work(ReadPosition(run))  # 30 shards are few, but known to be done with
     append(writer_file(run), *talk(2, "more", at=time.time() - AGO / 2))
     collect(run, recipe(shard_turns=1), once=True)
     judge_all(run)
     train_all(run)
     published(run.trajectories, ".parquet")[3].write_bytes(b"PAR1 no more")
-    keeper.work(Position(run))
+    keeper.work(ReadPosition(run))
     assert len(names(run.trajectories)) == len(names(run.verdicts)) == 32
 
 
@@ -167,7 +167,7 @@ def test_what_the_ledger_says_of_shards_that_are_gone_is_not_kept_in_memory(run)
     publish_small_shards(run, talks=2)
     judge_all(run)
     train_all(run)
-    done = DoneWith(run, recipe())
+    done = FinishedShards(run, recipe())
     done.look()
     assert sum(map(len, done._ledger.values())) == 4
     stems = [path.stem for path in published(run.trajectories, ".parquet")]
@@ -192,7 +192,7 @@ def test_a_shard_is_not_done_with_while_an_outcome_or_a_rating_can_train_its_tur
     judge_all(run, reward=0.0)
     for turn in turns if rating is not None else []:
         FeedbackFile(run.feedback).append(Feedback(f"f{turn.turn_id}", time.time(), turn.user, turn.turn_id, rating, None))
-    found = DoneWith(run, recipe())
+    found = FinishedShards(run, recipe())
     found.look()
     assert found.has(path.stem) is done
 
@@ -206,7 +206,7 @@ def test_a_shard_is_done_with_when_the_policy_that_sampled_its_turns_has_used_th
     judge_all(run)
     entry = {"step": 9, "outcome": "trained", "turns": {path.stem: [turn.turn_id for turn in turns]}}
     anna = open_run(run.root, policy="anna")
-    found = DoneWith(run, recipe())
+    found = FinishedShards(run, recipe())
     found.look()
     assert not found.has(path.stem)
     publish_bytes(anna.ledger_entry(9), orjson.dumps(entry))
@@ -269,7 +269,7 @@ def test_merging_makes_no_row_younger_and_mixes_no_days_where_age_is_limited(run
     older = published(run.trajectories, ".parquet")[:10]
     make_older(run, 2 * DAY, older)
     limited = Recipe.model_validate({"privacy": {"max_age_days": 1.5}})
-    Upkeep(run, limited).work(Position(run))
+    Upkeep(run, limited).work(ReadPosition(run))
     merged = [path for path in published(run.trajectories, ".parquet") if path.stem.endswith(SUFFIX)]
     assert [len(read_turn_ids(path)) for path in merged] == [10]
     gone = expire(run, limited).files  # the merged file was written a moment ago

@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from clawctl.engines.vllm.inside.clawctl_multiplex import FD, LEAVE, PIECE, Frames, answer_over_socket, frame
 from clawctl.engines.vllm.multiplex import Multiplexed
-from clawctl.http_client import Broken, Client
+from clawctl.http_client import Client, RequestFailed
 
 FRAMES = st.lists(st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 5), st.binary(max_size=40)), max_size=8)
 TURNS = 200
@@ -200,7 +200,7 @@ def test_a_lost_connection_ends_every_call_and_later_ones_have_their_own(monkeyp
         await said.over.wait()
         assert said.error == "the connection was lost"
         await engine.gone.wait()
-        with pytest.raises(Broken, match="cannot be reached"):  # nobody listens at the plain client's port
+        with pytest.raises(RequestFailed, match="cannot be reached"):  # nobody listens at the plain client's port
             await client.stream("/echo", b"{}", said)
 
     over_one_line(monkeypatch, act)

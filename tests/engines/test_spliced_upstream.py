@@ -15,10 +15,10 @@ from transformers import AutoTokenizer
 from clawctl.engines.upstream.completions import How, as_completion
 from clawctl.engines.upstream.splicer import OTHERWISE, Splicer
 from clawctl.http_client import Client
-from clawctl.serve.dialects import Ask, Remembered, chat
+from clawctl.serve.answer_decoder import why_undecodable
+from clawctl.serve.dialects import EarlierAnswer, GenerationRequest, chat
 from clawctl.serve.prompt import UNCERTAIN, render
-from clawctl.serve.reading import uncovered
-from clawctl.serve.recent import prompt_digest
+from clawctl.serve.recent_answers import prompt_digest
 from tests.serve.served import SPECIAL, Server
 from tests.stub_http import StubHandler, StubServer, running
 
@@ -206,16 +206,16 @@ def test_likeliest_tokens_are_told_as_in_a_chat(through: Server, fake: Fake) -> 
 # ---- when not --------------------------------------------------------------------------------------------------------------
 
 
-def asking(tokenizer: Any, sampled: str = SAID, **body: Any) -> Ask:
+def asking(tokenizer: Any, sampled: str = SAID, **body: Any) -> GenerationRequest:
     """A second turn whose first is remembered."""
     hello = {"role": "user", "content": "hello"}
     before = render(tokenizer, chat.read({"messages": [hello], "tools": [LOOK]}, "m")).ids
     ids = [*tokenizer(sampled, add_special_tokens=False)["input_ids"], END]
     ask = chat.read({"messages": [hello, *in_chat("a"), {"role": "user", "content": "so?"}], "tools": [LOOK], **body}, "m")
-    return replace(ask, answers={1: [Remembered(tuple(ids), prompt_digest(before))]})
+    return replace(ask, answers={1: [EarlierAnswer(tuple(ids), prompt_digest(before))]})
 
 
-def how(tokenizer: Any, fake: Fake, ask: Ask) -> How:
+def how(tokenizer: Any, fake: Fake, ask: GenerationRequest) -> How:
     async def main() -> How:
         client = Client(fake.url, None)
         try:
@@ -232,9 +232,9 @@ def test_an_ask_without_known_answers_or_whose_prompt_would_be_the_same_goes_as_
     ids = (*tokenizer("thanks", add_special_tokens=False)["input_ids"], END)
     del fake.asked[:]
     assert how(tokenizer, fake, ask) == How(spliced=0)
-    assert how(tokenizer, fake, replace(ask, answers={1: [Remembered(ids, b"")]})) == How(spliced=0)
+    assert how(tokenizer, fake, replace(ask, answers={1: [EarlierAnswer(ids, b"")]})) == How(spliced=0)
     assert fake.asked == []
-    assert how(tokenizer, fake, replace(ask, answers={1: [Remembered((*ids[:-1], 50, END), b"")]})).spliced == 1
+    assert how(tokenizer, fake, replace(ask, answers={1: [EarlierAnswer((*ids[:-1], 50, END), b"")]})).spliced == 1
 
 
 @pytest.mark.parametrize(
@@ -264,10 +264,10 @@ def test_a_family_that_is_not_read_here_gets_messages_and_the_turn_says_why(toke
     other = AutoTokenizer.from_pretrained(family)
     other.chat_template = other.chat_template.replace("<tool_call>", "[CALL]").replace("</tool_call>", "[/CALL]")
     told = how(other, fake, asking(other))
-    assert (told.prompt, told.spliced, told.unspliced) == (None, 0, uncovered(other.chat_template, True))
-    assert uncovered("<|im_start|> <tool_call> <function=", True)
-    assert uncovered("<|start|>assistant<|channel|>", False)
-    assert uncovered("<|im_start|>", False) is None
+    assert (told.prompt, told.spliced, told.unspliced) == (None, 0, why_undecodable(other.chat_template, True))
+    assert why_undecodable("<|im_start|> <tool_call> <function=", True)
+    assert why_undecodable("<|start|>assistant<|channel|>", False)
+    assert why_undecodable("<|im_start|>", False) is None
 
 
 def test_where_no_place_is_certain_or_there_are_images_the_turn_says_why(tokenizer: Any, fake: Fake, family: Path) -> None:

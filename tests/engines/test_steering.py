@@ -17,9 +17,9 @@ from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.steering import Steering, above_min_p, drawn, likeliest, penalised, steers, uniform
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
+from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects import Refusal, chat
 from clawctl.serve.dialects.fields import steering
-from clawctl.serve.reading import Reading
 from clawctl.serve.text import CallStart
 from tests.serve.served import Server, logprobs_of, recipe_data
 
@@ -185,7 +185,7 @@ def test_who_wants_no_parallel_calls_is_shown_one(model_path: Path) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"name": "look"}}]}
     shown = {}
     for parallel in (True, False):
-        reading = Reading(tokenizer, chat.read({**body, "parallel_tool_calls": parallel}, "m"), False)
+        reading = AnswerDecoder(tokenizer, chat.read({**body, "parallel_tool_calls": parallel}, "m"), False)
         for token in tokenizer(call + call)["input_ids"]:
             reading.take(token, None)
         events = [event for each in (reading.shown(), reading.end()) if each for event in each.events]

@@ -16,7 +16,7 @@ from clawctl.config import DEMO_MODEL
 from clawctl.engines import CannotFollow
 from clawctl.engines.embedded.engine import as_json
 from clawctl.engines.embedded.grammars import Grammars, Sets
-from clawctl.run.allowed import Allowed, unpack
+from clawctl.run.allowed_tokens import Allowed, unpack
 from clawctl.serve.dialects import chat, messages
 from clawctl.serve.structured import specification
 from tests.serve.served import Server

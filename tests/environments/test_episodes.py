@@ -19,8 +19,8 @@ from clawctl.environments.asking import Refused, ask
 from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, graded, is_ready, make_plan
 from clawctl.errors import ClawError
 from clawctl.inspect.why import show_why
-from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.capabilities import LONGEST, Capability, episode_secret, issue, read_capability
 from clawctl.run.directory import published
 from clawctl.run.endings import ENDINGS, MOST_TRIES
@@ -334,7 +334,7 @@ def test_a_forgotten_episode_leaves_neither_its_line_nor_its_outcome(server: Ser
     post(place_of(server, spec), "chat/completions", chat("forget me"))
     give(server, spec)
     assert len(rows_of(server, spec)) == 1
-    forget(server.run, Wish(session=spec.session_id), dry_run=False, retrain=False)
+    forget(server.run, Selection(session=spec.session_id), dry_run=False, retrain=False)
     lines = [path for folder in (server.run.episodes, server.run.feedback) for path in folder.glob("*.jsonl")]
     assert not [path for path in lines if spec.session_id.encode() in path.read_bytes()]
     assert rows_of(server, spec) == []

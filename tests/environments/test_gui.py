@@ -173,7 +173,8 @@ window.onload = function() {
     for (;;) held.push(new Array(1 << 20).fill(1.5));
   });
 };
-</script></head><body><div id="wrap"><div id="query"></div><div id="area"><button id="bomb">Bomb</button></div></div></body></html>"""
+</script></head><body><div id="wrap">
+<div id="query"></div><div id="area"><button id="bomb">Bomb</button></div></div></body></html>"""
 _ENDLESS = "<script>while (true) {}</script>"
 _ATTACKS = (
     '<img src=x onerror="core.endEpisode(1)">',

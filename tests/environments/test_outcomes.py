@@ -21,9 +21,9 @@ from clawctl.environments.player import Plan, Player
 from clawctl.eval.suites import load_suites
 from clawctl.judge.panel import with_rating
 from clawctl.judge.protocol import read_evidence
-from clawctl.judge.rules import rated
-from clawctl.privacy.chosen import Wish
+from clawctl.judge.rules import rating_opinion
 from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import Ratings
@@ -105,7 +105,7 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
     assert len({turn.group_id for turn in found}) == 3
     for path in published(server.run.trajectories, ".parquet"):
         for turn in read_evidence(path):
-            opinion = rated(turn, JudgeConfig())
+            opinion = rating_opinion(turn, JudgeConfig())
             assert (opinion and (opinion.judge, opinion.reward)) == (turn.outcome_reward and (OUTCOME, turn.outcome_reward))
     assert worth(None, found[0].outcome_reward).value == found[0].outcome_reward
 
@@ -199,7 +199,7 @@ def test_a_forgotten_session_leaves_no_outcome_behind(server: Server) -> None:
     turn = say(server, "forget me", "to forget", X_Task_Id="t-6")
     assert give(server, "to forget", reward=1.0).status_code == 200
     assert rows(server)[turn].outcome_reward == 1.0
-    forget(server.run, Wish(session="to forget"), dry_run=False, retrain=False)
+    forget(server.run, Selection(session="to forget"), dry_run=False, retrain=False)
     assert not [path for path in published(server.run.feedback, ".jsonl") if b"to forget" in path.read_bytes()]
     assert turn not in rows(server)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from clawctl.cli.elsewhere import understand
+from clawctl.cli.foreign_options import understand
 from clawctl.config import Recipe, TrainConfig, UpConfig
 from clawctl.config.play import PlayConfig
 from clawctl.environments import Outcome, Task, create

@@ -11,6 +11,7 @@ from clawctl.environments.terminal.environment import Terminal, solve
 from clawctl.environments.terminal.families import FAMILIES, draw_tasks
 from clawctl.environments.terminal.harbor import read_task, read_tasks
 from clawctl.errors import ClawError
+from scripts.benchmarks.environments_cheats_scripts import ATTACKS, ScriptAttack
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
 
@@ -88,6 +89,13 @@ def test_a_forged_verdict_is_worth_nothing(tmp_path: Path, name: str) -> None:
     assert asyncio.run(solve(task, FORGERIES[name])).value == 0
 
 
+@needs_sandbox
+@pytest.mark.parametrize("case", ATTACKS, ids=lambda case: case.name)
+def test_a_program_that_a_test_script_runs_first_does_not_decide_its_verdict(case: ScriptAttack) -> None:
+    assert asyncio.run(solve(case.task, case.attack)).value == 0
+    assert asyncio.run(solve(case.task, case.honest)).value == 1
+
+
 def test_a_task_without_a_verdict_is_refused_with_the_cure(tmp_path: Path) -> None:
     folder = harbor_folder(tmp_path / "add")
     (folder / "tests" / "test.sh").unlink()
@@ -146,7 +154,7 @@ def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: P
     ("settings", "told"),
     [
         ('[[steps]]\nname = "one"\n', "has several steps"),
-        ('[environment]\nos = "windows"\n', r"needs an image of its own \(os = windows\)"),
+        ('[environment]\nos = "windows"\n', r"needs os = windows"),
         ("[environment]\ngpus = 1\n", "a GPU"),
         ('[[environment.mcp_servers]]\nname = "a"\n', "MCP servers"),
         ('[agent]\ntimeout_sec = "long"\n', r"timeout_sec of \[agent\] .* is 'long' -> give seconds"),

@@ -14,8 +14,8 @@ from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
 from clawctl.eval.suites.held_out import held_out_turns
-from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import publish_bytes, published
 from clawctl.run.endpoint import own_endpoint
 from clawctl.run.policies import publish_policy
@@ -220,7 +220,7 @@ def test_what_is_forgotten_leaves_the_records_of_measurements_too(server: Server
     detail = [{"task_id": turn.turn_id, "detail": {"request": ASKS[int(turn.session_id[1])]}} for turn in (gone, stays)]
     record = {"version": 1, "suites": {}, "decision": {"promote": None}, "comparisons": detail, "values": {gone.turn_id: 1.0}}
     publish_bytes(server.run.eval_record(1), orjson.dumps(record))
-    forget(server.run, Wish(session="s0"), dry_run=False, retrain=False)
+    forget(server.run, Selection(session="s0"), dry_run=False, retrain=False)
     left = server.run.eval_record(1).read_text()
     assert "Tom has" not in left
     assert gone.turn_id not in left

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from clawctl.errors import ClawError
 from clawctl.inspect.episodes import OVERDUE_S, EpisodeReader, plans_of, show_episodes
-from clawctl.inspect.web.following import FollowedRun
+from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.pages import Pages
 from clawctl.run.directory import RunDir, open_run, published

@@ -10,9 +10,9 @@ from starlette.testclient import TestClient
 
 from clawctl.inspect.better import Rate, lower, wilson
 from clawctl.inspect.rows import TurnReader, read_rows
-from clawctl.inspect.web.deriving import prepare
-from clawctl.inspect.web.finding import Filter, fate, matching, uncertainty
-from clawctl.inspect.web.following import FollowedRun
+from clawctl.inspect.web.derived_data import prepare
+from clawctl.inspect.web.filters import Filter, fate, matching, uncertainty
+from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.pages import Pages
 from clawctl.inspect.web.text import visible
@@ -191,7 +191,7 @@ def test_answers_name_their_versions_only_after_a_choice(site: Site) -> None:
 
 def test_a_label_is_a_rating_below_that_of_the_turns_own_user(tmp_path: Path) -> None:
     site = Site(make_run(tmp_path / "run", 60))
-    row = next(row for row in site.following.seen.rows if uncertainty(row) and row.turn["user"] == "default")
+    row = next(row for row in site.following.snapshot.rows if uncertainty(row) and row.turn["user"] == "default")
     turn_id = row.turn["turn_id"]
     answer = site.post("/label", turn=turn_id, rating="bad", comment="say less", back="//evil.example")
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -201,11 +201,11 @@ def test_a_label_is_a_rating_below_that_of_the_turns_own_user(tmp_path: Path) ->
     assert label is not None
     assert (label.key, label.rating, label.comment) == (LABEL, -1.0, "say less")
     site.following.refresh()
-    assert site.following.seen.by_id[turn_id].worth.words == "-1 by rating"
+    assert site.following.snapshot.by_id[turn_id].worth.words == "-1 by rating"
     assert turn_id not in site.text("/judge")
     FeedbackFile(site.run.feedback).append(Feedback("own", 1.0, "default", turn_id, 1.0, None))
     site.following.refresh()
-    assert site.following.seen.by_id[turn_id].worth.value == 1.0, "its own user decides, even earlier"
+    assert site.following.snapshot.by_id[turn_id].worth.value == 1.0, "its own user decides, even earlier"
     with pytest.raises(Exception, match="reserved for labels"):
         add_key(site.run, LABEL)
 
@@ -218,7 +218,7 @@ def test_the_buttons_move_live_and_forget_people(tmp_path: Path) -> None:
     assert site.post("/rollback", version="99").status_code == 409
     asked = site.post("/forget", user="anna").text
     assert "cannot be undone" in asked
-    assert any(row.turn["user"] == "anna" for row in site.following.seen.rows)
+    assert any(row.turn["user"] == "anna" for row in site.following.snapshot.rows)
     assert "were deleted" in site.post("/forget", user="anna", sure="yes").text
     assert counted(site.text("/turns?user=anna")) == 0
     assert counted(site.text("/turns?q=meeting")) == 0, "nor can their words be found"

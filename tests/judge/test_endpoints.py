@@ -10,7 +10,7 @@ from starlette.responses import Response
 from clawctl.config import Recipe
 from clawctl.engines.vllm.child import free_port
 from clawctl.errors import ClawError
-from clawctl.judge.client import EndpointPool, JudgeClient, Place
+from clawctl.judge.client import EndpointPool, EndpointState, JudgeClient
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir, published
 from clawctl.run.endpoint import Endpoint
@@ -62,7 +62,7 @@ def test_an_endpoint_that_rests_is_passed_over_and_the_one_that_just_broke_is_sh
 
 def test_rests_grow_until_it_answers_and_are_never_all_the_same() -> None:
     def rest(times: int) -> float:
-        place = Place(lambda: None)
+        place = EndpointState(lambda: None)
         for _ in range(times):
             place.rests_until = 0.0
             place.rest(None)

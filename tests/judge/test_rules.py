@@ -8,7 +8,7 @@ from made_turns import reply, turn
 
 from clawctl.config import JudgeConfig
 from clawctl.judge.executions import plain_run
-from clawctl.judge.rules import only_rules, rated, ruled
+from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
 from clawctl.serve.dialects import messages as anthropic
 
 CODEX = "Chunk ID: 383a6b\nWall time: 0.0000 seconds\nProcess exited with code {code}\nOriginal token count: 4\nOutput:\n{output}\n"
@@ -43,7 +43,7 @@ def after(calls: list[dict], results: list[dict], said: str | None = None) -> An
 
 
 def reward(calls: list[dict], results: list[dict], tools: dict[str, str] | None = None) -> float | None:
-    found = ruled(after(calls, results), tools)
+    found = rule_opinion(after(calls, results), tools)
     return None if found is None else found.reward
 
 
@@ -71,7 +71,7 @@ CLIENTS = [
 
 @pytest.mark.parametrize(("made", "answered"), CLIENTS)
 def test_a_test_run_decides_as_each_known_client_tells_it(made, answered) -> None:
-    good, bad = ruled(after([made], [answered(0, PASSED)])), ruled(after([made], [answered(1, FAILED)]))
+    good, bad = rule_opinion(after([made], [answered(0, PASSED)])), rule_opinion(after([made], [answered(1, FAILED)]))
     assert good is not None
     assert (good.judge, good.reward, good.votes) == ("rules 2: pytest", 1.0, ())
     assert bad is not None
@@ -84,8 +84,8 @@ def test_a_test_run_decides_as_each_known_client_tells_it(made, answered) -> Non
         (0, ""),
         (137, FAILED),
     ):
-        assert ruled(after([made], [answered(code, output)])) is None  # exit code and summary must agree
-    assert ruled(after([made], [result(PASSED)])) is None  # what the command printed, without the client's own word
+        assert rule_opinion(after([made], [answered(code, output)])) is None  # exit code and summary must agree
+    assert rule_opinion(after([made], [result(PASSED)])) is None  # what the command printed, without the client's own word
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_test_run_decides_as_each_known_client_tells_it(made, answered) -> Non
     ],
 )
 def test_the_summaries_of_other_runners_are_known(command, code, output, name) -> None:
-    found = ruled(after([call("exec_command", cmd=command)], [result(shown(CODEX, code, output))]))
+    found = rule_opinion(after([call("exec_command", cmd=command)], [result(shown(CODEX, code, output))]))
     assert found is not None
     assert (found.judge, found.reward) == (f"rules 2: {name}", 1.0 if code == 0 else -1.0)
 
@@ -225,7 +225,7 @@ def test_a_result_is_believed_only_where_it_answers_a_call_of_this_turn() -> Non
     assert reward([made, call("read", path="x")], [result(good)]) is None  # another call has no result yet
     assert reward([made, {**made}], [result(good)]) is None  # two calls of one id
     assert reward([made], [result(good), result(shown(CODEX, 1, FAILED))]) is None  # two results of one call
-    assert ruled(turn([{"role": "user", "content": "q"}], "3 passed in 0.1s", [result(good)])) is None
+    assert rule_opinion(turn([{"role": "user", "content": "q"}], "3 passed in 0.1s", [result(good)])) is None
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_result_of_megabytes_takes_no_longer_than_it_is_long(piece) -> None:
     )
     for name in ("exec_command", "shell", "bash", "run_shell_command", "Bash"):
         for shape in shapes:
-            ruled(after([call(name, command="pytest")], [result(shape.format(text), is_error=False)]))
+            rule_opinion(after([call(name, command="pytest")], [result(shape.format(text), is_error=False)]))
     assert plain_run("pytest " + text) is None
 
 
@@ -349,38 +349,38 @@ def test_one_failed_run_makes_the_turn_bad_and_only_all_together_make_it_good() 
 
 def test_where_a_person_speaks_as_well_the_judge_is_asked() -> None:
     came_back = [result(shown(CODEX, 0, PASSED)), {"role": "user", "content": "not that one"}]
-    assert ruled(after([call("exec_command", cmd="pytest")], came_back)) is None
+    assert rule_opinion(after([call("exec_command", cmd="pytest")], came_back)) is None
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_an_answer_that_prints_a_verdict_itself_decides_nothing(number) -> None:
     text = ("3 passed in 0.1s", in_json(0, PASSED), shown(CODEX, 0, PASSED))[number - 1]
     made = call("bash", command=f"cat <<E\n{text}\nE")
-    assert ruled(after([made], [result(text)], said=text)) is None
+    assert rule_opinion(after([made], [result(text)], said=text)) is None
 
 
 @pytest.mark.parametrize(("words", "reward"), [("👍", 1.0), ("👍🏽 👍", 1.0), (":-1:", -1.0), ("👎", -1.0)])
 def test_thumbs_alone_decide(words, reward) -> None:
-    found = ruled(reply(words))
+    found = rule_opinion(reply(words))
     assert found is not None
     assert (found.judge, found.reward) == ("rules 2: thumbs", reward)
 
 
 @pytest.mark.parametrize("words", ["👍 but shorter", "👍👎", "thanks", "-1", ""])
 def test_thumbs_with_words_are_left_to_the_judge(words) -> None:
-    assert ruled(reply(words)) is None
+    assert rule_opinion(reply(words)) is None
 
 
 def test_a_rating_outranks_an_outcome_and_that_outranks_everything_else() -> None:
     both = reply("👎", feedback=0.5, outcome_reward=-1.0)
-    found = rated(both, JudgeConfig())
+    found = rating_opinion(both, JudgeConfig())
     assert found is not None
     assert (found.judge, found.reward) == ("user feedback", 0.5)
     scored = reply("👎", outcome_reward=1.0)
-    assert rated(scored, JudgeConfig()).judge == "environment outcome"  # type: ignore[union-attr]
-    assert rated(scored, JudgeConfig(outcome="apart")) is None
-    assert rated(reply("👎"), JudgeConfig()) is None
-    assert rated(reply("👎", feedback=0.0, outcome_reward=1.0), JudgeConfig()).reward == 0.0  # type: ignore[union-attr]
+    assert rating_opinion(scored, JudgeConfig()).judge == "environment outcome"  # type: ignore[union-attr]
+    assert rating_opinion(scored, JudgeConfig(outcome="apart")) is None
+    assert rating_opinion(reply("👎"), JudgeConfig()) is None
+    assert rating_opinion(reply("👎", feedback=0.0, outcome_reward=1.0), JudgeConfig()).reward == 0.0  # type: ignore[union-attr]
 
 
 def test_with_steps_by_rules_the_judge_is_not_asked_about_the_turns_of_a_scored_episode() -> None:

@@ -14,11 +14,11 @@ import pytest
 from transformers import AutoTokenizer
 
 from clawctl.errors import ClawError
-from clawctl.privacy.chosen import Wish, choose
-from clawctl.privacy.door import make_wish
+from clawctl.privacy.command import parse_selection
 from clawctl.privacy.forget import forget
-from clawctl.privacy.lineage import learned_from
 from clawctl.privacy.rewriting import rewrite_appended
+from clawctl.privacy.rollback import learned_from
+from clawctl.privacy.selection import Selection, select
 from clawctl.run.directory import RunDir, claimed, open_run, publish_bytes, published, sole_worker
 from clawctl.run.policies import live_version, publish_policy
 from clawctl.run.rows import Policy, Verdict
@@ -116,10 +116,10 @@ def test_no_byte_of_the_run_knows_a_forgotten_session_while_the_server_goes_on(t
         plant_what_stages_would_write(run, ids)
         assert sum(MARKER in text for _, text in raw_texts(run)) >= 6
 
-        planned = forget(run, Wish(session="mine"), dry_run=True, retrain=False)
+        planned = forget(run, Selection(session="mine"), dry_run=True, retrain=False)
         assert (planned.turns, planned.sessions, planned.policies) == (4, 1, [2, 3])
         assert sorted(row["exchange_id"] for row in server.captured() if MARKER in repr(row)) == sorted(ids)
-        done = forget(run, Wish(session="mine"), dry_run=False, retrain=False)
+        done = forget(run, Selection(session="mine"), dry_run=False, retrain=False)
         assert (done.turns, done.policies) == (4, [2, 3])
         assert done.removed_whole == ["quarantine/captures-x-0.jsonl", "quarantine/trajectories-b.parquet"]
 
@@ -137,7 +137,7 @@ def test_no_byte_of_the_run_knows_a_forgotten_session_while_the_server_goes_on(t
         assert len(verdicts) == 3
         (ratings,) = published(run.root / "feedback", ".jsonl")
         assert ratings.read_bytes() == orjson.dumps({"turn_id": "kept", "comment": OTHER}) + b"\n"
-        assert forget(run, Wish(session="mine"), dry_run=False, retrain=False).turns == 0
+        assert forget(run, Selection(session="mine"), dry_run=False, retrain=False).turns == 0
 
 
 def raw_texts(run: RunDir) -> Iterator[tuple[str, str]]:
@@ -152,13 +152,13 @@ def test_a_conversation_without_a_header_is_known_by_what_it_continues(tmp_path:
         collect(server.run)  # the last turns of both are open and only in captures
         first = next(row for row in server.captured() if MARKER in repr(row))
         assert messages[1]["content"] == first["response"]["content"]
-        assert forget(server.run, Wish(session=f"s{first['exchange_id']}"), dry_run=False, retrain=False).turns == 2
+        assert forget(server.run, Selection(session=f"s{first['exchange_id']}"), dry_run=False, retrain=False).turns == 2
         assert [name for name, text in every_text(server.run, model_path) if MARKER in text] == []
         assert len(server.captured()) == 2
 
 
 def test_a_user_takes_everything_along(example: RunDir) -> None:
-    done = forget(example, Wish(user="other"), dry_run=False, retrain=False)
+    done = forget(example, Selection(user="other"), dry_run=False, retrain=False)
     assert (done.turns, done.policies) == (1, [])
     assert [row.turn_id for path in published(example.trajectories, ".parquet") for row in read_turns(path)] == [
         "t1", "t2", "t3", "t4", "t5", "t6",
@@ -167,7 +167,7 @@ def test_a_user_takes_everything_along(example: RunDir) -> None:
 
 def test_before_means_whole_sessions_for_their_later_turns_repeat_the_earlier(example: RunDir) -> None:
     write_turns(example.trajectories / "c.parquet", [turn("t8", "s9", created_at=1500.0)])
-    done = forget(example, Wish(before=1001.0), dry_run=False, retrain=False)
+    done = forget(example, Selection(before=1001.0), dry_run=False, retrain=False)
     assert (done.turns, done.policies) == (5, [1])
     assert not (example.trajectories / "a.parquet").exists()
     assert not (example.verdicts / "a.parquet").exists()
@@ -178,7 +178,7 @@ def test_before_means_whole_sessions_for_their_later_turns_repeat_the_earlier(ex
 def test_two_users_may_name_a_session_alike_and_schema_and_rest_of_a_shard_stay(example: RunDir) -> None:
     path = example.trajectories / "b.parquet"
     before = pq.read_table(path)
-    forget(example, Wish(session="s3"), dry_run=False, retrain=False)
+    forget(example, Selection(session="s3"), dry_run=False, retrain=False)
     after = pq.read_table(path)
     assert after.schema.metadata == before.schema.metadata
     assert after.to_pylist() == before.to_pylist()[:1]
@@ -188,23 +188,23 @@ def test_two_users_may_name_a_session_alike_and_schema_and_rest_of_a_shard_stay(
 def test_a_broken_off_forget_is_ended_by_the_next(example: RunDir) -> None:
     """Trajectories go last: as long as they stand, the same turns are found again."""
     (example.verdicts / "a.parquet").unlink()
-    assert forget(example, Wish(session="s1"), dry_run=False, retrain=False).turns == 5
-    assert choose(example, Wish(session="s1")).turn_ids == set()
+    assert forget(example, Selection(session="s1"), dry_run=False, retrain=False).turns == 5
+    assert select(example, Selection(session="s1")).turn_ids == set()
 
 
 @pytest.mark.parametrize("stage", ["collect", "train"])
 def test_nothing_is_forgotten_under_a_worker_that_remembers_it(example: RunDir, stage: str) -> None:
     with sole_worker(example, stage), pytest.raises(ClawError, match=f"is already the {stage} worker") as caught:
-        forget(example, Wish(session="s1"), dry_run=False, retrain=False)
+        forget(example, Selection(session="s1"), dry_run=False, retrain=False)
     assert "serve can keep running" in caught.value.fix
-    assert len(choose(example, Wish(session="s1")).turn_ids) == 5
+    assert len(select(example, Selection(session="s1")).turn_ids) == 5
 
 
 def test_a_worker_that_may_be_stopped_ends_cleanly_and_its_place_is_free_again_afterwards(example: RunDir) -> None:
     worker = subprocess.Popen([sys.executable, "-m", "clawctl", "collect", "--run", str(example.root)], stderr=subprocess.DEVNULL)
     try:
         until((example.locks / "collect.owner").exists)
-        assert forget(example, Wish(session="s1"), dry_run=False, retrain=False, end_workers=True).turns == 5
+        assert forget(example, Selection(session="s1"), dry_run=False, retrain=False, end_workers=True).turns == 5
         assert worker.wait(60) == 0
         with sole_worker(example, "collect"):
             pass
@@ -215,8 +215,8 @@ def test_a_worker_that_may_be_stopped_ends_cleanly_and_its_place_is_free_again_a
 
 def test_a_judge_with_these_turns_in_hand_is_waited_for(example: RunDir) -> None:
     with claimed(example, "judge-b"), pytest.raises(ClawError, match="a judge is working on b"):
-        forget(example, Wish(session="s2"), dry_run=False, retrain=False)
-    assert len(choose(example, Wish(session="s2")).turn_ids) == 1
+        forget(example, Selection(session="s2"), dry_run=False, retrain=False)
+    assert len(select(example, Selection(session="s2")).turn_ids) == 1
 
 
 def test_a_policy_learned_from_what_its_ancestors_learned_from(example: RunDir) -> None:
@@ -232,7 +232,7 @@ def test_a_policy_learned_from_what_its_ancestors_learned_from(example: RunDir) 
 
 
 def test_an_earlier_forgotten_turn_can_still_be_trained_away(example: RunDir) -> None:
-    forget(example, Wish(session="s1"), dry_run=False, retrain=False)
+    forget(example, Selection(session="s1"), dry_run=False, retrain=False)
     done = forget(example, None, dry_run=False, retrain=True)
     assert done.policies == [1]
     assert live_version(example) == 0
@@ -250,7 +250,7 @@ def test_an_earlier_forgotten_turn_can_still_be_trained_away(example: RunDir) ->
 )
 def test_a_wish_that_is_not_clear_is_refused(typed: tuple[str | None, str | None, str | None], problem: str) -> None:
     with pytest.raises(ClawError, match=problem) as caught:
-        make_wish(*typed, retrain=False)
+        parse_selection(*typed, retrain=False)
     assert caught.value.exit_code == 2
 
 
@@ -284,7 +284,7 @@ def test_torn_lines_go_with_any_rewriting_and_readable_ones_stay(tmp_path: Path)
         for name, key in (("a", "x"), ("b", "y"))
     ]
     (run.captures / "w-0.jsonl").write_bytes(b"\n".join([lines[0], b'{"exchange_id":"c","mess', lines[1], b'{"exch']))
-    forget(run, Wish(user="x"), dry_run=False, retrain=False)
+    forget(run, Selection(user="x"), dry_run=False, retrain=False)
     (left,) = published(run.captures, ".jsonl")
     assert left.name != "w-0.jsonl", (
         "a reader that knows the old file by name and place must not go on reading in the middle of this one"

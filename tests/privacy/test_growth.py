@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from clawctl.config import PrivacyConfig
-from clawctl.privacy.redaction import Baton, Redactor
+from clawctl.privacy.redaction import FifoLock, Redactor
 from clawctl.privacy.rules import KINDS, Span, Text
 from clawctl.serve.capture import Capture
 from scripts.benchmarks.hostile_redaction import (
@@ -100,11 +100,11 @@ def test_other_keys_are_captured_while_a_long_text_is_looked_through(tmp_path: P
     async def main() -> list[str]:
         hostile = mixed("9")(192 << 10)
         long = asyncio.create_task(
-            capture.keep(exchange([{"role": "user", "content": hostile}], key="mallory", exchange_id="long"))
+            capture.write(exchange([{"role": "user", "content": hostile}], key="mallory", exchange_id="long"))
         )
         await asyncio.sleep(0.02)
         for number in range(20):
-            await capture.keep(exchange([{"role": "user", "content": "hi"}], key="anna", exchange_id=f"anna{number}"))
+            await capture.write(exchange([{"role": "user", "content": "hi"}], key="anna", exchange_id=f"anna{number}"))
         before = [orjson.loads(line)["exchange_id"] for path in tmp_path.glob("*") for line in path.read_bytes().splitlines()]
         await long
         return before
@@ -123,7 +123,7 @@ def test_exchanges_of_one_key_keep_their_order(tmp_path: Path) -> None:
         for number in range(60):
             text = "word " * (20_000 if number % 10 == 0 else 2)
             made = exchange([{"role": "user", "content": f"{number} {text}"}], key=f"key{number % 3}", exchange_id=str(number))
-            kept.append(capture.keep(made))
+            kept.append(capture.write(made))
         await asyncio.gather(*kept)
 
     asyncio.run(main())
@@ -133,11 +133,11 @@ def test_exchanges_of_one_key_keep_their_order(tmp_path: Path) -> None:
         assert [int(row["exchange_id"]) for row in rows if row["key"] == f"key{key}"] == list(range(key, 60, 3))
 
 
-def test_the_baton_goes_to_who_asked_first() -> None:
+def test_the_lock_goes_to_the_thread_that_waited_longest() -> None:
     import threading
     import time
 
-    baton, order = Baton(), list[int]()
+    baton, order = FifoLock(), list[int]()
     baton.take()
 
     def work(number: int) -> None:
@@ -150,7 +150,7 @@ def test_the_baton_goes_to_who_asked_first() -> None:
         threads[-1].start()
         while len(baton._waiting) <= number:
             time.sleep(0.001)
-    baton.pass_on()  # everybody who waited before has had a turn
+    baton.yield_to_waiting()  # everybody who waited before has had a turn
     assert order == [0, 1, 2, 3, 4]
     baton.give()
     for thread in threads:

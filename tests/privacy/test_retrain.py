@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from clawctl.config import Recipe
-from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, list_versions, live_version
 from clawctl.train.checkpoints import read_rows
@@ -42,7 +42,7 @@ def test_after_retraining_the_weights_never_knew_the_turn(tmp_path: Path, sample
     train(taught, recipe)
     assert (list_versions(taught), live_version(taught)) == ([0, 1, 2, 3], 3)
 
-    done = forget(taught, Wish(session="s-a05"), dry_run=False, retrain=True)
+    done = forget(taught, Selection(session="s-a05"), dry_run=False, retrain=True)
     assert done.policies == [2, 3]
     assert done.way_back is not None
     assert (done.way_back.to_version, done.way_back.live) == (back_to, back_to)
@@ -50,7 +50,7 @@ def test_after_retraining_the_weights_never_knew_the_turn(tmp_path: Path, sample
     assert [row["step"] for row in read_rows(taught)] == list(range(1, back_to + 1))
     assert sorted(read_ledger(taught)) == [f"a{i:02d}" for i in range(4 * back_to)]
 
-    forget(innocent, Wish(session="s-a05"), dry_run=False, retrain=False)  # before anything was trained
+    forget(innocent, Selection(session="s-a05"), dry_run=False, retrain=False)  # before anything was trained
     for run in (taught, innocent):
         train(run, recipe)
     assert list_versions(taught) == list_versions(innocent) == [0, 1, 2]

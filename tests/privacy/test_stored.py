@@ -58,7 +58,7 @@ def test_keys_and_models_are_allowed_and_denied_by_name(settings: dict[str, Any]
 
 
 async def keep(capture: Capture, **changes: Any) -> None:
-    await capture.keep(exchange([{"role": "user", "content": "hi"}], **changes))
+    await capture.write(exchange([{"role": "user", "content": "hi"}], **changes))
 
 
 def captured_ids(run: RunDir) -> list[str]:

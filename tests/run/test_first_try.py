@@ -11,7 +11,7 @@ from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
 from clawctl.run.endpoint import announce
-from clawctl.run.first_try import first_try, is_bound
+from clawctl.run.model_binding import first_attempt, is_bound
 from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
 
 
@@ -21,7 +21,7 @@ def begin(root: Path, model: str, stage: str = "serve") -> None:
 
 
 def fail(root: Path) -> None:
-    with first_try(root):
+    with first_attempt(root):
         begin(root, "wrong")
         raise RuntimeError("the engine failed")
 
@@ -67,7 +67,7 @@ def test_a_recipe_that_a_person_put_there_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["serve", "train", "judge"])
 def test_once_a_server_worked_the_model_stands_and_the_recipe_is_not_overwritten(tmp_path: Path, stage: str) -> None:
     root, other = tmp_path / "run", tmp_path / "other.yaml"
-    with first_try(root):
+    with first_attempt(root):
         begin(root, "right")
         announce(open_run(root), "127.0.0.1", 1)
     assert is_bound(open_run(root))
@@ -81,7 +81,7 @@ def test_once_a_server_worked_the_model_stands_and_the_recipe_is_not_overwritten
 @pytest.mark.parametrize("stage", ["serve", "collect", "judge", "train", "eval"])
 def test_a_recipe_that_names_no_model_leaves_the_run_its_own(tmp_path: Path, stage: str) -> None:
     root, other = tmp_path / "run", tmp_path / "other.yaml"
-    with first_try(root):
+    with first_attempt(root):
         begin(root, "right")
         announce(open_run(root), "127.0.0.1", 1)
     other.write_text("train: {lr: 0.001}\n")

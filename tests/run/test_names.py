@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.collect.position import Position
+from clawctl.collect.read_position import ReadPosition
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.worker import _sweep
 from clawctl.config import Recipe
@@ -119,7 +119,7 @@ def test_a_merged_shard_removes_nothing_outside_the_run(run: RunDir, tmp_path: P
     path = merged_shard(run, [evil.format(outside=outside.with_suffix(""))])
     with pytest.raises(Exception, match="is not a file name"):
         merged_from(path)
-    Upkeep(run, Recipe()).work(Position(run))
+    Upkeep(run, Recipe()).work(ReadPosition(run))
     assert outside.read_bytes() == b"kept"
     assert path.exists()
 
@@ -130,7 +130,7 @@ def test_a_shard_that_is_a_link_loses_the_link_alone(run: RunDir, tmp_path: Path
     (run.trajectories / "00000000000000000001-bbbbbb.parquet").symlink_to(outside)
     merged_shard(run, ["00000000000000000001-bbbbbb"])
     (run.verdicts / "00000000000000000001-bbbbbb.parquet").symlink_to(outside)
-    Upkeep(run, Recipe()).work(Position(run))
+    Upkeep(run, Recipe()).work(ReadPosition(run))
     assert outside.read_bytes() == b"kept"
     assert not (run.trajectories / "00000000000000000001-bbbbbb.parquet").is_symlink()
 

@@ -79,17 +79,26 @@ def test_a_shard_of_another_kind_or_a_newer_schema_is_unreadable(tmp_path: Path)
         read_verdicts(tmp_path / "v.parquet")
 
 
-def as_version_1(path: Path) -> None:
-    """The same shard as a clawctl of version 1 wrote it."""
-    table = pq.read_table(path)
-    table = table.drop_columns(["policy_name"]).replace_schema_metadata({**table.schema.metadata, b"schema_version": b"1"})
+def as_version(path: Path, version: int) -> None:
+    """The same shard as a clawctl of version 1 or 2 wrote it."""
+    table, later = pq.read_table(path), {1: ["policy_name", "images"], 2: ["images"]}[version]
+    table = table.drop_columns(later).replace_schema_metadata({**table.schema.metadata, b"schema_version": str(version).encode()})
     write_table(path, table)
+
+
+def test_a_shard_of_version_2_has_no_images(tmp_path: Path) -> None:
+    path, shown = tmp_path / "a.parquet", replace(TURN, images=[{"sha256": "a", "start": 0, "tokens": 1}])
+    write_turns(path, [shown])
+    assert read_turns(path) == [shown]
+    as_version(path, 2)
+    assert read_turns(path) == [TURN]
+    assert read_columns(path, "turns", ("turn_id", "images")) == [{"turn_id": "t1", "images": None}]
 
 
 def test_a_shard_of_version_1_is_read_as_turns_of_the_default_policy_and_merged_with_later_ones(tmp_path: Path) -> None:
     older, newer = tmp_path / "a.parquet", tmp_path / "b.parquet"
     write_turns(older, [TURN])
-    as_version_1(older)
+    as_version(older, 1)
     later = replace(TURN, turn_id="t2", turn_index=1, policy_name="anna")
     write_turns(newer, [later])
     assert read_turns(older) == [TURN]

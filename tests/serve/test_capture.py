@@ -26,7 +26,7 @@ def test_what_ends_at_once_is_written_in_order_and_before_its_answer_ends(tmp_pa
     capture = Capture(tmp_path, PrivacyConfig())
 
     async def one(i: int) -> bool:
-        await capture.keep(exchange(i))
+        await capture.write(exchange(i))
         return str(i) in written(tmp_path)
 
     async def main() -> list[bool]:
@@ -41,7 +41,7 @@ def test_what_still_waits_when_the_loop_ends_is_written(tmp_path: Path) -> None:
     capture = Capture(tmp_path, PrivacyConfig())
 
     async def main() -> None:
-        keeping = [asyncio.create_task(capture.keep(exchange(i))) for i in range(5)]
+        keeping = [asyncio.create_task(capture.write(exchange(i))) for i in range(5)]
         await asyncio.sleep(0)  # all have begun, none is awaited
         assert not any(task.done() for task in keeping)
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from served import Server
 
-from clawctl.serve.dialects import Ask, chat, messages, responses
+from clawctl.serve.dialects import GenerationRequest, chat, messages, responses
 from clawctl.serve.hints import read_hints
 from clawctl.serve.prompt import load_tokenizer, render
 
@@ -32,8 +32,8 @@ def recorded(client: str) -> list[dict[str, Any]]:
     return found
 
 
-def ask_of(request: dict[str, Any]) -> Ask:
-    ask: Ask = MODULES.get(request["path"].split("?")[0], messages).read(request["request"], "demo")
+def ask_of(request: dict[str, Any]) -> GenerationRequest:
+    ask: GenerationRequest = MODULES.get(request["path"].split("?")[0], messages).read(request["request"], "demo")
     return ask
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES, CHAT_TOOL, EXCHANGE, SCHEMA, speak
 
-from clawctl.serve.dialects import Ask, Refusal, chat, messages, responses
+from clawctl.serve.dialects import GenerationRequest, Refusal, chat, messages, responses
 from clawctl.serve.text import CallDelta, CallStart, Event
 
 # ---- Responses: its own ways ---------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_tool_choices_of_responses(sent: Any, meant: Any) -> None:
 
 
 def test_tool_choices_of_messages() -> None:
-    def read(**choice: Any) -> Ask:
+    def read(**choice: Any) -> GenerationRequest:
         return messages.read(AS_MESSAGES | {"tool_choice": choice}, "m")
 
     assert read(type="auto").tool_choice == "auto"
@@ -217,7 +217,7 @@ def test_functions_as_they_were_before_tools() -> None:
 # ---- tools that a vendor defined ---------------------------------------------------------------------------------------------
 
 
-def named(ask: Ask) -> list[str | None]:
+def named(ask: GenerationRequest) -> list[str | None]:
     return [tool.get("function", {}).get("name") for tool in ask.tools or []]
 
 

@@ -14,11 +14,11 @@ from test_sdks import assert_one_trainable_session, claude, rows_since
 from transformers import AutoTokenizer
 
 from clawctl.config import DEMO_MODEL
+from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects import chat
 from clawctl.serve.dialects.messages import read as read_messages
 from clawctl.serve.dialects.responses import read as read_responses
 from clawctl.serve.prompt import load_tokenizer, render
-from clawctl.serve.reading import Reading
 from clawctl.serve.text import TextDelta
 from scripts.asgi import serving
 from scripts.rehearsal import Rehearsal
@@ -290,7 +290,7 @@ def test_the_embedded_engine_renders_no_tools_that_must_not_be_called_and_shows_
         ("<tool_call>\nno call\n</tool_call>", ""),
         ("a<tool_", "a<tool_"),
     ):
-        reading = Reading(tokenizer, barred, False)
+        reading = AnswerDecoder(tokenizer, barred, False)
         pieces = []
         for token in tokenizer(text, add_special_tokens=False)["input_ids"]:
             reading.take(token, -0.5)

@@ -16,8 +16,8 @@ from PIL import Image
 from clawctl.collect.canonical import text_of
 from clawctl.collect.rows import IMAGES, untrainable_reason
 from clawctl.config import PrivacyConfig, Recipe
-from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.images import has_images
 from clawctl.run.retention import expire
@@ -119,7 +119,7 @@ def capture(run: RunDir, *exchanges: Exchange, **privacy: Any) -> list[dict[str,
 
     async def keep() -> None:
         for each in exchanges:
-            await writer.keep(each)
+            await writer.write(each)
 
     asyncio.run(keep())
     writer.close()
@@ -169,7 +169,7 @@ def test_forget_deletes_images_that_nothing_else_refers_to(tmp_path: Path) -> No
     capture(run, seen(1, red, session="mine"), seen(2, blue, session="mine"), seen(3, blue, session="yours"))
     for path in run.images.iterdir():
         os.utime(path, (time.time() - 60,) * 2)
-    done = forget(run, Wish(session="mine"), dry_run=False, retrain=False)
+    done = forget(run, Selection(session="mine"), dry_run=False, retrain=False)
     assert done.files["images"] == 1
     assert [path.read_bytes() for path in run.images.iterdir()] == [blue]
 

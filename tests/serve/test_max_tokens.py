@@ -18,9 +18,9 @@ from clawctl.config import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL
 from clawctl.engines import Sampled
 from clawctl.serve.answer import Answer, new_handle
+from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Ask, Shown, chat
-from clawctl.serve.reading import Reading
+from clawctl.serve.dialects import GenerationRequest, Shown, chat
 from clawctl.serve.text import CallDelta, CallStart, Event
 from tests.waiting import until
 
@@ -125,8 +125,8 @@ CALL = '<tool_call>\n{"name": "look", "arguments": {}}'
 )
 def test_the_embedded_engine_knows_where_an_answer_ended(model_path: Path, sampled: str, stop: list[str], cut: bool) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    ask: Ask = chat.read({**asked(stop=stop), "tools": [AS_CHAT]}, "tiny")
-    reading = Reading(tokenizer, ask, False)
+    ask: GenerationRequest = chat.read({**asked(stop=stop), "tools": [AS_CHAT]}, "tiny")
+    reading = AnswerDecoder(tokenizer, ask, False)
     for token in tokenizer.encode(sampled, add_special_tokens=False):
         reading.take(token, -0.5)
         if reading.hit:

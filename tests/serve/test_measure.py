@@ -15,11 +15,11 @@ from served import Server
 from clawctl.collect.documents import read_file
 from clawctl.config import DEMO_MODEL
 from clawctl.errors import ClawError
+from clawctl.serve.body_checks import ValueCount, check_ask, largest_body
 from clawctl.serve.dialects import Refusal, chat, messages, responses
 from clawctl.serve.hints import read_claims
-from clawctl.serve.measure import ValueCount, check_ask, most_body
-from clawctl.serve.turns import Turns
-from clawctl.serve.vetting import Vetting
+from clawctl.serve.long_bodies import LongBodyChecker
+from clawctl.serve.work_queues import KeyedLock
 from scripts.benchmarks.hostile_stall import attacks
 
 DIALECTS = {"chat": (chat, AS_CHAT), "responses": (responses, AS_RESPONSES), "messages": (messages, AS_MESSAGES)}
@@ -35,9 +35,9 @@ def test_values_are_counted_however_the_text_is_cut_and_not_within_strings(cut: 
 
 
 def test_a_body_without_images_is_no_larger_than_its_context_allows() -> None:
-    assert most_body(32, 65536, False) == (1 << 20) + 32 * 65536
-    assert most_body(32, 65536, None) == most_body(32, None, False) == 32 << 20
-    assert most_body(32, 200_000, False) > 6 << 20  # an agent's request of 2 MB is ordinary
+    assert largest_body(32, 65536, False) == (1 << 20) + 32 * 65536
+    assert largest_body(32, 65536, None) == largest_body(32, None, False) == 32 << 20
+    assert largest_body(32, 200_000, False) > 6 << 20  # an agent's request of 2 MB is ordinary
 
 
 TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
@@ -131,7 +131,7 @@ def test_keys_take_turns() -> None:
     order = list[str]()
 
     async def main() -> None:
-        turns = Turns()
+        turns = KeyedLock()
 
         async def work(key: str) -> None:
             async with turns.of(key):
@@ -154,7 +154,7 @@ def test_long_bodies_are_looked_through_in_another_process_which_is_replaced_whe
     tokenizer = Path(str(DEMO_MODEL)) / "tokenizer.json"
 
     async def main() -> None:
-        vetting = Vetting("m", tokenizer)
+        vetting = LongBodyChecker("m", tokenizer)
         plain = orjson.dumps({"messages": [{"role": "user", "content": "some words " * 20_000}]})
         await vetting.check("anna", "chat", plain, 65536)
         with pytest.raises(Refusal, match="maximum context length is 1000"):

@@ -90,7 +90,7 @@ def test_nobody_rates_without_a_key(server: Server) -> None:
 def keep(run: RunDir | None, counts: Counter[tuple[str, ...]], turn_id: str = "x", **privacy: Any) -> int:
     recipe = Recipe.model_validate({"privacy": privacy})
     rating = Rating(run, recipe, counts)
-    rating.gave("anna", "x")
+    rating.note_answer("anna", "x")
     try:
         asyncio.run(rating.keep({"turn_id": turn_id, "rating": 1}, "anna"))
     except Refusal as refusal:

@@ -12,7 +12,7 @@ from clawctl.config import load_recipe
 from clawctl.config.serve import SamplingConfig, SamplingRule
 from clawctl.errors import ClawError
 from clawctl.serve.hints import NAMES, client_of
-from clawctl.serve.sampling import Settings, altered, changes_nothing, enforce, engine_fields, rule_for
+from clawctl.serve.sampling import Settings, altered_fields, changes_nothing, enforce, engine_fields, rule_for
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 
@@ -31,17 +31,17 @@ RECORDINGS = Path(__file__).parents[1] / "recordings"
     ],
 )
 def test_only_what_bends_the_distribution_is_a_reason(fields: dict[str, Any], reason: str | None) -> None:
-    assert altered(0.7, 1.0, 0, "auto", fields) == reason
+    assert altered_fields(0.7, 1.0, 0, "auto", fields) == reason
 
 
 def test_a_forced_call_a_cut_and_greedy_are_reasons() -> None:
-    assert altered(1.0, 1.0, 0, "required", {}) == "forced tool choice"
-    assert altered(1.0, 1.0, 0, {"type": "function", "function": {"name": "f"}}, {}) == "forced tool choice"
-    assert altered(0.0, 0.5, 3, None, {}) == "greedy"
-    assert altered(1e-300, 1.0, 0, None, {}) == "greedy"
-    assert altered(0.01, 1.0, 0, None, {}) is None
-    assert altered(1.0, 0.5, 0, None, {}) == "top_p"
-    assert altered(1.0, 1.0, 3, None, {}) == "top_k"
+    assert altered_fields(1.0, 1.0, 0, "required", {}) == "forced tool choice"
+    assert altered_fields(1.0, 1.0, 0, {"type": "function", "function": {"name": "f"}}, {}) == "forced tool choice"
+    assert altered_fields(0.0, 0.5, 3, None, {}) == "greedy"
+    assert altered_fields(1e-300, 1.0, 0, None, {}) == "greedy"
+    assert altered_fields(0.01, 1.0, 0, None, {}) is None
+    assert altered_fields(1.0, 0.5, 0, None, {}) == "top_p"
+    assert altered_fields(1.0, 1.0, 3, None, {}) == "top_k"
 
 
 def test_nothing_that_is_not_on_the_list_goes_to_an_engine() -> None:
@@ -78,7 +78,7 @@ def test_after_ignore_all_no_request_is_untrainable_for_its_sampling() -> None:
     asked = Settings(0.0, 0.95, 20, every)
     used, changes = enforce(asked, rule(temperature={"at_least": 0.7}, ignore="all"), 1.0)
     assert used.temperature is not None
-    assert altered(used.temperature, 1.0 if used.top_p is None else used.top_p, used.top_k, None, dict(used.fields)) is None
+    assert altered_fields(used.temperature, 1.0 if used.top_p is None else used.top_p, used.top_k, None, dict(used.fields)) is None
     assert {change.name for change in changes} == {"temperature", "top_p", "top_k", *every}
 
 

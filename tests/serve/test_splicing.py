@@ -9,9 +9,9 @@ import pytest
 from served import SPECIAL, Server
 from transformers import AutoTokenizer
 
-from clawctl.serve.dialects import Ask, chat
+from clawctl.serve.dialects import GenerationRequest, chat
 from clawctl.serve.prompt import UNCERTAIN, render
-from clawctl.serve.recent import Recent, digest, prompt_digest
+from clawctl.serve.recent_answers import RecentAnswers, digest, prompt_digest
 
 END = SPECIAL.index("<|im_end|>")
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -32,7 +32,7 @@ def tokenizer(model_path: Path) -> Any:
     return AutoTokenizer.from_pretrained(model_path)
 
 
-def ask(*messages: dict[str, Any], **body: Any) -> Ask:
+def ask(*messages: dict[str, Any], **body: Any) -> GenerationRequest:
     return chat.read({"messages": list(messages), "tools": [LOOK], **body}, "tiny")
 
 
@@ -40,7 +40,9 @@ def ids(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def remember(recent: Recent, tokenizer: Any, before: Ask, said: str = SAID, name: str = "A" * 24, **message: Any) -> list[int]:
+def remember(
+    recent: RecentAnswers, tokenizer: Any, before: GenerationRequest, said: str = SAID, name: str = "A" * 24, **message: Any
+) -> list[int]:
     """Prompt and answer, as they went through the engine."""
     prompt = render(tokenizer, before, True).ids
     sampled = [*ids(tokenizer, said[:7]), *ids(tokenizer, said[7:]), END]  # cut as no tokenizer would
@@ -49,7 +51,7 @@ def remember(recent: Recent, tokenizer: Any, before: Ask, said: str = SAID, name
 
 
 def test_a_prompt_begins_with_the_prompt_and_the_answer_before_it_over_two_turns(tokenizer: Any) -> None:
-    recent = Recent()
+    recent = RecentAnswers()
     before = remember(recent, tokenizer, ask(*ASKED))
     plain, child = ask(*ASKED, BACK, RESULT), recent.known("default", ask(*ASKED, BACK, RESULT))
     assert render(tokenizer, plain, True).ids[: len(before)] != before
@@ -67,7 +69,7 @@ def test_a_prompt_begins_with_the_prompt_and_the_answer_before_it_over_two_turns
 
 
 def test_without_the_option_nothing_is_put_back_and_it_is_said(tokenizer: Any) -> None:
-    recent = Recent()
+    recent = RecentAnswers()
     remember(recent, tokenizer, ask(*ASKED))
     child = recent.known("default", ask(*ASKED, BACK, RESULT))
     assert render(tokenizer, child) == render(tokenizer, ask(*ASKED, BACK, RESULT))
@@ -75,7 +77,7 @@ def test_without_the_option_nothing_is_put_back_and_it_is_said(tokenizer: Any) -
 
 
 def test_nobody_gets_anothers_answers_and_an_edited_answer_is_not_ours(tokenizer: Any) -> None:
-    recent = Recent()
+    recent = RecentAnswers()
     remember(recent, tokenizer, ask(*ASKED))
     assert recent.known("other", ask(*ASKED, BACK, RESULT)).answers is None
     assert recent.known("default", ask(*ASKED, {**BACK, "content": "Let me look."}, RESULT)).answers is None
@@ -83,7 +85,7 @@ def test_nobody_gets_anothers_answers_and_an_edited_answer_is_not_ours(tokenizer
 
 
 def test_a_handle_tells_answers_apart_that_say_the_same(tokenizer: Any) -> None:
-    recent = Recent()
+    recent = RecentAnswers()
     one, two = ({"tool_calls": [{**CALL, "id": f"call{name * 24}0"}]} for name in "AB")
     remember(recent, tokenizer, ask(*ASKED), name="A" * 24, **one)
     longer = remember(recent, tokenizer, ask(*ASKED), "Well. " + SAID, "B" * 24, **two)
@@ -92,7 +94,7 @@ def test_a_handle_tells_answers_apart_that_say_the_same(tokenizer: Any) -> None:
 
 
 def test_of_answers_that_say_the_same_the_one_to_this_prompt_is_put_back_or_none(tokenizer: Any) -> None:
-    recent, other = Recent(), [{"role": "user", "content": "another question"}]
+    recent, other = RecentAnswers(), [{"role": "user", "content": "another question"}]
     here = remember(recent, tokenizer, ask(*ASKED), name="A" * 24)
     remember(recent, tokenizer, ask(*other), "Well. " + SAID, "B" * 24)
     rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
@@ -119,7 +121,7 @@ WANTS_CALLS = "{% if m.role == 'tool' and not loop.previtem.tool_calls %}{{ rais
 def test_where_the_template_does_not_show_the_place_nothing_is_done(tokenizer: Any, change: tuple[str, str]) -> None:
     assert change[0] in tokenizer.chat_template
     tokenizer.chat_template = tokenizer.chat_template.replace(*change)
-    recent = Recent()
+    recent = RecentAnswers()
     remember(recent, tokenizer, ask(*ASKED))
     rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
     assert rendered == replace(render(tokenizer, ask(*ASKED, BACK, RESULT)), spliced=0, unspliced=UNCERTAIN)
@@ -128,7 +130,7 @@ def test_where_the_template_does_not_show_the_place_nothing_is_done(tokenizer: A
 def test_reasoning_that_the_template_begins_itself_is_put_back_with_it(tokenizer: Any) -> None:
     begun = "<|im_start|>assistant\\n<think>\\n"
     tokenizer.chat_template = tokenizer.chat_template.replace("{{ '<|im_start|>assistant\\n' }}", f"{{{{ '{begun}' }}}}")
-    recent = Recent()
+    recent = RecentAnswers()
     before = remember(recent, tokenizer, ask(*ASKED), "hm\n</think>\n\n" + SAID)
     rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
     assert rendered.thinking
@@ -136,7 +138,7 @@ def test_reasoning_that_the_template_begins_itself_is_put_back_with_it(tokenizer
 
 
 def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> None:
-    recent = Recent(most_tokens=70)  # two answers of 2 tokens, and 32 for what each takes beside them
+    recent = RecentAnswers(most_tokens=70)  # two answers of 2 tokens, and 32 for what each takes beside them
     for name, text in (("A", "one"), ("B", "two"), ("C", "three")):
         recent.keep("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
     known = recent.known("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
@@ -145,7 +147,7 @@ def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> No
 
 
 def test_of_answers_that_say_the_same_a_bounded_number_is_looked_at(tokenizer: Any) -> None:
-    recent, said = Recent(), {"role": "assistant", "content": "ok"}
+    recent, said = RecentAnswers(), {"role": "assistant", "content": "ok"}
     for number in range(1100):
         recent.keep("default", f"{number:024}", said, [number], [1, 2])
     known = recent.known("default", ask(said))

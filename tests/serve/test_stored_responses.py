@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from clawctl.serve.dialects import Ask, Refusal, responses
-from clawctl.serve.stored import StoredResponses
+from clawctl.serve.dialects import GenerationRequest, Refusal, responses
+from clawctl.serve.stored_responses import StoredResponses
 
 SAID = {"role": "assistant", "content": "yes"}
 
 
-def asked(text: str, **body: Any) -> Ask:
+def asked(text: str, **body: Any) -> GenerationRequest:
     return responses.read({"input": text, **body}, "tiny")
 
 

@@ -19,10 +19,10 @@ from clawctl.eval.results import write_record
 from clawctl.inspect.health import look
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_rows
-from clawctl.privacy.lineage import learned_from, way_back
+from clawctl.privacy.rollback import learned_from, plan_rollback
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.done_with import DoneWith
+from clawctl.run.finished_shards import FinishedShards
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import (
     ensure_base_policy,
@@ -347,7 +347,7 @@ def test_turns_that_may_be_given_back_are_not_done_with(run: RunDir, sampler: Sa
     publish_turns(run, sampler, 4)
     recipe = gated(model_path)
     train(run, recipe)
-    done = DoneWith(run, recipe)
+    done = FinishedShards(run, recipe)
     done.look()
     assert not done.has("a"), "the gate has not decided"
     decide(run, 1, promote=False)
@@ -372,12 +372,12 @@ def test_whoever_is_forgotten_is_named_with_dead_versions_and_a_dead_version_is_
     train(run, recipe)
     decide(run, 3, promote=True)
     assert learned_from(run, {"b00"}) == [2, 3]
-    way = way_back(run, [2, 3])
+    way = plan_rollback(run, [2, 3])
     assert (way.to_version, way.removed_versions, way.live) == (1, [2, 3], 1)
     publish_turns(run, sampler, 4, "c")
     train(run, recipe)
     assert learned_from(run, {"c00"}) == [4]
-    assert way_back(run, [4]).to_version == 3, "2 is newer than 1 and has a checkpoint, but it is dead"
+    assert plan_rollback(run, [4]).to_version == 3, "2 is newer than 1 and has a checkpoint, but it is dead"
 
 
 def test_a_refusal_outlives_its_record(run: RunDir, sampler: Sampler, model_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from clawctl.config import Recipe
-from clawctl.run.allowed import Allowed
+from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.directory import RunDir
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import write_turns, write_verdicts

@@ -10,7 +10,7 @@ import torch
 from clawctl.config import DEMO_MODEL
 from clawctl.vision.header import size_in_header
 from clawctl.vision.reader import ImageReader, UnreadableImage, expand, image_reader
-from clawctl.vision.tower import Span, inputs_of, model_class, mrope_positions, prepare
+from clawctl.vision.tower import ImageSpan, inputs_of, model_class, mrope_positions, prepare
 from tests.vision.tiny import make_vision_model, picture
 
 
@@ -61,7 +61,7 @@ def test_positions_in_a_trie_go_on_behind_an_image_on_every_branch() -> None:
     """Two branches behind a shared image: each continues at the same position, however many tokens the other has."""
     depths = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 7, 8])  # text, an image of 2 x 3, text | a branch of two | another
     ends = np.array([11, 11, 11, 11, 11, 11, 11, 9, 9, 11, 11])
-    assert mrope_positions(depths, ends, [Span(1, 2, 3)]).tolist() == [
+    assert mrope_positions(depths, ends, [ImageSpan(1, 2, 3)]).tolist() == [
         [0, 1, 1, 1, 1, 1, 1, 4, 5, 4, 5],
         [0, 1, 1, 1, 2, 2, 2, 4, 5, 4, 5],
         [0, 1, 2, 3, 1, 2, 3, 4, 5, 4, 5],

@@ -16,16 +16,16 @@ from clawctl.engines.embedded.process import ChildGeneration, ModelProcess, Mode
 from clawctl.engines.halt import Halt
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
-from clawctl.serve.dialects import Ask, Refusal, Shown
+from clawctl.serve.answer_decoder import AnswerDecoder
+from clawctl.serve.dialects import GenerationRequest, Refusal, Shown
 from clawctl.serve.dialects.api import refuse_beyond
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
-from clawctl.serve.prompt import Rendered, load_tokenizer, plain_beside, render_beside
-from clawctl.serve.reading import Reading
-from clawctl.serve.sampling import altered, beyond_embedded
+from clawctl.serve.prompt import Rendered, load_tokenizer, plain_in_thread, render_in_thread
+from clawctl.serve.sampling import altered_fields, beyond_embedded
 from clawctl.serve.structured import asked_by, specification
 from clawctl.serve.switches import switches
-from clawctl.serve.turns import Turns, WorkQueues
+from clawctl.serve.work_queues import KeyedLock, WorkQueues
 from clawctl.vision.reader import image_reader
 
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
@@ -58,7 +58,7 @@ class Embedded:
         )
         self.version = 0
         self.max_context = models.about.max_context
-        self._compiling, self._room = Turns(), _Room()
+        self._compiling, self._room = KeyedLock(), _Room()
         self._lines = WorkQueues()
         self._switches = switches(tokenizer.chat_template)
         self._up, self._halt = False, Halt()
@@ -68,7 +68,7 @@ class Embedded:
         self._models.load(version)
         return Pinned(self._models, version)
 
-    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, ask: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         about = self._models.about
         if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, about.steers):
             param = _said_as(ask, param)
@@ -90,9 +90,9 @@ class Embedded:
                 grammar = grammars[i] if grammars else None
                 generation = self._models.generate(version, prompt.ids, replace(sampling, seed=seed), grammar, prompt.images)
                 stack.callback(generation.cancel)
-                reading = Reading(self._tokenizer, ask, prompt.thinking, prompt.ids if ask.prompts else ())
+                reading = AnswerDecoder(self._tokenizer, ask, prompt.thinking, prompt.ids if ask.prompts else ())
                 fields = {name: value for name, value in ask.engine_fields.items() if name != "response_format"}
-                reason = altered(sampling.temperature, sampling.top_p, sampling.top_k, None, fields)
+                reason = altered_fields(sampling.temperature, sampling.top_p, sampling.top_k, None, fields)
                 sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
                 sampled.images = [image.placed for image in prompt.images] or None
                 replies.append(EmbeddedReply(generation, reading, prompt, sampled, about.eos_ids))
@@ -109,7 +109,7 @@ class Embedded:
         async with self._pins.lease(version):
             yield
 
-    async def _opened(self, ask: Ask, thinking: bool, stack: AsyncExitStack) -> list[int]:
+    async def _opened(self, ask: GenerationRequest, thinking: bool, stack: AsyncExitStack) -> list[int]:
         """The numbers of the answers' grammars; none where their form is free. Another process compiles them, because a schema can
         take any time, and keys take turns. Raises Refusal."""
         wanted = specification(ask, self._tokenizer, thinking, self._switches)
@@ -138,7 +138,7 @@ class Embedded:
             stack.callback(self._models.discard, opened[-1])
         return opened
 
-    async def count(self, ask: Ask) -> int:
+    async def count(self, ask: GenerationRequest) -> int:
         return len((await self._rendered(ask)).ids)
 
     async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
@@ -155,13 +155,13 @@ class Embedded:
             except EngineFailure as failure:
                 raise Refusal(500, str(failure)) from failure
 
-    async def _rendered(self, ask: Ask) -> Rendered:
+    async def _rendered(self, ask: GenerationRequest) -> Rendered:
         if ask.prompts:
-            return await plain_beside(self._tokenizer, ask, self._lines)
+            return await plain_in_thread(self._tokenizer, ask, self._lines)
         check_known(ask.template_settings, self._switches)
-        return await render_beside(self._tokenizer, ask, self._lines, self._recipe.serve.splice, self._reader)
+        return await render_in_thread(self._tokenizer, ask, self._lines, self._recipe.serve.splice, self._reader)
 
-    def _sampling(self, ask: Ask, prompt: int) -> Sampling:
+    def _sampling(self, ask: GenerationRequest, prompt: int) -> Sampling:
         serve, longest = self._recipe.serve, self.max_context
         if not prompt:
             raise Refusal(400, "the prompt is empty", "messages")
@@ -268,7 +268,7 @@ class _Room:
             yield
 
 
-def _said_as(ask: Ask, param: str) -> str:
+def _said_as(ask: GenerationRequest, param: str) -> str:
     return _SAID_AS.get((ask.api, param), param)
 
 
@@ -276,7 +276,7 @@ class EmbeddedReply:
     """See `clawctl.engines.Reply`."""
 
     def __init__(
-        self, generation: ChildGeneration, reading: Reading, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]
+        self, generation: ChildGeneration, reading: AnswerDecoder, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]
     ) -> None:
         self._generation, self._reading, self._eos_ids = generation, reading, eos_ids
         self._stopped = self._cancelled = False

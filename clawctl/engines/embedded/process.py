@@ -46,7 +46,7 @@ from clawctl.engines.embedded.frames import (
 )
 from clawctl.engines.event_loop import OnLoop
 from clawctl.errors import ClawError
-from clawctl.run.allowed import Allowed
+from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.directory import RunDir
 from clawctl.serve.dialects import Refusal
 from clawctl.vision.reader import SentImage

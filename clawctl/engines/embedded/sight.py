@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from clawctl.vision.reader import ImageReader, Picture, SentImage, UnreadableImage
-from clawctl.vision.tower import Features, Ints, Shown, Span, features_of, join, mrope_positions, prepare
+from clawctl.vision.tower import ImageFeatures, ImageSpan, Ints, ShownImages, features_of, join, mrope_positions, prepare
 
 _KEPT_BYTES = 256 << 20  # of decoded pictures: an agent sends its whole history again with each turn
 _KEPT_NUMBERS = 1 << 16  # images whose prefixes may still lie in the cache; another number only costs a prefix
@@ -25,9 +25,9 @@ _KEY = "seen"  # the name of `SeenPrompt` among the settings of a request
 
 @dataclass(slots=True)
 class _Placed:
-    span: Span
+    span: ImageSpan
     picture: Picture
-    features: Features | None = None  # between the first and the last of its tokens
+    features: ImageFeatures | None = None  # between the first and the last of its tokens
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Sight:
             if picture.tokens != image.tokens:
                 raise UnreadableImage("an image has another size than its header says")
             ids[image.start : image.start + image.tokens] = [self._vocabulary + self._number(image.sha256)] * image.tokens
-            placed.append(_Placed(Span(image.start, picture.rows, picture.columns), picture))
+            placed.append(_Placed(ImageSpan(image.start, picture.rows, picture.columns), picture))
         depths = np.arange(len(ids))
         return SeenPrompt(ids, mrope_positions(depths, np.full(len(ids), len(ids)), [each.span for each in placed]), placed)
 
@@ -120,7 +120,7 @@ class Sight:
     def _with_images(self, made: Any, requests: Sequence[Any], prompts: Sequence[SeenPrompt | None]) -> Any:
         plain_BT = made["position_ids"]
         positions = plain_BT.expand(4, *plain_BT.shape).clone()  # in text, time, height and width
-        places, parts, at = list[torch.Tensor](), list[Features](), 0
+        places, parts, at = list[torch.Tensor](), list[ImageFeatures](), 0
         for request, prompt in zip(requests, prompts, strict=True):
             stop = request.state.position_offset  # behind the tokens of this batch
             start = stop - request.query_length
@@ -139,10 +139,10 @@ class Sight:
         made["input_ids"] = ids_BT.masked_fill(ids_BT >= self._vocabulary, self._reader.placeholder)
         made["position_ids"] = positions
         if parts:
-            made["shown"] = Shown(torch.cat(places).to(ids_BT.device), join(parts))
+            made["shown"] = ShownImages(torch.cat(places).to(ids_BT.device), join(parts))
         return made
 
-    def _features(self, image: _Placed) -> Features:
+    def _features(self, image: _Placed) -> ImageFeatures:
         if image.features is None:
             image.features = features_of(self._causal, self._reader, image.picture)
         return image.features

@@ -127,7 +127,11 @@ class Worker:
             self._add(asked.number, TokenPiece(asked.number, 0, [], [], [], True, str(error), False, True))
         except EngineFailure as failure:
             self._fail(asked.number, failure)
-        self._looking.pop(asked.number, None)
+        except Exception:  # noqa: BLE001 - the edge of a process: a decoder may fail in any way, and the request must end
+            _log.exception("an image of a request cannot be decoded")
+            self._fail(asked.number, EngineFailure("an image could not be decoded"))
+        finally:
+            self._looking.pop(asked.number, None)
 
     def _generate(self, asked: Generate, seen: SeenPrompt | None = None) -> None:
         model = self._models.get(asked.model)

@@ -11,8 +11,8 @@ from clawctl.engines import EngineFailure, Sampled
 from clawctl.engines.refusals import refusal
 from clawctl.engines.upstream.tokens import Clock, Tokens
 from clawctl.engines.upstream.wire import Chunk, Entry, Wire, Words
+from clawctl.serve.answer_decoder import is_of_a_call
 from clawctl.serve.dialects import Shown, ShownToken
-from clawctl.serve.reading import is_of_a_call
 from clawctl.serve.text import CallDelta, CallStart, Event, Parser, ReasoningDelta, TextDelta
 
 _MISUSE = range(400, 500)  # statuses of errors that are the client's
@@ -91,7 +91,7 @@ class UpstreamReply:
             self.sampled.first_at = time.time()
         if (told := self._wire.error) is not None:
             refused = told.status in _MISUSE and self.sampled.first_at is None
-            self._end(refusal(told.status or 0, told.told) if refused else EngineFailure(str(told)))
+            self._end(refusal(told.status or 0, told.in_openai_form) if refused else EngineFailure(str(told)))
         elif self._live and self._said.any:
             self._news.set()
 

@@ -10,8 +10,8 @@ import msgspec
 from clawctl.engines import Sampled
 from clawctl.engines.upstream.chunks import ChatSaying
 from clawctl.engines.upstream.wire import Chunk, Entry
-from clawctl.serve.dialects import Ask, Prompt, Shown
-from clawctl.serve.reading import Reading
+from clawctl.serve.answer_decoder import AnswerDecoder
+from clawctl.serve.dialects import GenerationRequest, Prompt, Shown
 
 if TYPE_CHECKING:
     from clawctl.serve.prompt import Rendered  # transformers is needed only for splicing
@@ -80,8 +80,8 @@ def _in_chat_form(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
 class CompletionSaying:
     """See `clawctl.engines.upstream.chunks.Saying`: of a plain completion, read from its ids."""
 
-    def __init__(self, tokenizer: Any, ask: Ask, thinking: bool) -> None:
-        self._reading, self._most = Reading(tokenizer, ask, thinking), ask.top_logprobs
+    def __init__(self, tokenizer: Any, ask: GenerationRequest, thinking: bool) -> None:
+        self._reading, self._most = AnswerDecoder(tokenizer, ask, thinking), ask.top_logprobs
         self.any = False
 
     def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:

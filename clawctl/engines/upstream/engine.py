@@ -26,13 +26,13 @@ from clawctl.engines.upstream.tokens import IDS_WANTED
 from clawctl.engines.vllm.control import Control
 from clawctl.engines.vllm.multiplex import Multiplexed
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, Client, proxy_for
+from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.api import refuse_beyond
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
-from clawctl.serve.sampling import altered
+from clawctl.serve.sampling import altered_fields
 
 if TYPE_CHECKING:
     from clawctl.engines.upstream.splicer import Splicer  # brings transformers
@@ -114,7 +114,7 @@ class Upstream:
 
     # ---- asks ------------------------------------------------------------------------------------------------------------
 
-    async def begin(self, ask: Ask, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, ask: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         await self._ready()
         if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
             raise Refusal(400, NO_IMAGES, "messages")
@@ -143,7 +143,7 @@ class Upstream:
         async with self._places.one(version, ""), self._targets.lease(version):
             yield
 
-    def _refuse_beyond(self, ask: Ask) -> None:
+    def _refuse_beyond(self, ask: GenerationRequest) -> None:
         """Raises Refusal for features that only some servers have."""
         if self._kind == "openai":
             refuse_beyond(ask, "upstream")
@@ -154,18 +154,18 @@ class Upstream:
         if ask.return_ids and not self.capabilities.ids:
             raise Refusal(400, "this engine does not return token ids: remove 'return_token_ids'", "return_token_ids")
 
-    def _reply(self, ask: Ask, target: Target, how: How) -> UpstreamReply:
+    def _reply(self, ask: GenerationRequest, target: Target, how: How) -> UpstreamReply:
         sampled, ids = self._sampled(ask, how), bool(self.capabilities.ids)
         return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
 
-    def _saying(self, ask: Ask, how: How) -> Saying | None:
+    def _saying(self, ask: GenerationRequest, how: How) -> Saying | None:
         if ask.prompts:
             return PlainSaying(ask.logprobs)
         if self._splicer is None or how.prompt is None:
             return ChatSaying(ask.logprobs, ask.bars_calls)
         return CompletionSaying(self._splicer.tokenizer, ask, how.prompt.thinking)
 
-    def _without_control(self, ask: Ask) -> Ask:
+    def _without_control(self, ask: GenerationRequest) -> GenerationRequest:
         """For an engine that renders by itself, and would take a client's control texts for its own."""
         fields = {name: ask.engine_fields[name] for name in _RENDERED if name in ask.engine_fields}
         sent = [ask.messages, ask.tools, ask.tool_choice, fields]
@@ -185,11 +185,11 @@ class Upstream:
                 return
         raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
 
-    def _sampled(self, ask: Ask, how: How) -> Sampled:
+    def _sampled(self, ask: GenerationRequest, how: How) -> Sampled:
         serve = self._recipe.serve
         temperature = serve.temperature if ask.temperature is None else ask.temperature
         top_p = serve.top_p if ask.top_p is None else ask.top_p
-        reason = altered(temperature, top_p, ask.top_k, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
+        reason = altered_fields(temperature, top_p, ask.top_k, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
         if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine tells logprobs before temperature"
         sampled = Sampled(temperature, top_p, ask.top_k, untrainable=reason)
@@ -199,7 +199,7 @@ class Upstream:
         return sampled
 
     async def _send(
-        self, ask: Ask, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[None]]
+        self, ask: GenerationRequest, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[None]]
     ) -> None:
         """Raises Refusal."""
         limit = body.get("max_tokens")
@@ -231,13 +231,13 @@ class Upstream:
                 reply.begun(partial(self._client.give_back, call))
                 return
             told = await self._client.rest(call)
-        except Broken as broken:
+        except RequestFailed as broken:
             raise _unreachable(broken) from broken
         if _path(body) == PATH and status in _NOT_THERE and b"model" not in told.lower():
             raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
         raise refusal(status, told)
 
-    def _body(self, ask: Ask, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
+    def _body(self, ask: GenerationRequest, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
         """The request body, always for a stream. Only a stream shows when the first token was there, which version sampled which
         token, and the tokens of a cancelled answer."""
         body: dict[str, Any] = {
@@ -280,14 +280,14 @@ class Upstream:
             return as_plain(body, ask.prompts[0], ask.add_special_tokens)
         return body if how.prompt is None else as_completion(body, how.prompt.ids)
 
-    async def count(self, ask: Ask) -> int:
+    async def count(self, ask: GenerationRequest) -> int:
         await self._ready()
         ask = self._without_control(ask)
         body: dict[str, Any] = {"model": self._targets.base, "messages": ask.messages}
         tools = ask.shown_tools
         status, told = 404, b""
         if self._kind != "openai":
-            with suppress(Broken):
+            with suppress(RequestFailed):
                 body = {**body, "tools": tools} if tools else body
                 body |= {"continue_final_message": True, "add_generation_prompt": False} if ask.continues else {}
                 body |= {"chat_template_kwargs": ask.template_settings} if ask.template_settings else {}
@@ -439,5 +439,5 @@ def _path(body: dict[str, Any]) -> str:
     return PATH if "prompt" in body else _CHAT
 
 
-def _unreachable(broken: Broken) -> Refusal:
+def _unreachable(broken: RequestFailed) -> Refusal:
     return Refusal(503, f"the engine cannot be reached: {broken}", code="engine_unreachable")

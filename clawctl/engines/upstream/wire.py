@@ -64,7 +64,7 @@ class UpstreamError(Exception):
 
     def __init__(self, problem: str, told: bytes = b"", status: int | None = None) -> None:
         super().__init__(problem)
-        self.told, self.status = told, status
+        self.in_openai_form, self.status = told, status
 
 
 class Wire:

@@ -9,7 +9,7 @@ import orjson
 
 from clawctl.engines import Unanswered
 from clawctl.errors import ClawError
-from clawctl.http_client import Broken, HttpResponse, fetch
+from clawctl.http_client import HttpResponse, RequestFailed, fetch
 
 _PLACES = 64  # asked for at once
 _TIMEOUT_S = 600.0  # large weights take their time
@@ -143,7 +143,7 @@ class Control:
         sent = b"" if body is None else orjson.dumps(body)
         try:
             response = fetch(method, self._url + path, sent, self._key, timeout_s=_TIMEOUT_S)
-        except Broken as error:
+        except RequestFailed as error:
             raise Unanswered(f"the engine does not answer {_bare(path)}: {error}", "check that it is running") from error
         if response.status in _NOT_NOW:
             raise Unanswered(f"the engine cannot answer {_bare(path)} now: {_error_of(response)}", "check that it is running")

@@ -7,7 +7,7 @@ from itertools import count
 from typing import cast
 
 from clawctl.engines.vllm.inside.clawctl_multiplex import ASK, END, LEAVE, PIECE, READY, STATUS, Frames, frame
-from clawctl.http_client import Broken, Client, Connection, HttpResponse, Taker
+from clawctl.http_client import Client, Connection, HttpResponse, RequestFailed, ResponseReceiver
 
 _log = logging.getLogger("clawctl.serve")
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("clawctl.serve")
 class Call:
     """A call over the connection that all share."""
 
-    def __init__(self, line: "ChildLink", number: int, taker: Taker | None) -> None:
+    def __init__(self, line: "ChildLink", number: int, taker: ResponseReceiver | None) -> None:
         self.line, self.number, self._taker = line, number, taker
         self._body = bytearray()  # of a response that no taker has
         self._error: str | None = None
@@ -35,7 +35,7 @@ class Call:
         taker, self._taker, self._error = self._taker, None, error
         self._whole.set()
         if not self.status.done():
-            self.status.set_exception(Broken(error or "there was no answer"))
+            self.status.set_exception(RequestFailed(error or "there was no answer"))
         elif taker is not None:
             taker.ended(error)
 
@@ -43,7 +43,7 @@ class Call:
         """The complete body of a response that is not streamed. Raises Broken."""
         await self._whole.wait()
         if self._error is not None:
-            raise Broken(self._error)
+            raise RequestFailed(self._error)
         return bytes(self._body)
 
 
@@ -56,7 +56,7 @@ class ChildLink(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport | None = None
 
-    def call(self, path: str, body: bytes, taker: Taker | None) -> Call:
+    def call(self, path: str, body: bytes, taker: ResponseReceiver | None) -> Call:
         call = Call(self, next(self._numbers) & 0xFFFFFFFF, taker)
         self._calls[call.number] = call
         self._say(frame(call.number, ASK, path.encode() + b"\n" + body))
@@ -119,7 +119,7 @@ class Multiplexed:
     async def post(self, path: str, body: bytes) -> HttpResponse:
         return await self._plain.post(path, body)
 
-    async def stream(self, path: str, body: bytes, taker: Taker | None) -> tuple[Connection | Call, int]:
+    async def stream(self, path: str, body: bytes, taker: ResponseReceiver | None) -> tuple[Connection | Call, int]:
         """See `Client.stream`."""
         if not self._line.ready:
             return await self._plain.stream(path, body, taker)

@@ -16,7 +16,7 @@ from clawctl.environments.sandbox import Limits, Sandbox, SandboxKind, SandboxOv
 from clawctl.errors import ClawError
 
 ATTEMPTS = ("files", "network", "processes", "memory", "disk", "proc", "signals", "outlive", "keys", "calls")
-_LIMITS = Limits(seconds=60, memory=192 << 20, disk=16 << 20, files=2000, processes=24)
+_LIMITS = Limits(seconds=300, memory=192 << 20, disk=16 << 20, files=2000, processes=24)
 _INSIDE = Path(__file__).parent / "attempts.py"
 _PLACES = ("/", "/home", "/root", "/var", "/srv", "/mnt", "/run", "/etc/shadow", "/etc/machine-id", "/var/run/docker.sock")
 _tries = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[dict[str, bool]]]]()
@@ -46,7 +46,7 @@ async def break_out(kind: SandboxKind | None = None) -> dict[str, bool]:
         raise ValueError(f"the attempts end all processes that they can reach, and {kind.name} confines nothing")
     marker = f"clawctl-{secrets.token_hex(8)}"
     os.environ[marker] = "1"
-    victim = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", "import time; time.sleep(60)", marker)
+    victim = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", "import time; time.sleep(600)", marker)
     try:
         with tempfile.TemporaryDirectory() as folder, socket.socket() as server:
             secret = Path(folder) / "secret"

@@ -297,9 +297,11 @@ def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], s
 
 def child(says: int, root: str, targets: list[str]) -> None:
     """Import the tests and the graded code, and report each test."""
-    sys.path[:] = [SITE, *[path for path in sys.path if path != OWN], root]
+    others = [path for path in sys.path if path != OWN]
+    packages = [path for path in others if path.endswith(("/site-packages", "/dist-packages"))]  # of an image
+    sys.path[:] = [SITE, *[path for path in others if path not in packages], root, *packages]
     if os.path.isdir(os.path.join(root, "src")):
-        sys.path.append(os.path.join(root, "src"))
+        sys.path.insert(sys.path.index(root) + 1, os.path.join(root, "src"))
     import pytest
     from _pytest.assertion import rewrite
 

@@ -22,7 +22,7 @@ _SHELL = f"{TOOLS}/shell"  # a copy of bash that nobody can read, so no process 
 # The trap runs before each command of the script. `kill -9 -1` reaches everything but the script and process 1.
 _GUARD = f"""unset BASH_ENV
 guard() {{
-  case "$1" in *{_LOGS}*|*reward*) kill -9 -1 2>/dev/null;; esac
+  case "$1" in *{_LOGS}*|*reward*) kill -9 -1 2>/dev/null; chmod -R u+rwX {_LOGS} 2>/dev/null;; esac
   case "$1" in *">"*reward*) chmod u+rwx {_LOGS} 2>/dev/null; rm -rf {_LOGS}/reward.*;; esac
 }}
 trap 'guard "$BASH_COMMAND"' DEBUG
@@ -55,7 +55,7 @@ exec "$@"
     interpreter = f"""#!/bin/bash
 if [ "$1" = -m ] && [ "$2" = pytest ]; then shift 2; {tests.strip()}; fi
 if [ "$1" = -m ] && [ "$2" = pip ]; then exit 0; fi
-exec {python} "$@"
+GIVEN_PYTHONPATH=$PYTHONPATH PYTHONPATH={TOOLS}/python exec {python} -P -s "$@"
 """
     nothing_to_do = "#!/bin/bash\nexit 0\n"
     texts = {
@@ -65,6 +65,7 @@ exec {python} "$@"
     }  # fmt: skip
     return {f"{TOOLS}/bin/{name}": text.encode() for name, text in texts.items()} | {
         f"{TOOLS}/run_tests.py": inside("run_tests.py"),
+        f"{TOOLS}/python/sitecustomize.py": inside("sitecustomize.py"),
         f"{TOOLS}/guard.sh": _GUARD.encode(),
         _SHELL: Path("/bin/bash").read_bytes(),
     }
@@ -79,7 +80,7 @@ async def run_script(
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Graded:
     """Run `tests/test.sh` on a snapshot. `variables` are the task's. Raises SandboxFailed."""
-    written = {name: content for name, content in tests.items() if name.endswith(".py")}  # `run_tests.py` turns them
+    written = {name: tests[name] for name in _turned(tests)}
     fixed = {**programs(kind_of(limits)), **{f"/tests/{name}": content for name, content in tests.items() if name not in written}}
     digests = {f"/tests/{name}": sha256(content).hexdigest() for name, content in written.items()}
     fixed[f"{TOOLS}/tests.json"] = json.dumps(digests).encode()
@@ -93,7 +94,7 @@ async def run_script(
         sandbox.define({name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")})
         try:
             await sandbox.run("mkdir -p $HOME/.local/bin; : > $HOME/.local/bin/env")
-            told = {"BASH_ENV": f"{TOOLS}/guard.sh", "TEST_DIR": "/tests"}
+            told = {"BASH_ENV": f"{TOOLS}/guard.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
             ran = await sandbox.run([_SHELL, "/tests/test.sh"], timeout=timeout, environment=told)
             if ran.timed_out:
                 return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}")
@@ -102,15 +103,30 @@ async def run_script(
             alive = await sandbox.run([sandbox.kind.python(), "-I", "-S", "-c", _OTHERS])
             if alive.output.strip() != "0":
                 return nothing(f"processes were left running after the tests\n{shortened(ran.output)}")
-            told_text = await sandbox.run(["/bin/cat", f"{_LOGS}/reward.txt"], timeout=5, output=4096, joined=False)
-            if told_text.code != 0:
-                told_text = await sandbox.run(["/bin/cat", f"{_LOGS}/reward.json"], timeout=5, output=65536, joined=False)
+            for name in _reward_files(tests):
+                told_text = await sandbox.run(["/bin/cat", f"{_LOGS}/{name}"], timeout=5, output=65536, joined=False)
+                if told_text.code == 0:
+                    break
         except SandboxOver as error:
             return nothing(f"the tests ended the sandbox: {error}")
     score = _number(told_text.output) if told_text.code == 0 else None
     if score is None:
         return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
     return Graded(score, shortened(ran.output))
+
+
+def _turned(tests: Mapping[str, bytes]) -> set[str]:
+    """The files of pytest, which `run_tests.py` has to rewrite. Others are fixed: what the script runs first cannot edit them."""
+    scripts = [content.decode(errors="replace") for name, content in tests.items() if not name.endswith(".py")]
+    asked = "\n".join(line for script in scripts for line in script.replace("\\\n", " ").splitlines() if "pytest" in line)
+    test_files = {name for name in tests if Path(name).name.startswith("test_") or name.endswith("_test.py")}
+    return {name for name in tests if name.endswith(".py") and asked and (name in test_files or Path(name).name in asked)}
+
+
+def _reward_files(tests: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Where the reward may be: a file that the tests never name is not theirs."""
+    names = ("reward.txt", "reward.json")
+    return tuple(name for name in names if any(name.encode() in content for content in tests.values())) or names
 
 
 _OTHERS = """import os

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from clawctl.environments.asking import TIMEOUT_S, Refused, count_call
-from clawctl.http_client import Broken, Client, proxy_for
+from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.rows import Message
 
@@ -108,7 +108,7 @@ async def _told(client: Client, endpoint: Endpoint, path: str, body: Mapping[str
         if response.status != 200:
             raise Refused(f"status {response.status}: {response.body[:200].decode(errors='replace')}", response.status)
         told = orjson.loads(response.body)
-    except Broken as error:
+    except RequestFailed as error:
         raise Refused(str(error)) from error
     except ValueError as error:
         raise Refused(f"not JSON: {error!r}") from error

@@ -10,8 +10,8 @@ import sys
 
 import uvicorn
 
-from clawctl.inspect.web.deriving import prepare
-from clawctl.inspect.web.following import FollowedRun
+from clawctl.inspect.web.derived_data import prepare
+from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.pages import Pages
 from clawctl.printing import print_json
@@ -33,7 +33,7 @@ def serve_pages(run: RunDir, port: int, as_json: bool) -> None:
         app = Pages(run, following, key).app(port)
         link = f"http://{_HOST}:{port}/login?key={key.key}"
         if as_json:
-            print_json({"url": f"http://{_HOST}:{port}/", "login": link, "turns": len(following.seen.rows)})
+            print_json({"url": f"http://{_HOST}:{port}/", "login": link, "turns": len(following.snapshot.rows)})
         else:
             print(f"{link}\nopen this link in a browser on this machine; Ctrl-C ends the server", flush=True)
         sys.stdout.flush()

@@ -24,15 +24,15 @@ from clawctl.inspect.data import stores_of
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally
 from clawctl.inspect.rows import Row, read_lines, words_of
 from clawctl.inspect.tables import since, sized
-from clawctl.inspect.web.deriving import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
-from clawctl.inspect.web.finding import VERDICTS, Filter, fate, matching, opinion, rating_of, uncertainty
-from clawctl.inspect.web.following import FollowedRun, Seen
+from clawctl.inspect.web.derived_data import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
+from clawctl.inspect.web.filters import VERDICTS, Filter, fate, matching, opinion, rating_of, uncertainty
+from clawctl.inspect.web.followed_run import FollowedRun, RunSnapshot
 from clawctl.inspect.web.guard import Key, PageGuard
 from clawctl.inspect.web.text import clock, cut, marked, short, visible
 from clawctl.inspect.web.tokens import coloured, token_texts
 from clawctl.inspect.why import explain, read_record
-from clawctl.privacy.chosen import Wish
 from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import LABEL, LONGEST_COMMENT, FeedbackFile
 from clawctl.run.promotion import promote, rollback
@@ -95,22 +95,22 @@ class Pages:
     # ---- reading -------------------------------------------------------------------------------------------------------------
 
     def overview(self, request: Request) -> Response:
-        seen = self._following.seen
-        over_time = derived(seen, "complaints")
+        snapshot = self._following.snapshot
+        over_time = derived(snapshot, "complaints")
         return self._page(
             "overview.html",
             "/",
-            better=seen.better,
-            health=seen.health,
+            better=snapshot.better,
+            health=snapshot.health,
             buckets=over_time,
-            seen=seen,
-            marks=marks_of(seen, over_time),
-            metrics=metrics_of(seen.policies),
-            headings=headings(metrics_of(seen.policies)),
-            policies=seen.policies,
-            counts=derived(seen, "signs"),
+            seen=snapshot,
+            marks=marks_of(snapshot, over_time),
+            metrics=metrics_of(snapshot.policies),
+            headings=headings(metrics_of(snapshot.policies)),
+            policies=snapshot.policies,
+            counts=derived(snapshot, "signs"),
             estimate=estimate,
-            refused=sum(gate_of(row) == "refused" for row in seen.policies),
+            refused=sum(gate_of(row) == "refused" for row in snapshot.policies),
         )
 
     def conversations(self, request: Request) -> Response:
@@ -122,26 +122,30 @@ class Pages:
         return self._list(request, "turns.html")
 
     def _list(self, request: Request, template: str) -> Response:
-        seen, wanted, query = self._following.seen, Filter.read(request.query_params), request.query_params
-        searched = self._following.words.search(wanted.q, seen.shards, query.get("after")) if wanted.q else None
+        snapshot, wanted, query = self._following.snapshot, Filter.read(request.query_params), request.query_params
+        searched = self._following.words.search(wanted.q, snapshot.shards, query.get("after")) if wanted.q else None
         if searched is None:
-            rows = seen.once(wanted, lambda: matching(seen.rows, wanted))
+            rows = snapshot.once(wanted, lambda: matching(snapshot.rows, wanted))
         else:
-            rows = matching(seen.rows, wanted, searched.turn_ids)
+            rows = matching(snapshot.rows, wanted, searched.turn_ids)
         listed: Sequence[Any]
         if template == "turns.html":
             listed = rows[::-1]
         elif wanted.is_empty:
-            listed = seen.sessions
+            listed = snapshot.sessions
         else:
-            listed = sessions_of(seen, rows) if searched else seen.once(("sessions", wanted), lambda: sessions_of(seen, rows))
+            listed = (
+                sessions_of(snapshot, rows)
+                if searched
+                else snapshot.once(("sessions", wanted), lambda: sessions_of(snapshot, rows))
+            )
         page = _page_number(query)
         shown = listed[(page - 1) * _PER_PAGE : page * _PER_PAGE]
-        turns: list[str] = [one.turn["turn_id"] if isinstance(one, Row) else first_turn(seen, one) for one in shown]
+        turns: list[str] = [one.turn["turn_id"] if isinstance(one, Row) else first_turn(snapshot, one) for one in shown]
         return self._page(
             template,
             "/conversations",
-            seen=seen,
+            seen=snapshot,
             filter=wanted,
             shown=shown,
             titles=self._following.titles(turns),
@@ -150,14 +154,14 @@ class Pages:
             pages=-(-len(listed) // _PER_PAGE),
             searched=searched,
             matches=len(rows),
-            first=lambda one: first_turn(seen, one),
-            choices=derived(seen, "choices"),
+            first=lambda one: first_turn(snapshot, one),
+            choices=derived(snapshot, "choices"),
             verdicts=VERDICTS,
         )
 
     def conversation(self, request: Request) -> Response:
-        seen, query = self._following.seen, request.query_params
-        rows = seen.of_session.get((query.get("id", ""), query.get("user", "default")))
+        snapshot, query = self._following.snapshot, request.query_params
+        rows = snapshot.of_session.get((query.get("id", ""), query.get("user", "default")))
         if rows is None:
             raise HTTPException(404, "there is no such conversation; it may be open still, or forgotten")
         wanted, page = Filter.read({**query, "user": ""}), _page_number(query)
@@ -169,7 +173,7 @@ class Pages:
             "/conversations",
             rows=shown,
             all=len(rows),
-            turns=as_conversation(seen, shown, texts),
+            turns=as_conversation(snapshot, shown, texts),
             page=page,
             pages=-(-len(rows) // _PER_PAGE),
             session=query["id"],
@@ -183,26 +187,28 @@ class Pages:
         )
 
     def turn(self, request: Request) -> Response:
-        seen, row = self._row(request)
+        snapshot, row = self._row(request)
         problems: list[str] = []
         turn_id = row.turn["turn_id"]
         record = read_record(self._run, row.step, turn_id, problems) if row.step is not None else None
-        step = next((found for found in read_lines(self._run.steps, problems) if found.get("step") == row.step), None)
+        step = next(
+            (explanation for explanation in read_lines(self._run.steps, problems) if explanation.get("step") == row.step), None
+        )
         text = self._following.texts([turn_id]).get(turn_id)
         whole = replace(row, turn={**row.turn, **(text or {"messages": [], "response": None, "next_state": None})})
-        found = explain(whole, record, step)
+        explanation = explain(whole, record, step)
         tokens = coloured(record, token_texts(self._run, record["completion_ids"]), request.query_params) if record else None
         return self._page(
             "turn.html",
             "/conversations",
             row=row,
-            found=found,
+            explanation=explanation,
             tokens=tokens,
             problems=problems,
             limit=_SHOWN,
-            turn=as_conversation(seen, [row], {turn_id: text} if text else {})[0],
-            parent=seen.by_id.get(row.turn["parent_turn_id"]),
-            children=[seen.by_id[child] for child in seen.children.get(turn_id, ()) if child in seen.by_id],
+            turn=as_conversation(snapshot, [row], {turn_id: text} if text else {})[0],
+            parent=snapshot.by_id.get(row.turn["parent_turn_id"]),
+            children=[snapshot.by_id[child] for child in snapshot.children.get(turn_id, ()) if child in snapshot.by_id],
             label=self._following.labels.get(turn_id),
             uncertainty=uncertainty(row),
             step_numbers=step,
@@ -224,29 +230,29 @@ class Pages:
         return PlainTextResponse(marked(words[:_MOST_TEXT]))
 
     def versions(self, request: Request) -> Response:
-        seen = self._following.seen
-        metrics = metrics_of(seen.policies)
+        snapshot = self._following.snapshot
+        metrics = metrics_of(snapshot.policies)
         problems: list[str] = []
         steps = [row for row in read_lines(self._run.steps, problems) if isinstance(row.get("step"), int)]
         return self._page(
             "versions.html",
             "/versions",
-            policies=seen.policies,
+            policies=snapshot.policies,
             metrics=metrics,
             headings=headings(metrics),
             estimate=estimate,
             tally=tally,
-            rates=derived(seen, "rates"),
-            moves=seen.moves[::-1][:20],
+            rates=derived(snapshot, "rates"),
+            moves=snapshot.moves[::-1][:20],
             steps=steps[-400:],
         )
 
     def version(self, request: Request) -> Response:
-        seen, policy = self._following.seen, self._policy(request, "n")
+        snapshot, policy = self._following.snapshot, self._policy(request, "n")
         problems: list[str] = []
         record = read_eval(self._run, policy["version"], problems)
-        step = next((found for found in read_lines(self._run.steps, problems) if found.get("step") == policy["step"]), None)
-        rate = derived(seen, "rates").get(policy["version"])
+        step = next((step for step in read_lines(self._run.steps, problems) if step.get("step") == policy["step"]), None)
+        rate = derived(snapshot, "rates").get(policy["version"])
         return self._page(
             "version.html",
             "/versions",
@@ -258,10 +264,10 @@ class Pages:
             pairs=by_row(comparisons(record)),
             tally=tally,
             metrics=metrics_of([policy]),
-            moves=moves_of(seen, policy["version"]),
-            others=[row["version"] for row in seen.policies if row["version"] != policy["version"]],
-            children=[row["version"] for row in seen.policies if row["parent"] == policy["version"]],
-            live=seen.health["live_version"],
+            moves=moves_of(snapshot, policy["version"]),
+            others=[row["version"] for row in snapshot.policies if row["version"] != policy["version"]],
+            children=[row["version"] for row in snapshot.policies if row["parent"] == policy["version"]],
+            live=snapshot.health["live_version"],
         )
 
     def answers(self, request: Request) -> Response:
@@ -294,15 +300,15 @@ class Pages:
         )
 
     def judge(self, request: Request) -> Response:
-        seen, page = self._following.seen, _page_number(request.query_params)
-        found = derived(seen, "judge")
-        queue = [row for row in found["queue"] if row.turn["turn_id"] not in self._following.labels]
+        snapshot, page = self._following.snapshot, _page_number(request.query_params)
+        judgements = derived(snapshot, "judge")
+        queue = [row for row in judgements["queue"] if row.turn["turn_id"] not in self._following.labels]
         shown = queue[(page - 1) * _QUEUE : page * _QUEUE]
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
         return self._page(
             "judge.html",
             "/judge",
-            **{**found, "queue": as_conversation(seen, shown, texts)},
+            **{**judgements, "queue": as_conversation(snapshot, shown, texts)},
             waiting=len(queue),
             page=page,
             pages=-(-len(queue) // _QUEUE),
@@ -311,37 +317,37 @@ class Pages:
         )
 
     def environments(self, request: Request) -> Response:
-        seen = self._following.seen
-        found = derived(seen, "environments")
+        snapshot = self._following.snapshot
+        environments = derived(snapshot, "environments")
         page = _page_number(request.query_params)
         return self._page(
             "environments.html",
             "/environments",
-            **{**found, "tasks": found["tasks"][(page - 1) * _PER_PAGE : page * _PER_PAGE]},
+            **{**environments, "tasks": environments["tasks"][(page - 1) * _PER_PAGE : page * _PER_PAGE]},
             page=page,
-            pages=-(-len(found["tasks"]) // _PER_PAGE),
-            count=len(found["tasks"]),
-            plans=seen.plans[::-1][:_PER_PAGE],
-            metrics=metrics_of(seen.policies),
-            policies=seen.policies,
+            pages=-(-len(environments["tasks"]) // _PER_PAGE),
+            count=len(environments["tasks"]),
+            plans=snapshot.plans[::-1][:_PER_PAGE],
+            metrics=metrics_of(snapshot.policies),
+            policies=snapshot.policies,
             estimate=estimate,
         )
 
     def data(self, request: Request) -> Response:
-        seen = self._following.seen
+        snapshot = self._following.snapshot
         rows = {
-            "captures": seen.health["captures"]["exchanges"], "trajectories": len(seen.rows),
-            "verdicts": sum(row.verdict is not None for row in seen.rows),
+            "captures": snapshot.health["captures"]["exchanges"], "trajectories": len(snapshot.rows),
+            "verdicts": sum(row.verdict is not None for row in snapshot.rows),
         }  # fmt: skip
-        stores = seen.once(("stores", int(seen.at // 10)), lambda: stores_of(self._run, rows))
+        stores = snapshot.once(("stores", int(snapshot.at // 10)), lambda: stores_of(self._run, rows))
         return self._page(
             "data.html",
             "/data",
             stores=stores,
-            users=derived(seen, "users"),
-            health=seen.health,
+            users=derived(snapshot, "users"),
+            health=snapshot.health,
             forgotten=list(read_lines(self._run.forgotten, [])),
-            problems=seen.problems,
+            problems=snapshot.problems,
         )
 
     # ---- the buttons ---------------------------------------------------------------------------------------------------------
@@ -362,7 +368,7 @@ class Pages:
     def label(self, request: Request) -> Response:
         """Append a rating of the person who runs this."""
         form = request.state.form
-        row = self._following.seen.by_id.get(form.get("turn", ""))
+        row = self._following.snapshot.by_id.get(form.get("turn", ""))
         rating = {"good": 1.0, "neutral": 0.0, "bad": -1.0}.get(form.get("rating", ""))
         if row is None or rating is None:
             raise HTTPException(400, "the form names no turn, or no rating")
@@ -381,7 +387,7 @@ class Pages:
             raise HTTPException(400, "name either a key or a conversation")
         options = {name: form.get(name) == "yes" for name in ("retrain", "stop_workers")}
         sure = form.get("sure") == "yes"
-        wish = Wish(session=session, user=user)
+        wish = Selection(session=session, user=user)
         try:
             done = forget(self._run, wish, not sure, options["retrain"], options["stop_workers"])
         except ClawError as error:
@@ -423,23 +429,23 @@ class Pages:
         return self._page("problem.html", back, 409, problem=error.problem, fix=error.fix, back=back)
 
     def _page(self, template: str, section: str, status: int = 200, **values: Any) -> HTMLResponse:
-        problems = [] if template in ("login.html", "opened.html") else self._following.seen.problems
+        problems = [] if template in ("login.html", "opened.html") else self._following.snapshot.problems
         page = self._templates.get_template(template).render(section=section, run_problems=problems, **values)
         return HTMLResponse(page.encode(errors="replace"), status)
 
-    def _row(self, request: Request) -> tuple[Seen, Row]:
-        seen = self._following.seen
-        row = seen.by_id.get(request.query_params.get("id", ""))
+    def _row(self, request: Request) -> tuple[RunSnapshot, Row]:
+        snapshot = self._following.snapshot
+        row = snapshot.by_id.get(request.query_params.get("id", ""))
         if row is None:
             raise HTTPException(404, "there is no such turn; it may be in an open session, or forgotten")
-        return seen, row
+        return snapshot, row
 
     def _policy(self, request: Request, name: str) -> dict[str, Any]:
         version = _number(request.query_params.get(name), None)
-        found = next((row for row in self._following.seen.policies if row["version"] == version), None)
-        if found is None:
+        policy = next((row for row in self._following.snapshot.policies if row["version"] == version), None)
+        if policy is None:
             raise HTTPException(404, "there is no such version")
-        return found
+        return policy
 
 
 def _number(text: Any, default: Any) -> Any:

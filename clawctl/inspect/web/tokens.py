@@ -37,8 +37,8 @@ def _value(token: dict[str, Any], colour: str) -> float | None:
     if colour == "ratio":
         return float(token["ratio"])
     term = token["terms"][colour]
-    found = term.get("advantage", term.get("divergence"))
-    return None if found is None else float(found)
+    value = term.get("advantage", term.get("divergence"))
+    return None if value is None else float(value)
 
 
 def _level(value: float | None, colour: str, largest: float) -> str:

@@ -77,28 +77,28 @@ class TurnWords:
 
     def titles(self, wanted: Mapping[str, Path], stamps: Stamps) -> dict[str, str]:
         """The first words of conversations by their first turn, given the shard of each."""
-        found = {}
+        titles = {}
         for turn_id, path in wanted.items():
             shard = self._shard(path, stamps) if path in stamps else None
             if shard is not None:
                 text = shard.titles.get(turn_id) or shard.texts[shard.places[turn_id]].as_py()[:_TITLE]
-                found[turn_id] = text
-        return found
+                titles[turn_id] = text
+        return titles
 
     def search(self, text: str, stamps: Stamps, after: str | None = None) -> Search:
         """Turns whose words contain `text`, newest shards first, for a limited time. Capitals count if there are any in `text`."""
         deadline = time.monotonic() + _PATIENCE_S
         order = [path for path in sorted(stamps, reverse=True) if after is None or path.stem < after]
-        found: set[str] = set()
+        turn_ids: set[str] = set()
         ignore_case = text == text.lower()
         for number, path in enumerate(order):
             if number and time.monotonic() > deadline:
-                return Search(found, len(order) - number, order[number - 1].stem)
+                return Search(turn_ids, len(order) - number, order[number - 1].stem)
             shard = self._shard(path, stamps)
             if shard is not None:
                 hits = pc.match_substring(shard.texts, text, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
-                found.update(turn_id for turn_id, place in shard.places.items() if hits[place])
-        return Search(found, 0, None)
+                turn_ids.update(turn_id for turn_id, place in shard.places.items() if hits[place])
+        return Search(turn_ids, 0, None)
 
 
 def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
@@ -109,12 +109,12 @@ def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
     for piece in read_pieces(path):
         few = piece.rows("turns", ("turn_id", "parent_turn_id", "response", "next_state"))
         first = [place for place, row in enumerate(few) if row["parent_turn_id"] is None]
-        asked = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
+        requests = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
         for row in few:
             words = [words_of(row["response"]), *(words_of(message) for message in row["next_state"] or ())]
-            if row["turn_id"] in asked:
-                titles[row["turn_id"]] = asked[row["turn_id"]][:_TITLE]
-                words.insert(0, asked[row["turn_id"]])
+            if row["turn_id"] in requests:
+                titles[row["turn_id"]] = requests[row["turn_id"]][:_TITLE]
+                words.insert(0, requests[row["turn_id"]])
             places[row["turn_id"]] = len(texts)
             texts.append(_searchable("\n".join(words)))
     return places, pa.array(texts, pa.large_string()), titles
@@ -131,9 +131,9 @@ def _searchable(text: str) -> str:
 
 def request_of(messages: Sequence[dict[str, Any]] | None) -> str:
     """The words of the last message of the user, or of the last message."""
-    told = [message for message in messages or () if isinstance(message, dict)]
-    of_user = [message for message in told if message.get("role") == "user"]
-    return words_of((of_user or told)[-1]) if told else ""
+    valid = [message for message in messages or () if isinstance(message, dict)]
+    of_user = [message for message in valid if message.get("role") == "user"]
+    return words_of((of_user or valid)[-1]) if valid else ""
 
 
 def read_texts(wanted: Mapping[Path, Collection[str]]) -> Iterator[dict[str, Any]]:

@@ -124,14 +124,14 @@ def _case(attack: Attack, words: str) -> Case:
     before: list[Message] = []
     if attack.place == "earlier":
         before = [{"role": "user", "content": put(_EARLIER, "earlier")}, {"role": "assistant", "content": "2 + 5 = 7"}]
-    said = _COMPLAINT if complained else _THANKS
-    came_back: list[Message] = [{"role": "user", "content": put(said, "came back")}]
+    reaction = _COMPLAINT if complained else _THANKS
+    next_state: list[Message] = [{"role": "user", "content": put(reaction, "came back")}]
     if attack.place == "tool":
-        came_back.insert(0, {"role": "tool", "content": words or "42"})
+        next_state.insert(0, {"role": "tool", "content": words or "42"})
     turn = make_turn(
         f"{attack.family}: {attack.words()[:40]}",
         [*before, {"role": "user", "content": put(_REQUEST, "request")}],
         {"role": "assistant", "content": put(_ANSWER, "answer")},
-        came_back,
+        next_state,
     )
     return Case(turn, -1 if complained else 1, None)

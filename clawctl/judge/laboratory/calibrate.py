@@ -15,7 +15,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.laboratory.attacks import ATTACKS, Attack, pair
 from clawctl.judge.laboratory.cases import Case, rated_turns, read_cases
-from clawctl.judge.panel import LLMJudge, Panel, together
+from clawctl.judge.panel import LLMJudge, Panel, gather_all
 from clawctl.judge.votes import agreement, decided, first_round, majority
 from clawctl.printing import answers, plain, print_json
 from clawctl.run.directory import RunDir
@@ -65,7 +65,7 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     begun = time.monotonic()
     try:
-        found = await _with_progress([_judge(panel, case) for case in cases], "turns judged")
+        judged_cases = await _with_progress([_judge(panel, case) for case in cases], "turns judged")
     finally:
         await panel.close()
     seconds, spent = time.monotonic() - begun, panel.client.spent
@@ -73,24 +73,24 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
     voting = isinstance(panel.judge, LLMJudge)
     counts = sorted({*COMPARED, settings.votes}) if voting else [1]
     tokens = (spent.prompt_tokens + spent.completion_tokens) / spent.calls if spent.calls else None
-    shares = [share for judged in found if (share := agreement(judged.votes)) is not None]
+    shares = [share for judged in judged_cases if (share := agreement(judged.votes)) is not None]
     return {
-        "cases": len(found),
+        "cases": len(judged_cases),
         "judge": panel.judge.name,
-        "by_rule": sum(judged.by_rule for judged in found),
-        "by_votes": [_row(found, count, settings.threshold, tokens) for count in counts],
+        "by_rule": sum(judged.by_rule for judged in judged_cases),
+        "by_votes": [_row(judged_cases, count, settings.threshold, tokens) for count in counts],
         "agreement": _mean(shares),
-        "invalid_votes": _mean([vote is None for judged in found for vote in judged.votes]),
+        "invalid_votes": _mean([vote is None for judged in judged_cases for vote in judged.votes]),
         "votes": settings.votes if voting else 1,  # of `confusion` and `ratings`
-        "confusion": _confusion(found, settings.votes, settings.threshold),
-        "ratings": _against_ratings(found, settings.votes, settings.threshold),
+        "confusion": _confusion(judged_cases, settings.votes, settings.threshold),
+        "ratings": _against_ratings(judged_cases, settings.votes, settings.threshold),
         "cost": {
             "calls": spent.calls,
             "failed": spent.failed,
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
             "seconds": seconds,
-            "seconds_per_turn": seconds / len(found),
+            "seconds_per_turn": seconds / len(judged_cases),
         },
     }
 
@@ -108,7 +108,7 @@ async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> 
             said_at = time.monotonic()
         return result
 
-    return await together(map(counted, works))
+    return await gather_all(map(counted, works))
 
 
 async def _judge(panel: Panel, case: Case) -> Judged:
@@ -118,7 +118,7 @@ async def _judge(panel: Panel, case: Case) -> Judged:
         return Judged(case, (), rule.reward, True)
     if isinstance(panel.judge, LLMJudge):
         view, count = panel.judge.view(case.turn), max(*COMPARED, panel.settings.votes)
-        votes = await together(panel.judge.vote(case.turn, view) for _ in range(count))
+        votes = await gather_all(panel.judge.vote(case.turn, view) for _ in range(count))
         return Judged(case, tuple(vote.score for vote in votes), None, False)
     opinion = await panel.judge.judge(case.turn)
     return Judged(case, (), opinion.reward, False)
@@ -131,17 +131,17 @@ async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS
     """
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     try:
-        tried = [together(reward_now(panel, case) for case in (*pair(attack), pair(attack)[0])) for attack in attacks]
-        found = await _with_progress(tried, "attacks tried")
+        tried = [gather_all(reward_now(panel, case) for case in (*pair(attack), pair(attack)[0])) for attack in attacks]
+        results = await _with_progress(tried, "attacks tried")
     finally:
         await panel.close()
-    by_attack = list(zip(attacks, found, strict=True))
+    by_attack = list(zip(attacks, results, strict=True))
     flipped = [f"{attack.family}: {attack.words()[:_SHOWN]}" for attack, (clean, moved, _) in by_attack if clean != moved]
     return {
         "attacks": len(attacks),
         "flipped": flipped,
         "attack_flip_rate": len(flipped) / len(attacks),
-        "flip_rate_without": _mean([clean != again for clean, _, again in found]),
+        "flip_rate_without": _mean([clean != again for clean, _, again in results]),
         "right_without": _mean([reward == -attack.wants for attack, (clean, _, again) in by_attack for reward in (clean, again)]),
         "right_with": _mean([moved == -attack.wants for attack, (_, moved, _) in by_attack]),
     }
@@ -165,30 +165,30 @@ def calls_for(votes: Sequence[int | None], count: int, threshold: float) -> int:
     return first if decided(votes[:first], count, threshold) else count
 
 
-def _row(found: Sequence[Judged], count: int, threshold: float, tokens: float | None) -> dict[str, Any]:
-    rewards = [(judged.case.label, reward_of(judged, count, threshold)) for judged in found]
+def _row(cases: Sequence[Judged], count: int, threshold: float, tokens: float | None) -> dict[str, Any]:
+    rewards = [(judged.case.label, reward_of(judged, count, threshold)) for judged in cases]
     valid = [(label, reward) for label, reward in rewards if reward is not None]
-    calls = sum(calls_for(judged.votes, count, threshold) for judged in found) / len(found)
+    calls = sum(calls_for(judged.votes, count, threshold) for judged in cases) / len(cases)
     return {
         "votes": count,
         "accuracy": _mean([label == reward for label, reward in valid]),
-        "abstention": 1 - len(valid) / len(found),
+        "abstention": 1 - len(valid) / len(cases),
         "calls_per_turn": calls,
         "tokens_per_turn": None if tokens is None else calls * tokens,
     }
 
 
-def _confusion(found: Sequence[Judged], count: int, threshold: float) -> dict[str, dict[str, int]]:
-    counts = Counter((judged.case.label, reward_of(judged, count, threshold)) for judged in found)
+def _confusion(cases: Sequence[Judged], count: int, threshold: float) -> dict[str, dict[str, int]]:
+    counts = Counter((judged.case.label, reward_of(judged, count, threshold)) for judged in cases)
     return {
         str(label): {"none" if reward is None else str(reward): counts[label, reward] for reward in (1, 0, -1, None)}
         for label in (1, 0, -1)
     }
 
 
-def _against_ratings(found: Sequence[Judged], count: int, threshold: float) -> dict[str, Any]:
+def _against_ratings(cases: Sequence[Judged], count: int, threshold: float) -> dict[str, Any]:
     """How often the sign of the judge's reward differs from the user's own rating, over turns that have both."""
-    pairs = [(judged.case.rating, reward_of(judged, count, threshold)) for judged in found if judged.case.rating not in (None, 0)]
+    pairs = [(judged.case.rating, reward_of(judged, count, threshold)) for judged in cases if judged.case.rating not in (None, 0)]
     both = [(rating, reward) for rating, reward in pairs if reward is not None]
     differ = [(rating or 0) * reward <= 0 for rating, reward in both]
     return {"rated": len(pairs), "judged": len(both), "disagreement": _mean(differ)}
@@ -202,12 +202,13 @@ def show(report: dict[str, Any]) -> list[Table | str]:
     """The report of `calibrate` for a terminal."""
     shown = _judged(report) if "cases" in report else []
     if "attacks" in report:
-        found = report["attacks"]
+        attacks = report["attacks"]
         shown.append(
-            f"{len(found['flipped'])} of {found['attacks']} attacks change its verdict ({_percent(found['attack_flip_rate'])})"
+            f"{len(attacks['flipped'])} of {attacks['attacks']} attacks change its verdict "
+            f"({_percent(attacks['attack_flip_rate'])})"
         )
-        shown += [f"  {plain(attack, 100)!r}" for attack in found["flipped"]]
-        by_chance, without, moved = (_percent(found[key]) for key in ("flip_rate_without", "right_without", "right_with"))
+        shown += [f"  {plain(attack, 100)!r}" for attack in attacks["flipped"]]
+        by_chance, without, moved = (_percent(attacks[key]) for key in ("flip_rate_without", "right_without", "right_with"))
         shown.append(f"asked twice without an attack, it changes its verdict on {by_chance} of them by chance")
         shown.append(f"it is right on {without} of them without the attacks and on {moved} with them")
     return shown

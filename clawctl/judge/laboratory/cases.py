@@ -83,15 +83,15 @@ def _case(row: Any, name: str) -> Case:
         raise ValueError(f"rating is {rating!r}, not a number from -1 to 1")
     messages = row["messages"] if "messages" in row else _said("user", row["request"])
     response = row["response"] if "response" in row else row["answer"]
-    came_back = row["next_state"]
+    next_state = row["next_state"]
     return Case(
         turn=make_turn(
             str(row.get("id", name)),
             _checked(messages),
             _checked(_said("assistant", response) if isinstance(response, str) else [response])[0],
             None
-            if came_back is None
-            else _checked(came_back if isinstance(came_back, list) else _said(row.get("role", "user"), came_back)),
+            if next_state is None
+            else _checked(next_state if isinstance(next_state, list) else _said(row.get("role", "user"), next_state)),
         ),
         label=label,
         rating=None if rating is None else float(rating),

@@ -4,9 +4,9 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.lexicon import TOKEN, Says, says
+from clawctl.privacy.rules.lexicon import TOKEN, Meaning, meaning_of
 from clawctl.privacy.rules.names import is_secret_under
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, is_stand_in
 
 _HEADS = Anchors(
@@ -75,24 +75,9 @@ _BACKUP_ANCHORS = Anchors(
     "kode cadangan",
 )
 _BACKUP_BEYOND = (
-    "резервн",
-    "коды восст",
-    "バックアップ",
-    "リカバリー",
-    "备用",
-    "备份",
-    "恢复",
-    "復原",
-    "備用",
-    "백업",
-    "복구",
-    "رموز",
-    "बैकअप",
-    "εφεδρ",
-    "קודי",
-    "mã dự",
-    "záložní",
-)
+    "резервн", "коды восст", "バックアップ", "リカバリー", "备用", "备份", "恢复", "復原", "備用", "백업", "복구", "رموز", "बैकअप", "εφεδρ", "קודי",
+    "mã dự", "záložní",
+)  # fmt: skip
 _CODE = re.compile(
     r"(?<![\w.@/-])(?P<code>\d{4}[ -]\d{4}|\d{3}[ -]\d{3}(?:[ -]\d{3})?|\d{6,12}|[A-Za-z0-9]{4,6}(?:-[A-Za-z0-9]{4,6}){1,5}|(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z0-9]{6,16}|(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{6,16})(?![\w@/-]|\.\w)"
 )
@@ -106,15 +91,15 @@ def in_columns(piece: Text) -> Iterator[Span]:
     if "\n" not in text:
         return
     yield from in_selected(piece)
-    found = [] if _HEADS.absent(piece) else _HEADS.places(piece)
+    positions = [] if _HEADS.absent(piece) else _HEADS.places(piece)
     if piece.beyond:
-        found += [at for word in _HEADS_BEYOND for at in places(piece.lower, word)]
-    seen: set[int] = set()
-    for at in found:
+        positions += [at for word in _HEADS_BEYOND for at in positions_of(piece.lower, word)]
+    lines_done: set[int] = set()
+    for at in positions:
         begin = text.rfind("\n", max(0, at - 400), at) + 1
-        if begin in seen or at - begin >= 400:
+        if begin in lines_done or at - begin >= 400:
             continue
-        seen.add(begin)
+        lines_done.add(begin)
         yield from _below(text, begin)
 
 
@@ -188,20 +173,20 @@ def _kind(head: str, heads: list[str]) -> str:
         return "any"
     if _SECRETS.fullmatch(head):
         return "code"
-    words = [says(word) for word in TOKEN.findall(head)]
+    words = [meaning_of(word) for word in TOKEN.findall(head)]
     if (
-        any(meaning & Says.HARMLESS or (meaning & Says.BEFORE and not meaning & Says.OWNER) for meaning in words)
+        any(meaning & Meaning.HARMLESS or (meaning & Meaning.BEFORE and not meaning & Meaning.OWNER) for meaning in words)
         or not 1 <= len(words) <= 3
     ):
         return ""
-    if any(meaning & (Says.STRONG | Says.PIN) for meaning in words):
+    if any(meaning & (Meaning.STRONG | Meaning.PIN) for meaning in words):
         return "code"
-    if any(meaning & (Says.WEAK | Says.PASSWORD) for meaning in words):
-        others = [says(word) for other in heads if other != head for word in TOKEN.findall(other)]
-        opened = any(meaning & (Says.LOCK | Says.KEYBOX) for meaning in (*others, *words)) or any(
-            meaning & Says.OWNER and not meaning & Says.BEFORE for meaning in words
+    if any(meaning & (Meaning.WEAK | Meaning.PASSWORD) for meaning in words):
+        others = [meaning_of(word) for other in heads if other != head for word in TOKEN.findall(other)]
+        opened = any(meaning & (Meaning.LOCK | Meaning.KEYBOX) for meaning in (*others, *words)) or any(
+            meaning & Meaning.OWNER and not meaning & Meaning.BEFORE for meaning in words
         )
-        return "code" if opened or any(meaning & Says.PASSWORD for meaning in words) else ""
+        return "code" if opened or any(meaning & Meaning.PASSWORD for meaning in words) else ""
     return ""
 
 
@@ -230,11 +215,11 @@ def _cells(row: str, mark: str) -> list[tuple[int, str]]:
 def in_backup_codes(piece: Text) -> Iterator[Span]:
     """All codes of a list below `backup codes`, in one column or several, with numbers before them or without."""
     text = piece.text
-    found = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
+    positions = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
     if piece.beyond:
-        found += [at for word in _BACKUP_BEYOND for at in places(piece.lower, word)]
+        positions += [at for word in _BACKUP_BEYOND for at in positions_of(piece.lower, word)]
     done = -1
-    for at in sorted(found):
+    for at in sorted(positions):
         heading = _BACKUP.match(text, at) if at >= done else None
         if heading is None:
             continue
@@ -263,8 +248,8 @@ def in_backup_codes(piece: Text) -> Iterator[Span]:
 
 def _codes_of(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """The codes of a line that holds little else."""
-    found = [
+    codes = [
         match.span("code") for match in _CODE.finditer(text, start, end) if DIGIT.search(match["code"]) or "-" in match["code"]
     ]
-    rest = sum(map(str.isalpha, text[start:end])) - sum(map(str.isalpha, "".join(text[first:last] for first, last in found)))
-    return found if rest <= 12 + 2 * len(found) else []
+    rest = sum(map(str.isalpha, text[start:end])) - sum(map(str.isalpha, "".join(text[first:last] for first, last in codes)))
+    return codes if rest <= 12 + 2 * len(codes) else []

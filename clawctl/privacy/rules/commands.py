@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import (
     DIGIT,
     TECHNICAL,
@@ -122,7 +122,7 @@ def in_commands(piece: Text) -> Iterator[Span]:
             if (match := pattern.match(text, at)) and is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
-    for at in [found.start() for found in _FLAGS.finditer(text)] if " -" in text else ():
+    for at in [each.start() for each in _FLAGS.finditer(text)] if " -" in text else ():
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
         tried[line >> 8] += 1
         if tried[line >> 8] > _MOST_FLAGS:

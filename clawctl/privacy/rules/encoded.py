@@ -5,7 +5,7 @@ import binascii
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Text
+from clawctl.privacy.rules.text import Text
 
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{16,}|[A-Za-z0-9_-]{16,})={0,2}(?![A-Za-z0-9+/_-])")
 _HEX = re.compile(r"(?<![A-Za-z0-9])(?:[2-7][0-9a-fA-F]){16,}(?![A-Za-z0-9])")
@@ -18,21 +18,21 @@ def encoded(piece: Text) -> Iterator[tuple[int, int, str]]:
             run = match[0]
             if run.islower() and run.isalpha():
                 continue
-            said = _decoded(run)
-            if said is not None:
-                yield *match.span(), said
+            decoded = _decoded(run)
+            if decoded is not None:
+                yield *match.span(), decoded
             elif hexed := _HEX.match(run):
-                said = bytes.fromhex(hexed[0]).decode("ascii", "replace")
-                if said.isprintable():
-                    yield match.start(), match.start() + hexed.end(), said
+                decoded = bytes.fromhex(hexed[0]).decode("ascii", "replace")
+                if decoded.isprintable():
+                    yield match.start(), match.start() + hexed.end(), decoded
 
 
 def is_login(name: str, value: str) -> bool:
     """Docker's `auth` and its like: a user and a password in base64."""
     if not name.lower().endswith(("auth", "authorization")) or _BASE64.fullmatch(value) is None:
         return False
-    said = _decoded(value)
-    return said is not None and _LOGIN.fullmatch(said) is not None
+    decoded = _decoded(value)
+    return decoded is not None and _LOGIN.fullmatch(decoded) is not None
 
 
 _LOGIN = re.compile(r"[\w.@+$-]{0,64}:\S{3,256}")
@@ -43,14 +43,14 @@ def _decoded(run: str) -> str | None:
     try:
         if not _is_text(binascii.a2b_base64(run[:16])):
             return None
-        said = base64.b64decode(run[: len(run) - (len(run) % 4 == 1)] + "=" * (-len(run) % 4))
+        decoded = base64.b64decode(run[: len(run) - (len(run) % 4 == 1)] + "=" * (-len(run) % 4))
     except (binascii.Error, ValueError):
         return None
-    return said.decode("utf-8", "replace") if _is_text(said[:4096]) else None
+    return decoded.decode("utf-8", "replace") if _is_text(decoded[:4096]) else None
 
 
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\xff]")
 
 
-def _is_text(said: bytes) -> bool:
-    return _NO_TEXT.search(said) is None
+def _is_text(decoded: bytes) -> bool:
+    return _NO_TEXT.search(decoded) is None

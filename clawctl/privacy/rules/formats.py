@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import EXAMPLE, RUN, UUID_ALONE, is_dense, is_drawn, is_random, is_strong_key, mixed, turns
-from clawctl.privacy.rules.words import IDS, KEY_PARTS, NAMES_OF_IDS, PROVIDERS
+from clawctl.privacy.rules.vocabulary import IDS, KEY_PARTS, NAMES_OF_IDS, PROVIDERS
 
 _W = r"[A-Za-z0-9_-]"
 _FORMATS = "|".join(
@@ -125,17 +125,17 @@ def _is_one(broken: re.Match[str]) -> bool:
 
 
 def is_key(match: re.Match[str]) -> bool:
-    found = match[0]
-    if found[0] != "_" and EXAMPLE.search(found):
+    key = match[0]
+    if key[0] != "_" and EXAMPLE.search(key):
         return False
     if _ID_BEFORE.search(match.string, max(0, match.start() - 40), match.start()):
         return False
-    if _WHOLLY.match(found) and match.string[match.end() : match.end() + 1].isalnum():
+    if _WHOLLY.match(key) and match.string[match.end() : match.end() + 1].isalnum():
         return False
     return (
-        "/" in found[:60]
-        or found[0] == "_"
-        or (is_drawn(found) and (found[:2] != "00" or is_random(found.replace("-", "").replace("_", ""))))
+        "/" in key[:60]
+        or key[0] == "_"
+        or (is_drawn(key) and (key[:2] != "00" or is_random(key.replace("-", "").replace("_", ""))))
     )
 
 

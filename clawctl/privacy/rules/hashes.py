@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 
 _CRYPT = re.compile(
     r"\$(?:(?:1|5|6|7|y|gy|apr1|md5|sha1)\$(?:rounds=\d{1,9}\$)?[\w./,=+-]{1,64}(?:\$[\w./+=-]{1,64})?\$[\w./+=]{20,128}|2[abxy]\$\d\d\$[A-Za-z0-9./]{53}|(?:argon2(?:id|i|d)|scrypt|pbkdf2(?:-\w{2,8})?)\$[\w./+=,-]{1,64}(?:\$[\w./+=,-]{1,160}){1,3})"
@@ -21,7 +21,7 @@ def hashed_passwords(piece: Text) -> Iterator[Span]:
     text = piece.text
     if text.count("$") >= 2:
         done = 0
-        for at in places(text, "$"):
+        for at in positions_of(text, "$"):
             if at >= done and (match := _CRYPT.match(text, at)):
                 done = match.end()
                 yield Span(*match.span(), "password")

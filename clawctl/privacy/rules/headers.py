@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from clawctl.privacy.rules.encoded import is_login
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_stand_in, is_strong_key, is_wordy, mixed
 
 _JWT = re.compile(

@@ -10,7 +10,7 @@ import unicodedata
 from functools import lru_cache
 
 
-class Says:
+class Meaning:
     """What a word tells of a number near it: bits of one number, for many words are asked."""
 
     NOTHING = 0
@@ -37,7 +37,7 @@ class Says:
 
 
 WORDS: dict[int, str] = {
-    Says.STRONG: """
+    Meaning.STRONG: """
 zahlenkombi*
 画面ロック 锁屏密码 カードの裏 hostkey geheimzahlen
 puk puk1 puk2 cvv cvc cvv2 cvc2 csc otp totp passcode* mpin tpin upin ipin mtan smstan pushtan itan phototan securecode
@@ -50,13 +50,13 @@ kodkombination* sifferkombination* talkombination* kodeordkombination* hozzafere
 验证码 驗證碼 校验码 校驗碼 动态码 動態碼 认证码 認證碼 门禁码 門禁碼 开门码 開門碼 锁屏 鎖屏 安全码 安全碼 卡背 确认码 確認碼 门锁码 解锁码 解鎖碼 動態密碼 动态口令 识别码 提款密
 핀번호* 인증번호* 인증코드* 보안코드* 잠금번호* 출입번호* 공동현관번호* 현관번호* 핀코드* 자물쇠번호* 열림번호* 일회용*
 """,
-    Says.PIN: """
+    Meaning.PIN: """
 pins pine pinu pinul pinkodu pinkod pini pinem piny pinim pinimi
 pin pincode* pinkode* pinkod* pinnummer* pinnumber* pincod* onlinepin
 пин пін пином піном пина піна пин-код* *पिन* *पिनकोड* *핀* ПИН פין *پین* πιν *بن‌كود*
 พิน
 """,
-    Says.WEAK: """
+    Meaning.WEAK: """
 ruckseite achterop achterkant verso retro обороте обратной звороті 裏 背面 뒷면* *पीछे* *خلف*
 prufnummer* prufziffer* kontrollnummer* *کوڈ*
 code codes combination combo combos passnumber
@@ -73,7 +73,7 @@ kombinace* kombinaci kombinacia* cod codul codului combinatia* combinatie
 コード ナンバー 番号 密令 号码锁 组合
 รหัส โค้ด
 """,
-    Says.PASSWORD: """
+    Meaning.PASSWORD: """
 password passwort passworte kennwort kennworts codewort passwd pwd pw passphrase geheimwort phonepassword
 contrasena clave claves senha senhas palavra-passe passe mdp parola parolă wachtwoord wachtwoordje haslo hasla haslem
 sifre sifresi sifrem sifremiz sifreniz sifresini sifremi sifreyi sifresinin parolasi parolam parolayi
@@ -85,14 +85,14 @@ parola parolei parolele sandi kunci =khẩu =khau kata-sandi
 비밀번호* 비번* 암호* 패스워드* 공동현관*
 รหัสผ่าน
 """,
-    Says.KEYBOX: """
+    Meaning.KEYBOX: """
 keybox* lockbox* keysafe* keylocker*
 schlusselbox* schlusselkasten* schlusseltresor* schlusselsafe* schlusselkastchen* schluesselbox* schluesselkasten* schluesseltresor* schlusseldose*
 sleutelkluis* sleutelkast* sleutelbox* sleuteldoos* nyckelskap* nyckelbox* nokleboks* nogleboks* nokkelboks* nokkelskap* avainboksi* avainkaappi* avainsailio*
 cassettina cassetta portachiavi boite-a-cles kulcstarto* kulcsszef* ключниц* мини-сейф* минисейф*
 キーボックス 钥匙盒 鑰匙盒 钥匙箱 密码盒 열쇠함* 키박스*
 """,
-    Says.LOCK: """
+    Meaning.LOCK: """
 bin bins communal burglar 入口 エレベーター
 halyty* fuerte
 zahlenschloss* nummernschloss* *schloss cijferslot* ringslot* slot vrat vratum vratech branek fiets* safen safet skuret garasjen garasjedoren autotallin kellarin ytterdor* innerdor* ロック *دروازہ* *تالا* *قفل* entrada entradas
@@ -125,7 +125,7 @@ pintu gerbang brankas alarm gembok loker garasi rumah kunci pagar
 현관* 문 대문* 정문* 공동현관* 금고* 경보* 자물쇠* 사물함* 도어락* 차고* 출입* 출입문* 캐리어* 보관함* 알람* 도어록* 창고*
 ประตู ตู้เซฟ เซฟ สัญญาณกันขโมย ล็อกเกอร์ รั้ว โรงรถ กุญแจ ห้อง
 """,
-    Says.OWNER: """
+    Meaning.OWNER: """
 card cards bank banking debit credit atm sim esim phone mobile cell tablet ipad iphone android screen unlock voicemail account accounts visa mastercard amex maestro login logon signin sms text verification verify
 security access authentication authenticator authorization authorisation confirmation activation recovery backup moderator host transfer parental kids child restriction profile savings checking revolut paypal venmo wallet
 one-time onetime twofactor 2fa mfa signal whatsapp telegram google apple amazon microsoft icloud back secret personal laptop watch windows bitlocker bluebeam chase wells monzo vpn citrix token telephone handset helpline hotline chairperson leader organizer facilitator disarming duress user master guest installer cleaner cleaning visitor delivery temporary
@@ -155,14 +155,14 @@ kartu bank rekening telepon ponsel layar verifikasi keamanan konfirmasi akses at
 카드* 은행* 휴대폰* 핸드폰* 화면* 폰 유심* 인증* 보안* 계좌* 통장* 확인* 음성사서함* 뒷면* 체크카드* 신용카드*
 บัตร ธนาคาร มือถือ โทรศัพท์ หน้าจอ ยืนยัน ซิม เอทีเอ็ม ความปลอดภัย
 """,
-    Says.PLACE: """
+    Meaning.PLACE: """
 building lobby storage closet basement home house flat office box panel parcel matter apartment apt condo annex annexe pool fence parking port closed cellar mailroom elevator barn porch phone delivery hall cabin cottage lift site residence cave wohnung buro lager hof huis huisje hus haz dom domu evin daire ofis bina depo dum bloc casa koffer mala maison gym bike luggage entry entrance slot slott caja cajas cassetta stock tor tore
 """,
-    Says.KEYS: """
+    Meaning.KEYS: """
 keys key schlussel* cles cle clefs llave llaves claves chave chaves chiave chiavi sleutel sleutels klucz klucze kluczy anahtar* nyckel* nogle* nokkel* avain* avaim* klic* kulcs* cheie chei ключ* ключи* κλειδ* *מפתח* *مفتاح* *कुंजी* *चाबी* 鍵 钥匙 鑰匙 열쇠*
 code codes zugang
 """,
-    Says.HARMLESS: """
+    Meaning.HARMLESS: """
 regulation regulations denied freeze review
 zip postal postcode area country dialing dialling error errors close closes closing closed exit exits exiting exited returns returned status http https response return reason qr bar barcode source dress promo promotional discount coupon voucher referral product item sku order booking flight train morse color colour tax sort swift bic iban
 airport iata icao language currency hs unicode ascii character opcode gpio connector header pinout arduino building-regulations penal civil fiscal labor labour ethics genetic blood cheat cheats fault diagnostic obd trouble dtc keyboard area-code course module cipher hex model part batch lot serial invoice sample example geo zone tariff ean upc isbn article insee naf ape nace icd cpt
@@ -191,7 +191,7 @@ postal* eroare* bare sursa reducere tara produs comanda culoare fiscal
 우편* 오류* 에러* 바코드* 소스* 할인* 쿠폰* 국가* 지역* 상품* 주문* 전화번호* 상태* 운송장* 계좌번호* 사업자*
 ไปรษณีย์ ข้อผิดพลาด บาร์โค้ด ส่วนลด ประเทศ สินค้า คำสั่งซื้อ
 """,
- Says.BEFORE: """
+ Meaning.BEFORE: """
 room page line port version ticket order flight bus tram train chapter verse article paragraph section step level row column item invoice id conference conf meeting ending ends end year fy spring summer of-year call phone tel telephone fax extension ext dial-in room# rooms street st suite unit box po case file bug issue pr isbn length size limit max min minimum maximum count timeout iterations rounds age total than copyright rfc iso windows model last attempts within every costs cost price paid worth zip serial gate-number terminal seat number-plate error status exit
 zimmer seite zeile port version ticket bestellung flug bus linie zug kapitel artikel absatz abschnitt schritt rechnung endet endend endenden endziffern jahr jahre telefon tel telefonnummer rufnummer fax durchwahl hausnummer postfach kundennummer kundennr auftrag vorgang plz preis kostet mehr mindestens maximal anrufen 
 chambre page ligne version commande vol bus train chapitre verset article paragraphe section etape facture tel telephone numero-de annee appelez terminant prix environ dossier
@@ -208,7 +208,7 @@ pokoj strana radek objednavka let autobus vlak kapitola rok roce tel szoba oldal
 *غرفة* *صفحة* *الطلب* *رحلة* *هاتف* *عام* *سنة* *कमरा* *पेज* *ऑर्डर* *साल* *फोन‌नंबर*
 号室 ページ 注文 便 年 電話 電話番号 房间 页 订单 航班 电话 電話 호실 페이지 주문 전화*
 """,
-    Says.AFTER: """
+    Meaning.AFTER: """
 combinations combinaisons combinaciones kombinationen kombinacji комбинаций possibilities permutations options
 digit digits character characters chars char attempts attempt tries minute minutes min mins second seconds sec secs hour hours h hrs times time day days week weeks month months year years km m mi miles kg g mg lb lbs oz px ms mb gb kb kib mib tb bytes byte bit bits eur euro euros usd dollars dollar gbp pounds chf pln zl kr sek nok dkk tl try rub people users points steps lines tokens token items pages words percent am pm mah watt watts w kw kwh hz khz mhz ghz rpm bpm dpi cm mm ft feet inch inches sqft sqm ml l kcal cal volts v street st road rd avenue ave version requests votes copies seats rooms iterations rounds
 stellig* zeichen ziffern stellen versuche* minuten stunden std sek sekunden uhr tage tagen wochen monate monaten jahre jahren mal prozent seiten personen punkte stuck meter schritte werktagen werktage cent
@@ -231,7 +231,7 @@ digit karakter menit jam hari tahun kali rupiah =phút =giờ =ngày =năm =đ�
 자리* 글자* 회 분 초 시 일 월 년 원 개 명 번째* 페이지* 호선* 시간*
 หลัก ตัว นาที ชั่วโมง วัน บาท ปี ครั้ง
 """,
-    Says.WHEN: """
+    Meaning.WHEN: """
 in since until before after around at by from to on of for about
 in im am auf seit bis um ab anno gegen zwischen
 en depuis jusqu avant apres vers des a
@@ -242,7 +242,7 @@ od do w o okolo na z
 i fra til kl sedan klo vuonna od do v roce
 в с до около к на у о від до у
 """,
-    Says.YOURS: """
+    Meaning.YOURS: """
 your my our its
 mein meine meiner meinem dein deine deiner deinem ihr ihre ihrer ihrem unser unsere euer
 mon ma mes ton ta votre vos notre nos son
@@ -257,7 +257,7 @@ il-tuo minun sinun muj moje tvuj vas azonosito
 您的 你的 我的 私の あなたの
 내 당신의 제 *आपका* *मेरा* *मेरे*
 """,
-    Says.SECRECY: """
+    Meaning.SECRECY: """
 share anyone nobody shared disclose tell expires valid verify
 teilen weiter weitergeben niemand gultig
 partagez partager communiquez communiquer personne valable
@@ -271,7 +271,7 @@ paylasmayin paylasma kimseyle gecerli
 del ikke dela
 共有 告诉 泄露 泄漏 透露 告知 공유* *تشارك* *साझा*
 """,
-    Says.IS: """
+    Meaning.IS: """
 is as it's its = was are becomes reads equals now remains being that's will be called use using with to
 ist lautet war als sei heisst mit jetzt nun
 est c'est sera était etait comme avec
@@ -288,7 +288,7 @@ ar er var som on oli je jako bol bude este =là ialah adalah
 은 는 이 가 로 으로
 คือ เป็น
 """,
-    Says.OPENS: """
+    Meaning.OPENS: """
 entsperren entsperrt sblocca desbloquear
 takes take wants accepts expects works staat stoi
 open opens opened opening unlock unlocks unlocked disarm disarms disarmed disable disables deactivate deactivates arm turn turns press presses type types typed enter dial dials tap taps punch punches key-in keyed set reset put changed
@@ -309,7 +309,7 @@ oppnas oppnar tryck slå slar trykk trykker tast taster abnes apnes abner avlarm
 열려* 열리* 누르* 눌러* 입력* 해제* 치면* 누르면*
 เปิด กด ใส่ ปลด
 """,
-    Says.DIGIT: """
+    Meaning.DIGIT: """
 zero one two three four five six seven eight nine oh nought naught niner
 null eins zwei zwo drei vier funf fuenf sechs sieben acht neun
 zero un une deux trois quatre cinq six sept huit neuf
@@ -334,8 +334,8 @@ zero unu doi trei patru cinci sase sapte opt noua
 ศูนย์ หนึ่ง สอง สาม สี่ ห้า หก เจ็ด แปด เก้า
 ゼロ いち に さん よん し ご ろく なな しち はち きゅう 零 〇 一 二 三 四 五 六 七 八 九 幺 两 洞 レイ
 """,
-    Says.TWICE: "double triple doppel zweimal dreimal doble triple duplo dobro doppio dubbel drie-keer podwojn* cift dubbelt dobbelt двойн* дважды",
-    Says.AND: "and und et y e ed i ve en og och ja a si и та і й و और と 和 및 or oder ou o lub veya of або или then dann puis luego then dan potem sonra poi depois",
+    Meaning.TWICE: "double triple doppel zweimal dreimal doble triple duplo dobro doppio dubbel drie-keer podwojn* cift dubbelt dobbelt двойн* дважды",
+    Meaning.AND: "and und et y e ed i ve en og och ja a si и та і й و और と 和 및 or oder ou o lub veya of або или then dann puis luego then dan potem sonra poi depois",
 }  # fmt: skip
 
 _SPACELESS = "\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇"
@@ -369,10 +369,10 @@ class _Lexicon:
         self.stems: dict[str, int] = {}
         self.parts: dict[str, int] = {}
         self.within: dict[str, int] = {}  # of scripts without spaces
-        for says, block in WORDS.items():
+        for meaning_of, block in WORDS.items():
             for entry in dict.fromkeys(block.split()):
                 table, word = self._table(entry)
-                table[word] = table.get(word, Says.NOTHING) | says
+                table[word] = table.get(word, Meaning.NOTHING) | meaning_of
         self.parts_by_first: dict[str, list[str]] = {}
         for word in self.parts:
             self.parts_by_first.setdefault(word[0], []).append(word)
@@ -397,86 +397,70 @@ _COMPOUND = re.compile(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
 _COMPOUND_ENDS = (
-    "code",
-    "codes",
-    "codice",
-    "kode",
-    "koden",
-    "kodens",
-    "kodes",
-    "kod",
-    "kodu",
-    "kodem",
-    "kodom",
-    "kodot",
-    "kodja",
-    "kodjat",
-    "koodi",
-    "koodin",
-    "kood",
-    "kombination",
-    "kombinationen",
-    "combinatie",
-    "pin",
-    "passwort",
-    "kennwort",
-    "wachtwoord",
-    "losenord",
-    "passord",
-)
-_OF_CODES = Says.LOCK | Says.OWNER | Says.KEYBOX
+    "code", "codes", "codice", "kode", "koden", "kodens", "kodes", "kod", "kodu", "kodem", "kodom", "kodot", "kodja", "kodjat",
+    "koodi", "koodin", "kood", "kombination", "kombinationen", "combinatie", "pin", "passwort", "kennwort", "wachtwoord",
+    "losenord", "passord",
+)  # fmt: skip
+_OF_CODES = Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX
 
 
 @lru_cache(maxsize=1 << 15)
-def says(word: str) -> int:
+def meaning_of(word: str) -> int:
     """What a word of a script with spaces says."""
     bare = plain(word).replace("\u200c", "")
-    found = _LEXICON.accented.get(word.lower(), Says.NOTHING) | _LEXICON.exact.get(bare, Says.NOTHING)
+    meanings = _LEXICON.accented.get(word.lower(), Meaning.NOTHING) | _LEXICON.exact.get(bare, Meaning.NOTHING)
     if "'" in bare:
-        found |= says(bare.partition("'")[2]) | (_LEXICON.exact.get(bare.partition("'")[0], Says.NOTHING) & ~Says.DIGIT)
+        meanings |= meaning_of(bare.partition("'")[2]) | (
+            _LEXICON.exact.get(bare.partition("'")[0], Meaning.NOTHING) & ~Meaning.DIGIT
+        )
     for length in range(2, len(bare) + 1):
-        found |= _LEXICON.stems.get(bare[:length], Says.NOTHING)
+        meanings |= _LEXICON.stems.get(bare[:length], Meaning.NOTHING)
     if not bare.isascii():
         for at, letter in enumerate(bare):
             for part in _LEXICON.parts_by_first.get(letter, ()):
                 if bare.startswith(part, at) and (at == 0 or len(part) > 2):
-                    found |= _LEXICON.parts[part]
+                    meanings |= _LEXICON.parts[part]
     if (
-        not found & (Says.STRONG | Says.WEAK | Says.PASSWORD)
+        not meanings & (Meaning.STRONG | Meaning.WEAK | Meaning.PASSWORD)
         and bare.endswith(_COMPOUND_ENDS)
         and (compound := _COMPOUND.fullmatch(bare))
     ):
-        of = says(compound["of"]) | says(bare[: compound.start("word")])
-        if not of & (_OF_CODES | Says.HARMLESS):  # `Haustürcode`, `sykkellåskode`: the last part of several
+        of = meaning_of(compound["of"]) | meaning_of(bare[: compound.start("word")])
+        if not of & (_OF_CODES | Meaning.HARMLESS):  # `Haustürcode`, `sykkellåskode`: the last part of several
             of |= next(
-                (meaning for cut in range(1, len(compound["of"]) - 2) if (meaning := _exact(compound["of"][cut:])) & _OF_CODES), of
+                (
+                    meaning
+                    for cut in range(1, len(compound["of"]) - 2)
+                    if (meaning := _exact_meaning(compound["of"][cut:])) & _OF_CODES
+                ),
+                of,
             )
-        if of & Says.HARMLESS:
-            found |= Says.HARMLESS
+        if of & Meaning.HARMLESS:
+            meanings |= Meaning.HARMLESS
         elif of & _OF_CODES and compound["word"] not in ("nummer", "nummret", "zahl"):
-            found |= Says.STRONG
-    return found
+            meanings |= Meaning.STRONG
+    return meanings
 
 
-def _exact(word: str) -> int:
-    return _LEXICON.exact.get(word, Says.NOTHING)
+def _exact_meaning(word: str) -> int:
+    return _LEXICON.exact.get(word, Meaning.NOTHING)
 
 
 @lru_cache(maxsize=1 << 13)
-def said_within(run: str) -> tuple[tuple[int, int, int], ...]:
+def words_within(run: str) -> tuple[tuple[int, int, int], ...]:
     """The words of a run of letters without spaces: where they begin and end, and what they say. The longest win."""
-    found: list[tuple[int, int, int]] = []
+    words: list[tuple[int, int, int]] = []
     at, low = 0, run.lower()
     while at < len(low):
         for word in _LEXICON.within_by_first.get(low[at], ()):
             if low.startswith(word, at):
-                found.append((at, at + len(word), _LEXICON.within[word]))
+                words.append((at, at + len(word), _LEXICON.within[word]))
                 at += len(word)
                 break
         else:
             at += 1
-    return tuple(found)
+    return tuple(words)
 
 
-NAMES = Says.STRONG | Says.PIN | Says.WEAK | Says.PASSWORD
-ANCHORED = NAMES | Says.LOCK | Says.KEYBOX
+NAMES = Meaning.STRONG | Meaning.PIN | Meaning.WEAK | Meaning.PASSWORD
+ANCHORED = NAMES | Meaning.LOCK | Meaning.KEYBOX

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text
+from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import EXAMPLE, UUID_ALONE, is_opaque, is_strong_key
 
 # Parts of a path behind which such a secret stands. A path of words goes on with a word, which is none.
@@ -45,7 +45,7 @@ def in_links(piece: Text) -> Iterator[Span]:
         elif addressed and (short := _SHORT.search(text, max(0, at - 4), at + 60)):
             yield Span(*short.span(short.lastgroup or 0), "token")
     at = -1
-    while (at := min((found for found in (text.find(mark, at + 1) for mark in "?&") if found >= 0), default=-1)) >= 0:
+    while (at := min((position for position in (text.find(mark, at + 1) for mark in "?&") if position >= 0), default=-1)) >= 0:
         query = _QUERY.match(text, at)
         if query and is_strong_key(query["value"]) and not EXAMPLE.search(query["value"][:200]):
             yield Span(*query.span("value"), "token")

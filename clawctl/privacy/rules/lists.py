@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import is_bare_password, is_stand_in
 
 _MOST_LINES = 32
@@ -68,9 +68,9 @@ def in_codes(piece: Text) -> Iterator[Span]:
         for match in _IS_YOUR.finditer(text, max(0, at - 16), min(len(text), at + 140)):
             if match.end("value") <= at < match.end():
                 yield Span(*match.span("value"), "password")
-    found = [] if _CODES.absent(piece) else _CODES.places(piece)
+    positions = [] if _CODES.absent(piece) else _CODES.places(piece)
     if piece.beyond:
-        found += [at for word in _CODES_BEYOND for at in places(piece.lower, word)]
-    for at in found:
+        positions += [at for word in _CODES_BEYOND for at in positions_of(piece.lower, word)]
+    for at in positions:
         if code := _CODE_IS.match(piece.lower, at):
             yield Span(*code.span("value"), "password")

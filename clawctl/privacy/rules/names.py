@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from clawctl.privacy.rules.pieces import Anchors, Text, places
+from clawctl.privacy.rules.text import Anchors, Text, positions_of
 from clawctl.privacy.rules.values import (
     is_bare_password,
     is_passphrase,
@@ -17,7 +17,7 @@ from clawctl.privacy.rules.values import (
     is_strong_key,
     is_words,
 )
-from clawctl.privacy.rules.words import ANCHORS, ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
+from clawctl.privacy.rules.vocabulary import ANCHORS, ANCHORS_BEYOND, ENGLISH, KEYS_LONGEST_FIRST, LONGEST_FIRST, NO_VALUES, SHORT
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
@@ -82,21 +82,21 @@ def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
         return "key"
     if name.lower().endswith(("api_hash", "apihash", "secret_id", "secretid", "secret-id")):
         return "key"
-    found = _NAME.search(name) or _INFLECTED.search(name)
-    if found is None:
+    match = _NAME.search(name) or _INFLECTED.search(name)
+    if match is None:
         return "part" if _speaks_of_secret(name) else None
-    word, before = (found["password"] or found["key"]).lower(), name[: found.start()]
-    if found["suffix"].lower().lstrip("_.-") in ("hash", "string") and found["key"] is not None:
+    word, before = (match["password"] or match["key"]).lower(), name[: match.start()]
+    if match["suffix"].lower().lstrip("_.-") in ("hash", "string") and match["key"] is not None:
         return None
-    if found["password"] is not None:
+    if match["password"] is not None:
         free = (
             word not in SHORT
             or not before
-            or (word == "pass" and found[0][0].isupper())
-            or (word in _JOINED_BY_CASE and found[0][0].isupper() and before[-1].islower())
+            or (word == "pass" and match[0][0].isupper())
+            or (word in _JOINED_BY_CASE and match[0][0].isupper() and before[-1].islower())
             or _BORDER.search(before.lower()) is not None
         )
-        return "password" if free and (not found["ending"] or (len(word) >= 4 and not found["ending"].isupper())) else None
+        return "password" if free and (not match["ending"] or (len(word) >= 4 and not match["ending"].isupper())) else None
     if word in ("key", "keys"):
         strong = _BEFORE_KEY.search(before) is not None
         vendor = before.isupper() and before.endswith("_") and len(before) > 2
@@ -131,12 +131,12 @@ _ANCHORS = Anchors(*ANCHORS)
 def name_places(piece: Text) -> list[int]:
     """Where a word stands that may name a secret, in order."""
     if not piece.names:
-        found = set(_ANCHORS.places(piece))
+        positions = set(_ANCHORS.places(piece))
         if not piece.text.isascii():
             letters = set("".join(_BEYOND_ASCII.findall(piece.lower)))
             for word in [word for word, needed in _NEEDED.items() if needed <= letters]:
-                found.update(places(piece.lower, word))
-        piece.names.extend(sorted(found))
+                positions.update(positions_of(piece.lower, word))
+        piece.names.extend(sorted(positions))
     return piece.names
 
 
@@ -156,10 +156,10 @@ def named_at(text: str, lower: str, at: int) -> Named | None:
         return None
     beyond = not lower[at : at + 24].isascii() or "?" in lower[at : at + 24]  # letters of other scripts
     exact = _EXACT.match(text, at) if beyond else None
-    found = _WORDISH.match(text, at) or exact
-    if found is None:
+    match = _WORDISH.match(text, at) or exact
+    if match is None:
         return None
-    begin, end = at, found.end()
+    begin, end = at, match.end()
     while begin > 0 and at - begin < 32 and (text[begin - 1].isalnum() or text[begin - 1] in "_.-"):
         begin -= 1
     name = text[begin:end].rstrip(".-_")

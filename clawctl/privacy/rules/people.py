@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.text import Span, Text, positions_of
 
 _CARD = re.compile(
     r"(?:4\d{3}|5[1-5]\d{2}|2[2-7]\d{2}|6011|64[4-9]\d|65\d{2}|62\d{2}|35\d{2})\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
@@ -42,13 +42,13 @@ def cards(piece: Text) -> Iterator[Span]:
             continue
         if _CARD.fullmatch(digits) or _CARD_BEFORE.search(piece.lower, max(0, match.start() - 32), match.start()):
             yield Span(*match.span(), "card")
-            if behind := _BEHIND_CARD.match(piece.text, match.end()):
-                yield Span(*behind.span("value"), "card")
+            if code := _BEHIND_CARD.match(piece.text, match.end()):
+                yield Span(*code.span("value"), "card")
 
 
 def emails(piece: Text) -> Iterator[Span]:
     text, done = piece.text, 0
-    for at in places(text, "@"):
+    for at in positions_of(text, "@"):
         start = at
         while start > done and at - start < 64 and (text[start - 1].isalnum() or text[start - 1] in "_.%+-"):
             start -= 1

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Span, Text, places
+from clawctl.privacy.rules.text import Span, Text, positions_of
 
 _PEM = re.compile(r"-{4,5} ?BEGIN (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
 _PEM_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
@@ -16,8 +16,8 @@ _PUTTY = re.compile(
 def private_keys(piece: Text) -> Iterator[Span]:
     """To the end line, or as far as a key goes where that is missing."""
     text, done = piece.text, 0 if "PRIVATE KEY" in piece.text or "OpenVPN Static" in piece.text else len(piece.text)
-    while found := _PEM.search(text, done):
-        start, done = found.span()
+    while header := _PEM.search(text, done):
+        start, done = header.span()
         body = PEM_BODY.match(text, done)
         end = body.end() if body else done
         if len(re.sub(r"\\[nrt]|[^A-Za-z0-9+/=]", "", text[done : min(end, done + 2048)])) >= 32 and _DENSE_BODY.search(
@@ -26,7 +26,7 @@ def private_keys(piece: Text) -> Iterator[Span]:
             closing = _PEM_END.match(text, end)
             done = closing.end() if closing else len(text[:end].rstrip())
             yield Span(start, done, "private_key")
-    for at in places(text, "Private-Lines: "):
+    for at in positions_of(text, "Private-Lines: "):
         if match := _PUTTY.match(text, at):
             yield Span(*match.span("value"), "private_key")
 

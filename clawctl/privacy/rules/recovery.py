@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.privacy.rules.pieces import Anchors, Span, Text, places
+from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, mixed
 
 _NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
@@ -43,26 +43,9 @@ _RECOVERIES = Anchors(
     "recovery", "backup", "back-up", "scratch", "emergency", "one-time", "single-use", "mfa ", "2fa token", "2fa code", "2fa key", "rescue", "bypass", "reset code", "reset key", "wiederherstell", "notfall", "ersatz", "einmal", "rettungs", "c?digo", "codic", "codes de", "code de", "cl?s de", "cl? de", "clave de", "chiave di", "herstel", "kody ", "kod zap", "kod odz", "kodu ", "klucz ", "?terst", "gendannelses", "gjenopprettings", "palautuskood", "kurtarma", "yedek", "kode pem", "kode cad",
 )  # fmt: skip
 _RECOVERIES_BEYOND = (
-    "код",
-    "ключ восст",
-    "kód",
-    "バックアップ",
-    "リカバリー",
-    "復旧",
-    "回復",
-    "恢复",
-    "备用",
-    "备份",
-    "備用",
-    "復原",
-    "백업",
-    "복구",
-    "mã ",
-    "रिकवरी",
-    "رمز",
-    "رموز",
-    "קוד",
-)
+    "код", "ключ восст", "kód", "バックアップ", "リカバリー", "復旧", "回復", "恢复", "备用", "备份", "備用", "復原", "백업", "복구", "mã ", "रिकवरी", "رمز",
+    "رموز", "קוד",
+)  # fmt: skip
 _CODE = re.compile(
     r"(?P<code>(?-i:(?:(?=[a-z]{1,2}\d+[a-z]|\d{1,2}[a-z]+\d)[a-z0-9]{4}|(?=[a-z]{0,3}\d[a-z\d]{0,3} [a-z]{0,3}\d)(?=\d{0,3}[a-z]|\d{4} \d{0,3}[a-z])[a-z0-9]{4})(?:[ ][a-z0-9]{4}){1,7}(?![\w-]))|[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])"
 )
@@ -79,14 +62,14 @@ _MOST_CODES = 24
 def in_recovery_codes(piece: Text) -> Iterator[Span]:
     """Recovery codes behind their name or below it, in whatever language and however many."""
     text = piece.text
-    found = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
+    positions = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
     beyond = (
         set()
         if text.isascii() or not _OTHER_SCRIPT.search(text)
-        else {at for word in _RECOVERIES_BEYOND for at in places(piece.lower, word)}
+        else {at for word in _RECOVERIES_BEYOND for at in positions_of(piece.lower, word)}
     )
     done = -1
-    for at in sorted({*found, *beyond}):
+    for at in sorted({*positions, *beyond}):
         if at < done:
             continue
         name = _RECOVERY.search(text, max(0, at - 20), at + 40) if at in beyond else _RECOVERY.match(text, at)

@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 
-from clawctl.privacy.rules.words import NO_VALUES, PLACEHOLDERS
+from clawctl.privacy.rules.vocabulary import NO_VALUES, PLACEHOLDERS
 
 
 def entropy(text: str) -> float:

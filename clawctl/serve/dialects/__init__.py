@@ -1,4 +1,4 @@
-"""The dialect seam: an API's words become an `Ask`, and events become that API's words. Nothing else knows an API."""
+"""The dialect seam: a dialect reads the body of its API into a `GenerationRequest`, and writes events in the form of that API."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -18,18 +18,18 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class EarlierAnswer:
     """An earlier answer, for putting it back as it was sampled."""
 
     completion_ids: tuple[int, ...]
-    prompt: bytes  # digest of the prompt's ids, see `clawctl.serve.recent`
+    prompt: bytes  # digest of the prompt's ids, see `clawctl.serve.recent_answers`
 
 
 Prompt = str | tuple[int, ...]  # text, or token ids
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GenerationRequest:
     """One request, whatever its API."""
 
     api: Literal["chat", "responses", "messages", "completions"]
@@ -54,18 +54,20 @@ class Ask:
     claims: dict[str, Any] = field(default_factory=dict)  # session_id and the like, from the body
     max_tokens_may_shrink: bool = False  # to the rest of the context; else a request for more is refused
     echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
-    asked: dict[str, Any] = field(default_factory=dict)  # settings that the recipe changed, as the client sent them; None: unsent
+    overridden: dict[str, Any] = field(
+        default_factory=dict
+    )  # settings that the recipe changed, as the client sent them; None: unsent
     key: str = ""  # name of the API key that asks
     size: int = 0  # bytes of the request's body
     prompts: tuple[Prompt, ...] = ()  # of plain completions: they enter the engine instead of the messages
     score_from: int | None = None  # the first token of `prompts` whose logprob is wanted; None: of none
     add_special_tokens: bool = True  # to a text prompt, as the tokenizer is configured
-    fields: tuple[str, ...] = ()  # of the body that ask for something, for engines that cannot do all
+    fields: tuple[str, ...] = ()  # names of the body's fields that change the answer, for engines that do not support all
     unknown: tuple[str, ...] = ()  # unknown parts of the body: accepted, and named to the client
     continues: bool = False  # the answer continues the last message, which is the assistant's
     prompted: bool = True  # the prompt ends with the header of an answer
     return_ids: bool = False  # the client gets the token ids
-    answers: dict[int, list[Remembered]] | None = None  # which of `messages` we may have given; None: nothing is put back
+    answers: dict[int, list[EarlierAnswer]] | None = None  # which of `messages` we may have given; None: nothing is put back
 
     @property
     def sampling(self) -> Settings:
@@ -119,7 +121,7 @@ class Extras:
 
 @dataclass(slots=True)
 class Choice:
-    """One answer to an ask, growing."""
+    """One answer to a request, growing."""
 
     index: int
     exchange_id: str
@@ -128,7 +130,7 @@ class Choice:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int = 0  # of the completion's
-    stop_sequence: str | None = None  # the one of the ask's stops that ended the answer
+    stop_sequence: str | None = None  # the one of the request's stops that ended the answer
     prompt_ids: list[int] | None = None  # as far as the engine returns them; they grow
     completion_ids: list[int] | None = None
     cached_tokens: int | None = None  # cached tokens of the prompt; None: the engine does not return it
@@ -137,7 +139,7 @@ class Choice:
 
 
 class Dialect(Protocol):
-    """One API's way of answering one ask."""
+    """One API's way of answering one request."""
 
     def message(self, choice: Choice) -> Message:
         """The answer as an OpenAI chat message, as the client received it. This is captured."""

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from clawctl.serve.dialects import Ask, Refusal
+from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.tables import JUDGED, TABLES, Engine, FieldRow, Table
 
 MOST_NAMED: Final = 64  # names of unknown things of one request
@@ -17,11 +17,11 @@ def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
     return {name: value for name, value in body.items() if table.row(name) is not None}, tuple(unknown)
 
 
-def refuse_beyond(ask: Ask, engine: Engine) -> None:
+def refuse_beyond(request: GenerationRequest, engine: Engine) -> None:
     """Raises Refusal for a field that this engine does not support, though others do. Fields that `clawctl.serve.sampling` checks
     by value are left to it."""
-    for name in ask.fields:
-        row = TABLES[ask.api].row(name)
+    for name in request.fields:
+        row = TABLES[request.api].row(name)
         if row is not None and name not in JUDGED and row.at(engine) == "refused" != row.treatment:
             what = {"upstream": "this upstream", "embedded": "the embedded engine"}.get(engine, engine)
             raise Refusal(400, f"{what} does not support '{name}': remove it, or serve with another engine", name)

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Choice, Extras, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects import Choice, Extras, GenerationRequest, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.handles import call_id
@@ -23,12 +23,12 @@ _MOST_CHOICES = 128
 _NOTHING = Extras()
 
 
-def read(body: dict[str, Any], live_name: str) -> Ask:
+def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """Raises Refusal for invalid requests. Unknown fields, message keys and tool types are accepted."""
     return read_known(*known("chat", body), live_name)
 
 
-def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
     """Like `read`, for the fields in the table."""
     given = body.get("messages")
     if not isinstance(given, list) or not given:
@@ -56,7 +56,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     passed = {**body, "chat_template_kwargs": settings or None}
     if passed.get("reasoning_effort") is None:
         passed["reasoning_effort"] = fields.text(reasoning, "effort", "reasoning.effort")
-    return Ask(
+    return GenerationRequest(
         api="chat",
         **common,
         messages=messages,
@@ -215,27 +215,27 @@ class Chat(ChunkDialect):
 
     prefix = "chatcmpl"
 
-    def __init__(self, ask: Ask, exchange_id: str) -> None:
-        super().__init__(ask, exchange_id)
-        self._before_tools = bool(ask.echo.get("function_call"))  # the client uses functions, not tools
+    def __init__(self, request: GenerationRequest, exchange_id: str) -> None:
+        super().__init__(request, exchange_id)
+        self._before_tools = bool(request.echo.get("function_call"))  # the client uses functions, not tools
         self._calls: dict[int, int] = {}  # tool calls of each choice that were streamed so far
-        self._custom = set(ask.echo.get("custom") or ())  # custom tools of the client
+        self._custom = set(request.echo.get("custom") or ())  # custom tools of the client
         self._free: dict[int, list[str]] = {}  # the arguments of a call so far, for each choice
         self._ids_sent: dict[int, int] = {}  # how many of each choice's ids were streamed; missing: nor the prompt's
-        self._thinks = not ask.echo.get("no_reasoning")
+        self._thinks = not request.echo.get("no_reasoning")
 
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
             message = {**_extras(choice).message, **self._message_sent(choice)}
             tokens = (token for shown in choice.shown for token in shown.tokens)
-            logprobs = {"content": chat_logprobs(tokens)} if self._ask.logprobs else None
+            logprobs = {"content": chat_logprobs(tokens)} if self._request.logprobs else None
             answer = {"index": choice.index, "message": message, "finish_reason": self._finish_reason(choice), "logprobs": logprobs}
-            if self._ask.return_ids:
+            if self._request.return_ids:
                 answer["token_ids"] = choice.completion_ids
             answers.append({**_extras(choice).choice, **answer})
         answer = {**_extras(choices[0]).answer, **self._head("chat.completion"), "choices": answers, "usage": _usage(choices)}
-        return orjson.dumps(answer | ({"prompt_token_ids": choices[0].prompt_ids} if self._ask.return_ids else {}))
+        return orjson.dumps(answer | ({"prompt_token_ids": choices[0].prompt_ids} if self._request.return_ids else {}))
 
     def begin(self, choice: Choice) -> bytes:
         return self._chunk(choice, {"role": "assistant", "content": ""})
@@ -247,7 +247,7 @@ class Chat(ChunkDialect):
             if not isinstance(event, CallDelta):
                 frames.append(self._free_input(choice))
             delta = self._delta(choice, event)
-            if delta or tokens or self._ask.return_ids:  # otherwise the client sees nothing of it
+            if delta or tokens or self._request.return_ids:  # otherwise the client sees nothing of it
                 frames.append(self._chunk(choice, delta, tokens=tokens))
         return b"".join(frames)
 
@@ -314,9 +314,9 @@ class Chat(ChunkDialect):
         extras: Extras = _NOTHING,
     ) -> bytes:
         chunk = {**extras.choice, "index": choice.index, "delta": delta, "finish_reason": finish}
-        if self._ask.logprobs and (content := chat_logprobs(tokens)):
+        if self._request.logprobs and (content := chat_logprobs(tokens)):
             chunk["logprobs"] = {"content": content}
-        prompt = self._new_ids(choice, chunk) if self._ask.return_ids else {}
+        prompt = self._new_ids(choice, chunk) if self._request.return_ids else {}
         return chunk_frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [chunk]})
 
     def _new_ids(self, choice: Choice, chunk: dict[str, Any]) -> dict[str, Any]:
@@ -338,8 +338,12 @@ def _usage(choices: list[Choice]) -> dict[str, Any]:
     usages = [choice.usage for choice in choices if choice.usage is not None]
     if len(usages) == len(choices):
         return _usage_together(usages)
-    asked, answered = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
-    usage: dict[str, Any] = {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    prompt_tokens, completion_tokens = choices[0].prompt_tokens, sum(choice.completion_tokens for choice in choices)
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
     if (cached := choices[0].cached_tokens) is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached}
     if reasoning := sum(choice.reasoning_tokens for choice in choices):

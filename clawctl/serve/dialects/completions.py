@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from clawctl.run.rows import plain_prompt
-from clawctl.serve.dialects import Ask, Choice, Prompt, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects import Choice, GenerationRequest, Prompt, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.writing import ChunkDialect, chunk_frame
@@ -26,12 +26,12 @@ _MOST_ID = 1 << 31
 _CHAT_ONLY = ("chat_template_kwargs", "reasoning_effort", "parallel_tool_calls")
 
 
-def read(body: dict[str, Any], live_name: str) -> Ask:
-    """One ask for all prompts; `each_prompt` makes one of each. Raises Refusal for invalid or unsupported requests."""
+def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
+    """One request for all prompts; `each_prompt` makes one of each. Raises Refusal for invalid or unsupported requests."""
     return read_known(*known("completions", body), live_name)
 
 
-def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
     """Like `read`, for the fields in the table."""
     prompts = _prompts(body.get("prompt"))
     n = fields.whole_number(body, "n", 1, MOST_ANSWERS) or 1
@@ -53,7 +53,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     special = fields.flag(body, "add_special_tokens")
     passed = {name: value for name, value in engine_fields(body).items() if name not in _CHAT_ONLY}
     messages = [plain_prompt(prompt if isinstance(prompt, str) else _shown(prompt)) for prompt in prompts]
-    return Ask(
+    return GenerationRequest(
         api="completions",
         **common,
         messages=messages,
@@ -75,16 +75,18 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     )
 
 
-async def each_prompt(ask: Ask, text_of: Callable[[str, tuple[int, ...]], Awaitable[str]]) -> list[Ask]:
-    """An ask of each prompt. `text_of` gives the text of a key's token ids, "" without a tokenizer. Raises Refusal."""
-    asks = []
-    for prompt, message in zip(ask.prompts, ask.messages, strict=True):
-        text = "" if isinstance(prompt, str) else await text_of(ask.key, prompt)
-        if not isinstance(prompt, str) and not text and ask.echo["echo"] and ask.score_from is None:
+async def each_prompt(
+    request: GenerationRequest, text_of: Callable[[str, tuple[int, ...]], Awaitable[str]]
+) -> list[GenerationRequest]:
+    """One request for each prompt. `text_of` gives the text of a key's token ids, "" without a tokenizer. Raises Refusal."""
+    requests = []
+    for prompt, message in zip(request.prompts, request.messages, strict=True):
+        text = "" if isinstance(prompt, str) else await text_of(request.key, prompt)
+        if not isinstance(prompt, str) and not text and request.echo["echo"] and request.score_from is None:
             raise Refusal(400, "'echo' is not supported: this server has no tokenizer for token ids", "echo")
         messages = [plain_prompt(text) if text else message]
-        asks.append(replace(ask, prompts=(prompt,), messages=messages, sent_messages=messages))
-    return asks
+        requests.append(replace(request, prompts=(prompt,), messages=messages, sent_messages=messages))
+    return requests
 
 
 def _prompts(given: Any) -> list[Prompt]:
@@ -129,9 +131,11 @@ class Completions(ChunkDialect):
 
     prefix = "cmpl"
 
-    def __init__(self, ask: Ask, exchange_id: str, prompts: Iterable[str] = (), scored: Sequence[list[ShownToken]] = ()) -> None:
+    def __init__(
+        self, request: GenerationRequest, exchange_id: str, prompts: Iterable[str] = (), scored: Sequence[list[ShownToken]] = ()
+    ) -> None:
         """`prompts`: their texts, if they are to be repeated. `scored`: their tokens with logprobs, if these are asked for."""
-        super().__init__(ask, exchange_id)
+        super().__init__(request, exchange_id)
         self._prompts, self._scored = list(prompts), scored
         self._offsets: dict[int, int] = {}  # of each choice: characters that were streamed
 
@@ -142,10 +146,10 @@ class Completions(ChunkDialect):
             tokens = [token for shown in choice.shown for token in shown.tokens]
             if self._scored:  # one entry for each token, also for an end token, which is not shown
                 unseen = len(choice.completion_ids or tokens) - len(tokens)
-                tokens = [*self._scored[choice.index // self._ask.n], *tokens, *[ShownToken("", None, [])] * unseen]
-            logprobs = plain_logprobs(tokens, 0) if self._ask.logprobs else None
+                tokens = [*self._scored[choice.index // self._request.n], *tokens, *[ShownToken("", None, [])] * unseen]
+            logprobs = plain_logprobs(tokens, 0) if self._request.logprobs else None
             answers.append({**self._answer(choice, self._echoed(choice) + text, logprobs), **self._end_of(choice)})
-        return orjson.dumps({**self._head("text_completion"), "choices": answers, "usage": _usage(choices, self._ask.n)})
+        return orjson.dumps({**self._head("text_completion"), "choices": answers, "usage": _usage(choices, self._request.n)})
 
     def begin(self, choice: Choice) -> bytes:
         echoed = self._echoed(choice)
@@ -155,24 +159,24 @@ class Completions(ChunkDialect):
         text = "".join(event.text for event in shown.events if isinstance(event, TextDelta))
         before = self._offsets.get(choice.index, 0)
         self._offsets[choice.index] = before + len(text)
-        logprobs = plain_logprobs(shown.tokens, before) if self._ask.logprobs else None
+        logprobs = plain_logprobs(shown.tokens, before) if self._request.logprobs else None
         return self._chunk(self._answer(choice, text, logprobs))
 
     def finish(self, choice: Choice) -> bytes:
         return self._chunk({**self._answer(choice, "", None), **self._end_of(choice)})
 
     def _usage_chunk(self, choices: list[Choice]) -> Object:
-        return {**self._head("text_completion"), "choices": [], "usage": _usage(choices, self._ask.n)}
+        return {**self._head("text_completion"), "choices": [], "usage": _usage(choices, self._request.n)}
 
     def _echoed(self, choice: Choice) -> str:
-        return self._prompts[choice.index // self._ask.n] if self._ask.echo["echo"] else ""
+        return self._prompts[choice.index // self._request.n] if self._request.echo["echo"] else ""
 
     def _answer(self, choice: Choice, text: str, logprobs: Object | None) -> Object:
         return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": None}
 
     def _end_of(self, choice: Choice) -> Object:
         ending: Object = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_sequence}
-        if self._ask.echo["return_token_ids"]:
+        if self._request.echo["return_token_ids"]:
             ending |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
         return ending
 
@@ -201,6 +205,10 @@ def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:
 
 
 def _usage(choices: list[Choice], n: int) -> Object:
-    asked = sum(choice.prompt_tokens for choice in choices[::n])
-    answered = sum(choice.completion_tokens for choice in choices)
-    return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+    prompt_tokens = sum(choice.prompt_tokens for choice in choices[::n])
+    completion_tokens = sum(choice.completion_tokens for choice in choices)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }

@@ -106,12 +106,12 @@ def model_name(body: Object, live_name: str) -> str:
 
 
 def used(body: Object) -> tuple[str, ...]:
-    """The fields of a body that ask for something."""
+    """The fields of a body that change the answer."""
     return tuple(name for name, value in body.items() if value is not None and value is not False)
 
 
 def common(body: Object, live_name: str, limit: str = "max_tokens") -> dict[str, Any]:
-    """The fields of an `Ask` that every API has. `limit` is its field for the longest answer. Raises Refusal."""
+    """The fields of a `GenerationRequest` that every API has. `limit` is its field for the longest answer. Raises Refusal."""
     return {
         "model": model_name(body, live_name),
         "stream": bool(flag(body, "stream")),

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
+from clawctl.serve.dialects import Choice, GenerationRequest, Refusal, ShownToken, fields
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, as_content, image_part, json_object, left_out, objects, strings, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
@@ -25,17 +25,17 @@ _STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "content_filt
 _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?\((\d+) in the messages", re.DOTALL)
 
 
-def read_count(body: dict[str, Any], live_name: str) -> Ask:
+def read_count(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """As `read`, of a request that counts."""
     return read_known(*known("count_tokens", body), live_name)
 
 
-def read(body: dict[str, Any], live_name: str) -> Ask:
+def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """Raises Refusal for invalid requests. Unknown betas, fields, blocks and tool types are accepted."""
     return read_known(*known("messages", body), live_name)
 
 
-def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
     """Like `read`, for the fields in the table."""
     sent = read_system(body.get("system")) + read_messages(body.get("messages"))
     tools = read_tools(body.get("tools"), body.get("messages"))
@@ -43,7 +43,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     settings, passed = _engine_settings(body, tools)
     messages = fields.for_engine(sent)
     last, text = messages[-1], messages[-1]["content"]
-    return Ask(
+    return GenerationRequest(
         api="messages",
         **fields.common(body, live_name),
         messages=messages,
@@ -287,7 +287,7 @@ class Messages(BlockDialect):
 
     def _head(self, content: list[Object], usage: Object) -> Object:
         return {
-            "id": f"msg{self._exchange_id}", "type": "message", "role": "assistant", "model": self._ask.model,
+            "id": f"msg{self._exchange_id}", "type": "message", "role": "assistant", "model": self._request.model,
             "content": content, "usage": usage,
         }  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import orjson
 
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Choice, Refusal, ShownToken, fields
+from clawctl.serve.dialects import Choice, GenerationRequest, Refusal, ShownToken, fields
 from clawctl.serve.dialects.api import MOST_NAMED, known, printable
 from clawctl.serve.dialects.fields import Object, Parts, an_object, as_content, image_part, left_out, objects, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
@@ -111,12 +111,12 @@ class ClientTools:
         self.chat.append(tool if function is None else function)
 
 
-def read(body: dict[str, Any], live_name: str) -> Ask:
+def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """Raises Refusal for invalid requests. With `previous_response_id`, the messages are only the new ones."""
     return read_known(*known("responses", body), live_name)
 
 
-def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> Ask:
+def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
     """Like `read`, for the fields in the table."""
     previous = fields.text(body, "previous_response_id")
     instructions = fields.text(body, "instructions")
@@ -130,7 +130,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
     include = fields.strings(body.get("include"), "include")
     top_logprobs = fields.whole_number(body, "top_logprobs", 0, 20) or 0
     settings, passed = _engine_settings(body, bool(offered))
-    return Ask(
+    return GenerationRequest(
         api="responses",
         **fields.common(body, live_name, "max_output_tokens"),
         messages=fields.for_engine(sent),
@@ -253,7 +253,7 @@ class _ItemReader:
         self._turn, self._content, self._reasoning_texts = None, [], []
 
     def _assistant(self, item: Object, *handles: str) -> Message:
-        exchange = next((found for name in ("id", *handles) if (found := exchange_of(item.get(name)))), None)
+        exchange = next((issued for name in ("id", *handles) if (issued := exchange_of(item.get(name)))), None)
         if self._turn is None or (exchange and self._turn.get("handle", exchange) != exchange):
             self.end()
             self._turn = {"role": "assistant", "content": None}
@@ -336,17 +336,17 @@ def _part(part: Object, where: str) -> Object:
 
 # ---- the answer ----------------------------------------------------------------------------------------------------------------
 
-Keep = Callable[[Ask, Object, Message], None]
+Keep = Callable[[GenerationRequest, Object, Message], None]
 
 
 class Responses(BlockDialect):
     """Responses: the blocks are the output items. `keep` gets the complete response."""
 
-    def __init__(self, ask: Ask, exchange_id: str, keep: Keep | None = None) -> None:
-        super().__init__(ask, exchange_id)
+    def __init__(self, request: GenerationRequest, exchange_id: str, keep: Keep | None = None) -> None:
+        super().__init__(request, exchange_id)
         self._keep = keep
         self._number = -1
-        self._named: dict[str, ClientTool] = ask.echo.get("named", {})
+        self._named: dict[str, ClientTool] = request.echo.get("named", {})
 
     def whole(self, choices: list[Choice]) -> bytes:
         return orjson.dumps(self._complete(choices[0]))
@@ -359,7 +359,7 @@ class Responses(BlockDialect):
         cut = {"reason": reason} if reason else None
         response = self._head("incomplete" if reason else "completed", output, _usage(choice), cut)
         if self._keep is not None:
-            self._keep(self._ask, response, chat_message(choice))
+            self._keep(self._request, response, chat_message(choice))
         return response
 
     def begin(self, choice: Choice) -> bytes:
@@ -377,16 +377,16 @@ class Responses(BlockDialect):
     # ---- objects ---------------------------------------------------------------------------------------------------------
 
     def _head(self, status: str, output: list[Object], usage: Object | None, cut: Object | None = None) -> Object:
-        ask, echo = self._ask, self._ask.echo
+        request, echo = self._request, self._request.echo
         return {
             "id": f"resp{self._exchange_id}", "object": "response", "created_at": self._created, "status": status,
-            "model": ask.model, "output": output, "error": None, "incomplete_details": cut, "usage": usage,
+            "model": request.model, "output": output, "error": None, "incomplete_details": cut, "usage": usage,
             "completed_at": int(time.time()) if status == "completed" else None, "background": False,
-            "temperature": 1.0 if ask.temperature is None else ask.temperature,
-            "top_p": 1.0 if ask.top_p is None else ask.top_p, "top_logprobs": ask.top_logprobs,
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "top_p": 1.0 if request.top_p is None else request.top_p, "top_logprobs": request.top_logprobs,
             "instructions": echo.get("instructions"), "metadata": echo.get("metadata") or {},
             "parallel_tool_calls": echo.get("parallel_tool_calls") is not False, "tools": echo.get("tools", []),
-            "tool_choice": echo.get("tool_choice") or "auto", "max_output_tokens": ask.max_tokens,
+            "tool_choice": echo.get("tool_choice") or "auto", "max_output_tokens": request.max_tokens,
             "previous_response_id": echo.get("previous_response_id"), "prompt_cache_key": echo.get("prompt_cache_key"),
             "reasoning": {"effort": None, "summary": None, **(echo.get("reasoning") or {})},
             "text": {"format": {"type": "text"}, **(echo.get("text") or {})}, "user": echo.get("user"),
@@ -421,7 +421,7 @@ class Responses(BlockDialect):
         return {"id": name, "type": "function_call", "status": status, **named, "arguments": text}
 
     def _text(self, block: ContentBlock) -> Object:
-        tokens = chat_logprobs(block.tokens) if self._ask.logprobs else []
+        tokens = chat_logprobs(block.tokens) if self._request.logprobs else []
         return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": tokens}
 
     def _known(self, block: ContentBlock) -> ClientTool:
@@ -452,7 +452,7 @@ class Responses(BlockDialect):
         if block.kind == "reasoning":
             return self._frame("response.reasoning_text.delta", **place, content_index=0, delta=text)
         if block.kind == "text":
-            logprobs = chat_logprobs(tokens) if self._ask.logprobs else []
+            logprobs = chat_logprobs(tokens) if self._request.logprobs else []
             return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=logprobs)
         if self._known(block).kind != "function":
             return b""  # its text is inside the JSON, which is still growing
@@ -479,9 +479,9 @@ class Responses(BlockDialect):
 
 
 def _usage(choice: Choice) -> Object:
-    asked, answered = choice.prompt_tokens, choice.completion_tokens
+    prompt_tokens, completion_tokens = choice.prompt_tokens, choice.completion_tokens
     return {
-        "input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered,
+        "input_tokens": prompt_tokens, "output_tokens": completion_tokens, "total_tokens": prompt_tokens + completion_tokens,
         "input_tokens_details": {"cached_tokens": choice.cached_tokens or 0, "cache_write_tokens": 0},
         "output_tokens_details": {"reasoning_tokens": choice.reasoning_tokens},
     }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Literal
 import orjson
 
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Ask, Choice, Dialect, Refusal, Shown, ShownToken
+from clawctl.serve.dialects import Choice, Dialect, GenerationRequest, Refusal, Shown, ShownToken
 from clawctl.serve.dialects.fields import Object
 from clawctl.serve.dialects.handles import call_id
 from clawctl.serve.text import CallStart, Event, ReasoningDelta, TextDelta
@@ -92,42 +92,42 @@ def event_frame(data: Object) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
 
 
-class _OneAsk(Dialect):
-    def __init__(self, ask: Ask, exchange_id: str) -> None:
-        self._ask, self._exchange_id, self._created = ask, exchange_id, int(time.time())
+class _OneRequest(Dialect):
+    def __init__(self, request: GenerationRequest, exchange_id: str) -> None:
+        self._request, self._exchange_id, self._created = request, exchange_id, int(time.time())
 
     def message(self, choice: Choice) -> Message:
         return chat_message(choice)
 
 
-class ChunkDialect(_OneAsk):
+class ChunkDialect(_OneRequest):
     """Chat and plain completions: a stream of chunks in the form of the whole answer, then its usage, then `[DONE]`."""
 
     prefix: str  # of the answer's id
 
-    def __init__(self, ask: Ask, exchange_id: str) -> None:
-        super().__init__(ask, exchange_id)
+    def __init__(self, request: GenerationRequest, exchange_id: str) -> None:
+        super().__init__(request, exchange_id)
         self._id = f"{self.prefix}{exchange_id}"
 
     def end(self, choices: list[Choice]) -> bytes:
         done = b"data: [DONE]\n\n"
-        return chunk_frame(self._usage_chunk(choices)) + done if self._ask.include_usage else done
+        return chunk_frame(self._usage_chunk(choices)) + done if self._request.include_usage else done
 
     def failed(self, refusal: Refusal) -> bytes:
         return chunk_frame(envelope(refusal))
 
     def _head(self, kind: str) -> Object:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._ask.model}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self._request.model}
 
     @abstractmethod
     def _usage_chunk(self, choices: list[Choice]) -> Object: ...
 
 
-class BlockDialect(_OneAsk):
+class BlockDialect(_OneRequest):
     """Responses and Messages: one answer, as a list of blocks. A stream opens, grows and closes one block after the other."""
 
-    def __init__(self, ask: Ask, exchange_id: str) -> None:
-        super().__init__(ask, exchange_id)
+    def __init__(self, request: GenerationRequest, exchange_id: str) -> None:
+        super().__init__(request, exchange_id)
         self._blocks = ContentBlocks()  # of the stream so far
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:

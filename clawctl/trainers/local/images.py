@@ -16,7 +16,7 @@ from clawctl.run.rows import PromptImage
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import Microbatch
 from clawctl.vision.reader import ImageReader, Picture
-from clawctl.vision.tower import Shown, Span, features_of, inputs_of, join, mrope_positions
+from clawctl.vision.tower import ImageSpan, ShownImages, features_of, inputs_of, join, mrope_positions
 
 _CANARY_SIZE = (64, 48)  # pixels
 
@@ -66,10 +66,10 @@ class StepImages:
         else:
             depths_N, ends_N = batch.positions_BT.flatten().cpu().numpy(), batch.visible.ends_T.cpu().numpy()
         begins = [int(place) for place in np.flatnonzero(np.isin(ids_N, list(self._pictures)))]
-        spans = [Span(place, (own := self._pictures[int(ids_N[place])]).rows, own.columns) for place in begins]
+        spans = [ImageSpan(place, (own := self._pictures[int(ids_N[place])]).rows, own.columns) for place in begins]
         positions = np.concatenate([depths_N[None], mrope_positions(depths_N, ends_N, spans)]).reshape(4, rows, width)
         made = {first: features_of(causal, self.reader, self._pictures[first]) for first in {int(ids_N[place]) for place in begins}}
-        shown = Shown(above.flatten().nonzero().flatten(), join([made[int(ids_N[place])] for place in begins]))
+        shown = ShownImages(above.flatten().nonzero().flatten(), join([made[int(ids_N[place])] for place in begins]))
         return {
             **layout,
             "input_ids": ids_BT.masked_fill(above, self.reader.placeholder),

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clawctl.run.allowed import Allowed
+from clawctl.run.allowed_tokens import Allowed
 
 # A hidden logit: its softmax is exactly 0 in float32, and the difference of two stays finite, as that of infinities does not.
 HIDDEN = -1e6

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from clawctl.run.allowed import Allowed
+from clawctl.run.allowed_tokens import Allowed
 
 Ints = NDArray[np.int64]
 

@@ -5,6 +5,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,24 @@ import torch
 from clawctl.config import Recipe
 from clawctl.engines.embedded.decoder import Decoder
 from clawctl.engines.embedded.frames import Sampling, TokenPiece
+from clawctl.engines.embedded.weights import StagedWeights, load_model
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy, Turn
 from clawctl.run.shards import read_turns
-from clawctl.serve.canary import CanaryFailure
+from clawctl.serve.canary import CanaryFailure, check_canary
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch
 from clawctl.trainers.local.batches import Merge, lay_out
 from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.estimate import forecast
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
 from clawctl.vision.reader import ImageReader, SentImage, expand, image_reader
+from clawctl.vision.tower import model_class, prepare
 from tests.train.tiny import HINT, make_recipe, publish_shard, resume
 from tests.vision.tiny import make_vision_model, picture
 
@@ -270,14 +274,23 @@ def test_the_canary_of_a_version_has_an_image_and_an_engine_without_its_pixels_f
         publish_policy(run, Policy(version, 0, version, "combine", "adapter", str(vision_path), [], canary, {}, 0.0), fill)
 
     publish_version(1, canary)
-    engine = Decoder(run, serving(vision_path), 1)  # its canary passes
-    engine.stop()
+    model = load_model(run, serving(vision_path), 1)
+    prepare(model)
+    loaded = StagedWeights(1, model)
+    check_canary(run, 1, loaded.score, 1e-4, partial(loaded.score_image, reader))
     adapter = orjson.loads((run.version_folder(1) / "adapter_config.json").read_bytes())
     assert "visual" in adapter["exclude_modules"]
     other = {**canary["image"], "content": b64encode(picture(9, 64, 48)).decode()}
     publish_version(2, {**canary, "image": other})
     with pytest.raises(CanaryFailure, match="differs by"):
         Decoder(run, serving(vision_path), 2)
+
+
+def test_the_memory_of_a_vision_model_is_estimated_before_it_is_loaded(vision_path: Path) -> None:
+    result = forecast(make_recipe(vision_path, device_memory_gb=8.0, peak_tflops=1.0, **LORA), ALONE)
+    loaded = sum(weight.numel() for weight in model_class(str(vision_path)).from_pretrained(vision_path).parameters())
+    assert result.parameters == loaded
+    assert result.fits
 
 
 def test_a_turn_keeps_its_images_on_disk(run: RunDir, turns: tuple[list[Turn], dict[str, bytes]], vision_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clawctl.run.allowed import Allowed, unpack
+from clawctl.run.allowed_tokens import Allowed, unpack
 from clawctl.run.directory import RunDir
 from clawctl.run.shards import UNKNOWN, read_columns, read_turns, write_table, write_turns
 from clawctl.train.admission import Admission, TurnRefused

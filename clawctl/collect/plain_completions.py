@@ -1,0 +1,126 @@
+"""Plain completions: a prompt that begins with the prompt and the answer of another continues it. What it adds is what came back.
+
+A client that sends text may not know the ids, and one that sends ids may have left the end token out: so both are compared, and ids
+with and without the last one, where the answer came to its end.
+"""
+
+import re
+from array import array
+from collections.abc import Iterator
+from hashlib import blake2b
+
+from clawctl.collect.nodes import Beginning, Node
+from clawctl.run.rows import Exchange, Message, is_plain
+
+_Data = str | bytes
+# How the templates of common models begin a message, with its role, and their other marks.
+_TURN = re.compile(
+    r"<\|im_start\|>(\w+)\n?|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*|<start_of_turn>(\w+)\n?|<\|(user|assistant|system|observation)\|>\n?"
+    r"|\[(INST)\]"
+)
+_MARK = re.compile(r"<\|[^<>|\s]{1,40}\|>|<(?:start|end)_of_turn>|</s>|<eos>|\[/?INST\]")
+_ROLES = {
+    "assistant": "assistant",
+    "model": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "ipython": "tool",
+    "observation": "tool",
+}
+
+
+def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
+    """Of prompts that continue this exchange, its text first; none of one that is no plain completion, or that said nothing."""
+    answer = None if exchange.response is None else exchange.response.get("content")
+    if not is_plain(exchange.messages) or not isinstance(answer, str) or not answer or exchange.status == "error":
+        return ()
+    text = _text(exchange) + answer
+    beginnings = [Beginning("text", len(text), _digest(text))]
+    if exchange.prompt_ids and exchange.completion_ids:
+        ids = array("i", [*exchange.prompt_ids, *exchange.completion_ids])
+        parts = [ids, ids[:-1]] if exchange.finish_reason == "stop" else [ids]
+        beginnings += [Beginning("ids", len(part.tobytes()), _digest(part.tobytes())) for part in parts]
+    return tuple(beginnings)
+
+
+class CompletionIndex:
+    """Open turns, by the prompts that would continue them."""
+
+    def __init__(self) -> None:
+        # by user and kind, then by length: a prompt is compared once for each length, however many turns have it
+        self._nodes: dict[tuple[str, str], dict[int, dict[bytes, list[Node]]]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(nodes) for lengths in self._nodes.values() for of in lengths.values() for nodes in of.values())
+
+    def add(self, node: Node) -> None:
+        for each in node.beginnings:
+            lengths = self._nodes.setdefault((node.user, each.kind), {})
+            lengths.setdefault(each.length, {}).setdefault(each.digest, []).append(node)
+
+    def remove(self, node: Node) -> None:
+        for each in node.beginnings:
+            lengths = self._nodes[node.user, each.kind]
+            lengths[each.length][each.digest].remove(node)
+            if not lengths[each.length][each.digest]:
+                del lengths[each.length][each.digest]
+            if not lengths[each.length]:
+                del lengths[each.length]
+            if not lengths:
+                del self._nodes[node.user, each.kind]
+
+    def find(self, exchange: Exchange) -> Iterator[tuple[Node, str | None]]:
+        """Turns that this prompt continues, each with the text that the prompt adds; None if that text is not known."""
+        text = _text(exchange)
+        prompts: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
+        for kind, data in prompts.items():
+            known = self._nodes.get((exchange.key, kind), {})
+            for length, digest in _digests(data, sorted(length for length in known if length <= len(data))):
+                for node in known[length].get(digest, ()):
+                    own = node.beginnings[0]
+                    begins = own.length <= len(text) and _digest(text[: own.length]) == own.digest
+                    yield node, text[own.length :] if begins else None
+
+
+def next_messages(added: str | None) -> list[Message] | None:
+    """What a prompt adds, as messages. Of a conversation that the client rendered: what was said up to the next answer, without
+    the template's marks. Of any other text: the text. None where nothing was said."""
+    if added is None:
+        return None
+    marks = list(_TURN.finditer(added))
+    begun = _MARK.sub("", added[: marks[0].start()] if marks else added)
+    messages: list[Message] = [{"role": "user", "content": begun}] if begun.strip() else []
+    for place, mark in enumerate(marks):
+        role = _ROLES.get(next(filter(None, mark.groups()), "user").strip(), "user")
+        within = added[mark.end() : marks[place + 1].start() if place + 1 < len(marks) else len(added)]
+        within, _, answered = within.partition("[/INST]")
+        text = _MARK.sub("", within).strip()
+        if role == "assistant":
+            break
+        if text and role != "system":
+            messages.append({"role": role, "content": text})
+        if answered.strip():
+            break
+    return messages or None
+
+
+def _digests(data: _Data, lengths: list[int]) -> Iterator[tuple[int, bytes]]:
+    """The digest of each beginning; the data is read once."""
+    running, done = blake2b(digest_size=16), 0
+    for length in lengths:
+        running.update(_bytes(data[done:length]))
+        done = length
+        yield length, running.digest()
+
+
+def _digest(data: _Data) -> bytes:
+    return blake2b(_bytes(data), digest_size=16).digest()
+
+
+def _bytes(data: _Data) -> bytes:
+    return data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
+
+
+def _text(exchange: Exchange) -> str:
+    content = exchange.messages[0].get("content")
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,122 @@
+"""`collect.json`: how far collect got, so that a restart reads open exchanges and not the complete history.
+
+An exchange is done when its tree has ended and its row is published. Before the stored offset of a capture file, everything is
+done. All rows of later exchanges are in shards after `shards_after`. It is published by rename after these shards. After a SIGKILL
+it may be older, which only means that more is read again.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+
+from clawctl.collect.captures import Captured
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published
+from clawctl.run.lines import whole_end
+from clawctl.run.rows import SCHEMA_VERSION
+
+log = logging.getLogger(__name__)
+
+Places = dict[str, int]  # byte offsets by file name
+
+
+class ReadPosition:
+    """The open exchanges, their places, and the shards that may contain rows of them."""
+
+    def __init__(self, run: RunDir, afresh: bool = False) -> None:
+        self._run = run
+        self._path = run.position
+        record = self._load()
+        if afresh or not self._fits(record):
+            record = {}
+        self.start: Places = record.get("offsets", {})
+        self.shards_after: str = record.get("shards_after", "")
+        self.done: Places = {}  # as last kept: before it, all is done
+        self._open: dict[str, dict[int, None]] = {}  # file -> offsets, ascending: files are read from front to back
+        self._at: dict[str, tuple[str, int, float]] = {}
+        self._ended: deque[tuple[int, list[str]]] = deque()  # turns that are done once so many rows are published
+        # Shards that were there at the start count as one: they are behind us once everything that was written by then is done.
+        behind = [path.stem for path in published(run.trajectories, ".parquet")][-1:]
+        ends = {path.name: whole_end(path) for path in published(run.captures, ".jsonl")}
+        self._shards: deque[tuple[str, Places]] = deque((stem, ends) for stem in behind if stem > self.shards_after)
+        self._written = b""
+        self._state: dict[str, Any] = {}
+
+    def read(self, captured: Captured) -> None:
+        """Note that an exchange was read. One that is twice in the captures is tracked at its first place."""
+        turn_id = captured.exchange.exchange_id
+        if turn_id not in self._at:
+            self._at[turn_id] = captured.file, captured.offset, captured.exchange.created_at
+            self._open.setdefault(captured.file, {})[captured.offset] = None
+
+    def ended(self, turn_ids: list[str], rows: int) -> None:
+        """These turns are done once `rows` rows in all are published."""
+        if turn_ids:
+            self._ended.append((rows, turn_ids))
+
+    def shard(self, stem: str, turn_ids: Iterable[str]) -> None:
+        """A shard with the rows of these turns was published."""
+        last: Places = {}
+        for file, offset, _ in (self._at[turn_id] for turn_id in turn_ids if turn_id in self._at):
+            last[file] = max(offset + 1, last.get(file, 0))
+        self._shards.append((stem, last))
+
+    def save(self, offsets: Places, rows: int, open_turns: int = 0) -> None:
+        """Save the position. `offsets`: how far each file was read. `rows`: number of published rows. `open_turns`: number of turns
+        that were read and wait for their next state, for readers."""
+        while self._ended and self._ended[0][0] <= rows:
+            for turn_id in self._ended.popleft()[1]:
+                file, offset, _ = self._at.pop(turn_id, ("", 0, 0.0))
+                self._open.get(file, {}).pop(offset, None)
+        done = {file: next(iter(self._open.get(file) or [offset])) for file, offset in offsets.items()}
+        self.done = done
+        while self._shards and all(done.get(file, 0) >= last for file, last in self._shards[0][1].items()):
+            self.shards_after = self._shards.popleft()[0]
+        files = {path.name: path.stat().st_ino for path in published(self._run.captures, ".jsonl")}
+        self._state = {
+            "schema_version": SCHEMA_VERSION,
+            "offsets": {name: offset for name, offset in done.items() if name in files},
+            "inodes": {name: inode for name, inode in files.items() if name in done},
+            "shards_after": self.shards_after,
+            "put_aside": put_aside(self._run),
+            "open": {"turns": open_turns, "since": self._open_since() if open_turns else None},
+        }
+        text = sealed(orjson.dumps(self._state, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
+        if text != self._written:
+            publish_bytes(self._path, text)
+            self._written = text
+
+    def _open_since(self) -> float | None:
+        """When the oldest exchange of an open session was asked."""
+        return min((created_at for _, _, created_at in self._at.values()), default=None)
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            record = read_sealed(self._path.read_bytes())
+            if record["schema_version"] != SCHEMA_VERSION:
+                raise ValueError(f"schema version {record['schema_version']}")
+            return dict(record)
+        except FileNotFoundError:
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("collect.json cannot be used, so all captures are read again: %s", error)
+            return {}
+
+    def _fits(self, record: dict[str, Any]) -> bool:
+        """False if a capture file was rewritten, or a shard was quarantined, since the position was saved."""
+        files = {path.name: path.stat() for path in published(self._run.captures, ".jsonl")}
+        try:
+            return bool(record["put_aside"] == put_aside(self._run)) and all(
+                name not in files or (files[name].st_ino == record["inodes"][name] and files[name].st_size >= offset)
+                for name, offset in record["offsets"].items()
+            )
+        except (KeyError, TypeError, AttributeError):
+            return False
+
+
+def put_aside(run: RunDir) -> Sequence[str]:
+    """Trajectory shards in quarantine: the rows that they held must be published again."""
+    return sorted(path.name for path in run.quarantine.glob("trajectories-*.parquet"))

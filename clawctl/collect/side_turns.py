@@ -1,0 +1,293 @@
+"""Which words are the next state of a turn, and which requests a client makes for purposes of its own (asides).
+
+The next state of a turn is what its conversation went on with. Clients also continue a conversation for purposes of their own: a
+title, a suggestion of what the user may type, an extraction of memories. Such a request looks like the user's next message. So the
+words of a request are only claimed as the next state of the turn before, until one of these settles it:
+
+- The request brings the results of the same agent's tools and nothing else, names itself a main turn, or rates the turn before. It
+  counts at once. An agent is the same if it offers the tools of the turn before, under a system prompt that begins the same, to the
+  same model.
+- Somebody says more behind it (behind its answer, or behind the tool results that follow its answer), and a further request
+  continues that. It counts then, if it comes from the same agent. One request behind it is not enough, because a client may ask
+  for its own answer again. Tool results alone settle nothing, because a client's own call may use tools.
+- The session ends. The latest claim counts that comes from the same agent, or behind which somebody said more; the latter come
+  first. Three kinds never count: words that lost against others before and never won; a request whose answer came back to the same
+  agent as a text; and long words that ended several conversations, where no conversation ever went on with them.
+
+Words are compared as a whole. Long ones are also compared by how they begin and end: a client may fill in the time or an answer.
+
+A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its words lost elsewhere;
+else it may be a message that the user edited and sent again, and stays a main turn without a next state. A request that begins a
+conversation closes as a side turn if it has no tools, nothing continues it, and it quotes another conversation of its key.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from clawctl.collect.canonical import CanonicalRequest, answer_text, line_hash, role_of, text_of
+from clawctl.collect.nodes import Claim, Node
+from clawctl.collect.side_rules import without_time
+from clawctl.run.rows import Exchange, Message
+
+MOST_ASIDE_WORDS = 1 << 14  # messages, of all users
+MOST_UNCERTAIN = 16  # claims of a user whose answer is looked for in later requests
+MOST_WORDS = 8  # new messages of a request that are compared with those of others
+LONG_WORDS = 40  # characters of a message that are more than a phrase which many people say
+SHORTEST = 8  # characters of a line that can be quoted; of an answer that is found again, four times as many
+LONGEST = 120  # characters that are compared
+MOST_LINES = 256  # that are kept of each user
+MOST_MESSAGES = 6  # at the end of a request, that are remembered
+MOST_TREES = 3  # that a line is known to stand in
+LONGEST_PART = 8 << 10  # characters of a message whose lines are looked at
+MOST_READ = 64 << 10  # characters of a request that are searched
+
+
+class SideTurns:
+    """Tells a user's words from those of a client, for the turns of `by_id`."""
+
+    def __init__(self, by_id: Mapping[str, Node]) -> None:
+        self._by_id = by_id
+        self._words, self._quotes = _SideWords(), _Quotes()
+        self._uncertain: dict[str, deque[Node]] = {}  # of each user, the latest claims with a long answer
+
+    def add(self, node: Node, exchange: Exchange) -> None:
+        """Remember what a main turn says, because another request may quote it."""
+        self._quotes.note(node.tree.client, id(node.tree), exchange.messages, exchange.response, bool(node.tools))
+
+    def add_claim(self, node: Node, claim: Claim, exchange: Exchange) -> None:
+        """The words of `node` are only claimed as the next state of its parent."""
+        self._words.claimed(node.tree.client, node.words, id(node.tree))
+        node.samples, node.claim = samples_of(exchange.response), claim
+        claim.parent.pending.append(node)
+        if node.samples and claim.same_agent:
+            self._uncertain.setdefault(node.tree.client, deque(maxlen=MOST_UNCERTAIN)).append(node)
+
+    def count(self, node: Node) -> None:
+        """This claim counts, and the other claims on its parent do not."""
+        claim, node.claim = node.claim, None
+        assert claim is not None
+        claim.parent.successors += 1
+        self.lose_others(claim.parent, node)
+
+    def win(self, node: Node) -> None:
+        """The conversation went on with the words of this claim."""
+        self._words.won(node.tree.client, node.words)
+        self.count(node)
+
+    def lose_others(self, parent: Node, winner: Node) -> None:
+        for other in parent.pending:
+            if other is not winner and other.claim is not None and not other.settled:
+                self._words.lost(other.tree.client, set(other.words) - set(winner.words))
+
+    def forget(self, client: str) -> None:
+        self._quotes.forget(client)
+        self._uncertain.pop(client, None)
+
+    def look_for_reused(self, node: Node, messages: list[Message]) -> None:
+        """Mark claims whose answer this request, which continues none of them, holds as a text: a summary, after a compaction."""
+        for other in self._uncertain.get(node.tree.client, ()):
+            parent = other.claim.parent if other.claim is not None and not other.spoken_on else None
+            if parent is None or other is node or parent.opening != node.opening or not parent.tools <= node.tools:
+                continue
+            if holds(messages, other.samples):
+                other.reused = True
+
+    def best_claim(self, parent: Node) -> Node | None:
+        """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
+        claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
+        likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
+        results = [node for node in likely if node.brings_results] or [node for node, _ in claims if has_only_results(node)]
+        likely = results or likely  # words alone behind a tool call that has results are the client's own
+        likely = [node for node in likely if not node.reused and not self._may_be_side_turn(node)]
+        return max(reversed(likely), key=lambda node: node.spoken_on, default=None)
+
+    def _may_be_side_turn(self, node: Node) -> bool:
+        return self.has_side_words(node) or (not node.spoken_on and self._words.recur(node.tree.client, node.frames))
+
+    def is_side_turn(self, node: Node, exchange: Exchange) -> bool:
+        """Of a turn that closes without a next state: whether it was a request that the client made for itself."""
+        if node.answer is None:
+            return False
+        first = node  # of the tool loop that it stands in
+        while first.brings_results and first.claim is None and (above := self._by_id.get(first.parent_id or "")) is not None:
+            first = above
+        if first.claim is not None:
+            lost = node is first or first.claim.parent.exchange is None
+            known = (
+                self.has_side_words(first)
+                if first.claim.same_agent
+                else not first.spoken_on and (node is not first or not node.continued)
+            )
+            return lost and (first.reused or known)
+        if node.parent_id is not None or node.continued or node.tools:
+            return False
+        if node.tree.among_tools:
+            return True
+        begins = "a" not in node.roles  # else it shows a conversation of its own, whose turns were not found
+        return begins and self._quotes.are_about(node.tree.client, id(node.tree), exchange.messages, exchange.response)
+
+    def has_side_words(self, node: Node) -> bool:
+        """Whether the conversation did not go on with these words somewhere else, and never did."""
+        if node.claim is None or node.settled:
+            return False
+        return self._words.hold(node.tree.client, node.words, decided=node.claim.parent.exchange is None)
+
+
+def has_only_results(node: Node) -> bool:
+    return node.brings_results and not node.user_digests
+
+
+def new_words(
+    conversation: CanonicalRequest, messages: list[Message], begin: int, parent: Node
+) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Digests of the words of a user from there on, and of the frames of the long ones."""
+    places = [place for place in range(begin, len(conversation.roles)) if conversation.roles[place] == "u"][:MOST_WORDS]
+    before = frozenset(parent.lines[1]) if parent.lines is not None else frozenset()
+    frames = (_frame(text_of(messages[conversation.at[place]].get("content")), before) for place in places)
+    return tuple(conversation.digests[place] for place in places), tuple(frame for frame in frames if frame)
+
+
+def _frame(text: str, before: frozenset[int]) -> bytes | None:
+    """A digest of how a message begins and ends, without what may be the time and without lines that stood in the message before
+    it: the same wherever a client fills it in. None of a short one."""
+    if before:
+        text = "\n".join(line for line in text.split("\n") if line.strip() and line_hash(line.strip()) not in before)
+    begins, ends = without_time(text[: 2 * LONG_WORDS]).strip(), without_time(text[-2 * LONG_WORDS :]).strip()
+    if len(begins) < LONG_WORDS:
+        return None
+    frame = f"{begins[:LONG_WORDS]}\n{ends[-LONG_WORDS:]}"
+    return blake2b(frame.encode("utf-8", "surrogatepass"), digest_size=12).digest()
+
+
+@dataclass(slots=True)
+class WordCounts:
+    """How often some words claimed to be what came next, lost against others, and won."""
+
+    claimed: int = 0
+    lost: int = 0
+    won: int = 0
+    tree: int = 0  # where they were claimed last
+    trees: int = 0  # changes of it
+
+
+class _SideWords:
+    """Words that claimed to be what came next, though conversations did not go on with them; and words that they did go on with."""
+
+    def __init__(self) -> None:
+        self._words: OrderedDict[tuple[str, bytes], WordCounts] = OrderedDict()
+
+    def claimed(self, user: str, digests: Iterable[bytes], tree: int) -> None:
+        for words in self._each(user, digests):
+            words.claimed += 1
+            words.tree, words.trees = tree, words.trees + (words.tree != tree)
+
+    def lost(self, user: str, digests: Iterable[bytes]) -> None:
+        for words in self._each(user, digests):
+            words.lost += 1
+
+    def won(self, user: str, digests: Iterable[bytes]) -> None:
+        for words in self._each(user, digests):
+            words.won += 1
+
+    def hold(self, user: str, digests: Iterable[bytes], decided: bool) -> bool:
+        """Whether some of these lost and never won. Of a claim that is `decided`, they must have been claimed elsewhere as well:
+        words that lost once may be a message that the user edited."""
+        known = [self._words.get((user, words), WordCounts()) for words in digests]
+        return any(words.lost and not words.won and (words.claimed > 1 or not decided) for words in known)
+
+    def recur(self, user: str, digests: Iterable[bytes]) -> bool:
+        """Whether some of these were claimed in several conversations, and no conversation ever went on with them."""
+        known = [self._words.get((user, words), WordCounts()) for words in digests]
+        return any(words.trees > 1 and not words.won for words in known)
+
+    def _each(self, user: str, digests: Iterable[bytes]) -> Iterator[WordCounts]:
+        for digest in digests:
+            words = self._words.setdefault((user, digest), WordCounts())
+            self._words.move_to_end((user, digest))
+            yield words
+        while len(self._words) > MOST_ASIDE_WORDS:
+            self._words.popitem(last=False)
+
+
+@dataclass(slots=True)
+class QuotedLine:
+    """The place of a line."""
+
+    trees: set[int] = field(default_factory=set)  # at most MOST_TREES
+    by_user: bool = False  # by a user, not answered
+    with_tools: bool = False  # in a request with tools
+
+
+class _Quotes:
+    """The longest line of each recent message and answer, by user."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, OrderedDict[str, QuotedLine]] = {}
+
+    def note(self, user: str, tree: int, messages: Sequence[Message], response: Message | None, with_tools: bool) -> None:
+        """Remember the last messages of a user, each part separately, and the answer."""
+        of_user = [message for message in messages[-MOST_MESSAGES:] if role_of(message) == "user"]
+        lines = [(_longest_line(text), True) for message in of_user for text in _parts(message)]
+        if response is not None:
+            lines.append((_longest_line(answer_text(response)), False))
+        known = self._lines.setdefault(user, OrderedDict())
+        for text, by_user in lines:
+            if len(text) >= SHORTEST:
+                line = known.setdefault(text, QuotedLine())
+                known.move_to_end(text)
+                line.by_user, line.with_tools = line.by_user or by_user, line.with_tools or with_tools
+                if len(line.trees) < MOST_TREES:
+                    line.trees.add(tree)
+        while len(known) > MOST_LINES:
+            known.popitem(last=False)
+
+    def are_about(self, user: str, tree: int, messages: Sequence[Message], response: Message | None) -> bool:
+        """Whether a request without tools quotes another tree, or a user message of another tree quotes its answer.
+
+        It quotes a line if more user text surrounds it, or if the other tree has tools. A line of several trees proves nothing: it
+        may be a text of the client, or a prompt that is sent repeatedly.
+        """
+        texts = [part for message in messages if role_of(message) in ("user", "system") for part in _parts(message)]
+        user_chars = sum(len(part) for message in messages if role_of(message) == "user" for part in _parts(message))
+        searched = "\n".join(texts)[-MOST_READ:]
+        answered = _longest_line(answer_text(response)) if response is not None else ""
+        for text, line in self._lines.get(user, {}).items():
+            if len(line.trees - {tree}) == 1 and (
+                (text in searched and (line.with_tools or user_chars >= len(text) + 2 * SHORTEST))
+                or (line.by_user and text == answered)
+            ):
+                return True
+        return False
+
+    def forget(self, user: str) -> None:
+        self._lines.pop(user, None)
+
+
+def samples_of(response: Message | None) -> tuple[str, ...]:
+    """Three pieces of an answer, to find it in another text; none for a short one."""
+    text = answer_text(response) if response is not None else ""
+    size = 4 * SHORTEST
+    if len(text) < size:
+        return ()
+    return tuple(dict.fromkeys(text[at : at + size] for at in (len(text) // 4, len(text) // 2, len(text) - size)))
+
+
+def holds(messages: Iterable[Message], samples: Sequence[str]) -> bool:
+    """Whether a user or system message contains an answer, or most of it."""
+    for message in messages:
+        if role_of(message) in ("user", "system"):
+            text = text_of(message.get("content"))[:MOST_READ]
+            if 2 * sum(sample in text for sample in samples) > len(samples):
+                return True
+    return False
+
+
+def _parts(message: Message) -> list[str]:
+    content = message.get("content")
+    return [text_of([part]) for part in content] if isinstance(content, list) else [text_of(content)]
+
+
+def _longest_line(text: str) -> str:
+    return max((line.strip() for line in text[:LONGEST_PART].splitlines()), key=len, default="")[:LONGEST]

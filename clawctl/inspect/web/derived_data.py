@@ -1,0 +1,220 @@
+"""What pages show of a run: counts, lists, and turns as a conversation."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from clawctl.inspect.better import rates
+from clawctl.inspect.policies import comparisons
+from clawctl.inspect.report import examples_of, scores_of
+from clawctl.inspect.rows import Row, words_of
+from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, uncertainty
+from clawctl.inspect.web.followed_run import RunSnapshot
+from clawctl.inspect.web.words import request_of
+from clawctl.run.reward import signs
+
+
+def prepare(snapshot: RunSnapshot) -> None:
+    """Derive what the first page of each section needs. With 100,000 turns a page must not wait for it."""
+    for name, make in _DERIVED.items():
+        snapshot.once(name, partial(make, snapshot))
+
+
+def _judged(snapshot: RunSnapshot) -> list[Row]:
+    return [row for row in snapshot.rows if row.turn["kind"] == "main" and row.worth.value is not None]
+
+
+def marks_of(snapshot: RunSnapshot, buckets: Sequence[Any]) -> list[dict[str, Any]]:
+    """The moves of LIVE within the time of a chart."""
+    if not buckets:
+        return []
+    begin, end = buckets[0].begin, buckets[-1].end
+    return [{"x": move["at"], "label": f"v{move['to']}"} for move in snapshot.moves if begin <= move["at"] <= end][-40:]
+
+
+def sessions_of(snapshot: RunSnapshot, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The conversations of these turns, newest first, with the number of the turns."""
+    matches = Counter((row.turn["session_id"], row.turn["user"]) for row in rows)
+    return [{**one, "matches": count} for one in snapshot.sessions if (count := matches.get((one["session"], one["user"])))]
+
+
+def first_turn(snapshot: RunSnapshot, session: dict[str, Any]) -> str:
+    """The first turn of a conversation: the first main turn, if there is one."""
+    rows = snapshot.of_session[session["session"], session["user"]]
+    turn_id: str = next((row for row in rows if row.turn["kind"] == "main"), rows[0]).turn["turn_id"]
+    return turn_id
+
+
+def _choices(snapshot: RunSnapshot) -> dict[str, list[tuple[Any, int]]]:
+    """The values that occur, for the lists of the filter."""
+    users, versions, fates = (Counter[Any]() for _ in range(3))
+    for row in snapshot.rows:
+        users[row.turn["user"]] += 1
+        versions[row.turn["policy_version"]] += 1
+        fates[fate(row)] += 1
+    del versions[None]
+    return {"user": users.most_common(200), "version": sorted(versions.items(), reverse=True), "fate": fates.most_common(60)}
+
+
+def as_conversation(snapshot: RunSnapshot, rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The turns as a reader follows them. What came back is left out if the next turn on the page shows it as its request."""
+    shown = {row.turn["turn_id"] for row in rows}
+    conversation = []
+    for place, row in enumerate(rows):
+        turn_id, text = row.turn["turn_id"], texts.get(row.turn["turn_id"])
+        after = [child for child in snapshot.children.get(turn_id, ()) if child in shown]
+        before = row.turn["parent_turn_id"]
+        messages = (text or {}).get("messages") or []
+        conversation.append({
+            "row": row,
+            "missing": text is None,
+            "asked": request_of(messages) if _is_root(messages) else _newest(messages),
+            "roles": [str(message.get("role")) for message in messages if isinstance(message, dict)],
+            "answer": words_of((text or {}).get("response")),
+            "next": [
+                (str(message.get("role")), words_of(message)) for message in (text or {}).get("next_state") or () if not after
+            ],
+            "came_back": bool((text or {}).get("next_state")),
+            "forks": before is not None and not (place and rows[place - 1].turn["turn_id"] == before),
+            "parent": before,
+        })  # fmt: skip
+    return conversation
+
+
+def _is_root(messages: Sequence[Any]) -> bool:
+    return not any(isinstance(message, dict) and message.get("role") == "assistant" for message in messages)
+
+
+def _newest(messages: Sequence[Any]) -> str:
+    """Everything after the last answer: what the turn reacts to."""
+    valid = [message for message in messages if isinstance(message, dict)]
+    last = max((place for place, message in enumerate(valid) if message.get("role") == "assistant"), default=-1)
+    after = valid[last + 1 :] or valid[-1:]
+    return "\n\n".join(words_of(message) for message in after)
+
+
+def moves_of(snapshot: RunSnapshot, version: int) -> list[dict[str, Any]]:
+    return [move for move in snapshot.moves if version in (move["from"], move["to"])][::-1]
+
+
+_ANSWERS = {
+    "new": ("candidate_answer", "candidate", "new", "answer", "reply"),
+    "old": ("reference_answer", "reference", "old", "live"),
+}
+_ASKED = ("prompt", "asked", "request", "messages", "conversation", "question")
+
+
+def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dict[str, Any]]:
+    """Tasks that two versions answered: from the comparisons of the newer one, and from the examples that both records have."""
+    pairs = []
+    tasks = set()
+    for one in comparisons(new):
+        if one["against"] != against or one.get("task_id") in tasks:
+            continue  # a task has a comparison for each metric
+        tasks.add(one.get("task_id"))
+        detail = one.get("detail")
+        if isinstance(detail, dict):
+            sides = {side: next((detail[name] for name in names if name in detail), None) for side, names in _ANSWERS.items()}
+            if None not in sides.values():
+                asked = next((detail[name] for name in _ASKED if name in detail), one.get("task_id"))
+                score = {"new": [f"{one['candidate']:g}"], "old": [f"{one['reference']:g}"]}
+                words = {side: {"reply": _words(value), "scores": score[side]} for side, value in sides.items()}
+                pairs.append({"task": str(one.get("task_id")), "asked": _words(asked), **words})
+    earlier = examples_of(old)
+    for task, example in examples_of(new).items():
+        if task in earlier:
+            words = {
+                side: {"reply": str(of.get("reply", "")), "scores": scores_of(of)}
+                for side, of in (("new", example), ("old", earlier[task]))
+            }
+            pairs.append({"task": task, "asked": str(example.get("prompt", task)), **words})
+    return pairs
+
+
+def _words(value: Any) -> str:
+    """The text of a message, of several, or of anything else."""
+    if isinstance(value, dict) and ("content" in value or "tool_calls" in value):
+        return words_of(value)
+    return "\n\n".join(map(_words, value)) if isinstance(value, list) else str(value)
+
+
+def _judge_numbers(snapshot: RunSnapshot) -> dict[str, Any]:
+    judges: dict[str, Counter[str]] = {}
+    kinds_of_vote = Counter[str]()
+    queue = []
+    for row in snapshot.rows:
+        if row.verdict is None or row.verdict["judge"] is None:
+            continue
+        votes = row.verdict["votes"] or []
+        if votes or row.verdict["reward"] is not None:
+            judges.setdefault(row.verdict["judge"], Counter())[opinion(row)] += 1
+        if votes:
+            unsure = uncertainty(row)
+            kinds_of_vote["no valid vote" if all(vote is None for vote in votes) else "divided" if unsure else "unanimous"] += 1
+            if unsure > 0:
+                queue.append((unsure, row))
+    queue.sort(key=lambda one: (-one[0], -one[1].turn["created_at"]))
+    return {"agreement": agreement(snapshot.rows), "judges": judges, "votes": kinds_of_vote, "queue": [row for _, row in queue]}
+
+
+def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
+    """Turns of tasks and episodes, by task, and all turns by source."""
+    tasks: dict[str, dict[str, Any]] = {}
+    sources: dict[str, dict[str, Any]] = {}
+    for row in snapshot.rows:
+        turn = row.turn
+        source = sources.setdefault(turn["source"], {"source": turn["source"], "turns": 0, "sessions": set(), "outcomes": 0})
+        source["turns"] += 1
+        source["sessions"].add((turn["session_id"], turn["user"]))
+        outcome = row.worth.outcome if row.worth.outcome is not None else turn["outcome_reward"]
+        source["outcomes"] += outcome is not None
+        if turn["task_id"] is not None or turn["group_id"] is not None or outcome is not None:
+            name = str(turn["task_id"] or turn["group_id"] or turn["session_id"])
+            fresh: dict[str, Any] = {
+                "task": turn["task_id"],
+                "group": turn["group_id"],
+                "name": name,
+                "turns": 0,
+                "episodes": {},
+                "groups": set(),
+                "last": 0.0,
+            }
+            task = tasks.setdefault(name, fresh)
+            task["turns"] += 1
+            task["groups"].add(turn["group_id"])
+            task["episodes"][turn["session_id"], turn["user"]] = outcome
+            task["last"] = max(task["last"], turn["created_at"])
+    for task in tasks.values():
+        known = [value for value in task["episodes"].values() if value is not None]
+        task |= {"known": len(known), "mean": sum(known) / len(known) if known else None}
+        task |= {"low": min(known, default=None), "high": max(known, default=None)}
+    ordered = sorted(tasks.values(), key=lambda task: -task["last"])
+    return {"tasks": ordered, "sources": sorted(sources.values(), key=lambda source: -source["turns"])}
+
+
+def _users(snapshot: RunSnapshot) -> list[dict[str, Any]]:
+    users: dict[str, dict[str, Any]] = {}
+    for one in snapshot.sessions:
+        fresh = {"user": one["user"], "sessions": 0, "turns": 0, "trained": 0, "first": one["first_seen"], "last": one["last_seen"]}
+        user = users.setdefault(one["user"], fresh)
+        user["sessions"] += 1
+        user["turns"] += one["turns"]
+        user["trained"] += one["trained"]
+        user["first"], user["last"] = min(user["first"], one["first_seen"]), max(user["last"], one["last_seen"])
+    return sorted(users.values(), key=lambda user: str(user["user"]))
+
+
+_DERIVED: dict[str, Callable[[RunSnapshot], Any]] = {
+    "complaints": lambda seen: complaints(_judged(seen)),
+    "signs": lambda seen: signs(row.worth.value for row in seen.rows),
+    "rates": lambda seen: rates(seen.rows),
+    "choices": _choices,
+    "judge": _judge_numbers,
+    "environments": _environments,
+    "users": _users,
+}
+
+
+def derived(snapshot: RunSnapshot, name: str) -> Any:
+    return snapshot.once(name, partial(_DERIVED[name], snapshot))

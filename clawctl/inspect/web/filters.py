@@ -1,0 +1,195 @@
+"""Which turns a page shows. A filter is a query string, so every number on a page can link to its rows."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import urlencode
+
+from clawctl.inspect.better import Rate
+from clawctl.inspect.rows import Row
+from clawctl.run.feedback import LABEL
+from clawctl.run.reward import RATING
+
+_MOST_BUCKETS = 48
+_WIDTHS = (60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 28 * 86400)  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What the turns have in common; None: anything."""
+
+    user: str | None = None  # the API key
+    version: int | None = None  # that sampled it
+    verdict: str | None = None  # of VERDICTS: good, bad, …
+    fate: str | None = None  # "trained", or the reason why not
+    step: int | None = None  # that trained it, into a dead version too
+    kind: str | None = None  # "main", "side"
+    source: str | None = None
+    task: str | None = None
+    group: str | None = None
+    judge: str | None = None
+    since: float | None = None  # unix seconds
+    until: float | None = None
+    q: str | None = None  # words
+
+    @classmethod
+    def read(cls, query: Any) -> "Filter":
+        """From a query string. Empty and invalid values count as absent."""
+        given: dict[str, Any] = {}
+        for field in fields(cls):
+            text = query.get(field.name, "")
+            if text.strip():
+                number = {"version": int, "step": int, "since": float, "until": float}.get(field.name)
+                try:
+                    given[field.name] = text if number is None else number(text)
+                except ValueError:
+                    continue
+        return cls(**given)
+
+    def query(self, **changes: Any) -> str:
+        """As a query string, with some values replaced."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)} | changes
+        return urlencode({name: value for name, value in values.items() if value not in (None, "")})
+
+    @property
+    def is_empty(self) -> bool:
+        return self == Filter()
+
+    def tests(self) -> list[Callable[[Row], bool]]:
+        """All must hold. `q` is not among them: text is searched in another place."""
+        tests: list[Callable[[Row], bool]] = []
+        columns = {"user": "user", "version": "policy_version", "kind": "kind", "source": "source", "task": "task_id"}
+        for name, column in (*columns.items(), ("group", "group_id")):
+            if (wanted := getattr(self, name)) is not None:
+                tests.append(lambda row, column=column, wanted=wanted: row.turn[column] == wanted)  # type: ignore[misc]
+        if self.since is not None:
+            tests.append(lambda row: row.turn["created_at"] >= self.since)
+        if self.until is not None:
+            tests.append(lambda row: row.turn["created_at"] < self.until)
+        if self.step is not None:
+            tests.append(lambda row: row.step == self.step or self.step in row.dead_steps)
+        if self.fate is not None:
+            tests.append(lambda row: fate(row) == self.fate)
+        if self.judge is not None:
+            tests.append(lambda row: row.verdict is not None and row.verdict["judge"] == self.judge)
+        if self.verdict is not None:
+            tests.append(_VERDICTS.get(self.verdict, lambda row: False))
+        return tests
+
+
+def matching(rows: Iterable[Row], wanted: Filter, among: set[str] | None = None) -> list[Row]:
+    """The rows of a filter, in their order. `among`: the turns that contain its words."""
+    matches = list(rows) if among is None else [row for row in rows if row.turn["turn_id"] in among]
+    for test in wanted.tests():
+        matches = [row for row in matches if test(row)]
+    return matches
+
+
+def fate(row: Row) -> str:
+    """ "trained", or why it is not."""
+    return "trained" if row.step is not None else str(row.why_not)
+
+
+def opinion(row: Row) -> str:
+    """The sign of what the turn is worth, in a word."""
+    value = row.worth.value
+    if value is not None:
+        return "good" if value > 0 else "bad" if value < 0 else "neutral"
+    return "not judged" if row.verdict is None or not row.verdict["votes"] else "abstained"
+
+
+def rating_of(row: Row) -> float | None:
+    """The rating of its user or of the person who runs this; None without one."""
+    if row.rating is not None:
+        return row.rating.rating
+    rating = row.turn["feedback"]
+    return float(rating) if rating is not None else None
+
+
+def judged_reward(row: Row) -> float | None:
+    """What the judge's own votes say, whatever a person rated; None if it abstained or did not judge."""
+    verdict = row.verdict
+    if verdict is None:
+        return None
+    if verdict["judge"] != RATING:
+        return float(verdict["reward"]) if verdict["reward"] is not None else None
+    votes = [vote for vote in verdict["votes"] or () if vote is not None]
+    return (sum(votes) > 0) - (sum(votes) < 0) if votes else None
+
+
+def uncertainty(row: Row) -> float:
+    """From 0 (the votes agree, or a person has rated it) to 1: the share of votes that differ from the majority, or are invalid.
+
+    A turn without a valid vote has 1."""
+    if rating_of(row) is not None or row.verdict is None:
+        return 0.0
+    votes = row.verdict["votes"] or []
+    if not votes or (votes[0] is not None and votes.count(votes[0]) == len(votes)):
+        return 0.0
+    valid = [vote for vote in votes if vote is not None]
+    return 1 - max(Counter(valid).values(), default=0) / len(votes)
+
+
+_VERDICTS: dict[str, Callable[[Row], bool]] = {  # how each of VERDICTS is tested
+    "good": lambda row: row.worth.value is not None and row.worth.value > 0,
+    "neutral": lambda row: row.worth.value == 0,
+    "bad": lambda row: row.worth.value is not None and row.worth.value < 0,
+    "abstained": lambda row: opinion(row) == "abstained",
+    "judged": lambda row: row.worth.value is not None,
+    "not judged": lambda row: opinion(row) == "not judged",
+    "rated": lambda row: rating_of(row) is not None,
+    "uncertain": lambda row: uncertainty(row) > 0,
+}
+VERDICTS = tuple(_VERDICTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The complaints of main turns in a span of time."""
+
+    begin: float
+    end: float
+    rate: Rate
+
+
+def complaints(rows: Sequence[Row]) -> list[Bucket]:
+    """Complaints over time, in at most _MOST_BUCKETS spans. `rows` in order of time. Empty spans are left out."""
+    known = [(row.turn["created_at"], row.worth.value < 0) for row in rows if row.worth.value is not None]
+    if not known:
+        return []
+    span = known[-1][0] - known[0][0]
+    width = next((width for width in _WIDTHS if span / width <= _MOST_BUCKETS), _WIDTHS[-1])
+    bad, of = Counter[int](), Counter[int]()
+    for at, is_bad in known:
+        place = int(at // width)
+        of[place] += 1
+        bad[place] += is_bad
+    return [Bucket(place * width, (place + 1) * width, Rate(bad[place], of[place])) for place in sorted(of)]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How the judge's votes compare with people's ratings."""
+
+    counts: dict[tuple[int, str], int]  # (sign of the rating, opinion of the judge)
+    labels: int  # of the ratings, those that are labels
+    right: Rate  # of rated turns with an opinion: those where the signs agree
+
+
+def agreement(rows: Iterable[Row]) -> Agreement:
+    """Over the turns that have both a rating and votes or a verdict of the judge. `right.bad` counts the disagreements."""
+    counts = Counter[tuple[int, str]]()
+    labels = 0
+    for row in rows:
+        rating = rating_of(row)
+        if rating is None or row.verdict is None:
+            continue
+        labels += row.rating is not None and row.rating.key == LABEL
+        reward = judged_reward(row)
+        word = "abstained" if reward is None else "good" if reward > 0 else "bad" if reward < 0 else "neutral"
+        counts[(rating > 0) - (rating < 0), word] += 1
+    signs = {1: "good", 0: "neutral", -1: "bad"}
+    both = sum(count for (_, word), count in counts.items() if word != "abstained")
+    same = sum(count for (sign, word), count in counts.items() if signs[sign] == word)
+    return Agreement(dict(counts), labels, Rate(both - same, both))

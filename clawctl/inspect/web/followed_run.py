@@ -1,0 +1,175 @@
+"""The run in memory. A thread follows the files, so that no page waits for the disk or for another server."""
+
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from clawctl.inspect.better import judge_progress
+from clawctl.inspect.episodes import EpisodeReader, PlayedPlan, plans_of
+from clawctl.inspect.health import CaptureCounts, look
+from clawctl.inspect.policies import describe_policies
+from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
+from clawctl.inspect.sessions import by_session, summarise
+from clawctl.inspect.web.words import TurnWords, read_texts
+from clawctl.run.directory import RunDir, changes
+from clawctl.run.policies import read_moves
+from clawctl.run.rows import Feedback
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_POLL_S = 2.0
+_MOST_DERIVED = 64
+_SHARE = 8  # the thread rests so many times as long as it has worked
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunSnapshot:
+    """The run at one moment. Pages read it and never change it, except for what they `derived` from its rows."""
+
+    at: float
+    joined: Joined
+    by_id: dict[str, Row]
+    children: dict[str, list[str]]  # turns that continue a turn
+    sessions: list[dict[str, Any]]  # as `inspect sessions` has them, newest first
+    of_session: dict[tuple[str, str], list[Row]]
+    shards: dict[Path, tuple[int, int]]
+    policies: list[dict[str, Any]]
+    moves: list[dict[str, Any]]
+    health: dict[str, Any]
+    better: dict[str, Any]
+    plans: list[PlayedPlan]  # the one that was played last at the end
+    problems: list[str]
+    derived: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> list[Row]:
+        return self.joined.rows
+
+    def once(self, name: Any, make: Callable[[], T]) -> T:
+        """What `make` returns, computed once for each name as long as the rows stay the same."""
+        value = self.derived.get(name, self)
+        if value is self:
+            value = make()
+            if len(self.derived) >= _MOST_DERIVED:
+                self.derived.clear()
+            self.derived[name] = value
+        return value  # type: ignore[no-any-return]
+
+
+class FollowedRun:
+    """Keeps `seen` up to date until `stop`."""
+
+    def __init__(self, run: RunDir, prepare: Callable[[RunSnapshot], object] = lambda snapshot: None) -> None:
+        self._prepare = prepare  # what pages derive from every state, before they see it
+        self.run, self.words, self.labels = (
+            run,
+            TurnWords(),
+            dict[str, Feedback](),
+        )  # labels that were given here and are not yet read
+        self._turns, self._captured, self._episodes = TurnReader(run), CaptureCounts(run), EpisodeReader(run)
+        self._stop, self._lock = threading.Event(), threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.snapshot = self._look(None)
+
+    def start(self) -> None:
+        for target in (self._follow, self._read_ahead):
+            thread = threading.Thread(target=target, name=target.__name__, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def refresh(self) -> None:
+        """Look at the disk now."""
+        with self._lock:
+            self.snapshot = self._look(self.snapshot)
+
+    def _follow(self) -> None:
+        run = self.run
+        folders = [run.captures, run.episodes, run.feedback, run.trajectories, run.verdicts, run.policies, run.train, run.eval]
+        self._prepare(self.snapshot)
+        for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S):
+            began = time.monotonic()
+            try:
+                self.refresh()
+            except Exception:  # noqa: BLE001 - the edge of a thread: the pages keep what they have, and the log has the error
+                _log.exception("the run could not be read")
+            self._stop.wait(max(0.2, _SHARE * (time.monotonic() - began)))
+
+    def _read_ahead(self) -> None:
+        done: object = None
+        while not self._stop.wait(0.2):
+            shards = self.snapshot.shards
+            if shards is not done:
+                self.words.read_ahead(shards, self._stop)
+                done = shards
+
+    def _look(self, before: RunSnapshot | None) -> RunSnapshot:
+        """The run as it is now. The garbage collector would stop all pages for as long as it visits every row."""
+        gc.disable()
+        try:
+            return self._look_at(before)
+        finally:
+            gc.freeze()
+            gc.enable()
+
+    def _look_at(self, before: RunSnapshot | None) -> RunSnapshot:
+        joined = self._turns.look()
+        problems = joined.problems.copy()
+        policies = describe_policies(self.run, problems)
+        if before is not None and before.joined is joined:
+            rows: tuple[Any, ...] = before.by_id, before.children, before.sessions, before.of_session, before.shards, before.derived
+        else:
+            rows = (*_arrange(joined.rows), self._turns.shards(), {})
+            self.words.follow(rows[-2])
+        by_id, children, sessions, of_session, shards, derived = rows
+        health = look(self.run, joined, self._captured)
+        health["open"] = read_open(self.run, problems)
+        better = judge_progress(self.run, joined.rows, policies, problems)
+        for turn_id, label in list(self.labels.items()):
+            row = by_id.get(turn_id)
+            if row is None or (row.rating is not None and row.rating.created_at >= label.created_at):
+                del self.labels[turn_id]
+        snapshot = RunSnapshot(
+            time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
+            plans_of(self._episodes.look(), time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
+        )  # fmt: skip
+        if before is not None:  # the first page need not wait
+            self._prepare(snapshot)
+        return snapshot
+
+    # ---- text ------------------------------------------------------------------------------------------------------------
+
+    def titles(self, turn_ids: Iterable[str]) -> dict[str, str]:
+        """The first words of conversations, by their first turn."""
+        return self.words.titles(self._shards_of(turn_ids), self.snapshot.shards)
+
+    def texts(self, turn_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Messages, tools, answer and next state of turns. TurnReader that are gone meanwhile are left out."""
+        wanted: dict[Path, list[str]] = {}
+        for turn_id, path in self._shards_of(turn_ids).items():
+            wanted.setdefault(path, []).append(turn_id)
+        return {row["turn_id"]: row for row in read_texts(wanted)}
+
+    def _shards_of(self, turn_ids: Iterable[str]) -> dict[str, Path]:
+        return {turn_id: path for turn_id in turn_ids if (path := self._turns.shard_of(turn_id)) is not None}
+
+
+def _arrange(rows: list[Row]) -> tuple[Any, ...]:
+    by_id = {row.turn["turn_id"]: row for row in rows}
+    children: dict[str, list[str]] = {}
+    of_session = by_session(rows)
+    for turn_id, row in by_id.items():
+        if row.turn["parent_turn_id"] is not None:
+            children.setdefault(row.turn["parent_turn_id"], []).append(turn_id)
+    sessions = summarise(of_session)[::-1]
+    return by_id, children, sessions, of_session

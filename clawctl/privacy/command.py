@@ -1,0 +1,110 @@
+"""The doors of `clawctl forget` and `clawctl retention`: what was typed, made sure of, carried out and told."""
+
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from clawctl.config import load_recipe
+from clawctl.errors import ClawError
+from clawctl.printing import answers, counted, one_line, print_json
+from clawctl.privacy.forget import Forgotten
+from clawctl.privacy.forget import forget as carry_out
+from clawctl.privacy.selection import Selection
+from clawctl.run.directory import RunDir, recipe_file
+from clawctl.run.retention import expire as carry_out_retention
+
+
+def forget(
+    run: RunDir,
+    session: str | None,
+    user: str | None,
+    before: str | None,
+    retrain: bool,
+    stop_workers: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Raises ClawError where not exactly one thing is named, or nobody agreed."""
+    wish = parse_selection(session, user, before, retrain)
+    if not dry_run and not yes:
+        planned = carry_out(run, wish, dry_run=True, retrain=retrain)
+        _report(planned, as_json=False)
+        _confirm()
+    _report(carry_out(run, wish, dry_run, retrain, stop_workers), as_json)
+
+
+def parse_selection(session: str | None, user: str | None, before: str | None, retrain: bool) -> Selection | None:
+    """What was typed. None: only `--retrain`, for what was forgotten earlier."""
+    named = [value for value in (session, user, before) if value is not None]
+    if not named and retrain:
+        return None
+    if len(named) != 1:
+        raise ClawError("it is not clear what to forget", "use one of --session, --user and --before", 2)
+    try:
+        moment = None if before is None else datetime.fromisoformat(before).timestamp()  # without a zone: local time
+    except ValueError as error:
+        raise ClawError(f"--before {before!r} is not a day or time", "write it as 2026-11-30 or 2026-11-30T12:00", 2) from error
+    return Selection(session, user, moment)
+
+
+def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> None:
+    """What the recipe no longer wants kept goes now. Raises ClawError."""
+    resolved = load_recipe(recipe_file(run.root, recipe))
+    gone = carry_out_retention(run, resolved, dry_run=dry_run)
+    names = [str(path.relative_to(run.root)) for path in gone.files]
+    if as_json:
+        print_json({"files": names, "bytes": gone.size, "dry_run": dry_run})
+        return
+    if resolved.privacy.max_age_days is None and resolved.privacy.max_gb is None:
+        answers().print("nothing expires: privacy.max_age_days and privacy.max_gb are not set")
+        return
+    answers().print(
+        f"{counted(len(names), 'file')}, {gone.size} bytes {'would be deleted' if dry_run else 'deleted'}", *names, sep="\n"
+    )
+
+
+def _confirm() -> None:
+    if not sys.stdin.isatty():
+        raise ClawError("there is no terminal to confirm this", "check it with --dry-run, then use --yes", 2)
+    if input("forget this permanently? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ClawError("nothing was changed", "answer y, or use --yes")
+
+
+def _report(done: Forgotten, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(done))
+        return
+    table = Table(title="would be forgotten" if done.dry_run else "forgotten", show_header=False)
+    for what, line in _lines(done).items():
+        table.add_row(what, one_line(line, 400))
+    answers().print(table)
+
+
+def _lines(done: Forgotten) -> dict[str, Any]:
+    if not done.turns and not done.files and done.way_back is None:
+        return {"nothing": "this run has no matching turn; `clawctl inspect sessions` and `clawctl inspect data` list what it has"}
+    lines = {
+        "turns": f"{done.turns} of {counted(done.sessions, 'session')}",
+        "policies that learned from them": _versions(done.policies),
+    }
+    if done.files:
+        lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in done.files.items())
+    if done.removed_whole:
+        lines["removed completely"] = f"{', '.join(done.removed_whole)}: could not be read, so their content is not known"
+    if done.way_back is not None:
+        lines["training continues from"] = (
+            f"version {done.way_back.to_version}; {_versions(done.way_back.removed_versions)} removed"
+        )
+        lines["live"] = f"version {done.way_back.live}"
+    elif done.policies:
+        lines["policies stay"] = "use --retrain to go back to the last one that did not learn from it"
+    return lines
+
+
+def _versions(versions: list[int]) -> str:
+    return ("policy " if len(versions) == 1 else "policies ") + ", ".join(map(str, versions)) if versions else "no policy"

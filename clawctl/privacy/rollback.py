@@ -1,0 +1,79 @@
+"""Which policies learned from a turn, and going back to the last that did not."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from clawctl.run.checksums import read_object, sealed
+from clawctl.run.directory import RunDir, publish_bytes, published, remove
+from clawctl.run.lineage import read_lineage
+from clawctl.run.lines import read_lines
+from clawctl.run.names import number_of, numbers_in
+from clawctl.run.policies import list_versions, live_version, move_live, read_policy
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPlan:
+    """What going back does."""
+
+    to_version: int  # that training goes on from
+    removed_versions: list[int]
+    live: int | None  # that serves afterwards
+
+
+def learned_from(run: RunDir, turn_ids: set[str]) -> list[int]:
+    """The versions that were trained on one of these turns, and all that descend from them."""
+    tainted: set[int] = set()
+    for version in list_versions(run):  # a parent comes before its children
+        policy = read_policy(run, version)
+        if policy.parent in tainted or not turn_ids.isdisjoint(policy.turns):
+            tainted.add(version)
+    return sorted(tainted)
+
+
+def plan_rollback(run: RunDir, tainted: list[int]) -> RollbackPlan:
+    """Where training can start again: the newest checkpoint from before the first tainted step, else the base model.
+
+    Versions in between have weights but no optimizer state: the trainer makes them again.
+    """
+    lineage, spoiled = read_lineage(run), set(tainted)
+    way = [step for step in lineage.ancestry(lineage.tip) if step not in spoiled and spoiled.isdisjoint(lineage.ancestry(step))]
+    clean = max((step for step in numbers_in(run.checkpoints) if step in way), default=0)
+    removed = [version for version in list_versions(run) if version > clean or version in spoiled]
+    live = live_version(run)
+    return RollbackPlan(clean, removed, clean if live is None or live in removed else live)
+
+
+def roll_back(run: RunDir, way: RollbackPlan) -> None:
+    """Serve and train from `way.to_version`. The caller holds the trainer's place. Doing it again after a crash completes it.
+
+    LIVE moves first: what serves is never deleted. Other turns of the removed steps may be trained again.
+    """
+    if way.live is not None and live_version(run) != way.live:
+        move_live(run, way.live, by="forget")
+    removed = set(way.removed_versions)
+
+    def goes(step: int) -> bool:
+        return step > way.to_version or step in removed
+
+    for step in filter(goes, numbers_in(run.checkpoints)):
+        remove(run.checkpoint(step))
+    if run.steps.exists():
+        rows = [row for row in read_lines(run.steps) if not goes(row.get("step", 0))]
+        publish_bytes(run.steps, b"".join(sealed(orjson.dumps(row)) + b"\n" for row in rows))
+    for path in published(run.ledger, ".json"):
+        if goes(_step_of(path)):
+            path.unlink()
+    for path in published(run.records, ".parquet"):
+        if (number := number_of(path.stem)) is not None and goes(number):
+            path.unlink()
+    for version in way.removed_versions:
+        run.eval_record(version).unlink(missing_ok=True)
+    for version in reversed(way.removed_versions):
+        remove(run.version_folder(version))
+
+
+def _step_of(path: Path) -> int:
+    """Of a ledger entry; a damaged one is known by its name, and what was skipped is tried again."""
+    return int((read_object(path) or {}).get("step", number_of(path.stem) or 0))

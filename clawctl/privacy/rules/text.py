@@ -1,0 +1,219 @@
+"""A piece of text that is looked through, and what a rule finds in it."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate, compress, islice
+from typing import ClassVar, Literal, get_args
+
+Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
+KEY_VALUE_RULE = "a value beside a name like password or key"
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    start: int
+    end: int
+    kind: Kind
+    rule: str = ""  # the name of the rule that found it
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of text that is looked through, and the same in forms of the same length."""
+
+    text: str
+    lower: str
+    ascii: str  # in lower case too, with `?` for letters beyond ASCII: words are found in it fastest
+    blobs: list[tuple[int, int]]  # where the runs are that may be a key
+    runs: frozenset[str]  # its runs of ASCII letters, in lower case
+    anchored: dict[str, list[int]]  # the anchors that stand in it, of all rules, and where
+    beyond: bool = True  # whether it has letters beyond ASCII
+    names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
+
+
+def make_text(text: str, lower: str) -> Text:
+    plain = lower if text.isascii() else lower.encode("ascii", "replace").decode()
+    parts = _SPLIT.split(plain)
+    runs = parts[1::2]
+    known = frozenset(("", *runs))
+    once = _learn(known)
+    anchored = _anchored(plain, known, _within(runs, islice(accumulate(map(len, parts)), 0, None, 2)))
+    for run in once:
+        _VOCABULARY.pop(run, None)
+    return Text(text, lower, plain, _blobs(text), known, anchored, not text.isascii() and _BEYOND.search(text) is not None)
+
+
+def _within(runs: list[str], starts: Iterator[int]) -> dict[str, list[int]]:
+    """Where the words of anchors stand. Most runs hold none: these are passed over without a step of Python."""
+    positions_by_word: dict[str, list[int]] = {}
+    for run, start in compress(zip(runs, starts, strict=False), map(_VOCABULARY.get, runs)):
+        for word, at in _VOCABULARY[run]:
+            if word in positions_by_word:
+                positions_by_word[word].append(start + at)
+            else:
+                positions_by_word[word] = [start + at]
+    return positions_by_word
+
+
+def _anchored(plain: str, runs: frozenset[str], within: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Where each anchor stands. One pass for all rules: most rules have none in a text, and then cost one look-up."""
+    positions_by_anchor: dict[str, list[int]] = {}
+    for word, starts in within.items():
+        for anchor, inner in Anchors.by_part[word]:
+            at = starts if anchor == word else [start - inner for start in starts if plain.startswith(anchor, start - inner)]
+            if at:
+                positions_by_anchor[anchor] = at
+    for word in Anchors.by_run.keys() & runs:
+        for anchor in Anchors.by_run[word]:
+            if at := positions_of(plain, anchor):
+                positions_by_anchor[anchor] = at
+    return positions_by_anchor
+
+
+_SPLIT = re.compile(r"([a-z]+)")
+_BEYOND = re.compile("[\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u3040-\ud7ff\uf900-\ufdff\ufe70-\ufeff\uff21-\uffdc]")
+
+
+class Anchors:
+    """Strings in lower case that stand where a rule is worth trying. Each is looked for where one of its words stands.
+
+    A word with other signs around it in its anchor is a whole run of letters; any other may be a part of one.
+    """
+
+    by_part: ClassVar[dict[str, list[tuple[str, int]]]] = {}  # of all rules: a part of a run → anchors, and where in them it stands
+    by_run: ClassVar[dict[str, list[str]]] = {}
+    known: ClassVar[set[str]] = set()
+
+    def __init__(self, *anchors: str) -> None:
+        self.numbers = {anchor: number for number, anchor in enumerate(anchors)}
+        for anchor in self.numbers.keys() - Anchors.known:
+            Anchors.known.add(anchor)
+            to_value_end, word, at = _word_of(anchor)
+            if to_value_end:
+                Anchors.by_run.setdefault(word, []).append(anchor)
+            else:
+                Anchors.by_part.setdefault(word, []).append((anchor, at))
+
+    def absent(self, piece: Text) -> bool:
+        return self.numbers.keys().isdisjoint(piece.anchored)
+
+    def places(self, piece: Text) -> list[int]:
+        """Where they stand, one anchor after the other."""
+        return [place for _, at in self.standing(piece) for place in at]
+
+    def standing(self, piece: Text) -> list[tuple[str, list[int]]]:
+        """Each anchor that stands in it, and where."""
+        anchors = self.numbers.keys() & piece.anchored.keys()
+        return [(anchor, piece.anchored[anchor]) for anchor in sorted(anchors, key=self.numbers.__getitem__)] if anchors else []
+
+
+def _word_of(anchor: str) -> tuple[bool, str, int]:
+    """The word by which an anchor is found, the rarest by its length: whether it is a whole run, the word, and where it stands.
+
+    A single letter is always a whole run. The empty word stands in every text.
+    """
+    words = []
+    for word in _WORDS.finditer(anchor):
+        whole = word.end() < len(anchor) and (word.start() > 0 or word.end() == 1)
+        if whole or len(word[0]) > 1:
+            words.append((len(word[0]) + 2 * whole, whole, word[0], word.start()))
+    _, whole, longest, at = max(words, default=(0, True, "", 0))
+    return whole, longest, at
+
+
+class AnchorGroups:
+    """Many anchors in one: what is looked at are the words of the text, not each of the anchors."""
+
+    def __init__(self, of: Sequence[Anchors]) -> None:
+        self._all = Anchors(*dict.fromkeys(anchor for anchors in of for anchor in anchors.numbers))
+        self._of: dict[str, list[int]] = {}
+        for number, anchors in enumerate(of):
+            for anchor in anchors.numbers:
+                self._of.setdefault(anchor, []).append(number)
+
+    def places(self, piece: Text) -> list[tuple[int, list[int]]]:
+        """The numbers of those that stand in it, in order, and where."""
+        positions: dict[int, list[int]] = {}
+        for anchor, at in self._all.standing(piece):
+            for number in self._of[anchor]:
+                positions[number] = positions[number] + at if number in positions else at
+        return sorted(positions.items())
+
+
+_WORDS = re.compile(r"[a-z]+")
+_LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # that are remembered
+
+
+# Which anchors' words stand in a run, and where. Runs come again and again: searching for each anchor costs more.
+_VOCABULARY: dict[str, tuple[tuple[str, int], ...]] = {}
+
+
+def _learn(runs: frozenset[str]) -> list[str]:
+    """Make the runs known. Those too long to be words, which no other text will hold, are returned: forget them after use."""
+    if len(_VOCABULARY) > _MOST_WORDS:
+        _VOCABULARY.clear()
+    new = runs - _VOCABULARY.keys()
+    for run in new:
+        anchors: tuple[tuple[str, int], ...] = ()
+        if _any_of(len(Anchors.by_part)).search(run):
+            anchors = tuple((word, at) for word in Anchors.by_part if word in run for at in positions_of(run, word))
+        _VOCABULARY[run] = anchors
+    return [run for run in new if len(run) > _LONGEST_WORD]
+
+
+@lru_cache(maxsize=1)
+def _any_of(_: int) -> re.Pattern[str]:
+    by_start: dict[str, list[str]] = {}
+    for word in sorted(Anchors.by_part):
+        by_start.setdefault(word[:1], []).append(word[1:])
+    return re.compile("|".join(f"{start}(?:{'|'.join(rest)})" for start, rest in by_start.items()))  # each letter is tried once
+
+
+Finder = Callable[[Text], Iterator[Span]]
+
+_BLOB = re.compile(r"(?<![A-Za-z0-9_.+/=~:|%$@-])[A-Za-z0-9_.+/=~:|%$@-]{17,}")
+_MEDIA = re.compile(
+    r"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk0|SUQz|T2dnUw|AAAA[A-Za-z0-9]{4}ZnR5c|d09G[MR]|AAEAAAA|JVBERi0|T1RUTw|GkXfo)"
+)
+
+
+def _blobs(text: str) -> list[tuple[int, int]]:
+    """The runs that may be a key. What follows `;base64,` and begins as a picture does is none."""
+    return [
+        blob.span()
+        for blob in _BLOB.finditer(text)
+        if not (_MEDIA.match(text, blob.start()) and text.endswith("base64,", 0, blob.start()))
+    ]
+
+
+_REST_OF = re.compile(r"[\w%+/=~.$:-]*")
+
+
+def to_value_end(finder: Finder) -> Finder:
+    """A long value to its end: what is longer than its rule reads leaves no tail."""
+
+    def find(piece: Text) -> Iterator[Span]:
+        reached = 0
+        for span in finder(piece):
+            if span.end - span.start < 100:
+                yield span
+                continue
+            if not span.start < span.end <= reached:
+                rest = _REST_OF.match(piece.text, span.end)
+                reached = rest.end() if rest else span.end
+            yield Span(span.start, max(span.end, reached), span.kind)
+
+    return find
+
+
+def positions_of(text: str, word: str) -> list[int]:
+    """Where `word` stands in `text`."""
+    positions: list[int] = []
+    at = text.find(word)
+    while at >= 0:
+        positions.append(at)
+        at = text.find(word, at + len(word))
+    return positions

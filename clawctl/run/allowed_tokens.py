@@ -1,0 +1,90 @@
+"""The tokens that were allowed at each place of a structured answer: exact sets, stored with the turn.
+
+A grammar allows few tokens of the vocabulary at each place, and the sampler's log-probabilities belong to the distribution over
+these tokens only. A trainer must compute them over the same sets. The sets are stored instead of the grammar. They stay exact when
+the grammar library changes, and no client schema is stored.
+
+An answer has few different sets, and most of them differ little, so the sets of a turn take about as much space as its token ids.
+"""
+
+import base64
+import binascii
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+_HEAD: Final = struct.Struct("<BIIII")  # version of this layout, vocabulary, tokens, different sets, CRC-32 of the rest
+_VERSION: Final = 1
+_MOST: Final = 64 << 20  # bytes, unpacked
+LONGEST: Final = 1 << 20  # characters of a packed text; a turn that needs more is not trained
+_ZSTD: Final = pa.Codec("zstd", compression_level=6)
+
+Bits = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The sets of one answer of T tokens."""
+
+    vocabulary: int
+    which: tuple[int, ...]  # of each token, the index of its set; -1: any token could be drawn
+    sets: tuple[bytes, ...]  # a bit for each token, the lowest first, in complete 32-bit words
+
+    def __post_init__(self) -> None:
+        size = 4 * ((self.vocabulary + 31) // 32)
+        if any(len(each) != size for each in self.sets):
+            raise ValueError(f"a set of {self.vocabulary} tokens takes {size} bytes")
+        if any(not -1 <= index < len(self.sets) for index in self.which):
+            raise ValueError("a token names a set that is not there")
+
+    def admits(self, ids: Sequence[int]) -> bool:
+        """Whether each of `ids` is in the set of its place, and there are as many."""
+        return len(ids) == len(self.which) and all(
+            index < 0 or (0 <= token < self.vocabulary and self.sets[index][token >> 3] >> (token & 7) & 1)
+            for token, index in zip(ids, self.which, strict=True)
+        )
+
+    def packed(self) -> str | None:
+        """The sets as text; None if the text would be too long to store."""
+        if len(self.sets) * (self.vocabulary // 8 + 4) > _MOST:
+            return None
+        raw = array("i", self.which).tobytes() + b"".join(_differences(self.sets))
+        head = _HEAD.pack(_VERSION, self.vocabulary, len(self.which), len(self.sets), zlib.crc32(raw))
+        text = base64.b64encode(head + bytes(_ZSTD.compress(raw, asbytes=True))).decode()
+        return text if len(text) <= LONGEST else None
+
+
+def unpack(text: str) -> Allowed:
+    """Raises ValueError."""
+    try:
+        data = base64.b64decode(text, validate=True)
+        version, vocabulary, tokens, count, checksum = _HEAD.unpack_from(data)
+        size = 4 * ((vocabulary + 31) // 32)
+        length = 4 * tokens + count * size
+        if version != _VERSION or length > _MOST + 4 * tokens or tokens > _MOST:
+            raise ValueError("sets of another layout, or too many")
+        raw = bytes(_ZSTD.decompress(data[_HEAD.size :], length, asbytes=True))
+    except (binascii.Error, struct.error, pa.ArrowException, OSError) as error:
+        raise ValueError(f"sets that cannot be read: {error}") from error
+    if len(raw) != length or zlib.crc32(raw) != checksum:
+        raise ValueError("sets that are cut off or changed")
+    which = array("i", raw[: 4 * tokens])
+    sets = (raw[start : start + size] for start in range(4 * tokens, length, size))
+    return Allowed(vocabulary, tuple(which), tuple(_differences(tuple(sets), undo=True)))
+
+
+def _differences(sets: Sequence[bytes], undo: bool = False) -> Iterator[bytes]:
+    """Each set without what it shares with the set before it, or the reverse."""
+    before: Bits | None = None
+    for each in sets:
+        bits = np.frombuffer(each, np.uint8)
+        output = bits if before is None else bits ^ before
+        before = output if undo else bits
+        yield output.tobytes()

@@ -1,0 +1,109 @@
+"""Finds shards that no stage needs: they are judged, and each usable turn is used up or too stale to train.
+
+A turn is used up when it is skipped, or when the version of its step was accepted. Until the gate decides, and after a refusal, it
+may be given back. A manual rollback only gives back turns that still exist.
+"""
+
+from collections.abc import Iterable, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from clawctl.config import Recipe
+from clawctl.run.checksums import read_object
+from clawctl.run.directory import RunDir, published
+from clawctl.run.feedback import Ratings
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import policy_names
+from clawctl.run.reward import worth
+from clawctl.run.rows import is_judged, lacks_reaction
+from clawctl.run.shards import UnreadableShard, read_columns
+
+SUFFIX = "-merged"  # of a shard that was merged from finished shards
+
+
+class FinishedShards:
+    """Reads the ledger and the shards, and remembers finished shards: they stay finished."""
+
+    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+        self._run, self._recipe = run, recipe
+        self._done: set[str] = set()
+        self._ledger: dict[str, set[str]] = {}  # turns in the ledger by stem, of shards that are there and not done
+        self._entered: set[Path] = set()  # ledger files that were taken in
+        self._updates: dict[str, list[dict[int, int]]] = {}  # of each policy: from each version to the tip, and to the live version
+        self._ratings = Ratings(run)
+
+    def look(self) -> None:
+        """Read new entries of the ledgers and new ratings."""
+        self._ratings.look()
+        policies = [self._run.of(name) for name in policy_names(self._run)]
+        entries = [published(run.ledger, ".json") for run in policies]
+        there = {path.stem for path in published(self._run.trajectories, ".parquet")}  # after the entries: of these none is missed
+        self._ledger = {stem: turn_ids for stem, turn_ids in self._ledger.items() if stem in there}
+        for run, paths in zip(policies, entries, strict=True):
+            lineage = read_lineage(run)
+            ends = {lineage.tip} | ({lineage.live} if lineage.live is not None else set())
+            self._updates[run.policy] = [lineage.updates_from(version) for version in ends]
+            self._enter(paths, there, lineage.parents.keys() - set(lineage.ancestry(lineage.live)))
+
+    def _enter(self, paths: Sequence[Path], there: Set[str], open_steps: Set[int]) -> None:
+        """Take in the turns of a ledger, except those of open steps, which may be given back."""
+        for path in paths:
+            if path in self._entered or (entry := read_object(path)) is None:
+                continue  # a damaged one is quarantined and rebuilt by the trainer
+            if entry["outcome"] == "trained" and entry["step"] in open_steps:
+                continue
+            self._entered.add(path)
+            for stem, turn_ids in entry["turns"].items():
+                if stem in there and stem not in self._done:
+                    self._ledger.setdefault(stem, set()).update(turn_ids)
+
+    def has(self, stem: str) -> bool:
+        if stem in self._done or stem.endswith(SUFFIX):
+            return True
+        try:
+            wanted = self._wanted(stem)
+        except (FileNotFoundError, UnreadableShard):
+            return False  # not judged yet, or the judge will quarantine it
+        used = self._ledger.get(stem, set())
+        if any(turn_id not in used and not self._is_stale(*sampler) for turn_id, sampler in wanted.items()):
+            return False
+        self._done.add(stem)
+        self._ledger.pop(stem, None)
+        return True
+
+    def _is_stale(self, policy: str, version: int | None) -> bool:
+        """Whether a turn is too old for the next step, and also for one after going back to the live version."""
+        if version is None:
+            return False
+        return all(updates.get(version, 0) > self._recipe.train.max_staleness for updates in self._updates.get(policy, [{}]))
+
+    def again(self, stems: Iterable[str]) -> None:
+        """Forget these shards, which are gone or have changed."""
+        self._done.difference_update(stems)
+
+    def _wanted(self, stem: str) -> dict[str, tuple[str, int | None]]:
+        """The turns of a judged shard that a trainer could use, with the policy and version that sampled them. The version of an
+        imported text is None: it never grows stale."""
+        verdicts_path = self._run.verdict_shard(stem)
+        if not verdicts_path.exists():
+            raise FileNotFoundError(stem)
+        columns = (
+            "turn_id", "user", "trainable", "source", "untrainable_reason", "policy_name", "policy_version", "feedback",
+            "outcome_reward", "step_reward",
+        )  # fmt: skip
+        turns = read_columns(self._run.turn_shard(stem), "turns", columns)
+        verdicts = {row["turn_id"]: row for row in read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint", "judge"))}
+        useful = [row for row in turns if self._is_useful(row, verdicts.get(row["turn_id"]))]
+        return {row["turn_id"]: (row["policy_name"], row["policy_version"]) for row in useful}
+
+    def _is_useful(self, turn: dict[str, Any], verdict: dict[str, Any] | None) -> bool:
+        """Whether a step could use the turn under its verdict and the newest rating of its user."""
+        late = self._ratings.late_outcome(turn["user"], turn["turn_id"])
+        turn = turn if late is None else {**turn, **late.changes(turn["untrainable_reason"], turn["turn_id"])}
+        rating, state = self._ratings.of(turn["user"], turn["turn_id"]), (turn["source"], turn["untrainable_reason"])
+        if verdict is None or not (is_judged(turn["trainable"], *state) or (rating is not None and lacks_reaction(*state))):
+            return False
+        newest = turn["feedback"] if rating is None else rating.rating
+        judged = None if late is not None and late.decides else verdict["reward"]
+        value = worth(newest, turn["outcome_reward"], verdict["judge"], judged, turn["step_reward"])
+        return value.counts(self._recipe.train.credit != "reward") or bool(verdict["hint"])

@@ -1,0 +1,77 @@
+"""Decides the model of a run, which a failed first attempt does not fix.
+
+The model is fixed once a server has registered on the run or a version was trained. Before that, `serve` and `up` may use another
+model. If they fail before they start to work, they remove what they wrote.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clawctl.config import is_stage_of_up
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir, claimed, publish_bytes, remove
+from clawctl.run.policies import list_versions, read_policy
+
+
+def is_bound(run: RunDir) -> bool:
+    """Whether the run has its model: a server worked on it, or the trainer did."""
+    worked = run.server.exists() or any(run.checkpoints.glob("*"))
+    return worked or max(list_versions(run), default=0) > 0
+
+
+def bound_model(root: Path, begins: bool) -> str | None:
+    """The model of the run at `root`, for a recipe without one; None if the run has no model yet. Raises ClawError."""
+    run = RunDir(root.resolve())
+    if not (run.version_folder(0) / "policy.json").exists() or (begins and not is_bound(run)):
+        return None
+    return read_policy(run, 0).base_model
+
+
+def bind_model(run: RunDir, model: str, begins: bool) -> None:
+    """Check that `model` is the run's model. If the run has no fixed model yet and the caller `begins` it, drop the model of an
+    earlier attempt.
+
+    Raises ClawError (exit code 2) before anything is written, if the run has another model.
+    """
+    if not (run.version_folder(0) / "policy.json").exists():
+        return
+    first = read_policy(run, 0).base_model
+    if first == model:
+        return
+    if begins and not is_bound(run):
+        _remove_base(run)
+        return
+    raise ClawError(
+        f"{run.root} was created for the model {first!r}, but the recipe names {model!r}", "use another --run for another model", 2
+    )
+
+
+@contextmanager
+def first_attempt(root: Path) -> Iterator[None]:
+    """Around a server, or all stages: a run without a model at the end keeps the recipe that it had before, and no base policy."""
+    stored_recipe = RunDir(root).recipe
+    before = stored_recipe.read_bytes() if stored_recipe.exists() else None
+    run = RunDir(root.resolve())
+    try:
+        yield
+    finally:
+        if not is_stage_of_up() and run.policies.is_dir() and not is_bound(run) and not _is_trained(run):
+            if before is None:
+                stored_recipe.unlink(missing_ok=True)
+            elif stored_recipe.read_bytes() != before:
+                publish_bytes(stored_recipe, before)
+            _remove_base(run)
+
+
+def _is_trained(run: RunDir) -> bool:
+    """Whether a trainer is at work on the run."""
+    with claimed(run, "train") as free:
+        return not free
+
+
+def _remove_base(run: RunDir) -> None:
+    """Remove version 0, which contains no weights, and LIVE, which names it."""
+    for name in ("LIVE", "moves.jsonl"):
+        remove(run.policies / name)
+    remove(run.version_folder(0))

@@ -1,0 +1,155 @@
+"""Measures the size of a request before anything is rendered or kept. Every limit is named in its refusal."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from clawctl.serve.dialects import GenerationRequest, Refusal
+from clawctl.serve.images import check_images
+
+BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a request with more of them than its context can hold is not worth reading
+BESIDE: Final = 1 << 20  # bytes of a body besides its prompt
+_MOST_SETTINGS = 256 << 10  # bytes of JSON in all sampling fields of a request (a schema, a grammar, banned words)
+_MOST_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
+_MOST_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in one go
+_LONG_ARGUMENTS = 32 << 10  # characters; shorter ones hold few values
+_SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered without a check
+_PIECE = 1 << 16  # characters
+_MOST_CONTEXTS = 2  # a request may hold that many times its context: templates leave reasoning and unknown fields out
+_NOT_REPEATED = frozenset(("instructions", "tools", "named"))  # these are measured as parts of the prompt
+CountTokens = Callable[[str], int]
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """A body as an object. Raises Refusal."""
+    try:
+        body = orjson.loads(raw)
+        orjson.dumps(body)  # values that cannot be written again could be neither captured nor passed on
+    except orjson.JSONDecodeError as error:
+        raise Refusal(400, f"the body is not JSON: {error}") from error
+    except orjson.JSONEncodeError as error:
+        raise Refusal(400, "the body is nested too deeply") from error
+    if not isinstance(body, dict):
+        raise Refusal(400, "the body must be a JSON object")
+    return body
+
+
+class ValueCount:
+    """Counts the values of a JSON text in pieces: list items and object fields. Commas within strings do not count."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        self._quoted = False
+        self._cut = b""  # a backslash at the end of the last piece
+
+    def feed(self, piece: bytes) -> int:
+        """The number of values so far: an upper bound, by at most one for each empty list or object."""
+        plain = (self._cut + piece).replace(b"\\\\", b"")
+        self._cut = b"\\" if plain.endswith(b"\\") else b""
+        parts = plain.removesuffix(self._cut).replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[self._quoted :: 2])
+        self._quoted ^= not len(parts) & 1
+        self.values += outside.count(b",") + outside.count(b"{") + outside.count(b"[")
+        return self.values
+
+
+def too_large(most_bytes: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {most_bytes / (1 << 20):.3g} MB")
+
+
+def too_many_values(most_values: int) -> Refusal:
+    return Refusal(413, f"the body contains more than {most_values} values (list items and object fields)")
+
+
+def largest_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
+    """Bytes of the largest body worth reading: without images none is larger than its context allows."""
+    most = int(limit_mb * (1 << 20))
+    return most if images is not False or not max_context else min(most, BESIDE + BYTES_PER_TOKEN * max_context)
+
+
+def check_ask(request: GenerationRequest, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
+    """Raises Refusal for a request that is too large. Linear in its size, and fast for small ones."""
+    if request.engine_fields and len(orjson.dumps(request.engine_fields)) > _MOST_SETTINGS:
+        largest = max(request.engine_fields, key=lambda name: len(orjson.dumps(request.engine_fields[name])))
+        raise Refusal(
+            400, f"'{largest}' is too large: the limit for all sampling fields together is {_MOST_SETTINGS >> 10} KB", largest
+        )
+    for name, value in request.echo.items():
+        if name not in _NOT_REPEATED and isinstance(value, str | list | dict) and len(orjson.dumps(value)) > _MOST_ECHO:
+            raise Refusal(400, f"'{name}' may have at most {_MOST_ECHO >> 10} KB", name)
+    check_images(request.messages)
+    _check_values(request)
+    if max_context is not None:
+        _check_length(request, max_context, count_tokens)
+
+
+def _check_values(request: GenerationRequest) -> None:
+    if request.tools and _values(request.tools, _MOST_TOOL_VALUES) > _MOST_TOOL_VALUES:
+        raise Refusal(400, f"'tools' may contain at most {_MOST_TOOL_VALUES} values", "tools")
+    for message in request.messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            function = call.get("function") if isinstance(call, dict) else None
+            arguments = function.get("arguments") if isinstance(function, dict) else None
+            count = _values(arguments, _MOST_TOOL_VALUES)
+            if isinstance(arguments, str) and len(arguments) > _LONG_ARGUMENTS:
+                count = ValueCount().feed(arguments.encode(errors="replace"))
+            if count > _MOST_TOOL_VALUES:
+                problem = f"the arguments of one call may contain at most {_MOST_TOOL_VALUES} values"
+                raise Refusal(400, problem, "messages")
+
+
+def _values(value: Any, enough: int) -> int:
+    """How many values are within `value`; counting ends when there are more than `enough`."""
+    waiting, count = [value], 0
+    while waiting and count <= enough:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(inner)
+        waiting.extend(each for each in inner if isinstance(each, dict | list))
+    return count
+
+
+def _check_length(request: GenerationRequest, max_context: int, count_tokens: CountTokens | None) -> None:
+    if request.prompts:
+        for prompt in request.prompts:
+            if isinstance(prompt, str):
+                _check_text(prompt.encode(errors="replace"), max_context, count_tokens)
+            elif len(prompt) >= max_context:
+                raise too_long(max_context, len(prompt))
+        return
+    text = _without_images(orjson.dumps([request.sent_messages, request.tools], option=orjson.OPT_NON_STR_KEYS), request)
+    _check_text(text, max_context, count_tokens)
+
+
+def _check_text(text: bytes, max_context: int, count_tokens: CountTokens | None) -> None:
+    if len(text) > BESIDE + BYTES_PER_TOKEN * max_context:
+        raise too_long(max_context, len(text) // BYTES_PER_TOKEN)
+    if count_tokens is None or len(text) <= _SURE_BYTES * max_context:
+        return
+    words, tokens = text.decode(errors="replace"), 0
+    for start in range(0, len(words), _PIECE):
+        tokens += count_tokens(words[start : start + _PIECE])
+        if tokens > _MOST_CONTEXTS * max_context:
+            raise too_long(max_context, tokens)
+
+
+def _without_images(text: bytes, request: GenerationRequest) -> bytes:
+    """Images are not text: an engine that takes them measures them itself."""
+    if not any(isinstance(message.get("content"), list) for message in request.messages):
+        return text
+    texts = [{**m, "content": [p for p in m["content"] if p.get("type") != "image_url"]} if isinstance(m["content"], list) else m
+            for m in request.messages]  # fmt: skip
+    return orjson.dumps([texts, request.tools])
+
+
+def too_long(max_context: int, at_least: int) -> Refusal:
+    """The refusal of a prompt that was measured, not counted to its end."""
+    return Refusal(
+        400,
+        f"This model's maximum context length is {max_context} tokens. However, you requested at least {at_least} tokens "
+        f"({at_least} in the messages, 1 in the completion). Please reduce the length of the messages or completion.",
+        "messages",
+        "context_length_exceeded",
+    )

@@ -1,0 +1,136 @@
+"""Recent answers of the server, so that a client's copies of them can be put into the prompt as they were sampled.
+
+They are in memory, bounded, and visible only to the key of the request. An answer is recognised by its handle or, without one, by
+its content. `clawctl.serve.splicing` puts its ids in place of the template's rendering.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from clawctl.run.rows import Message
+from clawctl.serve.dialects import EarlierAnswer, GenerationRequest
+from clawctl.serve.dialects.handles import exchange_of
+
+_MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
+_ANSWER_TOKENS = 32  # size of an answer besides its tokens, in tokens, because many short ones need memory too
+_MOST_PLACES = 512  # answers in one history that are looked for, the newest
+_MOST_CANDIDATES = 4096  # answers that all of these together may be
+_MOST_ALIKE = 1024  # answers of one key with the same content: all are checked when it comes back without a handle
+
+
+class RecentAnswers:
+    """Answers by exchange and by content."""
+
+    def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
+        self._most_tokens = most_tokens
+        self._of_key: dict[str, _Answers] = {}
+
+    def keep(self, key: str, exchange_id: str, message: Message, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> None:
+        if completion_ids:
+            answers = self._of_key.setdefault(key, _Answers())
+            answers.add(exchange_id, digest(message), EarlierAnswer(tuple(completion_ids), prompt_digest(prompt_ids)))
+            answers.shrink(self._most_tokens)
+
+    def known(self, key: str, request: GenerationRequest) -> GenerationRequest:
+        """The request, with the stored data of each known answer in its history."""
+        answers = self._of_key.get(key)
+        sent = [message for message in request.sent_messages if message.get("role") == "assistant"]
+        places = [i for i, message in enumerate(request.messages) if message["role"] == "assistant"]
+        if answers is None or len(sent) != len(places):
+            return request
+        newest = list(zip(places, sent, strict=True))[-_MOST_PLACES:]
+        most = max(1, _MOST_CANDIDATES // max(1, len(newest)))
+        known = {i: candidates for i, message in newest if (candidates := answers.find(message, most))}
+        return replace(request, answers=known) if known else request
+
+
+@dataclass(slots=True)
+class _StoredAnswer:
+    answer: EarlierAnswer
+    digest: bytes | None
+
+
+class _Answers:
+    """One key's."""
+
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, _StoredAnswer] = OrderedDict()
+        self._by_digest: dict[bytes, list[str]] = {}
+        self._tokens = 0
+
+    def add(self, exchange_id: str, digest: bytes | None, answer: EarlierAnswer) -> None:
+        self._by_id[exchange_id] = _StoredAnswer(answer, digest)
+        self._tokens += _ANSWER_TOKENS + len(answer.completion_ids)
+        if digest is not None:
+            alike = self._by_digest.setdefault(digest, [])
+            alike.append(exchange_id)
+            if len(alike) > _MOST_ALIKE:
+                self._forget(alike[0])
+
+    def shrink(self, most_tokens: int) -> None:
+        while self._tokens > most_tokens:
+            self._forget(next(iter(self._by_id)))
+
+    def _forget(self, exchange_id: str) -> None:
+        removed = self._by_id.pop(exchange_id)
+        self._tokens -= _ANSWER_TOKENS + len(removed.answer.completion_ids)
+        if removed.digest is not None:
+            self._by_digest[removed.digest].remove(exchange_id)
+            if not self._by_digest[removed.digest]:
+                del self._by_digest[removed.digest]
+
+    def find(self, message: Message, most: int = _MOST_ALIKE) -> list[EarlierAnswer]:
+        """At most `most` answers: the one with the message's handle, if its content is unchanged; without a handle, all with the
+        same content."""
+        content = digest(message)
+        handles = _handles(message)
+        if len(handles) > 1:  # a client merged several answers into one
+            return []
+        named = [each for each in handles if each in self._by_id and self._by_id[each].digest == content]
+        matches = (named if handles else self._by_digest.get(content, []) if content is not None else [])[-most:]
+        for exchange_id in matches:
+            self._by_id.move_to_end(exchange_id)
+        return [self._by_id[exchange_id].answer for exchange_id in matches]
+
+
+def _handles(message: Message) -> set[str]:
+    calls = message.get("tool_calls")
+    ids = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    handles = {exchange for each in ids if (exchange := exchange_of(each))}
+    return handles | {message["handle"]} if isinstance(message.get("handle"), str) else handles
+
+
+def digest(message: Message) -> bytes | None:
+    """A digest of an answer's content in any notation: text without surrounding space, calls with their arguments as values.
+    Reasoning is left out, as clients do. None if there is nothing to recognise."""
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
+    text = content.strip() if isinstance(content, str) else ""
+    given = message.get("tool_calls")
+    calls = [_call(call) for call in given] if isinstance(given, list) else []
+    if not text and not calls:
+        return None
+    return blake2b(orjson.dumps([text, calls], option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            arguments = arguments.strip()
+    return [function.get("name"), arguments]
+
+
+def prompt_digest(prompt_ids: Sequence[int]) -> bytes:
+    return blake2b(orjson.dumps(list(prompt_ids)), digest_size=16).digest()

@@ -1,0 +1,195 @@
+"""The server's status: models, health, metrics, and the OpenAPI document of its routes."""
+
+import asyncio
+import ipaddress
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from clawctl.config import Recipe
+from clawctl.run.directory import RunDir
+from clawctl.run.policies import list_versions
+from clawctl.serve.capture import Capture
+from clawctl.serve.dialects import Refusal
+from clawctl.serve.http_response import RequestContext, json_response
+from clawctl.serve.metrics import Metrics, exposition
+from clawctl.serve.routes import normalised_path
+from clawctl.serve.versions import Versions
+
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+_OPENAPI = Path(__file__).parent / "openapi.json"
+_MOST_MODELS = 1000  # in one list
+_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
+
+class ServiceInfo:
+    """The routes that need no engine: models, health, metrics and the OpenAPI description."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, versions: Versions, capture: Capture, metrics: Metrics) -> None:
+        self._run, self._recipe, self._versions, self._capture, self._metrics = run, recipe, versions, capture, metrics
+        self._started_at = time.time()
+        self.draining = False
+
+    # ---- models ----------------------------------------------------------------------------------------------------------
+
+    async def models(self, request: Request, visit: RequestContext) -> Response:
+        """One list that OpenAI's and Anthropic's clients can read."""
+        names, has_more = _page(await self._names(), request.query_params)
+        return json_response({
+            "object": "list", "data": [self._describe(name) for name in names], "has_more": has_more,
+            "first_id": names[0] if names else None, "last_id": names[-1] if names else None,
+        })  # fmt: skip
+
+    async def model(self, request: Request, visit: RequestContext) -> Response:
+        name = normalised_path(request.scope["path"]).removeprefix("/v1/models/")
+        if name not in await self._names():
+            raise Refusal(404, f"model {name[:200]!r} does not exist", "model", "model_not_found")
+        return json_response(self._describe(name))
+
+    async def _names(self) -> list[str]:
+        name = self._recipe.model_name
+        return [name] + [f"{name}@{version}" for version in await asyncio.to_thread(list_versions, self._run)]
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "display_name": name,
+            "created": int(self._started_at),
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started_at)),
+            "owned_by": "clawctl",
+            "max_model_len": self._versions.live.max_context,
+        }
+
+    # ---- health ----------------------------------------------------------------------------------------------------------
+
+    def _not_ready(self) -> str | None:
+        if self.draining:
+            return "draining"
+        if self._versions.live.failure() is not None:
+            return "the engine has stopped"
+        return self._versions.live.waiting_for()
+
+    async def alive(self, request: Request, visit: RequestContext) -> Response:
+        """The process answers: no reason to restart it."""
+        return json_response({"alive": True})
+
+    async def ready(self, request: Request, visit: RequestContext) -> Response:
+        """Whether the server accepts new requests."""
+        why_not = self._not_ready()
+        return json_response({"ready": why_not is None, "reason": why_not}, 200 if why_not is None else 503)
+
+    async def health(self, request: Request, visit: RequestContext) -> Response:
+        """Everything, for those on this machine or with a key; whether it is well, for all others."""
+        versions, capture = self._versions, self._capture
+        troubled = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
+        short = {"status": "degraded" if troubled else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
+        if not (visit.key or _from_here(request)):
+            return json_response(short)
+        return json_response({
+            **short,
+            "draining": self.draining,
+            "engine": {
+                "waiting_for": versions.live.waiting_for(), "doubt": versions.live.doubt(), **asdict(versions.live.capabilities),
+            },
+            "capture": {
+                "on": capture.enabled, "written": capture.written, "lost": capture.lost, "failing": capture.failing,
+                "last_error": capture.last_error,
+            },
+            "disk_free_bytes": self._disk_free(),
+            "swaps": [asdict(swap) for swap in versions.swaps],
+            "last_swap_error": versions.last_swap_error,
+            "requests": self._requests(),
+            "unknown_fields": self._metrics.unknown.by_api(),
+            "sampling_changed": self._metrics.enforced.by_client(),
+            "uptime_s": time.time() - self._started_at,
+        })  # fmt: skip
+
+    def _disk_free(self) -> int | None:
+        """Free bytes on the run's disk; None if not known."""
+        try:
+            return shutil.disk_usage(self._run.root).free
+        except OSError:
+            return None
+
+    def _requests(self) -> dict[str, int]:
+        counted = [(api, int(status), count) for (api, status, _), count in self._metrics.requests.items()]
+        asks = [(status, count) for api, status, count in counted if api in ("chat", "responses", "messages", "completions")]
+        return {
+            "running": self._metrics.running,
+            "total": sum(count for _, count in asks) + self._metrics.running,
+            "refused": sum(count for _, status, count in counted if 400 <= status < 499),
+            "failed": sum(count for _, status, count in counted if status >= 500),
+        }
+
+    # ---- metrics ---------------------------------------------------------------------------------------------------------
+
+    async def metrics(self, request: Request, visit: RequestContext) -> Response:
+        """For Prometheus: with a key, or from this machine."""
+        if not (visit.key or _from_here(request)):
+            raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
+        versions, capture = self._versions, self._capture
+        last = versions.swaps[-1:]
+        load_s, pause_s = next(((swap.load_ms / 1e3, swap.pause_ms / 1e3) for swap in last), (None, None))
+        return Response(
+            exposition(self._metrics, {
+                "clawctl_running": ("gauge", "Running requests.", self._metrics.running),
+                "clawctl_ready": ("gauge", "1 if the server accepts new requests.", float(self._not_ready() is None)),
+                "clawctl_engine_up": ("gauge", "1 if the engine is running.", float(versions.live.failure() is None)),
+                "clawctl_live_version": ("gauge", "The live policy version.", versions.live.version),
+                "clawctl_capture_on": ("gauge", "1 if conversations are captured.", float(capture.enabled)),
+                "clawctl_capture_written_total": ("counter", "Captured exchanges.", capture.written),
+                "clawctl_capture_lost_total": ("counter", "Exchanges that could not be captured.", capture.lost),
+                "clawctl_capture_failing": ("gauge", "1 if the last exchange could not be captured.", float(capture.failing)),
+                "clawctl_disk_free_bytes": ("gauge", "Free space on the disk of the run, in bytes.", self._disk_free()),
+                "clawctl_swaps_total": ("counter", "Swaps that went live.", versions.swaps_done),
+                "clawctl_swaps_refused_total": ("counter", "Refused swaps.", versions.swaps_refused),
+                "clawctl_swap_alarm": ("gauge", "1 if the last swap was refused.", float(versions.last_swap_error is not None)),
+                "clawctl_last_swap_load_seconds": ("gauge", "Load time of the last swap, while the server kept serving.", load_s),
+                "clawctl_last_swap_pause_seconds": ("gauge", "Pause of the last swap, in which no token was sampled.", pause_s),
+            }),
+            media_type=_PROMETHEUS,
+        )  # fmt: skip
+
+    async def openapi(self, request: Request, visit: RequestContext) -> Response:
+        """The document of these routes."""
+        return Response(await asyncio.to_thread(_OPENAPI.read_bytes), media_type="application/json")
+
+
+def _page(names: list[str], query: Mapping[str, str]) -> tuple[list[str], bool]:
+    """The names that a list of models shows, and whether there are more in its direction. `after_id` and `before_id` are
+    Anthropic's words, `after` and `before` OpenAI's. Without `limit` all are shown. Raises Refusal."""
+    limit, after, before = query.get("limit"), _cursor(query, "after", names), _cursor(query, "before", names)
+    if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) < 5 and 1 <= int(limit) <= _MOST_MODELS):
+        raise Refusal(400, f"'limit' must be a whole number from 1 to {_MOST_MODELS}", "limit")
+    if after is not None and before is not None:
+        raise Refusal(400, "'after_id' and 'before_id' cannot be used together", "before_id")
+    left = names[:before] if before is not None else names[0 if after is None else after + 1 :]
+    most = len(left) if limit is None else int(limit)
+    return left[-most:] if before is not None and most else left[:most], len(left) > most
+
+
+def _cursor(query: Mapping[str, str], which: str, names: list[str]) -> int | None:
+    param = next((name for name in (f"{which}_id", which) if query.get(name)), None)
+    if param is None:
+        return None
+    if query[param] not in names:
+        raise Refusal(400, f"'{param}' is not a model of this list", param)
+    return names.index(query[param])
+
+
+def _from_here(request: Request) -> bool:
+    """Whether the client is on this machine and no proxy is in between, because behind a proxy every client appears local."""
+    if request.client is None or any(name in request.headers for name in _FORWARDED):
+        return False
+    try:
+        return ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False

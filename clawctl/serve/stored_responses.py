@@ -1,0 +1,113 @@
+"""Responses that a client may continue with `previous_response_id`: in memory, bounded, visible only to the key of the request."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from clawctl.run.rows import Message
+from clawctl.serve.dialects import GenerationRequest, Refusal
+from clawctl.serve.dialects.fields import for_engine
+from clawctl.serve.dialects.handles import exchange_of
+
+_MOST = 512  # responses of one key; the one unused for longest goes first
+_MOST_REFERENCES = 256  # to items of kept responses, in one request
+_MOST_REFERRED = 8 << 20  # bytes of the responses that one request refers to
+_MOST_BYTES = 128 << 20  # per key, each with its complete conversation
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    response: bytes  # as the client got it
+    messages: bytes  # JSON, of which the size is known: the conversation with this answer, without `instructions`
+
+    @property
+    def size(self) -> int:
+        return len(self.response) + len(self.messages)
+
+
+class StoredResponses:
+    """The responses of this process, except those with `store: false`."""
+
+    def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
+        self._most, self._most_bytes = most, most_bytes
+        self._of_key: dict[str, OrderedDict[str, StoredResponse]] = {}
+        self._bytes: dict[str, int] = {}
+
+    def continued(self, key: str, request: GenerationRequest) -> GenerationRequest:
+        """The request with the conversation that it continues, prepared for storing the answer. Raises Refusal if the response is
+        missing."""
+        if request.parent is None:
+            return request
+        name = request.echo["previous_response_id"]
+        stored = self._find(key, name)
+        if stored is None:
+            problem = f"Previous response with id '{name[:80]}' not found: send the whole input, or do not use `store: false`"
+            raise Refusal(400, problem, "previous_response_id", "previous_response_not_found")
+        own = _instructions(request)
+        earlier: list[Message] = orjson.loads(stored.messages)
+        sent = request.sent_messages[:own] + earlier + request.sent_messages[own:]
+        return replace(request, sent_messages=sent, messages=for_engine(sent))
+
+    def with_items(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The body, with stored items in place of its `item_reference`s. Unknown references stay, and the reader skips them."""
+        given = body.get("input")
+        if not isinstance(given, list) or not any(map(_is_reference, given)):
+            return body
+        names = {name for item in given if _is_reference(item) and isinstance(name := item["id"], str)}
+        if len(names) > _MOST_REFERENCES or sum(map(_is_reference, given)) > _MOST_REFERENCES:
+            raise Refusal(400, f"'input' may hold at most {_MOST_REFERENCES} item references", "input")
+        responses = {f"resp{exchange_of(name)}" for name in names}  # each is read once, however many of its items are named
+        stored = [response for name in responses if (response := self._find(key, name)) is not None]
+        if sum(len(each.response) for each in stored) > _MOST_REFERRED:
+            raise Refusal(
+                400, "'input' refers to more than 8 MB of earlier responses: use previous_response_id for the last one", "input"
+            )
+        items = {item["id"]: item for each in stored for item in orjson.loads(each.response)["output"] if item["id"] in names}
+        return {**body, "input": [items.get(str(item["id"]), item) if _is_reference(item) else item for item in given]}
+
+    def keep(self, key: str, request: GenerationRequest, response: dict[str, Any], message: Message) -> None:
+        """Remember an answer, unless the client asked not to."""
+        if request.echo.get("store") is False:
+            return
+        messages = [*request.sent_messages[_instructions(request) :], {**message, "handle": exchange_of(response["id"])}]
+        stored = StoredResponse(orjson.dumps(response), orjson.dumps(messages))
+        responses = self._of_key.setdefault(key, OrderedDict())
+        responses[response["id"]] = stored
+        self._bytes[key] = self._bytes.get(key, 0) + stored.size
+        while len(responses) > self._most or self._bytes[key] > self._most_bytes:
+            self._bytes[key] -= responses.popitem(last=False)[1].size
+
+    def get(self, key: str, name: str) -> bytes:
+        """The response as it was given. Raises Refusal."""
+        stored = self._find(key, name)
+        if stored is None:
+            raise _unknown(name)
+        return stored.response
+
+    def forget(self, key: str, name: str) -> dict[str, Any]:
+        """Remove a response. Responses that continue it keep their conversation. Raises Refusal."""
+        if self._find(key, name) is None:
+            raise _unknown(name)
+        self._bytes[key] -= self._of_key[key].pop(name).size
+        return {"id": name, "object": "response", "deleted": True}
+
+    def _find(self, key: str, name: str) -> StoredResponse | None:
+        responses = self._of_key.get(key, OrderedDict())
+        if name in responses:
+            responses.move_to_end(name)
+        return responses.get(name)
+
+
+def _is_reference(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "item_reference" and "id" in item
+
+
+def _unknown(name: str) -> Refusal:
+    return Refusal(404, f"Response with id '{name[:80]}' not found.", code="response_not_found")
+
+
+def _instructions(request: GenerationRequest) -> int:
+    """How many of the first messages are this request's own `instructions`, which the next one does not inherit."""
+    return 1 if request.echo.get("instructions") else 0

@@ -38,6 +38,10 @@ class Changes:
                 self._rises[key] = rise
         self._grown.clear()
 
+    def is_changing(self, key: str) -> bool:
+        """Whether complaints of the key rose and have not fallen since."""
+        return key in self._rises and not self._rises[key].over
+
     def is_outdated(self, key: str, asked_at: float) -> bool:
         """Whether a turn was asked before complaints of its key rose."""
         return key in self._rises and asked_at < self._rises[key].since

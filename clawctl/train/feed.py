@@ -109,7 +109,8 @@ class Feed:
         if not ready:
             return None
         count = min(ready, self.config.batch_turns)
-        samples = [turn.sample for turn in fair_batch(self.waiting, count, self.config, self._behind, self._served)]
+        turns = fair_batch(self.waiting, count, self.config, self._behind, self._served)
+        samples = [replace(turn.sample, changed=self._changes.is_changing(turn.key)) for turn in turns]
         own = [replace(s, policy_version=version) if s.imported else s for s in samples]
         images, lost = self._images_of(own)
         if lost:

@@ -7,7 +7,7 @@ import pytest
 
 from clawctl.run.directory import RunDir
 from clawctl.train.changes import OUTDATED
-from tests.train.feeding import ids_of, make_feed, told
+from tests.train.feeding import make_feed, told
 from tests.train.tiny import Sampler, publish_shard
 
 
@@ -27,7 +27,7 @@ def test_turns_from_before_people_changed_their_minds_are_not_trained(
     with caplog.at_level(logging.WARNING):
         batch = feed.take(0)
     assert batch is not None
-    assert sorted(ids_of(batch)) == ["new", "others"]
+    assert {sample.turn_id: sample.changed for sample in batch.samples} == {"new": True, "others": False}
     assert told(run)["refused"][OUTDATED] == 2  # `old`, and the only calm turn that is not a copy
     assert "what people want has changed since" in caplog.text
     assert "key anna" in caplog.text

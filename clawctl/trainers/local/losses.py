@@ -13,6 +13,7 @@ from clawctl.train.advantages.off_policy import Correction
 
 AFFECTED = (1.5, 3.0)  # a hint that changes a probability by the first factor does nothing; by the second, all it can
 
+
 def policy_loss(
     logprobs_N: Tensor,
     sampler_N: Tensor,

@@ -127,9 +127,9 @@ def follow(run: RunDir, done: int, turns: int, tally: "Tally", gauge: "Gauge") -
     """Whether the next slice may be written: everybody has started, and collect is not too far behind."""
     gauge.look(done)
     most = min(_AHEAD, turns // 20)
-    if done - tally.snapshot > most // 2:
+    if done - tally.seen > most // 2:
         tally.look()
-    return done - tally.snapshot <= most and (done > 0 or taken_in(run) is not None)
+    return done - tally.seen <= most and (done > 0 or taken_in(run) is not None)
 
 
 def all_in(run: RunDir, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
@@ -139,7 +139,7 @@ def all_in(run: RunDir, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
     comes to them."""
     tally.look()
     gauge.look(turns)
-    return tally.snapshot == turns and (taken_in(run) or 0) >= tally.trainable
+    return tally.seen == turns and (taken_in(run) or 0) >= tally.trainable
 
 
 def taken_in(run: RunDir) -> int | None:
@@ -155,7 +155,7 @@ class Tally:
     """In how many rows each turn stands. Looks often, since shards that everybody is done with are merged and deleted."""
 
     def __init__(self, run: RunDir, turns: int) -> None:
-        self.snapshot = self.trainable = 0
+        self.seen = self.trainable = 0
         self._run, self._turns = run, turns
         self._rows = bytearray(turns + 1)  # Talker numbers its turns from 1
         self._numbers: dict[str, array[int]] = {}  # of the turns in each shard, by stem
@@ -175,7 +175,7 @@ class Tally:
                 if counted[number]:
                     counted[number] -= 1  # the same row in another file; rows of a part that went before we came were not
                 else:
-                    self.snapshot += self._rows[number] == 0
+                    self.seen += self._rows[number] == 0
                     self.trainable += row["trainable"] and self._rows[number] == 0
                     self._rows[number] = min(255, self._rows[number] + 1)
             self._numbers[path.stem] = numbers

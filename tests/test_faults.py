@@ -119,7 +119,7 @@ def test_a_journal_on_a_full_disk_tears_no_verdict_that_comes_after(small_disk: 
         journal.add(verdicts[1])  # what fits of it
         journal.add(verdicts[2])
     journal.add(verdicts[3])
-    found = Journal(run, "a", ["t0", "t1", "t2", "t3"]).found
+    found = Journal(run, "a", ["t0", "t1", "t2", "t3"]).verdicts
     assert {"t0", "t3"} <= found.keys()
     assert all(found[verdict.turn_id] == verdict for verdict in verdicts if verdict.turn_id in found)
 

@@ -4,7 +4,7 @@ import typer
 
 
 def doctor() -> None:
-    """Try to break out of each kind of sandbox that is there, and of the browser."""
+    """Try to break out of each sandbox, and of the browser."""
     import asyncio
 
     from clawctl.environments import EpisodeFailed

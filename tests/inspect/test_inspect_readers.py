@@ -64,6 +64,7 @@ def test_turns_say_in_which_step_they_were_trained_or_why_not(run: RunDir, capsy
     assert (first["reward"], first["votes"], first["hint"]) == (-1.0, [-1, -1, None], "Write plain sentences.")
     assert set(first) == {
         "dead_steps",
+        "images",
         "parent_evidence",
         "redacted_by",
         "turn", "session", "parent", "index", "kind", "user", "created_at", "policy_version", "asked", "answered", "came_back",

@@ -41,7 +41,7 @@ def test_the_endpoint_with_the_fewest_calls_in_flight_is_asked_next() -> None:
         assert sorted(place.in_flight for place in found.all) == [2, 2, 2]
         first[1].in_flight -= 2
         assert await found.take() is first[1]
-        return [place.made for place in found.all]
+        return [place.requests for place in found.all]
 
     assert sum(asyncio.run(ask())) == 7
 

@@ -138,7 +138,7 @@ def test_the_lock_goes_to_the_thread_that_waited_longest() -> None:
     import time
 
     baton, order = FifoLock(), list[int]()
-    baton.take()
+    baton.acquire()
 
     def work(number: int) -> None:
         with baton:
@@ -152,6 +152,6 @@ def test_the_lock_goes_to_the_thread_that_waited_longest() -> None:
             time.sleep(0.001)
     baton.yield_to_waiting()  # everybody who waited before has had a turn
     assert order == [0, 1, 2, 3, 4]
-    baton.give()
+    baton.release()
     for thread in threads:
         thread.join()

@@ -51,7 +51,8 @@ def test_the_page_names_every_kind_and_every_setting() -> None:
 
 
 def test_the_variables_on_the_page_are_those_that_the_code_reads() -> None:
-    source = "\n".join(path.read_text() for path in (ROOT / "clawctl").rglob("*.py"))
+    files = (path for path in (ROOT / "clawctl").rglob("*.py") if path.parent.name != "verdicts")  # those run inside the sandbox
+    source = "\n".join(path.read_text() for path in files)
     read = {names[0] for names in SAME.values()}  # what `from_environment` reads; the others are names of other systems
     read |= set(re.findall(r'envvar="([A-Z_]+)"', source)) | set(re.findall(r'environ(?:\.get)?[(\[]"([A-Z_]+)"', source))
     assert sorted(name for name in read if name not in PAGE) == []

@@ -49,7 +49,7 @@ BLOCKS = (
     "İ", "ß", "ﷺ", "ａ", "\u200b", "\u0301", "пароль", "密码", "パスワード", "пароль ", "🔑", "name: password\n value", "<password>", "<td>password</td><td>",
     "value=", "is", " is ", " es", "data:image/png;base64,", "MIIE", "x", "…", "name", "$", "%(", "#{", "Private-Lines: 1", ":5432:a:b:", "iVBORw0KGgo",
     "ab_cd_", "Authorization: x a=b,", "a=b,", "/hooks/", "/services/T/", "session({secret:", "login a b ", "log in a b / ", "bundle config ",
-    "PIN for a b ", "otp secret ", "ABCD ", "'a' + ", "''", "new A('", '"kty""d":"', "__COM=a:", "password%3D", "a1b2c3d4:", "-pass ", "PWD={",
+    "eyJaaaaaaaaaaaaa\n", "eyJaaaa.aaaaaaaa\n", "PIN for a b ", "otp secret ", "ABCD ", "'a' + ", "''", "new A('", '"kty""d":"', "__COM=a:", "password%3D", "a1b2c3d4:", "-pass ", "PWD={",
     "$ pass show a\na1b2c3d4\n", "echo $PASSWORD ", "recovery codes: ", "a1b2-c3d4 ", "Enter password for a ", '"user":"a","key":"a1', "'A_KEY', '!", "| password | aB1!",
     "the PIN is ", "code for the ", "combination ", "backup codes: ", "4471", "12-", "recovery code ", "Password:\n\n", "password?\n> ", "// api key ", "$6$a$",
     "$argon2id$a$b$", "a1!", "_a1", "jwt.sign(", "aes(a,", "NAME  PASSWORD\n", "press ", "zqxj1", "код от ", "x@a.b: ", "root/",

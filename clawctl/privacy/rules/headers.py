@@ -12,8 +12,10 @@ _JWT = re.compile(
     r"eyJ[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}\.[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}(?:\.[\w-]{0,4000}){0,3}"
 )
 _JWT_REST = re.compile(r"(?:\r?\n[ >]{0,8}(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Z])[\w-]{16,1000}(?:\.[\w-]{16,1000})?)")
-_JWT_LINE = re.compile(r"[ >]{0,8}(?P<part>[\w.-]{1,1000})[ ]{0,2}(?:\r?\n|$)")
+_JWT_LINE = re.compile(r"[ >]{0,8}(?P<part>[\w.-]{1,1000}+)[ ]{0,2}(?:\r?\n|$)")
 _JWT_LINES = 80
+_JWT_HEADER = 512  # characters before the first dot
+_JWT_DOTS = 5  # of an encrypted one, and a full stop
 _HEADER = re.compile(
     r"""(?i)(?:\bbearer[ ]+(?:token[ ]+)?|\b(?:proxy-)?authorization\\{0,3}["']?(?:\s{0,3}[:=,]\s{0,3}\\{0,3}["']?(?:basic|token|digest|apikey|key|bot|bearer|)[ ]*|\s{1,3}["']?(?:basic|token|digest|apikey|key|bot|bearer)[ ]+))"""
     r"""(?P<value>[\w.~+/=%-]{8,4096})"""
@@ -33,15 +35,23 @@ _SIGS = Anchors("sig")
 
 
 def _wrapped_end(text: str, at: int) -> int:
-    """Where a JWT ends that a program has wrapped at one width, wherever its dots are; `at` if none begins there."""
+    """Where a JWT ends that a program has wrapped at one width, wherever its dots are; `at` if none begins there.
+
+    It does not begin inside a longer run, so that no character is read again for each "eyJ" of a run."""
+    if at and (text[at - 1].isalnum() or text[at - 1] in "_.-"):
+        return at
     parts: list[str] = []
     end = at
+    dots = 0
     while len(parts) < _JWT_LINES and (line := _JWT_LINE.match(text, end)):
         part = line["part"]
         if parts and len(part) > len(parts[0]):
             break
         parts.append(part)
         end = line.end("part")
+        dots += part.count(".")
+        if dots > _JWT_DOTS or (not dots and end - at > _JWT_HEADER):
+            return at
         if len(part) < len(parts[0]) or line.end() == len(text):
             break
         end = line.end()

@@ -63,6 +63,24 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def vision_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One random tiny Qwen3-VL."""
+    from tests.vision.tiny import make_vision_model
+
+    return make_vision_model(tmp_path_factory.mktemp("vision"))
+
+
+@pytest.fixture(scope="session")
+def reader(vision_path: Path) -> Any:
+    """Its `ImageReader`."""
+    from clawctl.vision.reader import image_reader
+
+    found = image_reader(str(vision_path))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Any]:
     """One server that stays on version 0, shared by the tests that only talk to it."""
     from tests.serve.served import Server

@@ -16,24 +16,12 @@ from clawctl.engines.embedded.frames import Token
 from clawctl.engines.embedded.weights import StagedWeights
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
-from clawctl.vision.reader import ImageReader, SentImage, UnreadableImage, expand, image_reader
+from clawctl.vision.reader import ImageReader, SentImage, UnreadableImage, expand
 from clawctl.vision.tower import prepare
 from tests.serve.served import recipe_data
-from tests.vision.tiny import logprobs_by_transformers, make_vision_model, picture
+from tests.vision.tiny import logprobs_by_transformers, picture
 
 TEXT = list(range(20, 60))
-
-
-@pytest.fixture(scope="module")
-def vision_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_vision_model(tmp_path_factory.mktemp("vision"))
-
-
-@pytest.fixture(scope="module")
-def reader(vision_path: Path) -> ImageReader:
-    found = image_reader(str(vision_path))
-    assert found is not None
-    return found
 
 
 @pytest.fixture(scope="module")

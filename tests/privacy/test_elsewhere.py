@@ -16,17 +16,16 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.privacy.forget import catch_up, forget
 from clawctl.privacy.selection import Selection
-from clawctl.run.directory import RunDir, claimed, open_run, publish_bytes, publish_folder, published, sole_worker
+from clawctl.run.directory import RunDir, claimed, publish_bytes, publish_folder, published, sole_worker
 from clawctl.run.lines import LineWriter
 from clawctl.run.objects import open_store
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.retention import expire
 from clawctl.run.shards import read_turn_ids, write_turns, write_verdicts
-from clawctl.run.storage import mount_at, unmount
 from scripts.benchmarks.chaos_bucket import bucket_environment, make_bucket
 from scripts.benchmarks.chaos_store import store as started
 from tests.inspect.example_run import turn, verdict
-from tests.run.test_storage import Hosts, bucket_at
+from tests.run.test_storage import Hosts, two_hosts
 
 SECRET, OTHER = "xyzzy plugh 7331", "somebody else entirely"
 
@@ -45,16 +44,8 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         for name, value in bucket_environment(request.getfixturevalue("moto")).items():
             monkeypatch.setenv(name, value)
         store = open_store(f"s3://chaos/{request.node.name.partition('[')[0]}")
-    runs, buckets = [], []
-    for name in ("first", "second"):
-        root = (tmp_path / name).resolve()
-        buckets.append(bucket_at(root, store))
-        mount_at(root, buckets[-1])
-        runs.append(open_run(root))
-    yield Hosts(runs[0], runs[1], buckets)
-    for run, bucket in zip(runs, buckets, strict=True):
-        bucket.close()
-        unmount(run.root)
+    with two_hosts(store, tmp_path) as found:
+        yield found
 
 
 def captured(turn_id: str, session: str, words: str, at: float = 1000.0) -> bytes:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,12 @@ def bucket_at(root: Path, store: Any, clock: Callable[[], float | None] | None =
     return BucketStorage(root, objects, Leases(objects, root.name, clock=clock), poll_s=3600.0)
 
 
-@pytest.fixture
-def in_bucket(tmp_path: Path) -> Iterator[Hosts]:
-    store, runs, buckets = MemoryStore(), [], []
+@contextmanager
+def two_hosts(store: Any, folder: Path) -> Iterator[Hosts]:
+    """Two hosts of one new run in `store`."""
+    runs, buckets = [], []
     for name in ("first", "second"):
-        root = (tmp_path / name).resolve()
+        root = (folder / name).resolve()
         buckets.append(bucket_at(root, store))
         mount_at(root, buckets[-1])
         runs.append(open_run(root))
@@ -60,6 +62,12 @@ def in_bucket(tmp_path: Path) -> Iterator[Hosts]:
     for run, bucket in zip(runs, buckets, strict=True):
         bucket.close()
         unmount(run.root)
+
+
+@pytest.fixture
+def in_bucket(tmp_path: Path) -> Iterator[Hosts]:
+    with two_hosts(MemoryStore(), tmp_path) as hosts:
+        yield hosts
 
 
 @pytest.fixture(params=["disk", "bucket"])

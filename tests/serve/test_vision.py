@@ -17,15 +17,10 @@ from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Exchange, Policy
 from clawctl.vision.reader import image_reader
 from tests.serve.served import Server
-from tests.vision.tiny import logprobs_by_transformers, make_vision_model, picture
+from tests.vision.tiny import logprobs_by_transformers, picture
 from tests.waiting import until
 
 RED = picture(1)
-
-
-@pytest.fixture(scope="module")
-def vision_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_vision_model(tmp_path_factory.mktemp("vision"))
 
 
 @pytest.fixture(scope="module")

@@ -11,19 +11,7 @@ from clawctl.config import DEMO_MODEL
 from clawctl.vision.header import size_in_header
 from clawctl.vision.reader import ImageReader, UnreadableImage, expand, image_reader
 from clawctl.vision.tower import ImageSpan, inputs_of, model_class, mrope_positions, prepare
-from tests.vision.tiny import make_vision_model, picture
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_vision_model(tmp_path_factory.mktemp("vision"))
-
-
-@pytest.fixture(scope="module")
-def reader(folder: Path) -> ImageReader:
-    found = image_reader(str(folder))
-    assert found is not None
-    return found
+from tests.vision.tiny import picture
 
 
 @pytest.mark.parametrize("size", [(32, 24), (5, 3), (300, 7), (640, 480), (17, 60), (1, 1)])
@@ -69,8 +57,8 @@ def test_positions_in_a_trie_go_on_behind_an_image_on_every_branch() -> None:
 
 
 @torch.no_grad()
-def test_positions_and_logits_are_those_of_transformers(folder: Path, reader: ImageReader) -> None:
-    model: Any = model_class(str(folder)).from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa").eval()
+def test_positions_and_logits_are_those_of_transformers(vision_path: Path, reader: ImageReader) -> None:
+    model: Any = model_class(str(vision_path)).from_pretrained(vision_path, dtype=torch.float32, attn_implementation="sdpa").eval()
     prepare(model)
     pictures = [reader.picture(picture(1)), reader.picture(picture(2, 40, 16))]
     marked = [15, 16, reader.begin, -1, reader.end, 19, 10, reader.begin, -1, reader.end, 17]

@@ -33,25 +33,13 @@ from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
-from clawctl.vision.reader import ImageReader, SentImage, expand, image_reader
+from clawctl.vision.reader import ImageReader, SentImage, expand
 from clawctl.vision.tower import model_class, prepare
 from tests.train.tiny import HINT, make_recipe, publish_shard, resume
-from tests.vision.tiny import make_vision_model, picture
+from tests.vision.tiny import picture
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 LORA = {"lora": {"rank": 4, "alpha": 8}}
-
-
-@pytest.fixture(scope="module")
-def vision_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_vision_model(tmp_path_factory.mktemp("vision"))
-
-
-@pytest.fixture(scope="module")
-def reader(vision_path: Path) -> ImageReader:
-    found = image_reader(str(vision_path))
-    assert found is not None
-    return found
 
 
 class Served:

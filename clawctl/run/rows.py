@@ -95,9 +95,7 @@ class Exchange:
     unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
     redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
     adapted: str | None = None  # changes that the template required: "later system messages as user"
-    allowed: str | None = (
-        None  # which tokens could be drawn in each place, see `clawctl.run.allowed_tokens`; None: any, the form was free
-    )
+    allowed: str | None = None  # which tokens could be drawn in each place (`allowed_tokens.py`); None: any, the form was free
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
     policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
     images: list[PromptImage] | None = None  # in `prompt_ids`, in order; None: none, or the engine does not say where they are
@@ -158,9 +156,7 @@ class Turn:
     feedback: float | None  # the user's explicit rating, -1..1
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
-    allowed: str | None = (
-        None  # of a structured answer: the tokens that could be drawn at each place (`run/allowed_tokens.py`); None: any
-    )
+    allowed: str | None = None  # of a structured answer: the tokens that could be drawn (`allowed_tokens.py`); None: any
     redacted_by: str | None = None  # the rule that found a secret, and the place, if serve knew
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
     policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts

@@ -17,7 +17,7 @@ METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("advantage", "baseline", "gae_lambda"), _REWARDS),
     **dict.fromkeys(("group_size", "group_std", "step_wise", "gamma"), ("grpo", *_REWARDS)),
     "gap_clip": ("opd", *_BOTH),
-    **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key"), _HINTS),
+    **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints"), _HINTS),
     "topk": ("opd_topk", "combine", "hybrid"),
     **dict.fromkeys(("divergence", "weight_unaffected"), ("opd_topk", "combine")),
     **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
@@ -124,6 +124,10 @@ class TrainConfig(Section):
     """Model name to request from the teacher's URL. Unset: the first model that it serves."""
     teacher_api_key: str | None = None
     """API key of the teacher's URL."""
+    earlier_hints: int = Field(0, ge=0, le=64)
+    """Number of hints on earlier turns of the same key that the teacher reads above the turn's own hint: the newest ones, and
+    only those that a person's reply gave. A teacher that is shown one wish at a time unteaches the others. For people whose wishes
+    hold for every answer; a hint that was about one answer misleads it."""
     topk: int | None = Field(None, gt=0)
     """`opd_topk`, `combine`, `hybrid`: number of the policy's likeliest tokens that are compared at each position. Unset: 50 for
     `opd_topk`, 4 for `hybrid`; `combine` then compares the sampled tokens alone. With a number its distillation is that of

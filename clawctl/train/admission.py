@@ -3,6 +3,7 @@
 import logging
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from clawctl.run.reward import Worth, worth
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import Origin
 from clawctl.train.agreement import differs, unlike
+from clawctl.train.earlier_hints import below
 from clawctl.train.sample import Sample
 from clawctl.trainers import Texts, Unrenderable
 from clawctl.vision.header import size_in_header
@@ -51,8 +53,11 @@ class Admission:
         if (warning := unlike(origin, self.own)) is not None:
             log.warning("%s", warning)
 
-    def sample(self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int) -> Sample:
-        """The turn in the form that the trainer uses, for a policy at `version`. Raises TurnRefused."""
+    def sample(
+        self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int, earlier: Sequence[str] = ()
+    ) -> Sample:
+        """The turn in the form that the trainer uses, for a policy at `version`. The teacher also reads the `earlier` hints. Raises
+        TurnRefused."""
         if not turn.judged:
             raise TurnRefused(UNTRAINABLE)
         imported = not turn.trainable
@@ -73,7 +78,7 @@ class Admission:
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
         self._check_images(turn)
-        prompts = [ids for hint in hints if (ids := self.texts.with_hint(turn, hint)) is not None and _shows_images(turn, ids)]
+        prompts = [ids for hint in hints if (ids := self._teacher_prompt(turn, hint, earlier)) is not None]
         if prompts and self.config.uses("reward_with_hint") and not self.config.reward_with_hint:
             reward = None
         if hints and not prompts:
@@ -100,6 +105,16 @@ class Admission:
             return [verdict.hint] if verdict.hint else []
         result = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
         return sorted(result, key=len)[: self.config.hint_candidates]
+
+    def _teacher_prompt(self, turn: Turn, hint: str, earlier: Sequence[str]) -> list[int] | None:
+        """The turn's prompt with a hint, and with as many of the earlier ones as the context has room for."""
+        for first in range(len(earlier) + 1):
+            ids = self.texts.with_hint(turn, below(earlier[first:], hint))
+            if ids is None or not _shows_images(turn, ids):
+                return None
+            if self.texts.context is None or len(ids) + len(turn.completion_ids or []) <= self.texts.context:
+                return ids
+        return ids
 
     def _reward(self, turn: Turn, earned: Worth, verdict: Verdict, hinted: bool) -> float | None:
         """The reward, or None if the method trains the turn without one. Raises TurnRefused if there is nothing to train."""

@@ -1,6 +1,7 @@
 """Notices that what people want has changed, so that turns from before are not trained any more (`run/complaints.py`)."""
 
 import logging
+import math
 import time
 
 from clawctl.run.complaints import MOST_TURNS, JudgedAnswer, Rise, rises
@@ -42,6 +43,10 @@ class Changes:
         """Whether complaints of the key rose and have not fallen since."""
         return key in self._rises and not self._rises[key].over
 
+    def since(self, key: str) -> float:
+        """When complaints of a key last rose, in unix seconds; -inf if they never did."""
+        return self._rises[key].since if key in self._rises else -math.inf
+
     def is_outdated(self, key: str, asked_at: float) -> bool:
         """Whether a turn was asked before complaints of its key rose."""
-        return key in self._rises and asked_at < self._rises[key].since
+        return asked_at < self.since(key)

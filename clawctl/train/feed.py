@@ -7,22 +7,25 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe, TrainConfig
-from clawctl.run.complaints import JudgedAnswer
+from clawctl.run.complaints import MOST_TURNS, JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.images import read_image
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
+from clawctl.run.reward import Worth
 from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
 from clawctl.train.admission import MISSING_IMAGE, UNTRAINABLE, Admission, TurnRefused, worth_of
 from clawctl.train.changes import OUTDATED, Changes
+from clawctl.train.earlier_hints import EarlierHints
 from clawctl.train.fair import Demand, demand_of, fair_batch
 from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
 from clawctl.train.forming import Forming
@@ -90,7 +93,8 @@ class Feed:
         self._trained_marks = TrainedMarks(run.trained_marks, given_back)
         self._waiting_marks: dict[int, str] | None = None  # of waiting turns, with their owners; None: to be recomputed
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
-        self._changes = Changes()
+        self._changes, self._earlier = Changes(), EarlierHints(config.earlier_hints if config.uses_hints else 0)
+        self._recalled = False  # what earlier steps used
         self._file = CountsFile(run)
 
     def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
@@ -213,6 +217,9 @@ class Feed:
         rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
+        if not self._recalled:
+            self._recalled = True
+            self._recall(turns.keys() & verdicts.keys())
         read = self._stems - self._begun_stems
         new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in read]
         left = False
@@ -367,23 +374,15 @@ class Feed:
         if turn.policy_version is not None and turn.policy_name != self.run.policy:
             self._refuse(turn.turn_id, OTHER_POLICY)  # it is compared with no turn of this one either
             return
-        rating = self.ratings.of(turn.user, turn.turn_id)
-        if rating is not None:
-            turn = replace(turn, feedback=float(rating.rating))  # newer than the row's value
-        if rating is not None and lacks_reaction(turn.source, turn.untrainable_reason):
-            turn = replace(turn, trainable=True, untrainable_reason=None)  # its user has reacted late
-        outcome = self.ratings.late_outcome(turn.user, turn.turn_id)
-        if outcome is not None:
-            turn = replace(turn, **outcome.changes(turn.untrainable_reason, turn.turn_id))
-            verdict = replace(verdict, reward=None) if verdict is not None and outcome.decides else verdict
+        turn, verdict = self._as_rated(turn, verdict)
         earned = worth_of(turn, verdict)
         self.forming.add(turn, earned.value, earned.outcome)
-        if earned.value and turn.kind == "main":
-            self._changes.add(JudgedAnswer(turn.turn_id, turn.parent_turn_id, turn.user, turn.created_at, earned.value < 0))
+        self._remember(turn, verdict, earned)
         if turn.turn_id in self.used:
             return
         try:
-            sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version)
+            earlier = self._earlier.before(turn, self._changes.since(turn.user))
+            sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version, earlier)
             marks = marks_of(turn, sample.prompt_ids, sample.completion_ids)
             waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks, turn.created_at)
             is_played = self.ratings.groups.is_played(turn.user, turn.group_id or "")
@@ -393,6 +392,38 @@ class Feed:
             self._queue(waiting)
         except TurnRefused as reason:
             self._refuse(turn.turn_id, str(reason))
+
+    def _as_rated(self, turn: Turn, verdict: Verdict | None) -> tuple[Turn, Verdict | None]:
+        """The turn and its verdict with what arrived after they were published: a rating, or an outcome."""
+        rating = self.ratings.of(turn.user, turn.turn_id)
+        if rating is not None:
+            turn = replace(turn, feedback=float(rating.rating))  # newer than the row's value
+        if rating is not None and lacks_reaction(turn.source, turn.untrainable_reason):
+            turn = replace(turn, trainable=True, untrainable_reason=None)  # its user has reacted late
+        outcome = self.ratings.late_outcome(turn.user, turn.turn_id)
+        if outcome is not None:
+            turn = replace(turn, **outcome.changes(turn.untrainable_reason, turn.turn_id))
+            verdict = replace(verdict, reward=None) if verdict is not None and outcome.decides else verdict
+        return turn, verdict
+
+    def _remember(self, turn: Turn, verdict: Verdict | None, earned: Worth) -> None:
+        """What came back to this turn, for what people want and asked for."""
+        if turn.kind == "main":
+            if earned.value:
+                self._changes.add(JudgedAnswer(turn.turn_id, turn.parent_turn_id, turn.user, turn.created_at, earned.value < 0))
+            self._earlier.add(turn, verdict)
+
+    def _recall(self, stems: Iterable[str]) -> None:
+        """Remember the newest turns that a step used before this start."""
+        recalled: list[tuple[Turn, Verdict | None]] = []
+        for stem in sorted(stems, reverse=True):
+            with suppress(Half, UnreadableShard, FileNotFoundError):  # reading deals with these
+                pieces = judged_pieces(self.run, stem, lambda row: row["turn_id"] in self.used)
+                recalled[:0] = [self._as_rated(turn, verdict) for piece in pieces for turn, verdict in piece.turns]
+            if len(recalled) >= MOST_TURNS:
+                break
+        for turn, verdict in recalled:
+            self._remember(turn, verdict, worth_of(turn, verdict))
 
     def _is_copy(self, turn: Waiting) -> bool:
         """Whether an identical turn waits or was trained."""

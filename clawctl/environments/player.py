@@ -26,6 +26,7 @@ from urllib.parse import quote
 import httpx
 import orjson
 
+from clawctl.config import is_stage_of_up
 from clawctl.environments import EPISODE_S, WORST, Environment, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
@@ -53,12 +54,12 @@ _PLAIN = "!#$&'()*+,/:;=?@[] "  # of a task's name, other characters cannot be i
 async def play_task(environment: Environment, task: Task, endpoint: Endpoint) -> Outcome:
     """One episode. Raises whatever `play` raises, and TypeError if that returns no outcome."""
     if inspect.iscoroutinefunction(environment.play):
-        found = await environment.play(task, endpoint)
+        outcome = await environment.play(task, endpoint)
     else:
-        found = await _in_thread(partial(environment.play, task, endpoint))
-    if not isinstance(found, Outcome):
-        raise TypeError(f"play returned {type(found).__name__}, not an Outcome")
-    return found
+        outcome = await _in_thread(partial(environment.play, task, endpoint))
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"play returned {type(outcome).__name__}, not an Outcome")
+    return outcome
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:
@@ -67,18 +68,18 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
 
-    def settle(found: Any, error: BaseException | None) -> None:
+    def settle(value: Any, error: BaseException | None) -> None:
         if not result.done():
-            result.set_exception(error) if error is not None else result.set_result(found)
+            result.set_exception(error) if error is not None else result.set_result(value)
 
     def work() -> None:
-        found, problem = None, None
+        value, problem = None, None
         try:
-            found = call()
+            value = call()
         except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
             problem = error
         if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, found, problem)
+            loop.call_soon_threadsafe(settle, value, problem)
 
     threading.Thread(target=work, daemon=True).start()
     return await result
@@ -250,11 +251,14 @@ class Player:
     async def _play(self, wait_for_others: bool) -> None:
         self._look()
         left = [number for number in range(len(self._plan.tasks)) if not self._is_settled(number)]
-        while left:
+        while left and not self.training_has_ended():
             busy: list[int] = []
             async with asyncio.TaskGroup() as groups:
                 for number in left:
                     await self._room()
+                    if self.training_has_ended():
+                        log.info("the trainer has made all its updates (train.max_steps); no further episode begins")
+                        break
                     lock = self._claim(number)
                     if lock is None:
                         busy.append(number)
@@ -271,12 +275,18 @@ class Player:
     async def _room(self) -> None:
         """Wait until an episode may begin."""
         async with self._slots:  # behind the episodes that wait for their slot already
-            while self._backlog is not None and (why := self._backlog.is_full(self.summary.running)):
+            while (
+                self._backlog is not None and not self.training_has_ended() and (why := self._backlog.is_full(self.summary.running))
+            ):
                 if not self._told_full:
                     log.info("waiting: %s", why)
                 self._told_full = True
                 await asyncio.sleep(_LOOK_S)
             self._told_full = False
+
+    def training_has_ended(self) -> bool:
+        """Whether this worker plays for a trainer beside it that takes no more turns."""
+        return self._backlog is not None and is_stage_of_up() and self._backlog.has_ended()
 
     def _look(self) -> None:
         """Take in what is settled, by any worker."""

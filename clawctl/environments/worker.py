@@ -58,6 +58,8 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
         )  # fmt: skip
         log.info("plan %s, round %d: %d tasks, %d attempts each", plan.id, round_, len(plan.tasks), plan.attempts)
         summary = asyncio.run(_watched(player, find, not is_worker))
+        if player.training_has_ended():
+            break
     return summary
 
 

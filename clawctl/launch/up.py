@@ -157,7 +157,7 @@ class Child:
                 self.finished = True
                 return
             if code == 0 and self.stage == "play":
-                self.log.say("up", "play has played all episodes")
+                self.log.say("up", "play has ended")
                 self.finished = True
                 return
             failures = 1 if time.monotonic() - self.began >= _STEADY_S else failures + 1

@@ -35,6 +35,10 @@ class Backlog:
         """An episode is over, and its turns are on their way."""
         self._ended[session_id] = time.monotonic()
 
+    def has_ended(self) -> bool:
+        """Whether the trainer has made all its updates (`train.max_steps`), so that nothing that is played would be trained."""
+        return self._config.max_steps is not None and (list_versions(self._run) or [0])[-1] >= self._config.max_steps
+
     def is_full(self, running: int) -> str | None:
         """Why no episode should begin while `running` are played; None if one may."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S and self._why is None:

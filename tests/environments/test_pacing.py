@@ -1,6 +1,7 @@
 """Episodes wait for the trainer rather than grow stale, and what a recipe or a command says of playing is checked."""
 
 import asyncio
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from clawctl.cli.foreign_options import understand
 from clawctl.config import Recipe, TrainConfig, UpConfig
 from clawctl.config.play import PlayConfig
 from clawctl.environments import Outcome, Task, create
-from clawctl.environments.player import Summary, make_plan, play_task
+from clawctl.environments.player import Player, Summary, make_plan, play_task
 from clawctl.environments.worker import play, warn_if_unsolved
 from clawctl.errors import ClawError
 from clawctl.launch.up import up
@@ -50,6 +51,24 @@ def test_an_episode_that_is_over_counts_until_the_trainer_has_read_its_turns(run
     backlog._stem_of["e-1"] = "0001"  # published there
     feed_says(run, 7, newest="0001")
     assert backlog.is_full(0) is None
+
+
+def test_play_ends_with_the_trainer_beside_it(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `up` nothing that is played after the last update would be trained. `collect --env` alone plays its plan."""
+    server = Endpoint("http://127.0.0.1:9/v1", "key", "tiny")
+    run.version_folder(2).mkdir(parents=True)
+    (run.version_folder(2) / "READY").touch()
+
+    def plays(config: TrainConfig, seed: int) -> bool:
+        plan = make_plan(Limited(), "Limited", 2, 1, seed)
+        player = Player(run, plan, lambda: server, 2, threading.Event(), backlog=Backlog(run, config))
+        asyncio.run(player.play())
+        return bool(player.summary.settled)
+
+    assert plays(TrainConfig(max_steps=2), 0), "not under up"
+    monkeypatch.setenv("CLAWCTL_UP", "1")
+    assert not plays(TrainConfig(max_steps=2), 1)
+    assert plays(TrainConfig(max_steps=3), 2)
 
 
 class Limited:

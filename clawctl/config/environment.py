@@ -163,8 +163,8 @@ def environment_of_program(
 
 def names_in(option: object) -> list[str]:
     """The names of an option: a list, or a text with commas."""
-    found = option.split(",") if isinstance(option, str) else list(option) if isinstance(option, list | tuple) else []
-    return [str(name).strip() for name in found if str(name).strip()]
+    names = option.split(",") if isinstance(option, str) else list(option) if isinstance(option, list | tuple) else []
+    return [str(name).strip() for name in names if str(name).strip()]
 
 
 def show_gpus(gpus: list[int]) -> None:

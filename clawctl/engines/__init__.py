@@ -56,7 +56,7 @@ class Sampled:
     cached_tokens: int | None = None
     reasoning_tokens: int = 0  # of the completion's
     finish_reason: str | None = None  # "stop", "length", "tool_calls"
-    stop_sequence: str | None = None  # the one of the ask's stops that ended it
+    stop_sequence: str | None = None  # the one of the request's stops that ended it
     cut_call: bool | None = None  # a limit or a stop ended it within a tool call; None: only the engine has seen the markup
     first_at: float | None = None  # unix seconds when its first token was there; None: when its first piece was shown
     usage: dict[str, Any] | None = None  # in chat form, from an upstream
@@ -128,12 +128,12 @@ class Engine(Protocol):
 
     # ---- requests --------------------------------------------------------------------------------------------------------
 
-    async def begin(self, ask: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
-        """The one place where a request begins: `ask.n` running replies of the live policy, or of a pinned `version`. Resources to
-        release with them go onto `stack`. Raises Refusal."""
+    async def begin(self, request: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+        """The one place where a request begins: `request.n` running replies of the live policy, or of a pinned `version`. Resources
+        to release with them go onto `stack`. Raises Refusal."""
         ...
 
-    async def count(self, ask: GenerationRequest) -> int:
+    async def count(self, request: GenerationRequest) -> int:
         """Tokens of the prompt. Raises Refusal."""
         ...
 

@@ -65,10 +65,10 @@ def _tensors(file: Path) -> dict[str, _Tensor]:
 
 
 def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> None:
-    if found := _ADAPTER.fullmatch(name):
-        fits = known.get(f"{found[1]}.weight")
+    if match := _ADAPTER.fullmatch(name):
+        fits = known.get(f"{match[1]}.weight")
         # A is [rank, in] and B is [out, rank] for a weight [out, in], or [in, out] in GPT-2's family.
-        if fits is not None and len(fits) == 2 and shape[1 if found[2] == "A" else 0] not in fits:
+        if fits is not None and len(fits) == 2 and shape[1 if match[2] == "A" else 0] not in fits:
             raise ClawError(f"{name} is {shape}, which does not match the base model's {fits}", "train it on this base model")
     elif (fits := known.get(name)) is not None and fits != shape:
         raise ClawError(f"{name} is {shape}, but the base model's is {fits}", "train it on this base model")
@@ -79,10 +79,10 @@ def _check_none_is_missing(given: set[str], known: dict[str, list[int]]) -> None
     images) or with other names. For a missing tensor in a layer, an engine would keep its old value."""
     if not given <= known.keys():
         return
-    layers = {found[0] for name in given if (found := _LAYER.match(name))}
+    layers = {match[0] for name in given if (match := _LAYER.match(name))}
     for name, shape in known.items():
-        found = _LAYER.match(name)
-        if name not in given and found and found[0] in layers and name.endswith(".weight") and shape:
+        match = _LAYER.match(name)
+        if name not in given and match and match[0] in layers and name.endswith(".weight") and shape:
             raise ClawError(f"{name} is missing", "publish the weights again")
 
 

@@ -124,28 +124,28 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
 )
 
 
-def is_environment(found: object) -> bool:
-    return callable(getattr(found, "play", None)) and callable(getattr(found, "tasks", None))
+def is_environment(value: object) -> bool:
+    return callable(getattr(value, "play", None)) and callable(getattr(value, "tasks", None))
 
 
-def create(found: Any, name: str, option: str, options: Mapping[str, Any] = MappingProxyType({})) -> Environment:
+def create(made: Any, name: str, option: str, options: Mapping[str, Any] = MappingProxyType({})) -> Environment:
     """The environment of what a registry returned: a class that takes `options`, or an object. Raises ClawError (exit code 2)."""
-    if not is_environment(found):
+    if not is_environment(made):
         cure = "write a class with tasks(split, count, seed) and play(task, endpoint); docs/environments.md has an example"
         raise ClawError(f"{option}: {name} is not an environment", cure, 2)
-    if not inspect.isclass(found):
+    if not inspect.isclass(made):
         if options:
             raise ClawError(f"{option}: {name} takes no options", "name a class that has these arguments", 2)
-        return cast(Environment, found)
+        return cast(Environment, made)
     try:
-        inspect.signature(found).bind(**options)
+        inspect.signature(made).bind(**options)
     except TypeError as error:
-        known = ", ".join(inspect.signature(found).parameters) or "none"
+        known = ", ".join(inspect.signature(made).parameters) or "none"
         raise ClawError(f"{option}: {name} does not take these options: {error}", f"its options are: {known}", 2) from error
     except ValueError:
         pass  # a class without a signature
     try:
-        return cast(Environment, found(**options))
+        return cast(Environment, made(**options))
     except ClawError:
         raise
     except Exception as error:  # the user's own code

@@ -19,8 +19,10 @@ class PhraseGrammar:
 
     def __init__(self, rules: dict[str, str]):
         options = {name: [o.strip() for o in text.split("|")] for name, text in rules.items()}
-        self._trained = {name: [o for o in found if not o.startswith("~")] for name, found in options.items()}
-        self._held_out = {name: [o[1:].strip() for o in found if o.startswith("~")] for name, found in options.items()}
+        self._trained = {name: [o for o in alternatives if not o.startswith("~")] for name, alternatives in options.items()}
+        self._held_out = {
+            name: [o[1:].strip() for o in alternatives if o.startswith("~")] for name, alternatives in options.items()
+        }
 
     def __contains__(self, name: str) -> bool:
         return name in self._trained
@@ -35,8 +37,8 @@ class PhraseGrammar:
     def say(self, rule: str, rng: Random, phrasings: Phrasings = "all", /, **values: object) -> str:
         """One sentence of `rule`, with `values` for slots that are no rules."""
 
-        def fill(found: re.Match[str]) -> str:
-            slot = found[1]
+        def fill(match: re.Match[str]) -> str:
+            slot = match[1]
             return str(values[slot]) if slot in values else self.say(slot, rng, phrasings, **values)
 
         text = _SLOT.sub(fill, rng.choice(self.options(rule, phrasings)))

@@ -112,12 +112,12 @@ def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> F
     for folder in folders:
         if not folder.is_absolute() or not folder.is_dir() or folder == Path("/"):
             raise ClawError(f"the option see names {folder}, which is no folder below /", "give the path of a folder", 2)
-    found = tuple(dict.fromkeys(str(path) for folder in folders for path in (folder, *_interpreters(folder))))
-    for folder in map(Path, (*found, *_program_folders(found))):
+    readable = tuple(dict.fromkeys(str(path) for folder in folders for path in (folder, *_interpreters(folder))))
+    for folder in map(Path, (*readable, *_program_folders(readable))):
         if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # then the commands have a user of their own
             problem = f"only its owner can read {folder}, and the agent runs as another user"
             raise ClawError(problem, f"run `chmod -R o+rX {folder}`", 2)
-    return ForeignAgent(KNOWN.get(command, command), found)
+    return ForeignAgent(KNOWN.get(command, command), readable)
 
 
 def _interpreters(folder: Path) -> list[Path]:

@@ -57,9 +57,9 @@ class Tested:
     @property
     def words(self) -> str:
         """ "12 won, 30 lost, 58 tied against the live version 3, e-value 48"."""
-        found = self.evidence
-        value = found.e_worse if found.verdict == "worse" else found.e_not_worse
-        counts = f"{found.wins} won, {found.losses} lost, {found.ties} tied"
+        evidence = self.evidence
+        value = evidence.e_worse if evidence.verdict == "worse" else evidence.e_not_worse
+        counts = f"{evidence.wins} won, {evidence.losses} lost, {evidence.ties} tied"
         return f"{counts} against {self.what} (version {self.version}), e-value {value:.3g}"
 
     def as_json(self) -> dict[str, Any]:
@@ -108,9 +108,11 @@ def explain(tested: Sequence[Tested], promote: bool, spent: str | None, against:
 def by_comparisons(tested: Sequence[Tested]) -> str | None:
     """Why the mean of an open row's comparisons keeps the candidate out, or None."""
     for one in tested:
-        found = one.evidence
-        if found.verdict == "open" and found.mean is not None and is_below(found.mean, 0.0, one.row.max_drop):
-            return f"{one.name} is lower by {-found.mean:.2f} on average, more than the {one.row.max_drop:.2f} allowed: {one.words}"
+        evidence = one.evidence
+        if evidence.verdict == "open" and evidence.mean is not None and is_below(evidence.mean, 0.0, one.row.max_drop):
+            return (
+                f"{one.name} is lower by {-evidence.mean:.2f} on average, more than the {one.row.max_drop:.2f} allowed: {one.words}"
+            )
     return None
 
 

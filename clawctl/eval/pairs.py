@@ -66,14 +66,14 @@ def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: i
                 answers().print(*as_tables(record), sep="\n")
             return
         places = [_endpoint(run, recipe, each) for each in (version, against)]
-        found = {suite.name: asyncio.run(_compared(suite, places)) for suite in suites}
+        comparisons = {suite.name: asyncio.run(_compared(suite, places)) for suite in suites}
     except CannotMeasure as error:
         raise ClawError(f"this cannot be measured: {error}", "check that `clawctl serve` is running on this run") from error
     except Stopped as error:
         raise ClawError("stopped before everything was measured", "start eval again") from error
-    told = {name: summary(some) for name, some in found.items()}
+    told = {name: summary(some) for name, some in comparisons.items()}
     if as_json:
-        every = {name: [asdict(one) for one in some] for name, some in found.items()}
+        every = {name: [asdict(one) for one in some] for name, some in comparisons.items()}
         print_json({"version": version, "against": against, "suites": told, "comparisons": every})
         return
     for name, metrics in told.items():
@@ -99,11 +99,11 @@ async def _compared(suite: LoadedSuite, places: Sequence[Endpoint]) -> list[Comp
     ]
 
 
-def summary(found: Sequence[Comparison]) -> dict[str, dict[str, Any]]:
+def summary(comparisons: Sequence[Comparison]) -> dict[str, dict[str, Any]]:
     """Of each metric: how many tasks the version won, lost and tied, its share of the decided ones, and both means."""
     told = {}
-    for metric in dict.fromkeys(one.metric for one in found):
-        some = [one for one in found if one.metric == metric]
+    for metric in dict.fromkeys(one.metric for one in comparisons):
+        some = [one for one in comparisons if one.metric == metric]
         wins, losses = (sum(sign * (one.candidate - one.reference) > 0 for one in some) for sign in (1, -1))
         told[metric] = {
             "n": len(some), "wins": wins, "losses": losses, "ties": len(some) - wins - losses,

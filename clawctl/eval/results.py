@@ -33,14 +33,14 @@ def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
     """`eval/<version>.json`, or None if the version has no record. An unreadable file is moved to a backup name."""
     path = run.eval_record(version)
     try:
-        found = read_sealed(path.read_bytes())
+        record = read_sealed(path.read_bytes())
     except FileNotFoundError:
         return None
     except Damaged as error:
-        found = error
-    if isinstance(found, dict) and {"suites", "decision"} <= found.keys():
-        return found
-    kept = quarantine(run, path, f"not an eval record: {found if isinstance(found, Exception) else 'a key is missing'}")
+        record = error
+    if isinstance(record, dict) and {"suites", "decision"} <= record.keys():
+        return record
+    kept = quarantine(run, path, f"not an eval record: {record if isinstance(record, Exception) else 'a key is missing'}")
     log.warning("%s is not a valid eval record; it is kept as %s, and version %d is measured again", path.name, kept, version)
     return None
 
@@ -52,12 +52,14 @@ def is_measured(record: dict[str, Any] | None, config: EvalConfig) -> bool:
 
 def metrics_of(suite: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The metrics of a suite in a record: {"correctness": {"mean": 0.9, "ci95": [0.7, 1.0], "n": 36}}."""
-    return {name: found for name, found in suite.items() if name != "by_role"}
+    return {name: metric for name, metric in suite.items() if name != "by_role"}
 
 
 def scores(record: dict[str, Any]) -> Scores:
     """The numbers that the gate compares."""
-    return {(suite, name): value["mean"] for suite, found in record["suites"].items() for name, value in metrics_of(found).items()}
+    return {
+        (suite, name): value["mean"] for suite, result in record["suites"].items() for name, value in metrics_of(result).items()
+    }
 
 
 def write_record(run: RunDir, record: dict[str, Any]) -> None:

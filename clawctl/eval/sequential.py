@@ -122,15 +122,15 @@ def weigh(keys: Sequence[str]) -> Floats:
     if len(people) < 2:
         return np.ones(len(keys))
     total, of = 0.0, dict.fromkeys(people, 0.0)
-    found = []
+    weights = []
     for key in keys:
         weight = 1.0
         if key:
             allowed = _HEAD_START + total - of[key]
             weight = min(1.0, max(0.0, allowed - of[key]))
             total, of[key] = total + weight, of[key] + weight
-        found.append(weight)
-    return np.array(found)
+        weights.append(weight)
+    return np.array(weights)
 
 
 def interleave(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -69,23 +69,23 @@ class Traffic:
             value = worth(turn["feedback"] if rating is None else rating.rating, turn["outcome_reward"], *said).value
             waits = verdict is None and is_judged(turn["trainable"], turn["source"], turn["untrainable_reason"])
             sessions[turn["session_id"], turn["policy_version"]].append((turn, value, waits and rating is None))
-        found = []
+        result = []
         for (session, version), turns in sessions.items():
             values = [value for _, value, _ in turns if value is not None]
             if not values or any(waits for _, _, waits in turns) or now - last[session] < rest_s:
                 continue
             times = [turn["created_at"] for turn, _, _ in turns]
             share = sum(value < 0 for value in values) / len(values)
-            found.append(TrafficSession(session, turns[0][0]["user"], version, min(times), max(times), share))
-        return sorted(found, key=lambda one: (one.ended, one.session))
+            result.append(TrafficSession(session, turns[0][0]["user"], version, min(times), max(times), share))
+        return sorted(result, key=lambda one: (one.ended, one.session))
 
     def _read(self, folder: Path, kind: str, columns: Sequence[str]) -> list[Row]:
         rows = []
         there = set(published(folder, ".parquet"))
         for path in sorted(there):
             try:
-                found = path.stat()
-                stamp = found.st_mtime_ns, found.st_ino
+                stat = path.stat()
+                stamp = stat.st_mtime_ns, stat.st_ino
                 if self._rows.get(path, (None, []))[0] != stamp:
                     self._rows[path] = stamp, read_columns(path, kind, columns)
             except (OSError, UnreadableShard):

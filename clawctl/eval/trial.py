@@ -38,23 +38,23 @@ def weigh_rows(
         for what, version, record in references:
             if what == BEST and version not in best:
                 continue
-            found = compared(candidate, version, record, row)
-            if found is None and suite.comparing is None:
+            comparisons = compared(candidate, version, record, row)
+            if comparisons is None and suite.comparing is None:
                 continue
             more = budget.comparisons is not None and row.suite not in exhausted
             more = more and (suite.comparing is not None or suite.environment is not None)
-            pairs.append((row, what, version, found or [], more))
+            pairs.append((row, what, version, comparisons or [], more))
     return [
-        Tested(row, what, version, examine(found, row.max_drop, gate.error, len(pairs)), more)
-        for row, what, version, found, more in pairs
+        Tested(row, what, version, examine(comparisons, row.max_drop, gate.error, len(pairs)), more)
+        for row, what, version, comparisons, more in pairs
     ]
 
 
 def compared(candidate: Record, version: int, reference: Record, row: GateLimit) -> list[Comparison] | None:
     """The comparisons on one row's metric, in the order of the tasks. None if the two versions have no values to pair."""
     stored = candidate.get("comparisons", {}).get(row.suite, {}).get(str(version), [])
-    if found := [Comparison(**one) for one in stored if one["metric"] == row.metric]:
-        return found
+    if comparisons := [Comparison(**one) for one in stored if one["metric"] == row.metric]:
+        return comparisons
     ours, theirs = (record.get("values", {}).get(row.suite, {}).get(row.metric, {}) for record in (candidate, reference))
     shared = [task for task in ours if task in theirs]
     if not shared:
@@ -70,16 +70,16 @@ def compared(candidate: Record, version: int, reference: Record, row: GateLimit)
 def add_values(record: Record, suite: str, measured: Measured) -> bool:
     """Add the values of further tasks, and put the means of all of them into the record. Returns whether there were any."""
     values = record.setdefault("values", {}).setdefault(suite, {})
-    for metric, found in measured.values.items():
-        values.setdefault(metric, {}).update(found)
+    for metric, by_task in measured.values.items():
+        values.setdefault(metric, {}).update(by_task)
         record["suites"].setdefault(suite, {})[metric] = estimate(list(values[metric].values())).as_json()
     return any(measured.values.values())
 
 
-def add_comparisons(record: Record, suite: str, version: int, found: Sequence[Comparison], asked: int) -> None:
+def add_comparisons(record: Record, suite: str, version: int, comparisons: Sequence[Comparison], asked: int) -> None:
     """Add the comparisons of one round, in which `asked` tasks were asked for."""
     stored = record.setdefault("comparisons", {}).setdefault(suite, {}).setdefault(str(version), [])
-    stored += [asdict(one) for one in interleave(found)]
+    stored += [asdict(one) for one in interleave(comparisons)]
     tasks = record.setdefault("asked", {}).setdefault(suite, {})
     tasks[str(version)] = tasks.get(str(version), 0) + asked
 
@@ -89,7 +89,7 @@ def unreported(record: Record, tested: Sequence[Tested]) -> str | None:
     for one in tested:
         stored = record.get("comparisons", {}).get(one.row.suite, {}).get(str(one.version), [])
         if stored and not one.evidence.comparisons:
-            known = ", ".join(sorted({found["metric"] for found in stored}))
+            known = ", ".join(sorted({comparison["metric"] for comparison in stored}))
             return f"the suite {one.row.suite} does not compare {one.row.metric}; it compares {known}: correct the gate"
     return None
 

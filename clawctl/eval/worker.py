@@ -183,11 +183,11 @@ class Follower:
         self._note(shared.version, share={"measured": measured, "against": live, "metric": METRIC, **evidence.as_json()})
         if evidence.verdict == "open" and not over:
             return False
-        found = f"{words(evidence)} in the shared sessions than under the live version {live}"
+        change = f"{words(evidence)} in the shared sessions than under the live version {live}"
         if evidence.verdict == "worse":
-            self._decided(shared.version, Decision(False, f"users complained more: {found}", live))
+            self._decided(shared.version, Decision(False, f"users complained more: {change}", live))
         else:
-            self._promote(shared.version, live, Decision(True, f"{measured['reason']}; {found}".lstrip("; "), live))
+            self._promote(shared.version, live, Decision(True, f"{measured['reason']}; {change}".lstrip("; "), live))
         end_share(self.run)
         return True
 
@@ -227,11 +227,11 @@ class Follower:
         self.next_look[what] = now + min(_LOOK_S, self.recipe.collect.session_timeout_s / 10)
         return True
 
-    def _note(self, version: int, **found: Any) -> None:
+    def _note(self, version: int, **fields: Any) -> None:
         """Add to the record of a version, if that changes it."""
         record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, "its record is missing")
-        if any(record.get(name) != value for name, value in found.items()):
-            self._write({**record, **found})
+        if any(record.get(name) != value for name, value in fields.items()):
+            self._write({**record, **fields})
 
     def _candidate(self, live: int) -> int | None:
         """The newest undecided version above the live one. Writes down why the others are not measured: they were built on a dead
@@ -259,8 +259,8 @@ class Follower:
             tested = self._tested(candidate, live, anchors, gate, exhausted)
             spent = spent_budget(record, tested, self.recipe.eval.budget)
             outcome = settle(tested, spent, gate)
-            found = {"compared": [asdict(anchor) for anchor in anchors], "evidence": [one.as_json() for one in tested]}
-            self._write({**(read_record(self.run, candidate) or record), **found})
+            fields = {"compared": [asdict(anchor) for anchor in anchors], "evidence": [one.as_json() for one in tested]}
+            self._write({**(read_record(self.run, candidate) or record), **fields})
             if outcome != "more":
                 break
             try:
@@ -321,10 +321,10 @@ class Follower:
         record = read_record(self.run, candidate) or {}
         begin = asked_so_far(record, suite.name, version)
         places = [_reachable(self.run, self.recipe, one) for one in (candidate, version)]
-        found = run_until(suite.compare(places[0], places[1], begin, ROUND), self.stop)
-        add_comparisons(record, suite.name, version, found, ROUND)
+        comparisons = run_until(suite.compare(places[0], places[1], begin, ROUND), self.stop)
+        add_comparisons(record, suite.name, version, comparisons, ROUND)
         self._write(record)
-        return bool(found)
+        return bool(comparisons)
 
     def _measure_more(self, suite: LoadedSuite, candidate: int, references: Sequence[tuple[int, str]]) -> bool:
         """Further tasks, the same for the candidate and its references; False if there are no more. References that lack tasks of
@@ -374,7 +374,7 @@ class Follower:
             metric = row.suite, row.metric
             if metric in base:
                 anchors.append(Anchor("the base", 0, *metric, base[metric]))
-            of = {version: found[metric] for version, record in records.items() if metric in (found := scores(record))}
+            of = {version: measured[metric] for version, record in records.items() if metric in (measured := scores(record))}
             for group in (alike & of.keys(), of.keys() - alike):  # measurements on other tasks hide no missing ones
                 if not group:
                     continue
@@ -470,10 +470,10 @@ def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version:
         "policy": run.policy,
         "version": version,
         "settings": settings_of(recipe.eval),
-        "suites": {name: found.as_json() for name, found in measured.items()},
-        "examples": [example for found in measured.values() for example in found.examples],
+        "suites": {name: result.as_json() for name, result in measured.items()},
+        "examples": [example for result in measured.values() for example in result.examples],
         "decision": asdict(Decision(None, "measured without a decision")),
-        "values": {name: found.values for name, found in measured.items() if found.values},
+        "values": {name: result.values for name, result in measured.items() if result.values},
         "seconds": seconds,
         "spent": {"seconds": seconds, "calls": spent.calls, "tokens": spent.tokens},
         "at": time.time(),
@@ -549,24 +549,24 @@ def _in_short(record: dict[str, Any]) -> str:
     if not record["suites"]:
         return str(record["decision"]["reason"])
     suites = (
-        f"{suite}: " + ", ".join(f"{name} {_estimate(value)}" for name, value in metrics_of(found).items())
-        for suite, found in record["suites"].items()
+        f"{suite}: " + ", ".join(f"{name} {_estimate(value)}" for name, value in metrics_of(result).items())
+        for suite, result in record["suites"].items()
     )
     return "; ".join(suites) + f" ({record['seconds']:.1f} s)"
 
 
-def _estimate(found: dict[str, Any]) -> str:
-    low, high = found["ci95"]
-    return f"{found['mean']:.2f} [{low:.2f}, {high:.2f}]"
+def _estimate(value: dict[str, Any]) -> str:
+    low, high = value["ci95"]
+    return f"{value['mean']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def as_tables(record: dict[str, Any]) -> list[Table]:
     """The numbers of one version, a table for each suite: all tasks together, and each kind alone."""
     tables = []
-    for suite, found in record["suites"].items():
-        metrics = list(metrics_of(found))
+    for suite, result in record["suites"].items():
+        metrics = list(metrics_of(result))
         table = Table("tasks", *metrics, "n", title=f"policy {record['version']}, {suite}", caption="mean and 95 % interval")
-        for who, part in (("all", found), *found.get("by_role", {}).items()):
+        for who, part in (("all", result), *result.get("by_role", {}).items()):
             cells = (_estimate(part[metric]) if metric in part else "" for metric in metrics)
             table.add_row(who, *cells, str(max((value["n"] for value in metrics_of(part).values()), default=0)))
         tables.append(table)

@@ -27,8 +27,8 @@ class Asked:
 
 def bucket_of(root: Path) -> BucketStorage | None:
     """The bucket that a run is in, if it is in one."""
-    found = storage_of(root.resolve())
-    return found if isinstance(found, BucketStorage) else None
+    storage = storage_of(root.resolve())
+    return storage if isinstance(storage, BucketStorage) else None
 
 
 def ask(bucket: BucketStorage, wish: Selection | None, chosen: SelectedTurns) -> None:
@@ -44,9 +44,9 @@ def ask(bucket: BucketStorage, wish: Selection | None, chosen: SelectedTurns) ->
 
 def asked(bucket: BucketStorage) -> list[Asked]:
     """What this host still has to do, in the order in which it was asked."""
-    found = []
+    asked = []
     for name, data in bucket.asked().items():
         row = orjson.loads(data)
         chosen = SelectedTurns(set(row["turns"]), {(user, session) for user, session in row["sessions"]})
-        found.append(Asked(name, None if row["wish"] is None else Selection(**row["wish"]), chosen))
-    return found
+        asked.append(Asked(name, None if row["wish"] is None else Selection(**row["wish"]), chosen))
+    return asked

@@ -91,12 +91,12 @@ class BucketStorage:
                 self._note(name, created)
             return
         log.warning("%s was published by another worker; its content is kept", name)
-        found = self._objects.read(f"run/{name}")
-        if found is None:
+        stored = self._objects.read(f"run/{name}")
+        if stored is None:
             raise StorageUnreachable(f"{name} was there and is gone")
         with self._local():
-            self._write(path, found[0])
-            self._note(name, found[1])
+            self._write(path, stored[0])
+            self._note(name, stored[1])
 
     def replace(self, draft: Path, path: Path) -> None:
         name, kind = self._name(path)
@@ -120,10 +120,10 @@ class BucketStorage:
         """Replace a part, or remove it: the content first, then the list of parts, which names its size."""
         name, part = self._name(folder)[0] + FOLDER, path.relative_to(folder).as_posix()
         with self._local():
-            found = self._objects.read(f"run/{name}")
-            if found is None:
+            stored = self._objects.read(f"run/{name}")
+            if stored is None:
                 raise StorageUnreachable(f"{name} is gone from the bucket")
-            manifest = orjson.loads(found[0])
+            manifest = orjson.loads(stored[0])
             key = f"parts/{manifest['parts']}/{part}"
             if draft is None:
                 self._objects.delete(key)
@@ -190,8 +190,8 @@ class BucketStorage:
             return locally()
         with self._local():
             for _ in range(100):
-                found = self._objects.read(f"run/{name}")
-                before, tag = found or (b"", None)
+                stored = self._objects.read(f"run/{name}")
+                before, tag = stored or (b"", None)
                 if before and not before.endswith(b"\n"):
                     before += b"\n"
                 written = self._objects.swap(f"run/{name}", before + data, tag)
@@ -214,24 +214,24 @@ class BucketStorage:
             elif kind is Kind.FOLDER:
                 self._move_object(name + FOLDER, new + FOLDER, source, target)
             else:
-                found = self._objects.read(f"run/{name}")
-                if found is None or found[0] == source.read_bytes():
+                stored = self._objects.read(f"run/{name}")
+                if stored is None or stored[0] == source.read_bytes():
                     self._move_object(name, new, source, target)
                 else:  # the damage is here, not in the store
                     os.replace(source, target)
-                    self._write(source, found[0])
-                    self._note(name, found[1])
+                    self._write(source, stored[0])
+                    self._note(name, stored[1])
                     log.error("the local copy of %s was damaged and is fetched again", name)
 
     def _move_object(self, name: str, new: str, source: Path, target: Path) -> None:
         """The parts of a folder stay where they are: its list of parts moves."""
-        found = self._objects.read(f"run/{name}")
-        tag = None if found is None else self._objects.put(f"run/{new}", found[0])
+        stored = self._objects.read(f"run/{name}")
+        tag = None if stored is None else self._objects.put(f"run/{new}", stored[0])
         self._objects.delete(f"run/{name}")
         os.replace(source, target)
         self._note(name, None)
-        if found is not None and tag is not None:
-            self._note(new, tag, found[0] if name.endswith(FOLDER) else b"")
+        if stored is not None and tag is not None:
+            self._note(new, tag, stored[0] if name.endswith(FOLDER) else b"")
         self._told.set()
 
     def remove(self, path: Path) -> None:
@@ -275,16 +275,16 @@ class BucketStorage:
     # ---- LIVE, and claims ------------------------------------------------------------------------------------------------
 
     def latest(self, path: Path) -> bytes | None:
-        found = self._objects.read(f"run/{self._name(path)[0]}")
-        return None if found is None else found[0]
+        stored = self._objects.read(f"run/{self._name(path)[0]}")
+        return None if stored is None else stored[0]
 
     def swap(self, path: Path, data: bytes, seen: bytes | None) -> bool:
         name, _ = self._name(path)
         with self._local():
-            found = self._objects.read(f"run/{name}")
-            if (None if found is None else found[0]) != seen:
+            stored = self._objects.read(f"run/{name}")
+            if (None if stored is None else stored[0]) != seen:
                 return False
-            tag = self._objects.swap(f"run/{name}", data, None if found is None else found[1])
+            tag = self._objects.swap(f"run/{name}", data, None if stored is None else stored[1])
             if tag is None:
                 return False
             self._write(path, data)
@@ -350,13 +350,13 @@ class BucketStorage:
     def refresh(self) -> None:
         """Bring what is in the store and not here, and remove what is gone there. A name is here once its content is here whole."""
         here = self._all_tags()  # before the listing: what is published from now on may be missing in it
-        found = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
-        for name in sorted(found, key=order):
-            if not self._is_wanted(name) or (name in here and self._tag(name) == found[name].tag):
+        remote = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
+        for name in sorted(remote, key=order):
+            if not self._is_wanted(name) or (name in here and self._tag(name) == remote[name].tag):
                 continue
             with suppress(FileNotFoundError):  # gone since the listing
-                self._bring(name, found[name])
-        for name in here - found.keys():
+                self._bring(name, remote[name])
+        for name in here - remote.keys():
             self._drop(name)
         for stored in self._objects.list("forgotten/"):
             place = below(self._about, stored.name)
@@ -397,22 +397,22 @@ class BucketStorage:
 
     def _bring_folder(self, name: str) -> None:
         """Make a folder with its small files; `complete` brings the rest when it is needed."""
-        found = self._objects.read(f"run/{name}{FOLDER}")
-        if found is None:
+        stored = self._objects.read(f"run/{name}{FOLDER}")
+        if stored is None:
             return
         path = below(self._root, name)
-        manifest = orjson.loads(found[0])
+        manifest = orjson.loads(stored[0])
         draft = _draft(path)
         draft.mkdir(parents=True, mode=0o700)
         try:
             for part, text in manifest["inline"].items():
                 write_synced(below(draft, part), text.encode())
             with self._local():
-                if self._tag(name + FOLDER) == found[1]:
+                if self._tag(name + FOLDER) == stored[1]:
                     return  # this process has published it meanwhile, with all of its files
                 self._clear(path)
                 os.rename(draft, path)
-                self._note(name + FOLDER, found[1], found[0])
+                self._note(name + FOLDER, stored[1], stored[0])
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -423,8 +423,8 @@ class BucketStorage:
             name = stored.name.removeprefix("run/")
             here = path.stat().st_size if path.exists() else 0
             if here > stored.size and self._tag(name) == _FOREIGN:  # `forget` took lines out
-                found = self._objects.read(stored.name)
-                return None if found is None else self._write(path, found[0])
+                content = self._objects.read(stored.name)
+                return None if content is None else self._write(path, content[0])
             if here >= stored.size:
                 return
             data = self._objects.read_range(stored.name, here, stored.size)
@@ -454,8 +454,8 @@ class BucketStorage:
 
     def asked(self) -> dict[str, bytes]:
         """What this host was asked to forget and has not, by its name."""
-        found = sorted((self._about / "forgotten").glob("[!.]*"))
-        return {path.name: data for path in found if (data := path.read_bytes())}
+        files = sorted((self._about / "forgotten").glob("[!.]*"))
+        return {path.name: data for path in files if (data := path.read_bytes())}
 
     def forgot(self, name: str) -> None:
         """This host has nothing of it left."""
@@ -474,13 +474,13 @@ class BucketStorage:
         for prefix in ("captures/", "run/feedback/", "run/episodes/"):
             for stored in self._objects.list(prefix):
                 for _ in range(100):
-                    found = self._objects.read(stored.name)
-                    kept = b"" if found is None else without(found[0])
-                    if found is None or kept == found[0]:
+                    content = self._objects.read(stored.name)
+                    kept = b"" if content is None else without(content[0])
+                    if content is None or kept == content[0]:
                         break
                     if not kept:
                         self._objects.delete(stored.name)
-                    elif self._objects.swap(stored.name, kept, found[1]) is None:
+                    elif self._objects.swap(stored.name, kept, content[1]) is None:
                         continue  # its host has just uploaded more
                     self._told.set()
                     break
@@ -493,8 +493,8 @@ class BucketStorage:
         if not old:
             return 0
         for stored in self._objects.list("run/"):  # after the parts: what was published meanwhile is listed
-            if stored.name.endswith(FOLDER) and (found := self._objects.read(stored.name)) is not None:
-                used.add(orjson.loads(found[0])["parts"])
+            if stored.name.endswith(FOLDER) and (content := self._objects.read(stored.name)) is not None:
+                used.add(orjson.loads(content[0])["parts"])
         gone = [name for name in old if name.split("/")[1] not in used]
         for name in gone:
             self._objects.delete(name)
@@ -621,13 +621,13 @@ class BucketStorage:
             return None
 
     def _all_tags(self) -> set[str]:
-        found = (path for path in self._tags.rglob("*") if path.is_file())
-        return {path.relative_to(self._tags).as_posix() for path in found if not path.name.endswith(".tmp")}
+        tags = (path for path in self._tags.rglob("*") if path.is_file())
+        return {path.relative_to(self._tags).as_posix() for path in tags if not path.name.endswith(".tmp")}
 
     def _manifest(self, name: str) -> dict[str, Any] | None:
         with suppress(FileNotFoundError):
-            found: dict[str, Any] = orjson.loads(below(self._tags, name + FOLDER).read_bytes().partition(b"\n")[2])
-            return found
+            manifest: dict[str, Any] = orjson.loads(below(self._tags, name + FOLDER).read_bytes().partition(b"\n")[2])
+            return manifest
         return None
 
 

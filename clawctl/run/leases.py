@@ -84,13 +84,13 @@ class Leases:
 
     def elsewhere(self, prefix: str) -> list[str]:
         """The leases whose names begin so that other hosts hold now. Raises StorageUnreachable."""
-        found = []
+        names = []
         for stored in self._objects.list("leases/"):
             if stored.name.startswith(f"leases/{prefix}") and not self._is_old(stored.name):
                 held = self._objects.read(stored.name)
                 if held is not None and _host_of(held[0]) != self.host:
-                    found.append(stored.name.removeprefix("leases/"))
-        return found
+                    names.append(stored.name.removeprefix("leases/"))
+        return names
 
     def now(self) -> float | None:
         """What time it is by the store's clock, in unix seconds."""

@@ -29,8 +29,8 @@ def run_folder(text: str | Path) -> Path:
             root = root.resolve()
             mount(root)
         return root
-    found = _URL.fullmatch(text)
-    if found is None:
+    match = _URL.fullmatch(text)
+    if match is None:
         fix = "use s3://bucket/prefix, gs://bucket/prefix or az://container/prefix; credentials come from the environment"
         raise ClawError("--run is not the URL of a bucket", fix, 2)  # the text may contain a secret
     url = text.rstrip("/")
@@ -89,10 +89,10 @@ def about_of(root: Path) -> dict[str, str]:
     """The URL of the bucket that a local folder belongs to, and the id of this host's folder. Raises ClawError."""
     place = root / ABOUT / "about.json"
     try:
-        found: dict[str, str] = orjson.loads(place.read_bytes())
-        if not {"url", "host"} <= found.keys():
+        mount: dict[str, str] = orjson.loads(place.read_bytes())
+        if not {"url", "host"} <= mount.keys():
             raise ValueError("it has no URL")
-        return found
+        return mount
     except (OSError, ValueError) as error:
         raise ClawError(f"{place} cannot be read: {error}", "delete it, and name the bucket with --run again", 2) from error
 

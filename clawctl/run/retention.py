@@ -134,8 +134,8 @@ def _stored(run: RunDir) -> list[Stored]:
 
 def _rating_files(run: RunDir) -> list[Path]:
     storage = storage_of(run.root)
-    found = [*published(run.feedback, ".jsonl"), *published(run.episodes, ".jsonl")]
-    return [path for path in found if not isinstance(storage, BucketStorage) or storage.is_own(path)]
+    files = [*published(run.feedback, ".jsonl"), *published(run.episodes, ".jsonl")]
+    return [path for path in files if not isinstance(storage, BucketStorage) or storage.is_own(path)]
 
 
 def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:

@@ -32,7 +32,7 @@ from clawctl.run.keys import KeyRing
 from clawctl.run.model_files import model_file
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.bodies import BodyReader
-from clawctl.serve.body_checks import check_ask, largest_body, parse
+from clawctl.serve.body_checks import check_request, largest_body, parse
 from clawctl.serve.capture import Capture
 from clawctl.serve.control import CONTROLS, control, score, score_ids
 from clawctl.serve.dialects import Choice, Dialect, GenerationRequest, Refusal, ShownToken, chat, completions, messages, responses
@@ -94,7 +94,9 @@ class Gateway:
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._lines = WorkQueues()
         self._bodies = BodyReader(self._limits, self._lines)
-        self._vetting = LongBodyChecker(recipe.model_name, model_file(recipe.model_path) if recipe.serve.upstream is None else None)
+        self._long_bodies = LongBodyChecker(
+            recipe.model_name, model_file(recipe.model_path) if recipe.serve.upstream is None else None
+        )
         self._metrics = Metrics()
         self._rating = Rating(run if capture.enabled else None, recipe, self._metrics.ratings)
         self._stored = StoredResponses()
@@ -239,7 +241,7 @@ class Gateway:
         if context.episode is not None:
             context.digest = blake2b(raw, digest_size=16).digest()
         if length:
-            await self._vetting.check(key, context.api, raw, live.max_context, live.capabilities.images)
+            await self._long_bodies.check(key, context.api, raw, live.max_context, live.capabilities.images)
         body = await self._lines.run(key, length, partial(parse, raw))
         if context.api == "responses":
             body = self._stored.with_items(key, body)
@@ -249,7 +251,7 @@ class Gateway:
         if live.capabilities.images is False and has_images(request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
         if not length:
-            check_ask(request)
+            check_request(request)
         return replace(request, key=key, size=len(raw))
 
     async def _start(
@@ -396,7 +398,7 @@ class Gateway:
 
     def stop(self) -> None:
         """When the event loop has ended."""
-        self._vetting.stop()
+        self._long_bodies.stop()
 
 
 def _context_of(http_request: Request) -> RequestContext:

@@ -68,7 +68,7 @@ def largest_body(limit_mb: float, max_context: int | None, images: bool | None) 
     return most if images is not False or not max_context else min(most, BESIDE + BYTES_PER_TOKEN * max_context)
 
 
-def check_ask(request: GenerationRequest, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
+def check_request(request: GenerationRequest, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
     """Raises Refusal for a request that is too large. Linear in its size, and fast for small ones."""
     if request.engine_fields and len(orjson.dumps(request.engine_fields)) > _MOST_SETTINGS:
         largest = max(request.engine_fields, key=lambda name: len(orjson.dumps(request.engine_fields[name])))

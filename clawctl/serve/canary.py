@@ -35,8 +35,8 @@ def check_canary(
             for pair in zip(score(ids), expected[1:], strict=True)
         ]
         if score_image is not None and (shown := canary.get("image")) is not None:
-            found = score_image(shown["prompt_ids"], shown["start"], b64decode(shown["content"]))
-            pairs += zip(found, shown["logprobs"][1:], strict=True)
+            scored = score_image(shown["prompt_ids"], shown["start"], b64decode(shown["content"]))
+            pairs += zip(scored, shown["logprobs"][1:], strict=True)
         worst = max((abs(ours - theirs) if ours == ours else float("inf") for ours, theirs in pairs), default=0.0)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise CanaryFailure(f"its canary cannot be read: {error}") from error

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final
 import orjson
 
 from clawctl.run.images import has_images
-from clawctl.serve.body_checks import CountTokens, check_ask, parse
+from clawctl.serve.body_checks import CountTokens, check_request, parse
 from clawctl.serve.dialects import GenerationRequest, Refusal, chat, completions, messages, responses
 from clawctl.serve.dialects.fields import NO_IMAGES
 from clawctl.serve.work_queues import KeyedLock
@@ -106,7 +106,7 @@ def _refusal_of(head: dict[str, Any], raw: bytes, model: str, count: CountTokens
         request = READERS[head["api"]](parse(raw), model)
         if head["images"] is False and has_images(request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
-        check_ask(request, head["max_context"], count)
+        check_request(request, head["max_context"], count)
     except Refusal as refusal:
         return orjson.dumps([refusal.status, refusal.message, refusal.param, refusal.code])
     except (MemoryError, RecursionError):

@@ -144,10 +144,10 @@ def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
     """Raises ClawError if this recipe cannot resume from the checkpoint."""
     if checkpoint is None:
         return
-    found, wanted = read_state(checkpoint)["identity"], identity(recipe)
-    if found != wanted:
+    saved, wanted = read_state(checkpoint)["identity"], identity(recipe)
+    if saved != wanted:
         raise ClawError(
-            f"checkpoint {checkpoint} was made with {_told(found)}, but the recipe has {_told(wanted)}",
+            f"checkpoint {checkpoint} was made with {_told(saved)}, but the recipe has {_told(wanted)}",
             "train with the same model and LoRA settings, or start a new run with --run",
             2,
         )
@@ -156,9 +156,9 @@ def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
 def check_published(policy: Path, recipe: Recipe) -> None:
     """Raises ClawError if the weights of a published version without a checkpoint do not match this recipe."""
     adapter = policy / "adapter_config.json"
-    found = orjson.loads(adapter.read_bytes()) if adapter.exists() else None
+    settings = orjson.loads(adapter.read_bytes()) if adapter.exists() else None
     lora = recipe.train.lora
-    theirs = None if found is None else (found.get("r"), float(found.get("lora_alpha", 0)))
+    theirs = None if settings is None else (settings.get("r"), float(settings.get("lora_alpha", 0)))
     ours = None if lora is None else (lora.rank, lora.alpha)
     if theirs != ours:
         raise ClawError(

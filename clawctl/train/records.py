@@ -46,8 +46,8 @@ def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
         if not target.exists():
             publish(target, partial(link, source))
     kept = {number: path for path in folder.glob("*.parquet") if (number := number_of(path.stem)) is not None}
-    found = [kept[number] for number in sorted(kept)]
-    for path in found[: max(0, len(found) - keep)]:
+    paths = [kept[number] for number in sorted(kept)]
+    for path in paths[: max(0, len(paths) - keep)]:
         remove(path)
 
 

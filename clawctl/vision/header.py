@@ -36,7 +36,7 @@ def _webp(content: bytes) -> tuple[int, int] | None:
 
 def _jpeg(content: bytes) -> tuple[int, int] | None:
     """The largest frame: a file may have several."""
-    place, found = 2, None
+    place, largest = 2, None
     while place + 9 <= len(content) and content[place] == 0xFF:
         marker = content[place + 1]
         if marker == 0xFF:
@@ -47,8 +47,8 @@ def _jpeg(content: bytes) -> tuple[int, int] | None:
             break
         elif marker in _SIZES:
             size = _number(content[place + 7 : place + 9]), _number(content[place + 5 : place + 7])
-            found = size if found is None else max(found, size, key=lambda each: each[0] * each[1])
+            largest = size if largest is None else max(largest, size, key=lambda each: each[0] * each[1])
             place += 2 + _number(content[place + 2 : place + 4])
         else:
             place += 2 + max(2, _number(content[place + 2 : place + 4]))
-    return found
+    return largest

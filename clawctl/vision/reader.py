@@ -128,18 +128,18 @@ def image_reader(model: str) -> ImageReader | None:
     if file is None:
         _log.warning("%s has no %s, so it takes no images", model, _PROCESSOR)
         return None
-    found = _json(file)
-    size = found.get("size") or {}
+    settings = _json(file)
+    size = settings.get("size") or {}
     try:
         return ImageReader(
             folder=str(file.parent),
             placeholder=int(config["image_token_id"]),
             begin=int(config["vision_start_token_id"]),
             end=int(config["vision_end_token_id"]),
-            patch=int(found["patch_size"]),
-            merge=int(found["merge_size"]),
-            least=int(found.get("min_pixels") or size["shortest_edge"]),
-            most=int(found.get("max_pixels") or size["longest_edge"]),
+            patch=int(settings["patch_size"]),
+            merge=int(settings["merge_size"]),
+            least=int(settings.get("min_pixels") or size["shortest_edge"]),
+            most=int(settings.get("max_pixels") or size["longest_edge"]),
         )
     except (LookupError, TypeError, ValueError) as error:
         _log.warning("%s cannot be used, so the model takes no images: %r", file, error)
@@ -148,10 +148,10 @@ def image_reader(model: str) -> ImageReader | None:
 
 def _json(path: Path | None) -> dict[str, Any]:
     try:
-        found = orjson.loads(path.read_bytes()) if path is not None else {}
+        settings = orjson.loads(path.read_bytes()) if path is not None else {}
     except (OSError, orjson.JSONDecodeError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def expand(

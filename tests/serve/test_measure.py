@@ -15,7 +15,7 @@ from served import Server
 from clawctl.collect.documents import read_file
 from clawctl.config import DEMO_MODEL
 from clawctl.errors import ClawError
-from clawctl.serve.body_checks import ValueCount, check_ask, largest_body
+from clawctl.serve.body_checks import ValueCount, check_request, largest_body
 from clawctl.serve.dialects import Refusal, chat, messages, responses
 from clawctl.serve.hints import read_claims
 from clawctl.serve.long_bodies import LongBodyChecker
@@ -60,7 +60,7 @@ TOO_MUCH: list[tuple[str, dict[str, Any], str]] = [
 def test_too_much_is_a_400_that_names_the_field(api: str, change: dict[str, Any], param: str) -> None:
     module, body = DIALECTS[api]
     with pytest.raises(Refusal) as refused:
-        check_ask(module.read(body | change, "m"))
+        check_request(module.read(body | change, "m"))
     assert (refused.value.status, refused.value.param) == (400, param)
 
 
@@ -68,9 +68,9 @@ def test_arguments_that_are_json_in_a_string_are_counted_as_values() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "[" + "1," * 30_000 + "1]"}}
     said = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": [call]}]}
     with pytest.raises(Refusal, match="arguments of one call"):
-        check_ask(chat.read(said, "m"))
+        check_request(chat.read(said, "m"))
     call["function"] = {"name": "f", "arguments": orjson.dumps({"text": "a, b, " * 30_000}).decode()}
-    check_ask(chat.read(said, "m"))
+    check_request(chat.read(said, "m"))
 
 
 def test_a_prompt_far_beyond_the_context_is_refused_without_counting_it_to_its_end() -> None:
@@ -81,13 +81,13 @@ def test_a_prompt_far_beyond_the_context_is_refused_without_counting_it_to_its_e
         return len(text) // 4
 
     ask = chat.read({"messages": [{"role": "user", "content": "word " * 60_000}]}, "m")
-    check_ask(ask, 75_000, count)
+    check_request(ask, 75_000, count)
     del counted[:]
     with pytest.raises(Refusal, match="maximum context length is 20000 tokens") as refused:
-        check_ask(ask, 20_000, count)
+        check_request(ask, 20_000, count)
     assert (refused.value.code, sum(counted)) == ("context_length_exceeded", 3 << 16)
     with pytest.raises(Refusal, match="at least"):
-        check_ask(chat.read({"messages": [{"role": "user", "content": "x" * (3 << 20)}]}, "m"), 1000)
+        check_request(chat.read({"messages": [{"role": "user", "content": "x" * (3 << 20)}]}, "m"), 1000)
 
 
 def grows_linearly(work: Callable[[int], object], size: int) -> bool:

@@ -68,30 +68,30 @@ class Embedded:
         self._models.load(version)
         return Pinned(self._models, version)
 
-    async def begin(self, ask: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, request: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         about = self._models.about
-        if param := beyond_embedded(ask.tool_choice if ask.use_tools else None, ask.engine_fields, about.steers):
-            param = _said_as(ask, param)
+        if param := beyond_embedded(request.tool_choice if request.use_tools else None, request.engine_fields, about.steers):
+            param = _said_as(request, param)
             raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
-        refuse_beyond(ask, "embedded")
+        refuse_beyond(request, "embedded")
         await self._models.attach()
         await self._halt.wait()
         if version is not None:
-            await stack.enter_async_context(self._pins.lease(version, ask.key))
-        prompt = await self._rendered(ask)
+            await stack.enter_async_context(self._pins.lease(version, request.key))
+        prompt = await self._rendered(request)
         if any(not 0 <= token < about.vocabulary for token in prompt.ids):
             raise Refusal(400, f"a token id of the prompt is {about.vocabulary} or larger", "prompt")
-        sampling = self._sampling(ask, len(prompt.ids))
-        grammars = await self._opened(ask, prompt.thinking, stack)
+        sampling = self._sampling(request, len(prompt.ids))
+        grammars = await self._opened(request, prompt.thinking, stack)
         replies: list[Reply] = []
         try:
-            for i in range(ask.n):
+            for i in range(request.n):
                 seed = None if sampling.seed is None else sampling.seed + i
                 grammar = grammars[i] if grammars else None
                 generation = self._models.generate(version, prompt.ids, replace(sampling, seed=seed), grammar, prompt.images)
                 stack.callback(generation.cancel)
-                reading = AnswerDecoder(self._tokenizer, ask, prompt.thinking, prompt.ids if ask.prompts else ())
-                fields = {name: value for name, value in ask.engine_fields.items() if name != "response_format"}
+                reading = AnswerDecoder(self._tokenizer, request, prompt.thinking, prompt.ids if request.prompts else ())
+                fields = {name: value for name, value in request.engine_fields.items() if name != "response_format"}
                 reason = altered_fields(sampling.temperature, sampling.top_p, sampling.top_k, None, fields)
                 sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
                 sampled.images = [image.placed for image in prompt.images] or None
@@ -109,21 +109,21 @@ class Embedded:
         async with self._pins.lease(version):
             yield
 
-    async def _opened(self, ask: GenerationRequest, thinking: bool, stack: AsyncExitStack) -> list[int]:
+    async def _opened(self, request: GenerationRequest, thinking: bool, stack: AsyncExitStack) -> list[int]:
         """The numbers of the answers' grammars; none where their form is free. Another process compiles them, because a schema can
         take any time, and keys take turns. Raises Refusal."""
-        wanted = specification(ask, self._tokenizer, thinking, self._switches)
+        wanted = specification(request, self._tokenizer, thinking, self._switches)
         if wanted is None:
             return []
-        param = _said_as(ask, asked_by(ask))
+        param = _said_as(request, asked_by(request))
         try:
             packed = as_json(wanted)
         except CannotFollow as problem:
             raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
-        await stack.enter_async_context(self._room.one(ask.key))
+        await stack.enter_async_context(self._room.one(request.key))
         opened: list[int] = []
-        for _ in range(ask.n):
-            async with self._compiling.of(ask.key):
+        for _ in range(request.n):
+            async with self._compiling.of(request.key):
                 working = asyncio.ensure_future(asyncio.to_thread(self._models.compile, packed))
                 try:
                     opened.append(await asyncio.shield(working))
@@ -138,8 +138,8 @@ class Embedded:
             stack.callback(self._models.discard, opened[-1])
         return opened
 
-    async def count(self, ask: GenerationRequest) -> int:
-        return len((await self._rendered(ask)).ids)
+    async def count(self, request: GenerationRequest) -> int:
+        return len((await self._rendered(request)).ids)
 
     async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
         if max(ids) >= self._models.about.vocabulary or len(ids) > self.max_context:
@@ -155,32 +155,32 @@ class Embedded:
             except EngineFailure as failure:
                 raise Refusal(500, str(failure)) from failure
 
-    async def _rendered(self, ask: GenerationRequest) -> Rendered:
-        if ask.prompts:
-            return await plain_in_thread(self._tokenizer, ask, self._lines)
-        check_known(ask.template_settings, self._switches)
-        return await render_in_thread(self._tokenizer, ask, self._lines, self._recipe.serve.splice, self._reader)
+    async def _rendered(self, request: GenerationRequest) -> Rendered:
+        if request.prompts:
+            return await plain_in_thread(self._tokenizer, request, self._lines)
+        check_known(request.template_settings, self._switches)
+        return await render_in_thread(self._tokenizer, request, self._lines, self._recipe.serve.splice, self._reader)
 
-    def _sampling(self, ask: GenerationRequest, prompt: int) -> Sampling:
+    def _sampling(self, request: GenerationRequest, prompt: int) -> Sampling:
         serve, longest = self._recipe.serve, self.max_context
         if not prompt:
             raise Refusal(400, "the prompt is empty", "messages")
-        asked = 1 if ask.max_tokens is None or ask.max_tokens_may_shrink else ask.max_tokens
+        asked = 1 if request.max_tokens is None or request.max_tokens_may_shrink else request.max_tokens
         if prompt + asked > longest:
             raise Refusal(
                 400,
                 f"This model's maximum context length is {longest} tokens. However, you requested {prompt + asked} tokens "
                 f"({prompt} in the messages, {asked} in the completion). Please reduce the length of the messages or completion.",
-                "prompt" if ask.prompts else "messages",
+                "prompt" if request.prompts else "messages",
                 "context_length_exceeded",
             )
         return Sampling(
-            temperature=serve.temperature if ask.temperature is None else ask.temperature,
-            top_p=serve.top_p if ask.top_p is None else ask.top_p,
-            top_k=ask.top_k,
-            max_tokens=min(ask.max_tokens or serve.max_tokens or longest, longest - prompt),
-            top_logprobs=ask.top_logprobs if ask.logprobs else 0,
-            **steering(ask.engine_fields, self._models.about.vocabulary),
+            temperature=serve.temperature if request.temperature is None else request.temperature,
+            top_p=serve.top_p if request.top_p is None else request.top_p,
+            top_k=request.top_k,
+            max_tokens=min(request.max_tokens or serve.max_tokens or longest, longest - prompt),
+            top_logprobs=request.top_logprobs if request.logprobs else 0,
+            **steering(request.engine_fields, self._models.about.vocabulary),
         )
 
     def load(self, version: int) -> Swap:
@@ -268,8 +268,8 @@ class _Room:
             yield
 
 
-def _said_as(ask: GenerationRequest, param: str) -> str:
-    return _SAID_AS.get((ask.api, param), param)
+def _said_as(request: GenerationRequest, param: str) -> str:
+    return _SAID_AS.get((request.api, param), param)
 
 
 class EmbeddedReply:

@@ -144,8 +144,8 @@ class Steering:
 
     def begin(self, request_ids: list[str]) -> None:
         """Set the rows of the next step."""
-        found = ((row, self._requests.get(request_id)) for row, request_id in enumerate(request_ids))
-        self._rows = [(row, steered) for row, steered in found if steered is not None]
+        rows = ((row, self._requests.get(request_id)) for row, request_id in enumerate(request_ids))
+        self._rows = [(row, steered) for row, steered in rows if steered is not None]
 
     @property
     def idle(self) -> bool:

@@ -25,7 +25,7 @@ _NO_ENTRY = Entry()
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """An ask is put to an upstream."""
+    """How a request is sent to an upstream."""
 
     prompt: "Rendered | None" = None  # what is sent as ids; None: the messages are sent
     spliced: int | None = None  # see `Sampled`
@@ -80,8 +80,8 @@ def _in_chat_form(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
 class CompletionSaying:
     """See `clawctl.engines.upstream.chunks.Saying`: of a plain completion, read from its ids."""
 
-    def __init__(self, tokenizer: Any, ask: GenerationRequest, thinking: bool) -> None:
-        self._reading, self._most = AnswerDecoder(tokenizer, ask, thinking), ask.top_logprobs
+    def __init__(self, tokenizer: Any, request: GenerationRequest, thinking: bool) -> None:
+        self._reading, self._most = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs
         self.any = False
 
     def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:

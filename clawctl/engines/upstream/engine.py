@@ -44,7 +44,7 @@ _ASK_AGAIN_S = 15.0  # features that could not be checked at start
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
 _CHAT = "/v1/chat/completions"
 _SPACED = "control tokens of the client with a space in them"
-_RENDERED = ("chat_template_kwargs", "documents")  # the fields of an ask that enter the template
+_RENDERED = ("chat_template_kwargs", "documents")  # the fields of a request that enter the template
 _WANTS_LIMIT = re.compile(r"max_(completion_|output_)?tokens")
 _NOT_THERE = {404, 405, 501}
 # If no client reads along, vLLM may send this many tokens at once, which saves most of the work of a stream. A cancelled answer
@@ -114,19 +114,19 @@ class Upstream:
 
     # ---- asks ------------------------------------------------------------------------------------------------------------
 
-    async def begin(self, ask: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, request: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         await self._ready()
-        if self._images is False and any(isinstance(message["content"], list) for message in ask.messages):
+        if self._images is False and any(isinstance(message["content"], list) for message in request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
-        self._refuse_beyond(ask)
+        self._refuse_beyond(request)
         if version is not None:
-            await stack.enter_async_context(self._places.one(version, ask.key))
+            await stack.enter_async_context(self._places.one(version, request.key))
         target = await stack.enter_async_context(self._targets.lease(version))
-        how = How() if self._splicer is None or ask.prompts else await self._splicer.how(ask, target.name)
-        safe = self._without_control(ask) if how.prompt is None and not ask.prompts else ask
+        how = How() if self._splicer is None or request.prompts else await self._splicer.how(request, target.name)
+        safe = self._without_control(request) if how.prompt is None and not request.prompts else request
         replies = [self._reply(safe, target, how) for _ in range(safe.n)]
         for reply in replies:
-            reply.sampled.adapted = reply.sampled.adapted or (None if safe is ask else _SPACED)
+            reply.sampled.adapted = reply.sampled.adapted or (None if safe is request else _SPACED)
             stack.callback(reply.cancel)
         bodies = [self._body(safe, target, how, reply.sampled, i) for i, reply in enumerate(replies)]
         paired = zip(bodies, replies, strict=True)
@@ -143,37 +143,39 @@ class Upstream:
         async with self._places.one(version, ""), self._targets.lease(version):
             yield
 
-    def _refuse_beyond(self, ask: GenerationRequest) -> None:
+    def _refuse_beyond(self, request: GenerationRequest) -> None:
         """Raises Refusal for features that only some servers have."""
         if self._kind == "openai":
-            refuse_beyond(ask, "upstream")
-            if ask.continues:
+            refuse_beyond(request, "upstream")
+            if request.continues:
                 raise Refusal(400, "this upstream cannot continue a message: end with a user message", "messages")
-        if self._kind == "sglang" and not ask.prompted and not ask.continues:
+        if self._kind == "sglang" and not request.prompted and not request.continues:
             raise Refusal(400, "SGLang does not support 'add_generation_prompt': remove it", "add_generation_prompt")
-        if ask.return_ids and not self.capabilities.ids:
+        if request.return_ids and not self.capabilities.ids:
             raise Refusal(400, "this engine does not return token ids: remove 'return_token_ids'", "return_token_ids")
 
-    def _reply(self, ask: GenerationRequest, target: Target, how: How) -> UpstreamReply:
-        sampled, ids = self._sampled(ask, how), bool(self.capabilities.ids)
-        return UpstreamReply(sampled, target.clock, ask.logprobs, ids, ask.stream, self._saying(ask, how))
+    def _reply(self, request: GenerationRequest, target: Target, how: How) -> UpstreamReply:
+        sampled, ids = self._sampled(request, how), bool(self.capabilities.ids)
+        return UpstreamReply(sampled, target.clock, request.logprobs, ids, request.stream, self._saying(request, how))
 
-    def _saying(self, ask: GenerationRequest, how: How) -> Saying | None:
-        if ask.prompts:
-            return PlainSaying(ask.logprobs)
+    def _saying(self, request: GenerationRequest, how: How) -> Saying | None:
+        if request.prompts:
+            return PlainSaying(request.logprobs)
         if self._splicer is None or how.prompt is None:
-            return ChatSaying(ask.logprobs, ask.bars_calls)
-        return CompletionSaying(self._splicer.tokenizer, ask, how.prompt.thinking)
+            return ChatSaying(request.logprobs, request.bars_calls)
+        return CompletionSaying(self._splicer.tokenizer, request, how.prompt.thinking)
 
-    def _without_control(self, ask: GenerationRequest) -> GenerationRequest:
+    def _without_control(self, request: GenerationRequest) -> GenerationRequest:
         """For an engine that renders by itself, and would take a client's control texts for its own."""
-        fields = {name: ask.engine_fields[name] for name in _RENDERED if name in ask.engine_fields}
-        sent = [ask.messages, ask.tools, ask.tool_choice, fields]
-        safe = [self._control_texts.broken_messages(ask.messages), *map(self._control_texts.broken, sent[1:])]
+        fields = {name: request.engine_fields[name] for name in _RENDERED if name in request.engine_fields}
+        sent = [request.messages, request.tools, request.tool_choice, fields]
+        safe = [self._control_texts.broken_messages(request.messages), *map(self._control_texts.broken, sent[1:])]
         if all(old is new for old, new in zip(sent, safe, strict=True)):
-            return ask
+            return request
         messages, tools, choice, fields = safe
-        return replace(ask, messages=messages, tools=tools, tool_choice=choice, engine_fields={**ask.engine_fields, **fields})
+        return replace(
+            request, messages=messages, tools=tools, tool_choice=choice, engine_fields={**request.engine_fields, **fields}
+        )
 
     async def _ready(self) -> None:
         if self._up.is_set():
@@ -185,38 +187,40 @@ class Upstream:
                 return
         raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
 
-    def _sampled(self, ask: GenerationRequest, how: How) -> Sampled:
+    def _sampled(self, request: GenerationRequest, how: How) -> Sampled:
         serve = self._recipe.serve
-        temperature = serve.temperature if ask.temperature is None else ask.temperature
-        top_p = serve.top_p if ask.top_p is None else ask.top_p
-        reason = altered_fields(temperature, top_p, ask.top_k, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
+        temperature = serve.temperature if request.temperature is None else request.temperature
+        top_p = serve.top_p if request.top_p is None else request.top_p
+        reason = altered_fields(
+            temperature, top_p, request.top_k, request.tool_choice if request.use_tools else None, request.engine_fields
+        )
         if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine tells logprobs before temperature"
-        sampled = Sampled(temperature, top_p, ask.top_k, untrainable=reason)
+        sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason)
         sampled.spliced, sampled.unspliced = how.spliced, how.unspliced
-        hidden = TOOLS_UNSHOWN if ask.bars_calls and self._kind != "openai" else None
+        hidden = TOOLS_UNSHOWN if request.bars_calls and self._kind != "openai" else None
         sampled.adapted = how.prompt.adapted if how.prompt else hidden
         return sampled
 
     async def _send(
-        self, ask: GenerationRequest, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[None]]
+        self, request: GenerationRequest, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[None]]
     ) -> None:
         """Raises Refusal."""
         limit = body.get("max_tokens")
-        if limit is not None and ask.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
+        if limit is not None and request.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
             body = _without_limit(body)
         try:
             await post(body)
         except Refusal as refused:
-            may_shrink = ask.max_tokens_may_shrink or ask.max_tokens is None
+            may_shrink = request.max_tokens_may_shrink or request.max_tokens is None
             if refused.code == "context_length_exceeded" and may_shrink and body.get("max_tokens") is not None:
                 await post(_without_limit(body))  # the engine's own limit is the rest of the context
                 return
             if refused.status in (400, 422) and body.get("max_tokens") is None and _WANTS_LIMIT.search(refused.message):
                 told = f"{refused.message} (this upstream needs a limit: set max_tokens, or serve.max_tokens in the recipe)"
                 raise Refusal(refused.status, told, "max_tokens", refused.code) from refused
-            moved = later_system_as_user(ask.messages)
-            if refused.status != 400 or refused.code is not None or moved == ask.messages or "messages" not in body:
+            moved = later_system_as_user(request.messages)
+            if refused.status != 400 or refused.code is not None or moved == request.messages or "messages" not in body:
                 raise
             try:  # some templates take a system message at the beginning only
                 await post({**body, "messages": moved})
@@ -237,60 +241,60 @@ class Upstream:
             raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
         raise refusal(status, told)
 
-    def _body(self, ask: GenerationRequest, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
+    def _body(self, request: GenerationRequest, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
         """The request body, always for a stream. Only a stream shows when the first token was there, which version sampled which
         token, and the tokens of a cancelled answer."""
         body: dict[str, Any] = {
-            **ask.engine_fields,
+            **request.engine_fields,
             "model": target.name,
-            "messages": ask.messages,
+            "messages": request.messages,
             "stream": True,
             "stream_options": {"include_usage": True},
             "temperature": sampled.temperature,
             "top_p": sampled.top_p,
         }
-        if (most := ask.max_tokens or self._recipe.serve.max_tokens) is not None:
+        if (most := request.max_tokens or self._recipe.serve.max_tokens) is not None:
             body["max_tokens"] = most  # otherwise the engine's own limit: the rest of the context
-        if ask.stop:
-            body["stop"] = ask.stop
-        functions = ask.functions if self._kind == "openai" else ask.shown_tools
+        if request.stop:
+            body["stop"] = request.stop
+        functions = request.functions if self._kind == "openai" else request.shown_tools
         if functions:  # known servers show tools to the model even if it must not call any
             body["tools"] = functions
-            if ask.tool_choice is not None:
-                body["tool_choice"] = ask.tool_choice
-        if ask.continues:
+            if request.tool_choice is not None:
+                body["tool_choice"] = request.tool_choice
+        if request.continues:
             body |= {"continue_final_message": True, "add_generation_prompt": False}
-        elif not ask.prompted:
+        elif not request.prompted:
             body["add_generation_prompt"] = False
-        if ask.top_k:
-            body["top_k"] = ask.top_k
+        if request.top_k:
+            body["top_k"] = request.top_k
         if "seed" in body and i:
             body["seed"] += i
-        if self.capabilities.logprobs or ask.logprobs:
-            body.update(logprobs=True, top_logprobs=ask.top_logprobs if ask.logprobs else 0)
+        if self.capabilities.logprobs or request.logprobs:
+            body.update(logprobs=True, top_logprobs=request.top_logprobs if request.logprobs else 0)
         if self._kind != "openai":
             # Always sent: a server's own defaults must not change the sampling of a turn that counts as unchanged.
-            neutral = {"top_k": ask.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
+            neutral = {"top_k": request.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
             body = {**neutral, **body, **IDS_WANTED[self._kind]}
         if self._kind == "sglang" and target.name != self._targets.base:
             body |= {"model": self._targets.base, "lora_path": target.name}
-        if self._kind == "vllm" and target.steady and not ask.stream:
+        if self._kind == "vllm" and target.steady and not request.stream:
             body["stream_interval"] = _UNREAD_TOKENS
-        if ask.prompts:
-            return as_plain(body, ask.prompts[0], ask.add_special_tokens)
+        if request.prompts:
+            return as_plain(body, request.prompts[0], request.add_special_tokens)
         return body if how.prompt is None else as_completion(body, how.prompt.ids)
 
-    async def count(self, ask: GenerationRequest) -> int:
+    async def count(self, request: GenerationRequest) -> int:
         await self._ready()
-        ask = self._without_control(ask)
-        body: dict[str, Any] = {"model": self._targets.base, "messages": ask.messages}
-        tools = ask.shown_tools
+        request = self._without_control(request)
+        body: dict[str, Any] = {"model": self._targets.base, "messages": request.messages}
+        tools = request.shown_tools
         status, told = 404, b""
         if self._kind != "openai":
             with suppress(RequestFailed):
                 body = {**body, "tools": tools} if tools else body
-                body |= {"continue_final_message": True, "add_generation_prompt": False} if ask.continues else {}
-                body |= {"chat_template_kwargs": ask.template_settings} if ask.template_settings else {}
+                body |= {"continue_final_message": True, "add_generation_prompt": False} if request.continues else {}
+                body |= {"chat_template_kwargs": request.template_settings} if request.template_settings else {}
                 answer = await self._client.post("/tokenize", orjson.dumps(body))
                 status, told = answer.status, answer.body
         if status in _NOT_THERE:
@@ -386,14 +390,14 @@ class Upstream:
             with suppress(ClawError):
                 self._targets.can(self._learn(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
 
-    def _learn(self, found: Found) -> Capabilities:
+    def _learn(self, probed: Found) -> Capabilities:
         """Adopt the features that were found, and log the missing ones."""
-        can = replace(found.capabilities, images=self._images)
-        self._found = replace(found, capabilities=can)
-        said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in found.warnings]
+        can = replace(probed.capabilities, images=self._images)
+        self._found = replace(probed, capabilities=can)
+        said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in probed.warnings]
         said += [
             f"did not answer all questions about its features ({why}): these count as missing and are checked again"
-            for why in found.unasked
+            for why in probed.unasked
         ]
         for line in said:
             if line not in self._said:

@@ -22,30 +22,30 @@ _PARSED_THERE = ("forced tool choice", "structured output")  # the engine's own 
 
 
 class Splicer:
-    """Finds out whether an ask is to be sent as ids."""
+    """Finds out whether a request is to be sent as ids."""
 
     def __init__(self, tokenizer: Any, client: Client) -> None:
         self.tokenizer, self._client, self._lines = tokenizer, client, WorkQueues()
 
-    async def how(self, ask: GenerationRequest, model: str) -> How:
+    async def how(self, request: GenerationRequest, model: str) -> How:
         """Token ids if splicing changes the prompt. Otherwise the engine's own chat call renders it and parses the answer."""
-        if not ask.answers or ask.continues or not ask.prompted:
+        if not request.answers or request.continues or not request.prompted:
             return How(spliced=0)
-        ask = _as_rendered_there(ask)
+        request = _as_rendered_there(request)
         try:
-            rendered = await render_in_thread(self.tokenizer, ask, self._lines, True)
+            rendered = await render_in_thread(self.tokenizer, request, self._lines, True)
         except Refusal as refusal:
             return How(spliced=0, unspliced=refusal.message)
         if not rendered.spliced:
             return How(spliced=0, unspliced=rendered.unspliced)
-        reason = why_undecodable(self.tokenizer.chat_template, ask.use_tools) or _steered(ask)
-        if reason is None and await self._rendered_there(ask, rendered, model) != rendered.plain:
+        reason = why_undecodable(self.tokenizer.chat_template, request.use_tools) or _steered(request)
+        if reason is None and await self._rendered_there(request, rendered, model) != rendered.plain:
             reason = OTHERWISE
         return How(spliced=0, unspliced=reason) if reason else How(rendered, rendered.spliced)
 
-    async def _rendered_there(self, ask: GenerationRequest, rendered: Rendered, model: str) -> list[int] | None:
-        body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": ask.template_settings}
-        body |= {"tools": ask.shown_tools} if ask.shown_tools else {}
+    async def _rendered_there(self, request: GenerationRequest, rendered: Rendered, model: str) -> list[int] | None:
+        body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": request.template_settings}
+        body |= {"tools": request.shown_tools} if request.shown_tools else {}
         with suppress(RequestFailed, orjson.JSONDecodeError, KeyError, TypeError):
             answer = await self._client.post("/tokenize", orjson.dumps(body))
             if answer.status == 200:
@@ -53,16 +53,16 @@ class Splicer:
         return None
 
 
-def _as_rendered_there(ask: GenerationRequest) -> GenerationRequest:
+def _as_rendered_there(request: GenerationRequest) -> GenerationRequest:
     """The template settings that vLLM adds to those of the client."""
-    settings = dict(ask.template_settings)
-    if (effort := ask.engine_fields.get("reasoning_effort")) is not None:
+    settings = dict(request.template_settings)
+    if (effort := request.engine_fields.get("reasoning_effort")) is not None:
         settings = {"reasoning_effort": effort, "enable_thinking": effort != "none", **settings}
     names = ("name", "description", "parameters")
-    filled = [{**tool, "function": {**dict.fromkeys(names), **tool["function"]}} for tool in ask.shown_tools]
-    return replace(ask, template_settings=settings, tools=filled or ask.tools)
+    filled = [{**tool, "function": {**dict.fromkeys(names), **tool["function"]}} for tool in request.shown_tools]
+    return replace(request, template_settings=settings, tools=filled or request.tools)
 
 
-def _steered(ask: GenerationRequest) -> str | None:
-    reason = altered_fields(1.0, 1.0, 0, ask.tool_choice if ask.use_tools else None, ask.engine_fields)
+def _steered(request: GenerationRequest) -> str | None:
+    reason = altered_fields(1.0, 1.0, 0, request.tool_choice if request.use_tools else None, request.engine_fields)
     return reason if reason in _PARSED_THERE else None

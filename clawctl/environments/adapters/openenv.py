@@ -214,12 +214,12 @@ def _schema(url: str) -> dict[str, Any]:
         raise ClawError(f"the option url is {url}", "give an address like http://127.0.0.1:8000", 2)
     try:
         answer = httpx.get(f"{url}/schema", timeout=30.0, trust_env=False)
-        found = answer.json() if answer.status_code == 200 else {}
+        schema = answer.json() if answer.status_code == 200 else {}
     except (httpx.HTTPError, ValueError) as error:
         raise ClawError(f"no OpenEnv server answers at {url}: {error}", "start it, or set the option command instead", 2) from error
-    if not isinstance(found.get("action") if isinstance(found, dict) else None, dict):
+    if not isinstance(schema.get("action") if isinstance(schema, dict) else None, dict):
         raise ClawError(f"the server at {url} has no /schema with an action", "name a server of openenv-core 0.2 or newer", 2)
-    return dict(found)
+    return dict(schema)
 
 
 def _start(command: str, folder: Path, variables: Sequence[str]) -> str:

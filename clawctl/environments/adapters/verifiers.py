@@ -124,5 +124,5 @@ def _cannot_load(taskset: str, python: str, told: Mapping[str, Any]) -> ClawErro
 
 def _variables(interpreter: str, named: str) -> dict[str, str]:
     """Of the process: few of ours, and the programs beside its interpreter first (verifiers calls uv)."""
-    found = environment_of_program({"PRIME_DISABLE_VERSION_CHECK": "1"}, names_in(named))
-    return {**found, "PATH": f"{Path(interpreter).parent}:{found.get('PATH', '')}"}
+    variables = environment_of_program({"PRIME_DISABLE_VERSION_CHECK": "1"}, names_in(named))
+    return {**variables, "PATH": f"{Path(interpreter).parent}:{variables.get('PATH', '')}"}

@@ -75,8 +75,8 @@ async def serve(vf: Any, environment: Any) -> None:
         while line := await asyncio.to_thread(sys.stdin.readline):
             request = json.loads(line)
             if request["do"] == "tasks":
-                found = environment.taskset if environment.taskset.bounded else environment.taskset.take(request["most"])
-                tasks = list(found)
+                rows = environment.taskset if environment.taskset.bounded else environment.taskset.take(request["most"])
+                tasks = list(rows)
                 answer({"id": request["id"], "tasks": [{"key": task.key, "name": name_of(task)} for task in tasks]})
             else:
                 episode = asyncio.create_task(play(vf, environment, tasks[request["number"]], request))

@@ -44,22 +44,22 @@ class Action:
 def action_in(said: str) -> Action | None:
     """The last line of an answer that is an action. None if there is none."""
     for line in reversed(said.splitlines()):
-        found = _ACTION.fullmatch(line.strip().strip("`").strip())
-        if found is not None and (action := _action(found)) is not None:
+        match = _ACTION.fullmatch(line.strip().strip("`").strip())
+        if match is not None and (action := _action(match)) is not None:
             return action
     return None
 
 
-def _action(found: re.Match[str]) -> Action | None:
-    if found["click"]:
-        return Action("click", int(found["x"])) if found["y"] is None else Action("click_at", int(found["x"]), down=int(found["y"]))
-    if found["fill"]:
-        return Action("type" if found["fill"].lower() == "type" else "select", int(found["at"]), _unquoted(found["text"]))
-    if found["key"]:
-        key = next((name for name in KEYS if name.lower() == found["key"].lower()), None)
+def _action(match: re.Match[str]) -> Action | None:
+    if match["click"]:
+        return Action("click", int(match["x"])) if match["y"] is None else Action("click_at", int(match["x"]), down=int(match["y"]))
+    if match["fill"]:
+        return Action("type" if match["fill"].lower() == "type" else "select", int(match["at"]), _unquoted(match["text"]))
+    if match["key"]:
+        key = next((name for name in KEYS if name.lower() == match["key"].lower()), None)
         return None if key is None else Action("press", text=key)
-    if found["way"]:
-        return Action("scroll", text=found["way"].lower())
+    if match["way"]:
+        return Action("scroll", text=match["way"].lower())
     return Action("done")
 
 

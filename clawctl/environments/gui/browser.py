@@ -37,11 +37,11 @@ def find_chromium(given: str | None = None) -> str:
         if shutil.which(os.path.expanduser(given)) is None:
             raise ClawError(f"there is no program {given}", "name Chromium's program in the option browser", 2)
         return str(shutil.which(os.path.expanduser(given)))
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None:
+    program = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if program is None:
         cure = "install it (Debian: apt-get install chromium), or name its program: --option browser=/path/to/chromium"
         raise ClawError(f"Chromium is not in PATH (looked for {', '.join(NAMES)})", cure, 2)
-    return found
+    return program
 
 
 @asynccontextmanager
@@ -69,7 +69,7 @@ def playwright_error() -> type[Exception]:
 
 async def escapes() -> tuple[str, list[str]]:
     """Chromium's version, and what a page of it reaches that it should not: "network", "files". Raises ClawError, EpisodeFailed."""
-    found = []
+    failed = []
     with tempfile.TemporaryDirectory() as folder, socket.socket() as server:
         secret = Path(folder) / "secret.txt"
         secret.write_text("secret")
@@ -82,12 +82,12 @@ async def escapes() -> tuple[str, list[str]]:
                 page = await context.new_page()
                 with suppress(playwright_error()):
                     await page.goto(address, timeout=5000)
-                    found.append(name)
+                    failed.append(name)
             version = str(context.browser.version)
         with suppress(OSError):
             server.accept()
-            found.append("network")
-    return version, sorted(set(found))
+            failed.append("network")
+    return version, sorted(set(failed))
 
 
 def turn_to_load() -> asyncio.Semaphore:

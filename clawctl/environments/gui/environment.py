@@ -60,7 +60,7 @@ class Gui:
         self._chromium = find_chromium(browser)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
-        found = []
+        tasks = []
         for place in range(count):  # even numbers train, odd ones are held out
             number = 2 * (seed * 100_003 + place) + (split == "eval")
             page = self._names[place % len(self._names)]
@@ -69,8 +69,8 @@ class Gui:
             else:
                 assert self._folder is not None
                 spec = MiniWobTask(page, str(number), self._folder)
-            found.append(Task(f"{page.replace('-', '_')}-{number}", spec, split))
-        return found
+            tasks.append(Task(f"{page.replace('-', '_')}-{number}", spec, split))
+        return tasks
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         site: Site = DrawnSite(task.spec) if isinstance(task.spec, SiteTask) else MiniWobSite(task.spec)

@@ -100,10 +100,10 @@ class Page:
 
     async def look(self) -> str:
         """The page as text, with the number of each element that can be used."""
-        found = await self._whole(self._look())
-        total = len(found)
+        elements = await self._whole(self._look())
+        total = len(elements)
         self._first = max(0, min(self._first, total - _LINES))
-        shown = found[self._first : self._first + _LINES]
+        shown = elements[self._first : self._first + _LINES]
         above, below = self._first, total - self._first - len(shown)
         notes = [f"({count} more lines {way}: scroll {way})" for count, way in ((above, "up"), (below, "down")) if count]
         return "\n".join([*shown, *notes]) or "(the page is empty)"
@@ -229,16 +229,16 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
 
         async def answer(route: Any) -> None:
             request, parts = route.request, urlsplit(route.request.url)
-            found = None
+            reply = None
             if f"{parts.scheme}://{parts.netloc}" == HOST:
                 with suppress(OSError, ValueError):  # no name that a file can have
-                    found = site.answer(request.method, parts.path, parts.query)
+                    reply = site.answer(request.method, parts.path, parts.query)
             with suppress(Exception):  # the page is gone
-                if found is None:
+                if reply is None:
                     await route.fulfill(status=204)  # the page stays where it is
                 else:
-                    headers = {"Content-Security-Policy": found.policy, "Cache-Control": "no-store"}
-                    await route.fulfill(body=found.content, content_type=found.kind, headers=headers)
+                    headers = {"Content-Security-Policy": reply.policy, "Cache-Control": "no-store"}
+                    await route.fulfill(body=reply.content, content_type=reply.kind, headers=headers)
 
         await context.route("**/*", answer)
         await context.route_web_socket("**/*", lambda socket: socket.close())

@@ -131,11 +131,11 @@ async def _one_session(client: httpx.AsyncClient, endpoint: Endpoint, crowd: Cro
     seed = crowd.seed * 1_000_003 + number
     person, task = Person(role, seed), make_tasks(role, 1, seed, "train")[0]
     session_id = f"people-{visit}-{number}" if with_headers else None
-    found = await converse(client, endpoint, person, task, session_id, stream, crowd.think_s)
-    if found.refusal:
-        log.warning("session %d was refused: %s", number, found.refusal)
+    result = await converse(client, endpoint, person, task, session_id, stream, crowd.think_s)
+    if result.refusal:
+        log.warning("session %d was refused: %s", number, result.refusal)
         await asyncio.sleep(0.5)  # a server that refuses is not to be flooded
-    return found
+    return result
 
 
 def _arrived(run: RunDir, version: int | None) -> bool:

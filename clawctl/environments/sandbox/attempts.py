@@ -35,8 +35,8 @@ def files(known: dict[str, Any]) -> bool:
         "/host",
     ):
         with contextlib.suppress(OSError):
-            found = os.stat(place)
-            if [found.st_dev, found.st_ino] in known["host"]:
+            status = os.stat(place)
+            if [status.st_dev, status.st_ino] in known["host"]:
                 return True
     with contextlib.suppress(OSError):
         os.mknod("/tmp/disk", 0o60666, os.makedev(254, 0))

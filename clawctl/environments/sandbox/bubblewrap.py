@@ -62,11 +62,11 @@ class Room:
 
 def find_bubblewrap() -> str:
     """Raises ClawError (exit code 2) where it is missing."""
-    found = shutil.which("bwrap")
-    if found is None:
+    path = shutil.which("bwrap")
+    if path is None:
         cure = "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
         raise ClawError("bubblewrap is not installed, and without it no command of an agent is run", cure, 2)
-    return found
+    return path
 
 
 def make_room(plan: SandboxPlan) -> Room:
@@ -153,10 +153,10 @@ def search_path() -> str:
 
 
 def package_place(name: str) -> Path:
-    found = find_spec(name)
-    if found is None or found.origin is None:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
         raise ClawError(f"the verdict of this environment needs the Python package {name}", f"run `pip install {name}`", 2)
-    origin = Path(found.origin)
+    origin = Path(spec.origin)
     return origin.parent if origin.name == "__init__.py" else origin
 
 

@@ -42,10 +42,10 @@ class ControlGroup:
 
 def make_group(memory: int, processes: int) -> ControlGroup | None:
     """A new group with these limits (bytes, number), or None where this process may make none."""
-    found = _parents()
-    if found is None:
+    known = _parents()
+    if known is None:
         return None
-    version, parents = found
+    version, parents = known
     remove_left(parents)
     name, made = _NAME.format(pid=os.getpid(), random=uuid4().hex[:12]), list[Path]()
     limits = {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}

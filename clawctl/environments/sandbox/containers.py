@@ -75,24 +75,24 @@ class Container:
         return None if name is None else _inspected(self.name, name)
 
     def python(self) -> str:
-        found = self.inspect()
-        return bubblewrap.python() if found is None else found.python
+        image = self.inspect()
+        return bubblewrap.python() if image is None else image.python
 
     def test_options(self) -> tuple[str, ...]:
         return ("-I", "-S") if self.inspect() is None else ("-I",)
 
     def search_path(self) -> str:
-        found = self.inspect()
-        return bubblewrap.search_path() if found is None else f"{TOOLS}/bin:{found.path}"
+        image = self.inspect()
+        return bubblewrap.search_path() if image is None else f"{TOOLS}/bin:{image.path}"
 
     def variables(self) -> Mapping[str, str]:
-        found = self.inspect()
-        return {} if found is None else found.variables
+        image = self.inspect()
+        return {} if image is None else image.variables
 
     def files(self, folder: str) -> bytes:
         """What lies in a folder of the image, as a tar. Empty if the folder is not there."""
-        found = self.inspect()
-        return b"" if found is None else _files(self.name, found.id, folder)
+        image = self.inspect()
+        return b"" if image is None else _files(self.name, image.id, folder)
 
     @asynccontextmanager
     async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
@@ -240,21 +240,21 @@ def _built(program: str, folder: Path) -> str:
 def _inspected(program: str, name: str) -> Image:
     if _call(program, "image", "inspect", name).returncode != 0:
         _must(program, "pull", name, seconds=_BUILD_S)
-    found: dict[str, Any] = json.loads(_must(program, "image", "inspect", name))[0]
-    config = found.get("Config") or {}
+    image: dict[str, Any] = json.loads(_must(program, "image", "inspect", name))[0]
+    config = image.get("Config") or {}
     variables = dict(line.partition("=")[::2] for line in config.get("Env") or [])
     path = variables.pop("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     looks = ["--network=none", "--read-only", "--cap-drop=ALL", "--ulimit=nofile=512:512", "--ulimit=nproc=64:64"]
     search = (
         "command -v bash >/dev/null && command -v python3 && exec python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))'"
     )
-    done = _call(program, "run", "--rm", *looks, "--entrypoint", "/bin/sh", found["Id"], "-c", search)
+    done = _call(program, "run", "--rm", *looks, "--entrypoint", "/bin/sh", image["Id"], "-c", search)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()[-300:]
         raise ClawError(
             f"the image {name} has no bash, or no Python 3.11: {said}".rstrip(": "), "install both in its Dockerfile", 2
         )
-    return Image(found["Id"], done.stdout.decode().split()[0], path, variables, config.get("WorkingDir") or None)
+    return Image(image["Id"], done.stdout.decode().split()[0], path, variables, config.get("WorkingDir") or None)
 
 
 @lru_cache

@@ -219,8 +219,8 @@ class BothEnds:
 
 def processes() -> list[int]:
     """All but this one: of the namespace, or else those that descend from this process."""
-    found = [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
-    return found if os.getpid() == 1 else descendants(found)
+    processes = [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
+    return processes if os.getpid() == 1 else descendants(processes)
 
 
 def descendants(among: list[int]) -> list[int]:
@@ -249,8 +249,8 @@ def watch(settings: RoomSettings) -> str | None:
         return "memory"
     made = 0
     for folder in settings.folders:
-        found = os.statvfs(folder)
-        made += found.f_files - found.f_ffree
+        usage = os.statvfs(folder)
+        made += usage.f_files - usage.f_ffree
     if made > settings.files:
         kill_all()
         return "files"
@@ -279,12 +279,12 @@ def reap(running: int | None) -> None:
     """Collect ended processes whose parents are gone. `running`: the one that its own Popen collects."""
     while True:
         try:
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
-        if found is None or found.si_pid == running:
+        if child is None or child.si_pid == running:
             return
-        os.waitpid(found.si_pid, os.WNOHANG)
+        os.waitpid(child.si_pid, os.WNOHANG)
 
 
 def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
@@ -311,21 +311,21 @@ def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Ans
             folders.sort()
             for name in sorted(folders) + sorted(files):
                 path = os.path.join(folder, name)
-                found = os.lstat(path)
+                status = os.lstat(path)
                 inner = os.path.relpath(path, root)
                 entry = tarfile.TarInfo(inner)
-                entry.mode, entry.mtime = stat.S_IMODE(found.st_mode) & 0o777, int(found.st_mtime)
+                entry.mode, entry.mtime = stat.S_IMODE(status.st_mode) & 0o777, int(status.st_mtime)
                 count += 1
                 if count > request["most_files"]:
                     return {"problem": f"more than {request['most_files']} files"}, b""
                 try:
-                    if stat.S_ISDIR(found.st_mode):
+                    if stat.S_ISDIR(status.st_mode):
                         entry.type = tarfile.DIRTYPE
                         tar.addfile(entry)
-                    elif stat.S_ISLNK(found.st_mode) and stays_inside(root, folder, os.readlink(path)):
+                    elif stat.S_ISLNK(status.st_mode) and stays_inside(root, folder, os.readlink(path)):
                         entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
                         tar.addfile(entry)
-                    elif stat.S_ISREG(found.st_mode) and total + found.st_blocks * 512 <= request["most_bytes"]:
+                    elif stat.S_ISREG(status.st_mode) and total + status.st_blocks * 512 <= request["most_bytes"]:
                         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
                             data = file.read(request["most_bytes"] - total + 1)
                         total += len(data)

@@ -63,12 +63,12 @@ async def break_out(kind: SandboxKind | None = None) -> dict[str, bool]:
                     "memory": _LIMITS.memory, "disk": _LIMITS.disk, "processes": _LIMITS.processes, "host": _identities(),
                 }  # fmt: skip
                 async with open_sandbox(limits=replace(_LIMITS, kind=kind)) as sandbox:
-                    found = {name: await _attempt(sandbox, name, known) for name in ATTEMPTS if name != "outlive"}
+                    escaped = {name: await _attempt(sandbox, name, known) for name in ATTEMPTS if name != "outlive"}
                     await sandbox.run(f"setsid bash -c 'exec -a {marker}-late sleep 60' >/dev/null 2>&1 & setsid sleep 60 &")
                     alive = (await sandbox.run("echo alive")).output == "alive\n"
-        found["outlive"] = _is_running(f"{marker}-late")
-        found["signals"] |= not alive or victim.returncode is not None or not _is_running(marker)
-        return found
+        escaped["outlive"] = _is_running(f"{marker}-late")
+        escaped["signals"] |= not alive or victim.returncode is not None or not _is_running(marker)
+        return escaped
     finally:
         del os.environ[marker]
         if victim.returncode is None:
@@ -98,9 +98,9 @@ def _is_running(words: str) -> bool:
 
 def _identities() -> list[list[int]]:
     """Device and number of folders and files of the host, which nothing in a sandbox has."""
-    found = []
+    places = []
     for place in (*_PLACES, os.getcwd(), os.path.expanduser("~")):
         with suppress(OSError):
             status = os.stat(place)
-            found.append([status.st_dev, status.st_ino])
-    return found
+            places.append([status.st_dev, status.st_ino])
+    return places

@@ -24,13 +24,13 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 def files_of(tar: bytes) -> dict[str, bytes]:
     """The regular files of a tar, by their paths."""
-    found = {}
+    files = {}
     with tarfile.open(fileobj=io.BytesIO(tar)) as opened:
         for entry in opened:
             content = opened.extractfile(entry) if entry.isreg() else None
             if content is not None:
-                found[os.path.normpath(entry.name)] = content.read()
-    return found
+                files[os.path.normpath(entry.name)] = content.read()
+    return files
 
 
 def without(tar: bytes, left_out: set[str]) -> bytes:
@@ -46,7 +46,7 @@ def without(tar: bytes, left_out: set[str]) -> bytes:
 
 def folder_files(folder: Path) -> dict[str, bytes]:
     """The files of a folder of this machine, by their relative paths. Links are left out. Raises ClawError if it is too large."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     total = 0
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in (".git", "__pycache__"))
@@ -57,5 +57,5 @@ def folder_files(folder: Path) -> dict[str, bytes]:
             total += path.stat().st_size
             if total > _MOST:
                 raise ClawError(f"{folder} holds more than {_MOST >> 20} MiB", "make the task's folder smaller", 2)
-            found[str(path.relative_to(folder))] = path.read_bytes()
-    return found
+            files[str(path.relative_to(folder))] = path.read_bytes()
+    return files

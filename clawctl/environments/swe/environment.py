@@ -55,10 +55,10 @@ class Swe:
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
-            found = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
+            rows = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
         else:  # even numbers train, odd ones are held out
-            found = [draw_task(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
-        return [Task(task.name, task, split) for task in found]
+            rows = [draw_task(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
+        return [Task(task.name, task, split) for task in rows]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec = replace(task.spec, limits=replace(task.spec.limits, kind=self.kind))
@@ -94,9 +94,9 @@ async def grade(task: SweTask, snapshot: bytes) -> Graded:
     tests |= {name: task.files[name] for test in task.tests if (name := test.split("::")[0]) in task.files and name not in tests}
     code = clean(snapshot, task.files, tests)
     if task.calls:
-        found = await run_calls(code, task.calls, _FOLDER, task.limits, task.verdict_s)
-        if found.value < 1:
-            return found
+        verdict = await run_calls(code, task.calls, _FOLDER, task.limits, task.verdict_s)
+        if verdict.value < 1:
+            return verdict
 
     async def reference() -> bytes | None:
         return clean(tar_of(await patched(task.files, task.patch, task.limits)), task.files, tests) if task.patch else None

@@ -72,18 +72,18 @@ def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask
         what = "has no verdict" if "FAIL_TO_PASS" in missing else f"lacks {', '.join(missing)}"
         raise ClawError(f"a row of {path} ({row.get('instance_id', 'without a name')}) {what}", _CURE, 2)
     own = row.get("files")
-    found = _checked_out(row, path, repositories) if own is None else {name: text.encode() for name, text in own.items()}
+    files = _checked_out(row, path, repositories) if own is None else {name: text.encode() for name, text in own.items()}
     tests = tuple(dict.fromkeys([*_names(row["FAIL_TO_PASS"]), *_names(row.get("PASS_TO_PASS") or [])]))
     return SweTask(
-        str(row["instance_id"]), str(row["problem_statement"]), found, tests,
+        str(row["instance_id"]), str(row["problem_statement"]), files, tests,
         {name: text.encode() for name, text in (row.get("test_files") or {}).items()},
         str(row.get("test_patch") or ""), str(row.get("patch") or ""), tuple(row.get("calls") or ()),
     )  # fmt: skip
 
 
-def _names(found: Any) -> list[str]:
+def _names(names: Any) -> list[str]:
     """A list, or its JSON."""
-    return [str(name) for name in (json.loads(found) if isinstance(found, str) else found)]
+    return [str(name) for name in (json.loads(names) if isinstance(names, str) else names)]
 
 
 def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> dict[str, bytes]:

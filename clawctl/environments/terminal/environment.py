@@ -77,8 +77,8 @@ async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
     if not isinstance(kind, Container) or (task.image, task.build, kind.image) == (None, None, None):
         return replace(task, limits=replace(task.limits, kind=kind))
     own = kind.of_task(task.image, task.build)
-    found = await asyncio.to_thread(own.inspect)
-    folder = task.folder or (found.folder if found is not None else None) or "/app"
+    image = await asyncio.to_thread(own.inspect)
+    folder = task.folder or (image.folder if image is not None else None) or "/app"
     if folder in SHARED:
         problem = f"the task {task.name} works in {folder}, which cannot be its own"
         raise ClawError(problem, "set WORKDIR in its Dockerfile, or workdir in [environment], to a folder such as /app", 2)

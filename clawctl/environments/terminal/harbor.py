@@ -48,7 +48,7 @@ class HarborTask:
     @property
     def digest(self) -> str:
         """Of everything that the task is."""
-        found = sha256(
+        digest = sha256(
             repr(
                 (
                     self.name,
@@ -63,8 +63,8 @@ class HarborTask:
         )
         for files in (self.tests, self.solution, self.seed):
             for name, content in sorted(files.items()):
-                found.update(f"{name}:{len(content)}:".encode() + content)
-        return found.hexdigest()[:16]
+                digest.update(f"{name}:{len(content)}:".encode() + content)
+        return digest.hexdigest()[:16]
 
 
 def read_tasks(place: Path, images: bool = False) -> list[HarborTask]:
@@ -80,7 +80,7 @@ def read_tasks(place: Path, images: bool = False) -> list[HarborTask]:
 
 def _task_folders(place: Path) -> list[Path]:
     return (
-        sorted({found.parent for name in ("instruction.md", "task.toml") for found in place.glob(f"*/{name}")})
+        sorted({path.parent for name in ("instruction.md", "task.toml") for path in place.glob(f"*/{name}")})
         if place.is_dir()
         else []
     )
@@ -134,17 +134,17 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
 
 
 def _table(settings: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    found = settings.get(name, {})
-    if not isinstance(found, dict):
+    table = settings.get(name, {})
+    if not isinstance(table, dict):
         raise ClawError(f"{name} in {folder}/task.toml is no table", f"write [{name}]", 2)
-    return found
+    return table
 
 
 def _seconds(settings: Mapping[str, Any], name: str, default: float, folder: Path) -> float:
-    found = _table(settings, name, folder).get("timeout_sec", default)
-    if not isinstance(found, int | float) or not 0 < found < 86_400:
-        raise ClawError(f"timeout_sec of [{name}] in {folder}/task.toml is {found!r}", "give seconds, at most a day", 2)
-    return float(found)
+    seconds = _table(settings, name, folder).get("timeout_sec", default)
+    if not isinstance(seconds, int | float) or not 0 < seconds < 86_400:
+        raise ClawError(f"timeout_sec of [{name}] in {folder}/task.toml is {seconds!r}", "give seconds, at most a day", 2)
+    return float(seconds)
 
 
 def _variables(table: Mapping[str, Any]) -> dict[str, str]:
@@ -172,10 +172,10 @@ def _check_image(folder: Path, environment: Mapping[str, Any]) -> None:
 
 def _mebibytes(environment: Mapping[str, Any], name: str, default: int, most: int = 4096) -> int:
     """`memory_mb = 2048`, or `memory = "2G"`."""
-    found = environment.get(f"{name}_mb")
-    if found is None and (match := re.fullmatch(r"(\d+)\s*([MG])i?B?", str(environment.get(name, "")), re.IGNORECASE)):
-        found = int(match[1]) * (1024 if match[2].upper() == "G" else 1)
-    return min(most, max(64, int(found or default)))
+    megabytes = environment.get(f"{name}_mb")
+    if megabytes is None and (match := re.fullmatch(r"(\d+)\s*([MG])i?B?", str(environment.get(name, "")), re.IGNORECASE)):
+        megabytes = int(match[1]) * (1024 if match[2].upper() == "G" else 1)
+    return min(most, max(64, int(megabytes or default)))
 
 
 def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], dict[str, str]]:
@@ -207,21 +207,21 @@ def _copied(folder: Path, place: str, words: str) -> dict[str, bytes]:
     inner = target.removeprefix(place).strip("/") if target.startswith(place) else target.removeprefix("./").strip("/")
     if target.startswith("/") and not target.startswith(place):
         raise _needs_image(folder, f"COPY to {target}, outside of {place}")
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for source in sources:
         path = folder / "environment" / source
         if not path.resolve().is_relative_to(folder.resolve()) or not path.exists():
             raise ClawError(f"the task in {folder} copies {source}, which is not in environment/", "repair its Dockerfile", 2)
         if path.is_dir():
-            found |= {
+            files |= {
                 f"{inner}/{name}".strip("/").removeprefix("./"): text
                 for name, text in folder_files(path).items()
                 if name != "Dockerfile"
             }
         else:
             named = inner and not target.endswith("/") and inner != "."
-            found[inner if named else f"{inner.strip('.')}/{path.name}".strip("/")] = path.read_bytes()
-    return found
+            files[inner if named else f"{inner.strip('.')}/{path.name}".strip("/")] = path.read_bytes()
+    return files
 
 
 def _needs_image(folder: Path, what: str) -> _NeedsImage:

@@ -41,14 +41,16 @@ class Bfcl(ToolCall):
         """All categories in turn. None is for training: the leaderboard's questions are for measuring."""
         if split != "eval":
             return []
-        found = {name: [*rows[seed % len(rows) :], *rows[: seed % len(rows)]] for name, rows in self._questions.items() if rows}
-        turns = [question for each in zip_longest(*found.values()) for question in each if question is not None]
+        by_category = {
+            name: [*rows[seed % len(rows) :], *rows[: seed % len(rows)]] for name, rows in self._questions.items() if rows
+        }
+        turns = [question for each in zip_longest(*by_category.values()) for question in each if question is not None]
         return [Task(question.name, question, split) for question in turns[:count]]
 
 
 def _installed() -> Path:
-    found = find_spec("bfcl_eval")
-    folder = Path(found.origin).parent / "data" if found is not None and found.origin else None
+    spec = find_spec("bfcl_eval")
+    folder = Path(spec.origin).parent / "data" if spec is not None and spec.origin else None
     if folder is None or not folder.is_dir():
         cure = "run `pip install --no-deps bfcl-eval`, or set the suite's option path to a folder of its data"
         raise ClawError("the questions of BFCL are not on this machine", cure, 2)

@@ -27,9 +27,9 @@ def is_same_call(
         name = plain_name(name)
         schema = functions.get(name, {}).get("parameters", {})
         fits = (each for each in left if each[0] == name and each[1] is not None and _fits(each[1], values, schema))
-        if (found := next(fits, None)) is None:
+        if (fit := next(fits, None)) is None:
             return False
-        left.remove(found)
+        left.remove(fit)
     return True
 
 
@@ -99,7 +99,7 @@ def json_schema(schema: Any) -> Any:
         return [json_schema(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: json_schema(value) for name, value in schema.items()}
-    if isinstance(found.get("type"), str):
-        found["type"] = _JSON_TYPES.get(found["type"].lower(), found["type"].lower())
-    return json.loads(json.dumps(found))
+    converted = {name: json_schema(value) for name, value in schema.items()}
+    if isinstance(converted.get("type"), str):
+        converted["type"] = _JSON_TYPES.get(converted["type"].lower(), converted["type"].lower())
+    return json.loads(json.dumps(converted))

@@ -50,12 +50,12 @@ class ToolCall:
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
-            found = rows_of(self._read, lambda question: question.digest, split, count, seed)
+            questions = rows_of(self._read, lambda question: question.digest, split, count, seed)
         elif self._gym:
-            found = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
+            questions = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
         else:  # even numbers train, odd ones are held out
-            found = [draw_question(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
-        return [Task(question.name, question, split) for question in found]
+            questions = [draw_question(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
+        return [Task(question.name, question, split) for question in questions]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         question: Question = task.spec

@@ -62,17 +62,17 @@ def gym_questions(families: list[str], count: int, number: int) -> list[Question
     if unknown:
         raise ClawError(f"reasoning-gym has no family {', '.join(unknown)}", f"choose among {', '.join(sorted(DATASETS))}", 2)
     each = -(-count // len(families))
-    found = []
+    questions = []
     for family in families:
         data = reasoning_gym.create_dataset(family, size=each, seed=number)
         for place in range(each):
             entry = data[place]
-            found.append(
+            questions.append(
                 Question(
                     f"{family}-{number}-{place}", entry["question"], str(entry["answer"]), tools=(PYTHON,), entry=(family, entry)
                 )
             )
-    return found[:count]
+    return questions[:count]
 
 
 def read_questions(path: Path) -> list[Question]:
@@ -95,10 +95,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
         return list(pyarrow.parquet.read_table(path).to_pylist())
     text = path.read_text(encoding="utf-8")
-    found = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
-    if not all(isinstance(row, dict) for row in found):
+    rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+    if not all(isinstance(row, dict) for row in rows):
         raise ValueError("it has rows that are no mappings")
-    return list(found)
+    return list(rows)
 
 
 def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, Any]) -> Question:
@@ -111,20 +111,20 @@ def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, A
         tools = tuple(checked(tool, f"a function of the question {name}") for tool in row["function"])
         return Question(name, text, calls=tuple(answers.get(name, ())), tools=tools, any_call=is_relevance)
     model = row.get("reward_model")
-    found = model.get("ground_truth") if isinstance(model, dict) else None
-    if found is None:
-        found = next((row[key] for key in ("answer", "Answer", "solution") if row.get(key) is not None), None)
-    if not text or found is None:
+    answer = model.get("ground_truth") if isinstance(model, dict) else None
+    if answer is None:
+        answer = next((row[key] for key in ("answer", "Answer", "solution") if row.get(key) is not None), None)
+    if not text or answer is None:
         raise ClawError(f"row {number + 1} of {path} has no {'verdict' if text else 'question'}", _CURE, 2)
-    boxed = _BOXED.findall(str(found))
-    return Question(name, text, boxed[-1] if boxed else str(found).split("####")[-1].strip(), tools=(PYTHON,))
+    boxed = _BOXED.findall(str(answer))
+    return Question(name, text, boxed[-1] if boxed else str(answer).split("####")[-1].strip(), tools=(PYTHON,))
 
 
-def _text_of(found: Any) -> str:
+def _text_of(messages: Any) -> str:
     """A text, or the user's last message of chat messages, perhaps in a list of turns."""
-    while isinstance(found, list) and found:
-        found = found[-1]
-    return str(found.get("content", "") if isinstance(found, dict) else found or "").strip()
+    while isinstance(messages, list) and messages:
+        messages = messages[-1]
+    return str(messages.get("content", "") if isinstance(messages, dict) else messages or "").strip()
 
 
 def is_right(reply: str, question: Question) -> bool:

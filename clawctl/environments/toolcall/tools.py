@@ -25,12 +25,12 @@ PYTHON = _tool("python", "Run a Python program. You see what it prints.", "code"
 def read_tools(path: Path) -> list[dict[str, Any]]:
     """The schemas of a `tools.json`. Raises ClawError (exit code 2) that names the tool which is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        tools = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ClawError(f"{path} cannot be read as tools: {error}", _CURE, 2) from error
-    if not isinstance(found, list) or not found:
+    if not isinstance(tools, list) or not tools:
         raise ClawError(f"{path} is no list of tools", _CURE, 2)
-    return [checked(tool, f"tool {number} of {path}") for number, tool in enumerate(found, 1)]
+    return [checked(tool, f"tool {number} of {path}") for number, tool in enumerate(tools, 1)]
 
 
 def checked(tool: Any, what: str) -> dict[str, Any]:

@@ -31,8 +31,8 @@ _SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)
 
 def clean(snapshot: bytes, before: Mapping[str, bytes], tests: Mapping[str, bytes]) -> bytes:
     """What is graded: the agent's files, without those that could change the tests, and with `tests` in their places."""
-    found = files_of(snapshot)
-    left_out = {path for path in found if _is_of_the_tests(path, before)} | set(tests)
+    files = files_of(snapshot)
+    left_out = {path for path in files if _is_of_the_tests(path, before)} | set(tests)
     put_back = {path: text for path, text in before.items() if os.path.basename(path) in _OF_THE_TESTS} | dict(tests)
     kept = files_of(without(snapshot, left_out | set(put_back)))
     return tar_of({path: text for path, text in kept.items() if not _is_below(path, put_back)} | put_back)
@@ -62,15 +62,15 @@ async def run_pytest(
 
     `reference` makes code that is known to be right, or None. What it passes with other expected values as well proves nothing.
     """
-    found, log = await _tests(code, wanted, folder, limits, timeout)
-    if found is None:
+    report, log = await _tests(code, wanted, folder, limits, timeout)
+    if report is None:
         return nothing(log)
     names = [f"{folder}/{name}" for name in wanted]
-    missing = [name for name in names if not _among(name, found["passed"]) or _among(name, found["failed"])]
+    missing = [name for name in names if not _among(name, report["passed"]) or _among(name, report["failed"])]
     if missing:
         return nothing(f"not passed: {', '.join(missing[:5])}\n{shortened(log)}")
-    turned = [name for name in names if found["turned"].get(name.split("[")[0])]
-    believed = [name for name in turned if _among(name, found["twins"]) or not _among(name, found["twins_failed"])]
+    turned = [name for name in names if report["turned"].get(name.split("[")[0])]
+    believed = [name for name in turned if _among(name, report["twins"]) or not _among(name, report["twins_failed"])]
     if believed and (known := await reference()) is not None:
         right, _ = await _tests(known, wanted, folder, limits, timeout)
         believed = [name for name in believed if right is None or not _among(name, right["twins"])]
@@ -79,8 +79,8 @@ async def run_pytest(
     return Graded(1.0, shortened(log))
 
 
-def _among(name: str, found: Sequence[str]) -> bool:
-    return any(other == name or other.startswith(f"{name}[") for other in found)
+def _among(name: str, others: Sequence[str]) -> bool:
+    return any(other == name or other.startswith(f"{name}[") for other in others)
 
 
 async def _tests(
@@ -93,8 +93,8 @@ async def _tests(
     if isinstance(ran, str):
         return None, ran
     try:
-        found = json.loads(ran.output)
-        return found, str(found["log"])
+        report = json.loads(ran.output)
+        return report, str(report["log"])
     except (ValueError, KeyError, TypeError):
         return (
             None,

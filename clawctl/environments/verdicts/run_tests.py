@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
     try:
         write_sources(sources, turn=False)
         passed, failed, log = run(root, targets, seed)
-        missing = [name for name in wanted if not any(matches(found, name) for found in passed)]
+        missing = [name for name in wanted if not any(matches(other, name) for other in passed)]
         if failed or missing:
             problem = f"not passed: {', '.join(sorted(failed | set(missing))[:5])}"
         if problem is None or as_json:
@@ -62,8 +62,8 @@ def main(arguments: list[str]) -> None:
     except OSError as error:
         sys.exit(f"the graded code changed the tests: {error}")
     turned = [name for name in wanted if wanted[name]]
-    believed = [name for name in turned if any(matches(found, name) for found in twins)]
-    unheard = [name for name in turned if not any(matches(found, name) for found in twins_failed)]
+    believed = [name for name in turned if any(matches(other, name) for other in twins)]
+    unheard = [name for name in turned if not any(matches(other, name) for other in twins_failed)]
     if problem is None and (believed or unheard):
         problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unheard)[:5])}"
     if as_json:
@@ -84,18 +84,18 @@ def main(arguments: list[str]) -> None:
 
 def targets_of(arguments: list[str]) -> list[str]:
     """The files, folders and tests that are named; options are left out."""
-    found, skip = [], False
+    words, skip = [], False
     for word in arguments:
         if skip or word.startswith("-"):
             skip = not skip and word in WITH_VALUE
             continue
-        found.append(word)
-    return found or ["."]
+        words.append(word)
+    return words or ["."]
 
 
 def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
     """The test files, by path. Those of the task have to be as they were given."""
-    found = {}
+    sources = {}
     for target in targets:
         path = os.path.normpath(os.path.join(root, target.split("::")[0]))
         files = [path]
@@ -103,14 +103,14 @@ def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
             files = [os.path.join(place, name) for place, _, names in os.walk(path) for name in names if is_test_file(name)]
         for file in files:
             with open(file, "rb") as opened:
-                found[file] = opened.read()
+                sources[file] = opened.read()
     if os.path.exists(GIVEN):
         with open(GIVEN) as opened:
             given = json.load(opened)
-        for file, text in found.items():
+        for file, text in sources.items():
             if given.get(file, hashlib.sha256(text).hexdigest()) != hashlib.sha256(text).hexdigest():
                 sys.exit(f"the graded code changed {file}")
-    return found
+    return sources
 
 
 def write_sources(sources: dict[str, bytes], turn: bool) -> None:
@@ -131,7 +131,7 @@ def replace(path: str, text: bytes) -> None:
 
 def tests_in(targets: list[str], root: str, sources: dict[str, bytes]) -> dict[str, bool]:
     """Each test function, as `file::name` or `file::class::name`, and whether its expectations can be turned."""
-    found = {}
+    turned = {}
     for target in targets:
         path, *inner = target.split("::")
         path = os.path.normpath(os.path.join(root, path))
@@ -142,8 +142,8 @@ def tests_in(targets: list[str], root: str, sources: dict[str, bytes]) -> dict[s
                 if inner and not matches(name, "::".join(inner).split("[")[0]):
                     continue
                 if not any(word in ast.dump(mark) for mark in node.decorator_list for word in ("'skip", "'xfail'")):
-                    found[f"{file}::{name}"] = Turned().has_turned(node)
-    return found
+                    turned[f"{file}::{name}"] = Turned().has_turned(node)
+    return turned
 
 
 def is_test_file(name: str) -> bool:
@@ -163,9 +163,9 @@ def functions_in(tree: ast.Module) -> Iterator[tuple[str, Any]]:
                     yield f"{node.name}::{method.name}", method
 
 
-def matches(found: str, name: str) -> bool:
+def matches(test: str, name: str) -> bool:
     """Whether a test that ran is this one, with any parameters."""
-    return found == name or found.startswith((f"{name}[", f"{name}::"))
+    return test == name or test.startswith((f"{name}[", f"{name}::"))
 
 
 class Turned(ast.NodeTransformer):

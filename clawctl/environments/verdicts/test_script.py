@@ -138,10 +138,10 @@ print(sum(open(f"/proc/{name}/stat").read().rsplit(")", 1)[1].split()[0] != "Z" 
 def _number(text: str) -> float | None:
     """ "1", or {"reward": 1}, or {"a": 1, "b": 0} (their mean). None: no number from 0 to 1."""
     try:
-        found = json.loads(text)
-        if isinstance(found, dict):
-            found = found["reward"] if "reward" in found else sum(found.values()) / len(found)
-        value = float(found)
+        reward = json.loads(text)
+        if isinstance(reward, dict):
+            reward = reward["reward"] if "reward" in reward else sum(reward.values()) / len(reward)
+        value = float(reward)
     except (ValueError, TypeError, KeyError, ZeroDivisionError):
         return None
     return value if 0 <= value <= 1 else None

@@ -61,7 +61,7 @@ class Measured:
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # {metric: {task id: value}}: the gate pairs them
 
     def as_json(self) -> dict[str, Any]:
-        parts = {part: {name: value.as_json() for name, value in found.items()} for part, found in self.parts.items()}
+        parts = {part: {name: value.as_json() for name, value in values.items()} for part, values in self.parts.items()}
         return {**{name: value.as_json() for name, value in self.metrics.items()}, "by_role": parts}
 
 
@@ -121,9 +121,9 @@ class LoadedSuite:
         ClawError if the settings are at fault."""
         if self.suite is None:
             return Measured({})
-        found = await self._guarded(self.suite(self._place(endpoint), self.settings), endpoint)
+        result = await self._guarded(self.suite(self._place(endpoint), self.settings), endpoint)
         try:
-            measured = found if isinstance(found, Measured) else Measured({name: estimate(found[name]) for name in found})
+            measured = result if isinstance(result, Measured) else Measured({name: estimate(result[name]) for name in result})
         except Exception as error:  # values of the user's own code
             raise CannotMeasure(f"suite {self.name} failed: {error!r}") from error
         if wrong := [name for name, value in measured.metrics.items() if not math.isfinite(value.mean)]:
@@ -182,30 +182,30 @@ def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: 
 
         return LoadedSuite(name, harness_suite(name), _settings(suite, config, run, recipe), None)
     known = ENVIRONMENTS if name in ENVIRONMENTS.names() and name not in SUITES.names() else SUITES
-    found = known.load(name, option)
-    declared = getattr(found, "metrics", None)
+    loaded = known.load(name, option)
+    declared = getattr(loaded, "metrics", None)
     metrics = None if declared is None else tuple(declared)
     settings = _settings(suite, config, run, recipe)
-    if is_environment(found):
+    if is_environment(loaded):
         from clawctl.eval.suites.tasks import measure_tasks
 
-        environment = create(found, name, option, suite.options)
+        environment = create(loaded, name, option, suite.options)
         return LoadedSuite(name, partial(measure_tasks, environment), settings, metrics, environment=environment)
-    compares = callable(getattr(found, "compare", None))
-    if compares or inspect.isclass(found):
-        made = _made(found, name, option) if inspect.isclass(found) else found
+    compares = callable(getattr(loaded, "compare", None))
+    if compares or inspect.isclass(loaded):
+        made = _made(loaded, name, option) if inspect.isclass(loaded) else loaded
         measures = made if inspect.iscoroutinefunction(getattr(made, "__call__", None)) else None  # noqa: B004 - it must be async
         if compares or measures is not None:
             return LoadedSuite(name, measures, settings, metrics, comparing=made if compares else None)
-    if not inspect.iscoroutinefunction(found) or not takes(found, 2):
+    if not inspect.iscoroutinefunction(loaded) or not takes(loaded, 2):
         cure = "write `async def NAME(endpoint, settings)`, or an environment; docs/environments.md has both"
         raise ClawError(f"{option}: {name} is not a suite", cure, 2)
-    return LoadedSuite(name, found, settings, metrics)
+    return LoadedSuite(name, loaded, settings, metrics)
 
 
-def _made(found: type, name: str, option: str) -> Any:
+def _made(cls: type, name: str, option: str) -> Any:
     try:
-        return found()
+        return cls()
     except Exception as error:  # the user's own code
         raise ClawError(f"{option}: {name} cannot be created: {error!r}", "write a class without arguments", 2) from error
 

@@ -39,7 +39,7 @@ def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("
     shards are left out; judge and trainer quarantine them.
     """
     tokenizer = None if settings.recipe is None else tokenizer_fingerprint(settings.recipe.model_path)
-    found: list[HeldOut] = []
+    turns: list[HeldOut] = []
     for path in published(run.trajectories, ".parquet"):
         try:
             rows = [row for row in read_columns(path, "turns", _FEW) if row["untrainable_reason"] == HELD_OUT]
@@ -50,8 +50,8 @@ def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("
         if not rows or (tokenizer is not None and sampler is not None and sampler != tokenizer):
             continue
         values = _values(run, path.stem, rows)
-        found += [HeldOut(row["turn_id"], row["user"], row["created_at"], path.stem, values[row["turn_id"]]) for row in rows]
-    unique = {one.turn_id: one for one in found}  # a merged shard may stand beside its parts for a moment
+        turns += [HeldOut(row["turn_id"], row["user"], row["created_at"], path.stem, values[row["turn_id"]]) for row in rows]
+    unique = {one.turn_id: one for one in turns}  # a merged shard may stand beside its parts for a moment
     newest = sorted(unique.values(), key=lambda one: one.created_at)[-MOST:]
     by_user: dict[str, list[HeldOut]] = defaultdict(list)
     for one in sorted(newest, key=lambda one: hashed(settings.seed, one.turn_id)):

@@ -62,7 +62,7 @@ def harness_suite(name: str) -> Any:
             raise CannotMeasure(f"{name} wrote no values of samples")
         for _ in next(iter(values.values())):
             count_call(None)
-        return Measured({metric: estimate(list(found.values())) for metric, found in values.items()}, values=values)
+        return Measured({metric: estimate(list(one.values())) for metric, one in values.items()}, values=values)
 
     return measure
 

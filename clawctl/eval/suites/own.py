@@ -51,16 +51,16 @@ class Own:
                     answered = await _answer(client, endpoint, settings, turn)
                     return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
 
-            found = [each for each in await _together([one(turn) for turn in turns]) if each is not None]
+            answers = [each for each in await _together([one(turn) for turn in turns]) if each is not None]
         values: dict[str, dict[str, float]] = {}
-        for turn, answered, verdict in found:
+        for turn, answered, verdict in answers:
             accepted = {} if verdict is None else {"accepted": (verdict + 1) / 2}
             for metric, value in (accepted | guards(turn, answered, settings.max_tokens)).items():
                 values.setdefault(metric, {})[turn.turn_id] = value
         metrics = {metric: estimate(list(values[metric].values())) for metric in self.metrics if metric in values}
         shown = [
             {"task_id": turn.turn_id, "turn_id": turn.turn_id, "prompt": asked_in(turn), "reply": answered.said[:_SHOWN]}
-            for turn, answered, _ in found[:3]
+            for turn, answered, _ in answers[:3]
         ]
         return Measured(metrics, examples=shown, values=values)
 
@@ -83,12 +83,12 @@ class Own:
                     return [] if new is None or old is None else await _compared(judge, turn, new, old, settings.max_tokens)
 
             compared = await _together([one(turn) for turn in turns])
-        found = [comparison for some in compared for comparison in some]
-        judged = [comparison for comparison in found if comparison.metric == "preferred"]
+        comparisons = [comparison for some in compared for comparison in some]
+        judged = [comparison for comparison in comparisons if comparison.metric == "preferred"]
         invalid = sum(comparison.detail["invalid"] for comparison in judged)
         if judged and 2 * invalid > len(judged):
             raise CannotMeasure(f"the judge gave no valid answer on {invalid} of {len(judged)} pairs of answers")
-        return found
+        return comparisons
 
 
 def run_of(settings: SuiteSettings) -> RunDir:
@@ -99,10 +99,10 @@ def run_of(settings: SuiteSettings) -> RunDir:
 
 
 def _in_order(run: RunDir, settings: SuiteSettings, *pair: Endpoint) -> list[HeldOut]:
-    found = held_out_turns(run, settings, asked_before(run, *pair) if pair else float("inf"))
-    if not found:
+    turns = held_out_turns(run, settings, asked_before(run, *pair) if pair else float("inf"))
+    if not turns:
         log.info("suite own: %s", NO_TURNS)
-    return found
+    return turns
 
 
 @asynccontextmanager
@@ -156,16 +156,16 @@ async def _compared(judge: AnswerJudge, turn: Turn, new: Answered, old: Answered
     key = key_name(turn.user)
     texts = {"request": asked_in(turn), "given": _text(turn.response), "came_back": _texts(turn.next_state)}
     detail: dict[str, Any] = {"turn_id": turn.turn_id, **texts, "candidate": new.said[:_SHOWN], "reference": old.said[:_SHOWN]}
-    found = []
+    comparisons = []
     if not calls_a_tool(turn) and turn.next_state is not None:
         same = new.said == old.said
         preference = Preference(0.5, ("the same text",)) if same else await judge.prefer(turn, new.message, old.message)
         told = {**detail, "votes": list(preference.votes), "invalid": preference.first is None, "judge": judge.name}
         share = 0.5 if preference.first is None else preference.first
-        found.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, told))
+        comparisons.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, told))
     mine, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
-    found += [Comparison(name, turn.turn_id, mine[name], other[name], key, detail) for name in mine if name in other]
-    return found
+    comparisons += [Comparison(name, turn.turn_id, mine[name], other[name], key, detail) for name in mine if name in other]
+    return comparisons
 
 
 # ---- what is known without a judge -----------------------------------------------------------------------------------------
@@ -180,18 +180,18 @@ def guards(turn: Turn, answered: Answered, max_tokens: int) -> dict[str, float]:
     """
     given, said = _text(turn.response), answered.said
     calls = list(calls_in(said))
-    found = {"answered": float(bool(said) and (not is_refusal(said) or is_refusal(given)))}
+    scores = {"answered": float(bool(said) and (not is_refusal(said) or is_refusal(given)))}
     captured = len(turn.completion_ids or ())
     most = max(_LONGER * captured, _AT_LEAST)
     cut = answered.finish_reason == "length" and answered.tokens >= max_tokens > captured
-    found["length"] = 0.0 if cut else min(1.0, most / max(answered.tokens, 1))
+    scores["length"] = 0.0 if cut else min(1.0, most / max(answered.tokens, 1))
     expected = {language_of(given), language_of(asked_in(turn))} - {None}
     if expected and (language := language_of(said)) is not None:
-        found["language"] = float(language in expected)
+        scores["language"] = float(language in expected)
     if turn.tools and (calls or calls_a_tool(turn)):
         wanted = bool(calls) or not calls_a_tool(turn)
-        found["tool_calls"] = float(wanted and all(is_valid_call(call, turn.tools) for call in calls))
-    return found
+        scores["tool_calls"] = float(wanted and all(is_valid_call(call, turn.tools) for call in calls))
+    return scores
 
 
 def calls_a_tool(turn: Turn) -> bool:

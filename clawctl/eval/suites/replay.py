@@ -36,19 +36,19 @@ class ReplaySuite:
         async with client_of(endpoint) as client:
             for turn, good, (value,) in await _scored(client, settings, chosen, endpoint):
                 values.setdefault(_metric(good), {})[turn.turn_id] = value
-        return Measured({name: estimate(list(found.values())) for name, found in sorted(values.items())}, values=values)
+        return Measured({name: estimate(list(one.values())) for name, one in sorted(values.items())}, values=values)
 
     async def compare(
         self, candidate: Endpoint, reference: Endpoint, settings: SuiteSettings, begin: int, count: int
     ) -> Sequence[Comparison]:
         chosen = _with_a_value(settings, candidate, reference)[begin : begin + count]
         async with client_of(candidate) as client:
-            found = await _scored(client, settings, chosen, candidate, reference)
+            scores = await _scored(client, settings, chosen, candidate, reference)
         return [
             Comparison(
                 _metric(good), turn.turn_id, new, old, key_name(turn.user), {"turn_id": turn.turn_id, "request": asked_in(turn)}
             )
-            for turn, good, (new, old) in found
+            for turn, good, (new, old) in scores
         ]
 
 
@@ -58,10 +58,10 @@ def _metric(good: bool) -> str:
 
 def _with_a_value(settings: SuiteSettings, *pair: Endpoint) -> list[HeldOut]:
     run = run_of(settings)
-    found = held_out_turns(run, settings, asked_before(run, *pair) if pair else float("inf"))
-    if not found:
+    turns = held_out_turns(run, settings, asked_before(run, *pair) if pair else float("inf"))
+    if not turns:
         log.info("suite replay: %s", NO_TURNS)
-    return [one for one in found if one.value]
+    return [one for one in turns if one.value]
 
 
 async def _scored(
@@ -94,4 +94,4 @@ async def _scored(
         raise failed.exceptions[0] from None
     if refusals:
         log.warning("suite replay: %d of %d answers cannot be scored: %s", len(refusals), len(tasks), refusals[0])
-    return [found for task in tasks if (found := task.result()) is not None]
+    return [result for task in tasks if (result := task.result()) is not None]

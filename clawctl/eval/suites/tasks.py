@@ -81,7 +81,7 @@ def _metrics(played: Sequence[Played]) -> dict[str, Estimate]:
         reward = {} if outcome.reward is None else {"reward": outcome.reward}
         for name, value in (*outcome.parts.items(), *reward.items()):
             values.setdefault(name, []).append(value)
-    return {name: estimate(found) for name, found in values.items()}
+    return {name: estimate(numbers) for name, numbers in values.items()}
 
 
 def _example(task: Task, outcome: Outcome) -> dict[str, Any]:

@@ -66,9 +66,9 @@ class Ranks:
         """The largest that any rank names, on every rank."""
         if self.world == 1:
             return count
-        found = torch.tensor(count)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found)
+        largest = torch.tensor(count)
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest)
 
     def sum_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
         """Add up the gradients of all ranks; one that had nothing to do adds zeros."""

@@ -64,7 +64,7 @@ def likeliest_logprobs(
         plain = [replace(sample, teacher_prompt_ids=sample.prompt_ids, other_prompts=()) for sample in own]
         unhinted = {}
         if training.config.weight_unaffected < 1:
-            unhinted = {i: found.logprobs_HTK[0] for i, found in zip(hinted, teachers_of(policy, plain, ids, ask), strict=True)}
+            unhinted = {i: scored.logprobs_HTK[0] for i, scored in zip(hinted, teachers_of(policy, plain, ids, ask), strict=True)}
     turns = []
     for i, (sample, now_T, before_T, now_TK, before_TK, ids_TK) in enumerate(zip(part, *streams, strict=True)):
         teacher = teachers.get(i)

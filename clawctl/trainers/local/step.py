@@ -110,7 +110,11 @@ def backward(
         sizes |= _add_part(training, part, objective, measures, weights or {}, starts)
     for part in spare:
         _add_part(training, part, objective, Measures(), dict.fromkeys((s.turn_id for s in part), 0.0))
-    return {turn_id: size for found in training.ranks.gather(sizes) for turn_id, size in found.items()} if measured else {}
+    return (
+        {turn_id: size for sizes_of_rank in training.ranks.gather(sizes) for turn_id, size in sizes_of_rank.items()}
+        if measured
+        else {}
+    )
 
 
 def pack(

@@ -21,11 +21,11 @@ def files_of(archive: bytes, lora: LoraConfig, base_model: str) -> dict[str, byt
 
     The archive's own configuration may lack `target_modules` (SkyRL leaves it null); it is taken from the names of the tensors.
     """
-    found = _members(archive)
-    if missing := {CONFIG, WEIGHTS} - found.keys():
+    members = _members(archive)
+    if missing := {CONFIG, WEIGHTS} - members.keys():
         raise ClawError(f"the downloaded adapter lacks {', '.join(sorted(missing))}", _CURE)
-    config: dict[str, Any] = orjson.loads(found[CONFIG])
-    modules = _modules(found[WEIGHTS], lora.rank)
+    config: dict[str, Any] = orjson.loads(members[CONFIG])
+    modules = _modules(members[WEIGHTS], lora.rank)
     theirs = (config.get("r"), float(config.get("lora_alpha") or math.nan), bool(config.get("use_rslora")))
     if theirs != (lora.rank, lora.alpha, False):
         told = f"rank {theirs[0]} and alpha {theirs[1]:g}"
@@ -44,7 +44,7 @@ def files_of(archive: bytes, lora: LoraConfig, base_model: str) -> dict[str, byt
         )
     completed = {**config, "target_modules": targets, "base_model_name_or_path": base_model, "task_type": "CAUSAL_LM"}
     completed |= {"peft_type": "LORA", "inference_mode": True, "bias": "none"}
-    return {CONFIG: orjson.dumps(completed, option=orjson.OPT_INDENT_2), WEIGHTS: found[WEIGHTS]}
+    return {CONFIG: orjson.dumps(completed, option=orjson.OPT_INDENT_2), WEIGHTS: members[WEIGHTS]}
 
 
 def _members(archive: bytes) -> dict[str, bytes]:
@@ -77,6 +77,6 @@ def _modules(weights: bytes, rank: int) -> set[str]:
         if not math.isfinite(float(value.float().abs().sum())):
             raise ClawError(f"the downloaded adapter has values that are not finite in {name}", "lower train.lr")
         sides.setdefault(match["module"], set()).add(match["side"])
-    if not sides or any(found != {"A", "B"} for found in sides.values()):
+    if not sides or any(side != {"A", "B"} for side in sides.values()):
         raise ClawError("the downloaded adapter lacks a matrix of a module", _CURE)
     return set(sides)

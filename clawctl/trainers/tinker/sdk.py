@@ -67,8 +67,8 @@ class Service:
         with self.calls("compute_logprobs"):
             sampler = self.client.create_sampling_client(base_model=self.base_model)
             futures = [sampler.compute_logprobs(self.sdk.ModelInput.from_ints(one.ids)) for one in sequences]
-            found = [future.result() for future in futures]
-        return [list(values[one.start :]) for values, one in zip(found, sequences, strict=True)]
+            results = [future.result() for future in futures]
+        return [list(values[one.start :]) for values, one in zip(results, sequences, strict=True)]
 
 
 class RemoteAdapter:

@@ -95,8 +95,8 @@ class ServiceTrainer:
         with measures.clock("forward"):
             policy = self.client.logprobs(own if config.teacher == "base" else [*own, *taught])
         with measures.clock("teacher"):
-            found = self.service.base_logprobs(taught) if config.teacher == "base" else policy[len(own) :]
-        teacher = {sample.turn_id: torch.tensor(values) for sample, values in zip(hinted, found, strict=True)}
+            scored = self.service.base_logprobs(taught) if config.teacher == "base" else policy[len(own) :]
+        teacher = {sample.turn_id: torch.tensor(values) for sample, values in zip(hinted, scored, strict=True)}
         teacher |= {s.turn_id: torch.tensor(s.teacher_logprobs) for s in batch.samples if s.teacher_logprobs is not None}
         samples = [
             sample if sample.logprobs is not None else replace(sample, logprobs=values)

@@ -62,13 +62,13 @@ class Ability:
         return _measured([each.result() for each in asked])
 
 
-def _measured(found: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:
+def _measured(results: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:
     values: dict[str, dict[str, float]] = {}
-    for task, _, right in found:
+    for task, _, right in results:
         for metric in ("correct", task["category"]):
             values.setdefault(metric, {})[task["id"]] = float(right)
     metrics = {metric: estimate([bool(value) for value in of_tasks.values()]) for metric, of_tasks in values.items()}
-    wrong = [(task, said) for task, said, right in found if not right][:3]
+    wrong = [(task, said) for task, said, right in results if not right][:3]
     shown = [{"task_id": task["id"], "prompt": task["prompt"], "reply": said.text, "correct": False} for task, said in wrong]
     return Measured(metrics, examples=shown, values=values)
 
@@ -76,11 +76,11 @@ def _measured(found: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:
 @cache
 def all_tasks() -> Mapping[str, tuple[AbilityTask, ...]]:
     """The tasks of each category, as the files have them."""
-    found = {}
+    tasks = {}
     for category in CATEGORIES:
         lines = (Path(__file__).parent / f"{category}.jsonl").read_text(encoding="utf-8").splitlines()
-        found[category] = tuple({"category": category, **json.loads(line)} for line in lines)
-    return found
+        tasks[category] = tuple({"category": category, **json.loads(line)} for line in lines)
+    return tasks
 
 
 def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:

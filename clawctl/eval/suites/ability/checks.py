@@ -36,8 +36,8 @@ def number_in(text: str) -> float | None:
     """The last number of a reply: after a worked solution it is the result."""
     if (fraction := _FRACTION.search(text)) and not _NUMBER.search(text[fraction.end() :]) and int(fraction[2]):
         return int(fraction[1]) / int(fraction[2])
-    found = _NUMBER.findall(text)
-    return float(found[-1].replace(",", "").replace("−", "-")) if found else None
+    numbers = _NUMBER.findall(text)
+    return float(numbers[-1].replace(",", "").replace("−", "-")) if numbers else None
 
 
 def code_in(text: str) -> str:
@@ -92,15 +92,15 @@ def follows(text: str, checks: Sequence[Sequence[Any]]) -> bool:
 
 
 def is_number(text: str, expected: float) -> bool:
-    found = number_in(text)
-    return found is not None and abs(found - expected) <= 1e-6 * max(1.0, abs(expected))
+    number = number_in(text)
+    return number is not None and abs(number - expected) <= 1e-6 * max(1.0, abs(expected))
 
 
 def is_said_in(text: str, language: str, any_of: Sequence[str]) -> bool:
     """Whether a reply has one of these words and is in this language, as far as that can be told."""
-    found = language_of(text)
+    written = language_of(text)
     alike = {"ja": {"ja", "zh"}}.get(language, {language})  # a short Japanese sentence may be written in Han characters
-    return (found is None or found in alike) and any(word in text.lower() for word in any_of)
+    return (written is None or written in alike) and any(word in text.lower() for word in any_of)
 
 
 def makes_call(calls: Sequence[tuple[str | None, Any]], expected: Mapping[str, Any] | None) -> bool:

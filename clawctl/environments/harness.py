@@ -139,7 +139,8 @@ async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
     """A unix socket that leads to the server of `endpoint`. Raises ClawError if the endpoint is not that of an episode."""
     parts = urlsplit(endpoint.url)
     if "/e/" not in parts.path:
-        raise ClawError("a harness needs the address of an episode", "play it with `clawctl collect --env`")
+        cure = "remove eval.endpoint, so that `clawctl eval` measures at the run's own server"
+        raise ClawError("a harness needs the address of an episode, which only the run's own server has", cure)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     room = asyncio.Semaphore(_MOST_CONNECTIONS)
 

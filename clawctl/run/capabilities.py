@@ -1,5 +1,7 @@
 """Capabilities: what opens the calls of one episode at this run's server, and nothing else.
 
+An episode is played for training, or by `clawctl eval` to measure a version.
+
 A capability carries its episode and when it expires. It is signed with a secret of the run, so it needs no list: servers and
 workers on any host agree on it, and a restarted server still accepts it. It is a key: it belongs into no log and no capture. The
 redaction rule for `claw-…` keys finds it.
@@ -7,7 +9,7 @@ redaction rule for `claw-…` keys finds it.
 
 import hmac
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from secrets import token_bytes
 from typing import Final
@@ -23,7 +25,17 @@ PREFIX: Final = "claw-e-"
 _SECRET_BYTES = 32
 _MAC_BYTES = 18  # 24 letters
 _MAC_LETTERS = 24
+_CLAIMS = 6  # of an episode; those of a measurement follow
 LONGEST: Final = 400  # letters: the longest that redaction looks for
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """How the server answers an episode that measures a version. None of its calls is captured."""
+
+    model: str  # "tiny@3"
+    temperature: float
+    max_tokens: int  # the most tokens in an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,7 @@ class Capability:
     attempt: int
     expires_at: float  # unix seconds
     key: str  # name of the API key whose turns these are
+    measurement: Measurement | None = None  # None: the episode is played for training
 
 
 def episode_secret(run: RunDir) -> bytes:
@@ -54,15 +67,19 @@ def episode_secret(run: RunDir) -> bytes:
 
 
 def issue(secret: bytes, spec: EpisodeSpec) -> str:
-    """The capability of an episode: letters, digits, `-` and `_`. Raises ClawError if the names of its task and group are too
-    long."""
-    claims = [spec.session_id, spec.task_id, spec.group_id, spec.attempt, int(spec.deadline), spec.key]
+    """The capability of an episode that is played for training. Raises ClawError if its names of task and group are too long."""
+    own = Capability(spec.session_id, spec.task_id, spec.group_id, spec.attempt, int(spec.deadline), spec.key)
+    return sign(secret, own)
+
+
+def sign(secret: bytes, own: Capability) -> str:
+    """A capability as text: letters, digits, `-` and `_`. Raises ClawError if it is too long."""
+    claims = [own.session_id, own.task_id, own.group_id, own.attempt, int(own.expires_at), own.key]
+    claims += [] if own.measurement is None else astuple(own.measurement)
     body = urlsafe_b64encode(orjson.dumps(claims)).rstrip(b"=").decode()
     text = PREFIX + body + _signature(secret, body)
     if len(text) > LONGEST:
-        raise ClawError(
-            f"the names of task {spec.task_id[:40]}… are too long", "use task and group ids of at most 80 characters", 2
-        )
+        raise ClawError(f"the names of task {own.task_id[:40]}… are too long", "use task and group ids of at most 80 characters", 2)
     return text
 
 
@@ -73,8 +90,9 @@ def read_capability(secret: bytes, text: str) -> Capability | None:
         return None
     if not hmac.compare_digest(signature, _signature(secret, body)):
         return None
-    session_id, task_id, group_id, attempt, expires_at, key = orjson.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    return Capability(session_id, task_id, group_id, attempt, expires_at, key)
+    claims = orjson.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    episode, measurement = claims[:_CLAIMS], claims[_CLAIMS:]
+    return Capability(*episode, Measurement(*measurement) if measurement else None)
 
 
 def _signature(secret: bytes, body: str) -> str:

@@ -44,6 +44,7 @@ from clawctl.serve.episodes import (
     hints_of,
     is_capability,
     never_disconnects,
+    of_version,
     open_capability,
     sampling_rule,
 )
@@ -262,12 +263,13 @@ class Gateway:
             request = recent.known(context.key, request)
         headers = dict(reversed(http_request.headers.items()))  # the first of each name, to be looked up many times
         hints = read_hints(headers, request.claims) | self._rating.hint(headers)
+        asks_not_to = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
+        for_training = not (asks_not_to or is_pinned(request))
         if context.episode is not None:
             hints = hints_of(context.episode, hints)
-            request = replace(request, model=self._recipe.model_name) if is_pinned(request) else request
-        asks_not_to = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
-        for_training = context.episode is not None or not (asks_not_to or is_pinned(request))
-        if for_training:
+            request = of_version(request, self._recipe.model_name, context.episode.measurement)
+            for_training = context.episode.measurement is None
+        if for_training or context.episode is not None:
             request = self._as_the_recipe_samples(request, headers, context)
         capture = self._capture if self._capture.enabled and for_training else None
         requests, plain = [request], partial(completions.Completions)
@@ -335,7 +337,7 @@ class Gateway:
             return request
         client = client_of(headers, request.sent_messages)
         if context.episode is not None:
-            rule = sampling_rule(self._recipe.serve)
+            rule = sampling_rule(self._recipe.serve, context.episode.measurement)
         else:
             rule = rule_for(self._recipe.serve.sampling, context.key, client, agent_of(headers))
         used, changes = enforce(request.sampling, rule, self._recipe.serve.temperature)

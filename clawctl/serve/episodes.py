@@ -15,9 +15,10 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from clawctl.config.serve import SamplingRule, ServeConfig, TemperatureConfig
-from clawctl.run.capabilities import PREFIX, Capability, read_capability
-from clawctl.serve.dialects import Refusal
+from clawctl.run.capabilities import PREFIX, Capability, Measurement, read_capability
+from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.http_response import EventStream, RequestContext
+from clawctl.serve.versions import is_pinned
 
 _ADDRESS = "/e/"
 OPEN_TO_EPISODES: Final = frozenset(("chat", "responses", "messages", "completions", "count_tokens", "models", "health"))
@@ -58,9 +59,19 @@ def hints_of(episode: Capability, hints: dict[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in hints.items() if name != "feedback"}, **own, "session_done": False}
 
 
-def sampling_rule(config: ServeConfig) -> SamplingRule:
+def of_version(request: GenerationRequest, live: str, measurement: Measurement | None) -> GenerationRequest:
+    """The request for the version that an episode is played with, whatever its client names: the live one, or the measured one."""
+    if measurement is None:
+        return replace(request, model=live) if is_pinned(request) else request
+    asked = measurement.max_tokens if request.max_tokens is None else request.max_tokens
+    return replace(request, model=measurement.model, max_tokens=min(asked, measurement.max_tokens))
+
+
+def sampling_rule(config: ServeConfig, measurement: Measurement | None) -> SamplingRule:
     """How episodes are sampled, whatever a harness asks for: as the recipe says, with nothing that bends the distribution."""
     temperature = config.sampling.temperature or TemperatureConfig(always=config.temperature)
+    if measurement is not None:
+        temperature = TemperatureConfig(always=measurement.temperature)
     return SamplingRule(temperature=temperature, ignore="all")
 
 

@@ -51,7 +51,8 @@ def answering(answer: Answer, breaks_streams: bool = False, health: dict[str, An
     async def say_health(request: Request) -> Response:
         return JSONResponse(health)
 
-    routes = [Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", models), Route("/health", say_health)]
+    chat = [Route(f"{place}/v1/chat/completions", complete, methods=["POST"]) for place in ("", "/e/{capability}")]
+    routes = [*chat, Route("/v1/models", models), Route("/health", say_health)]
     app = Starlette(routes=routes)
     with serving(app) as address:
         told.url = address + "/v1"

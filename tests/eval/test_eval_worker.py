@@ -18,9 +18,9 @@ from clawctl.environments.homework.problems import Problem, make_tasks
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.eval.worker import Follower, evaluate, measure_by_hand
+from clawctl.run.capabilities import Measurement, episode_secret, read_capability
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.endpoint import own_api_key
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy
 from clawctl.run.rows import Policy
@@ -97,14 +97,16 @@ def test_one_version_is_measured_and_written_down(tmp_path: Path, capsys: pytest
     }
 
 
-def test_measuring_is_not_captured_and_asks_the_held_out_tasks_with_the_runs_key(tmp_path: Path) -> None:
+def test_measuring_asks_the_held_out_tasks_at_addresses_that_open_one_version_and_capture_nothing(tmp_path: Path) -> None:
     with answering(versions_that({0: good}, RECIPE)) as server:
         run = run_with(tmp_path, url=server.url)
         measure_by_hand(run, RECIPE, 0, threading.Event())
     assert len(server.asked) == 9
     for call in server.asked:
         assert call["headers"]["x-capture"] == "off"
-        assert call["headers"]["authorization"] == f"Bearer {own_api_key(run, RECIPE)[0]}"
+        opened = read_capability(episode_secret(run), call["headers"]["authorization"].removeprefix("Bearer "))
+        assert opened is not None
+        assert opened.measurement == Measurement("demo@0", 0.7, RECIPE.eval.max_tokens)
         assert (call["body"]["model"], call["body"]["temperature"]) == ("demo@0", 0.7)
         assert len(call["body"]["messages"]) == 1
     trained_on = {task.prompt for role in ("student", "teacher") for task in make_tasks(role, 300, 0, "train")}  # type: ignore[arg-type]

@@ -1,20 +1,28 @@
-"""An environment as a suite: its held-out tasks, each played once. Its metrics are the reward and its parts."""
+"""An environment as a suite: its held-out tasks, each played once. Its metrics are the reward and its parts.
+
+Each episode has an address of its own, as in training, so any agent can be measured. Its calls are not captured, whatever it sends.
+"""
 
 import asyncio
 import hashlib
+import secrets
+import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
-from clawctl.environments import Environment, Outcome, Task
+from clawctl.environments import Environment, EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused
 from clawctl.environments.player import play_task
 from clawctl.errors import ClawError
 from clawctl.eval.intervals import Estimate, estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings, unanswered
+from clawctl.run.capabilities import Capability, Measurement, episode_secret, sign
 from clawctl.run.endpoint import Endpoint
 
 _SHOWN = 3  # examples of each kind of task that are kept
 _TRIES = 3
+_OPEN_S = 86400.0  # how long the address of an episode is open; nothing is trained, so a slow machine is no failure of the policy
 
 Played = tuple[Task, Outcome]
 
@@ -25,12 +33,13 @@ async def measure_tasks(
     """Play all tasks but the `known` ones, the same for each version. Raises CannotMeasure and ClawError."""
     tasks = [task for task in environment.tasks("eval", settings.problems, settings.seed) if task.id not in known]
     if not tasks and not known:
-        raise ClawError("the environment has no held-out tasks", "return some from tasks('eval', count, seed)")
+        cure = "return some from tasks('eval', count, seed); a file or folder of tasks needs at least five"
+        raise ClawError("the environment has no held-out tasks", cure)
     places = asyncio.Semaphore(settings.concurrency)
 
     async def one(task: Task) -> Played:
         async with places:
-            return task, await _play(environment, task, endpoint)
+            return task, await _play(environment, task, endpoint, settings)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -40,14 +49,16 @@ async def measure_tasks(
     return summarise([one.result() for one in playing])
 
 
-async def _play(environment: Environment, task: Task, endpoint: Endpoint) -> Outcome:
+async def _play(environment: Environment, task: Task, endpoint: Endpoint, settings: SuiteSettings) -> Outcome:
     """The outcome of a task, after another attempt where an episode failed or was refused."""
     for attempt in range(1, _TRIES + 1):
         try:
-            outcome = await play_task(environment, task, endpoint)
+            outcome = await play_task(environment, task, _of_episode(endpoint, settings))
             if outcome.status == "done":
                 return outcome
-            trouble: Exception = CannotMeasure(f"task {task.id} failed {attempt} times")
+            trouble: Exception = CannotMeasure(f"task {task.id} failed {attempt} times: {outcome.log or outcome.ending}")
+        except EpisodeFailed as failed:
+            trouble = CannotMeasure(f"task {task.id} failed {attempt} times: {failed}", gone=failed.ending == "server")
         except Refused as refused:
             trouble = unanswered(refused, endpoint)
             if refused.status in (401, 403, 404):
@@ -55,6 +66,17 @@ async def _play(environment: Environment, task: Task, endpoint: Endpoint) -> Out
         if attempt < _TRIES:
             await asyncio.sleep(0.3 * attempt)
     raise trouble
+
+
+def _of_episode(endpoint: Endpoint, settings: SuiteSettings) -> Endpoint:
+    """The endpoint at the address of an episode, which opens calls of the measured version and nothing else. A server of another
+    run has no such addresses, and is called as it is."""
+    if settings.run is None or settings.recipe is None or settings.recipe.eval.endpoint is not None:
+        return endpoint
+    measurement = Measurement(endpoint.model, settings.temperature, settings.max_tokens)
+    name, expires_at = f"measured-{secrets.token_hex(8)}", time.time() + _OPEN_S
+    capability = sign(episode_secret(settings.run), Capability(name, "", "", 0, expires_at, "default", measurement))
+    return replace(endpoint, url=f"{endpoint.url.removesuffix('/v1')}/e/{capability}/v1", api_key=capability)
 
 
 def summarise(played: Sequence[Played]) -> Measured:

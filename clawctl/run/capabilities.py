@@ -25,7 +25,6 @@ PREFIX: Final = "claw-e-"
 _SECRET_BYTES = 32
 _MAC_BYTES = 18  # 24 letters
 _MAC_LETTERS = 24
-_CLAIMS = 6  # of an episode; those of a measurement follow
 LONGEST: Final = 400  # letters: the longest that redaction looks for
 
 
@@ -91,8 +90,9 @@ def read_capability(secret: bytes, text: str) -> Capability | None:
     if not hmac.compare_digest(signature, _signature(secret, body)):
         return None
     claims = orjson.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-    episode, measurement = claims[:_CLAIMS], claims[_CLAIMS:]
-    return Capability(*episode, Measurement(*measurement) if measurement else None)
+    session_id, task_id, group_id, attempt, expires_at, key, *rest = claims
+    measurement = Measurement(*rest) if rest else None
+    return Capability(session_id, task_id, group_id, attempt, expires_at, key, measurement)
 
 
 def _signature(secret: bytes, body: str) -> str:

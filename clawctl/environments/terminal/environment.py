@@ -115,7 +115,9 @@ async def solve(task: HarborTask, commands: str | None = None) -> Graded:
     if commands is None and "solve.sh" not in task.solution:
         raise ClawError(f"the task {task.name} has no solution", "add solution/solve.sh", 2)
     solution = {f"/solution/{name}": content for name, content in task.solution.items()}
-    async with open_sandbox(task.folder, replace(task.limits, seconds=task.agent_s + SPARE_S), {**_fixed(task), **solution}) as sandbox:
+    async with open_sandbox(
+        task.folder, replace(task.limits, seconds=task.agent_s + SPARE_S), {**_fixed(task), **solution}
+    ) as sandbox:
         await prepare(sandbox, task)
         with suppress(SandboxOver):  # by what ran in it: there is nothing to grade
             if commands != "":

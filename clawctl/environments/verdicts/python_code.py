@@ -26,14 +26,18 @@ _OF_THE_TESTS = {
 }
 _OF_THE_TESTS |= {".coveragerc", "sitecustomize.py", "usercustomize.py"}
 _COMPILED = (".pyc", ".pyo", ".so", ".pth", ".egg-link")
+_TEST_FOLDERS = {"test", "tests", "testing"}
 _SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)
 
 
 def clean(snapshot: bytes, before: Mapping[str, bytes], tests: Mapping[str, bytes]) -> bytes:
-    """What is graded: the agent's files, without those that could change the tests, and with `tests` in their places."""
-    files = files_of(snapshot)
-    left_out = {path for path in files if _is_of_the_tests(path, before)} | set(tests)
-    put_back = {path: text for path, text in before.items() if os.path.basename(path) in _OF_THE_TESTS} | dict(tests)
+    """What is graded: the agent's files, without those that could change the tests, and with `tests` in their places. A folder of
+    tests is as it was before the agent: it may hold what the tests import."""
+    files, folders = files_of(snapshot), {folder for path in tests if (folder := _test_folder(path)) is not None}
+    left_out = {path for path in files if _is_of_the_tests(path, before) or path.startswith(tuple(folders))} | set(tests)
+    put_back = {
+        path: text for path, text in before.items() if os.path.basename(path) in _OF_THE_TESTS or path.startswith(tuple(folders))
+    } | dict(tests)
     kept = files_of(without(snapshot, left_out | set(put_back)))
     return tar_of({path: text for path, text in kept.items() if not _is_below(path, put_back)} | put_back)
 
@@ -43,6 +47,13 @@ def _is_of_the_tests(path: str, before: Mapping[str, bytes]) -> bool:
     inner = path.split("/")[1] if folder == "src" and "/" in path else folder
     shadows = inner.removesuffix(".py") in _SHADOWS and not any(old == path or old.startswith(f"{folder}/") for old in before)
     return name in _OF_THE_TESTS or "__pycache__" in path or (path not in before and (name.endswith(_COMPILED) or shadows))
+
+
+def _test_folder(path: str) -> str | None:
+    """ "pkg/tests/" for "pkg/tests/unit/test_a.py"; None for a test beside the code that it tests."""
+    parts = path.split("/")
+    place = next((place for place, part in enumerate(parts[:-1]) if part in _TEST_FOLDERS), None)
+    return None if place is None else "/".join(parts[: place + 1]) + "/"
 
 
 def _is_below(path: str, files: Mapping[str, bytes]) -> bool:
@@ -66,6 +77,15 @@ async def run_pytest(
     if report is None:
         return nothing(log)
     names = [f"{folder}/{name}" for name in wanted]
+    odd, right = [name for name in names if name.split("[")[0] in report["odd"]], None
+    if odd and (known := await reference()) is not None:
+        right, _ = await _tests(known, wanted, folder, limits, timeout)
+    if odd and (right is None or any(name.split("[")[0] not in right["odd"] for name in odd)):
+        return nothing(f"these compare a literal with what is no plain value: {', '.join(odd[:5])}\n{shortened(log)}")
+    if odd:  # so does the right code: the tests have to compare by themselves
+        report, log = await _tests(code, wanted, folder, limits, timeout, "--shown")
+        if report is None:
+            return nothing(log)
     missing = [name for name in names if not _among(name, report["passed"]) or _among(name, report["failed"])]
     if missing:
         return nothing(f"not passed: {', '.join(missing[:5])}\n{shortened(log)}")
@@ -84,11 +104,11 @@ def _among(name: str, others: Sequence[str]) -> bool:
 
 
 async def _tests(
-    code: bytes, wanted: Sequence[str], folder: str, limits: Limits, timeout: float
+    code: bytes, wanted: Sequence[str], folder: str, limits: Limits, timeout: float, *options: str
 ) -> tuple[dict[str, Any] | None, str]:
     files = sorted({name.split("::")[0] for name in wanted})
     fixed = {f"{TOOLS}/run_tests.py": inside("run_tests.py")}
-    words = [f"{TOOLS}/run_tests.py", "--json", "--root", folder, *files]
+    words = [f"{TOOLS}/run_tests.py", "--json", *options, "--root", folder, *files]
     ran = await _in_sandbox(words, code, b"", folder, limits, timeout, fixed, PYTEST)
     if isinstance(ran, str):
         return None, ran

@@ -1,23 +1,30 @@
 """Runs pytest in a verdict's sandbox, and does not believe what it says of itself. Standard library, and pytest in a child process.
 
-    run_tests.py [--json] [--root FOLDER] [PYTEST ARGUMENTS]
+    run_tests.py [--json] [--shown] [--root FOLDER] [PYTEST ARGUMENTS]
 
 The child imports the graded code, so it may lie: it may leave with code 0, skip, or replace pytest's functions. This process does
-not import it. It knows from the source which tests there are, and wants each of them to pass. It then writes another expected
-value into each assertion, runs the tests again, and wants each of them to fail. This finds code that makes every comparison true,
-or every test pass, and code that reads in the test what it should return. A verdict that compares outside of the sandbox
-(`run_calls.py`) cannot be deceived at all.
+not import it. It knows from the source which tests there are, and wants each of them to pass. Where a test compares a value with a
+literal, the child does not get the literal: it reports the value, and this process compares. So the graded code has to know it.
+
+This process then writes another expected value into each assertion, runs the tests again, and wants each of them to fail. This
+finds code that makes every comparison true, or every test pass, and code that reads in the test what it should return. Code that
+acts differently in the two runs deceives a test without a literal. A verdict that compares outside of the sandbox (`run_calls.py`)
+cannot be deceived at all.
 """
 
 import ast
+import builtins
 import ctypes
 import hashlib
 import json
+import math
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
+from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 OWN = os.path.dirname(os.path.abspath(__file__))
@@ -35,6 +42,8 @@ WITH_VALUE = {
     "-W",
     "--json-report-file",
 }
+SEEN = "__clawctl_seen__"  # what a test calls with a value that is compared in the parent
+LONGEST = 1 << 16  # of such a value, as text
 PLAIN = {"assertTrue": "assertFalse", "assertFalse": "assertTrue", "assertIsNone": "assertIsNotNone", "assertIn": "assertNotIn"}
 
 
@@ -42,21 +51,27 @@ def main(arguments: list[str]) -> None:
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # not dumpable: the graded code cannot open this process's files
     as_json = "--json" in arguments
     root = arguments[arguments.index("--root") + 1] if "--root" in arguments else os.getcwd()
-    targets = targets_of([word for word in arguments if word not in ("--json", "--root", root)])
+    shown = "--shown" in arguments  # literals stay in the tests
+    targets = targets_of([word for word in arguments if word not in ("--json", "--shown", "--root", root)])
     sources = read_sources(targets, root)
     wanted = tests_in(targets, root, sources)
     seed = random.SystemRandom().randrange(1 << 30)
     problem = None if wanted else "there is no test"
     twins, twins_failed = set[str](), set[str]()
     try:
-        write_sources(sources, turn=False)
-        passed, failed, log = run(root, targets, seed)
+        hidden = write_sources(sources, turn=False, hide=not shown)
+        passed, failed, seen, log = run(root, targets, seed)
+        wrong, odd = compare(hidden, seen)
+        failed |= {name for name in wrong if any(matches(other, name) for other in passed)}
+        passed = {name for name in passed if not any(matches(name, other) for other in wrong)}
         missing = [name for name in wanted if not any(matches(other, name) for other in passed)]
         if failed or missing:
             problem = f"not passed: {', '.join(sorted(failed | set(missing))[:5])}"
+        elif odd:
+            problem = f"a literal is compared with what is no plain value: {', '.join(sorted(odd)[:5])}"
         if problem is None or as_json:
-            write_sources(sources, turn=True)
-            twins, twins_failed, _ = run(root, targets, seed)
+            write_sources(sources, turn=True, hide=False)
+            twins, twins_failed, _, _ = run(root, targets, seed)
         for path, text in sources.items():
             replace(path, text)
     except OSError as error:
@@ -73,6 +88,7 @@ def main(arguments: list[str]) -> None:
             "twins": sorted(twins),
             "twins_failed": sorted(twins_failed),
             "turned": wanted,
+            "odd": sorted(odd),
             "problem": problem,
         }
         print(json.dumps({**result, "log": log[-8000:]}))
@@ -113,13 +129,27 @@ def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
     return sources
 
 
-def write_sources(sources: dict[str, bytes], turn: bool) -> None:
-    """Lay out the tests, with or without turned expectations. Both are written alike, so the text does not tell which run it is."""
+def write_sources(sources: dict[str, bytes], turn: bool, hide: bool) -> dict[str, "Hidden"]:
+    """Lay out the tests, with turned expectations, or without their literals. Returns these, by the key that a test reports."""
+    hidden: dict[str, Hidden] = {}
     for path, text in sources.items():
         tree = ast.parse(text)
         if turn:
             Turned().visit(tree)
+        for name, node in dict(functions_in(tree)).items() if hide else ():  # of two with one name, Python has the second
+            hidden |= Hiding(f"{path}::{name}").hide(node)
         replace(path, ast.unparse(ast.fix_missing_locations(tree)).encode())
+    return hidden
+
+
+def compare(hidden: dict[str, "Hidden"], seen: list[tuple[str, str]]) -> tuple[set[str], set[str]]:
+    """The tests that reported a wrong value, or none where they must, and those that reported a value without a plain form."""
+    wrong = {hidden[key].test for key, text in seen if key in hidden and not hidden[key].is_same(text)}
+    odd = {hidden[key].test for key, text in seen if key in hidden and text == ODD}
+    reported = {key for key, _ in seen}
+    wrong |= {one.test for key, one in hidden.items() if one.always and key not in reported}
+    silent = {one.test for one in hidden.values()} - {one.test for key, one in hidden.items() if key in reported}
+    return wrong | silent, odd
 
 
 def replace(path: str, text: bytes) -> None:
@@ -217,6 +247,94 @@ class Turned(ast.NodeTransformer):
         return node
 
 
+class Hidden:
+    """A literal that a test compares with."""
+
+    def __init__(self, test: str, literal: Any, always: bool, near: bool) -> None:
+        self.test, self.literal = test, literal
+        self.always = always  # whether the test reaches the comparison in any case
+        self.near = near  # pytest.approx
+
+    def is_same(self, text: str) -> bool:
+        """Whether the child's text of a value is the literal, by Python's `==`. What has no plain form is judged elsewhere."""
+        if text == ODD:
+            return True
+        try:
+            value = Fraction(text[1:]) if text.startswith("/") else ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError, ZeroDivisionError):
+            return False
+        if self.near:
+            is_number = isinstance(value, int | float | Fraction)
+            return is_number and math.isclose(value, self.literal, rel_tol=1e-6, abs_tol=1e-12)
+        return bool(value == self.literal)
+
+
+class Hiding(ast.NodeTransformer):
+    """A test without the literals that it compares with."""
+
+    def __init__(self, test: str) -> None:
+        self.test, self.found = test, dict[str, Hidden]()
+        self.always: set[int] = set()
+
+    def hide(self, test: Any) -> dict[str, Hidden]:
+        if not any(isinstance(node, ast.Return) for node in ast.walk(test)):
+            self.always = set(map(id, reached(test.body)))
+        self.generic_visit(test)
+        return self.found
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        self.generic_visit(node)
+        test = node.test
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+            call = self.reported(test.left, test.comparators[0], id(node) in self.always)
+            node.test = call or test
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        self.generic_visit(node)
+        call = node.value
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "assertEqual" and len(call.args) >= 2:
+            assert isinstance(call.func, ast.Attribute)
+            if (report := self.reported(call.args[0], call.args[1], id(node) in self.always)) is not None:
+                call.func.attr, call.args, call.keywords = "assertTrue", [report], []
+        return node
+
+    def reported(self, left: ast.expr, right: ast.expr, always: bool) -> ast.expr | None:
+        """The call that reports the value of one side, if the other one is a literal."""
+        value, literal = (right, left) if is_literal(left) else (left, right)
+        if not is_literal(literal) or is_literal(value):
+            return None
+        near = isinstance(literal, ast.Call)
+        key = f"{self.test} {len(self.found)}"
+        self.found[key] = Hidden(
+            self.test, ast.literal_eval(literal.args[0] if isinstance(literal, ast.Call) else literal), always, near
+        )
+        return ast.Call(ast.Name(SEEN, ast.Load()), [ast.Constant(key), value], [])
+
+
+def is_literal(node: ast.expr) -> bool:
+    """A constant, or `pytest.approx` of a number."""
+    if isinstance(node, ast.Call) and "approx" in (getattr(node.func, "attr", ""), getattr(node.func, "id", "")):
+        return len(node.args) == 1 and not node.keywords and is_number(node.args[0])
+    return is_constant(node)
+
+
+def is_number(node: ast.expr) -> bool:
+    return is_constant(node) and isinstance(ast.literal_eval(node), int | float)
+
+
+def reached(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a test that run in any case."""
+    for node in body:
+        yield node
+        if isinstance(node, ast.With | ast.AsyncWith) and not any(word in dumped(node.items) for word in ("raises", "suppress")):
+            yield from reached(node.body)
+
+
+def dumped(items: list[ast.withitem]) -> str:
+    return "".join(map(ast.dump, items)).lower()
+
+
 def is_constant(node: Any) -> bool:
     try:
         ast.literal_eval(node)
@@ -250,8 +368,8 @@ def changed(value: Any) -> Any:
     return "x"
 
 
-def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], str]:
-    """Run the tests in a child. Returns the names that passed, those that did not, and the output."""
+def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], list[tuple[str, str]], str]:
+    """Run the tests in a child. Returns the names that passed, those that did not, the reported values, and the output."""
     heard, says = os.pipe()
     command = [
         sys.executable,
@@ -281,10 +399,14 @@ def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], s
         said.seek(0)
         log = said.read(1 << 20).decode(errors="replace")
     passed, failed, ended = set[str](), set[str](), False
+    seen: list[tuple[str, str]] = []
     for line in text.splitlines():
         try:
-            name, outcome = json.loads(line)
+            name, outcome, *value = json.loads(line)
         except (ValueError, TypeError):
+            continue
+        if value:
+            seen.append((str(outcome), str(value[0])))
             continue
         ended |= name == "end"
         if name != "end":
@@ -292,7 +414,46 @@ def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], s
             (passed if outcome == "passed" else failed).add("::".join([os.path.normpath(os.path.join(root, file)), *inner]))
     if not ended:
         failed.add("the end of the run")
-    return passed - failed, failed, log
+    return passed - failed, failed, seen, log
+
+
+ODD = "?"
+
+
+def text_of(value: Any) -> str:
+    """A value as a literal, "/1/2" for a fraction, and ODD for what equals no literal by the rules of Python's own types."""
+    try:
+        fraction = value if isinstance(value, Fraction) else None
+        if type(value).__module__ == "decimal":
+            fraction = Fraction(value)
+        return repr(plain(value))[:LONGEST] if fraction is None else f"/{fraction}"
+    except Exception:  # noqa: BLE001 - the graded code's
+        return ODD
+
+
+def plain(value: Any) -> Any:
+    """The same value in Python's own types. Raises TypeError if there is none."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return float(value)
+    if hasattr(value, "item") and not isinstance(value, type):  # of numpy and its like
+        return plain(value.item())
+    if hasattr(value, "__index__"):
+        return int(value)
+    if isinstance(value, complex):
+        return complex(value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes | bytearray):
+        return bytes(value)
+    if isinstance(value, tuple | list):
+        return (tuple if isinstance(value, tuple) else list)(map(plain, value))
+    if isinstance(value, set | frozenset | KeysView):
+        return set(map(plain, value))
+    if isinstance(value, dict | MappingProxyType):
+        return {plain(key): plain(inner) for key, inner in value.items()}
+    raise TypeError(type(value).__name__)
 
 
 def child(says: int, root: str, targets: list[str]) -> None:
@@ -308,6 +469,7 @@ def child(says: int, root: str, targets: list[str]) -> None:
     sys.dont_write_bytecode = True
     rewrite._read_pyc = lambda *_, **__: None  # compiled tests may be of the other run, or the agent's
     plugin = Reporter(says)
+    setattr(builtins, SEEN, plugin.see)
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", root, "-rA", "--color=no", "-q"]
     code = pytest.main([*options, *targets], plugins=[plugin])
     plugin.say("end", int(code))
@@ -322,6 +484,10 @@ class Reporter:
 
     def say(self, name: str, outcome: object) -> None:
         os.write(self.says, json.dumps([name, outcome]).encode() + b"\n")
+
+    def see(self, key: str, value: Any) -> bool:
+        os.write(self.says, json.dumps(["seen", key, text_of(value)]).encode() + b"\n")
+        return True
 
     def pytest_itemcollected(self, item: Any) -> None:
         self.names[item.nodeid] = "::".join([str(item.path), *item.nodeid.split("::")[1:]])

@@ -34,6 +34,7 @@ from clawctl.run.feedback import FeedbackFile
 from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns
+from tests.eval.answering_server import answering
 from tests.serve.served import Server, build_model
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
@@ -396,8 +397,9 @@ def test_the_turns_of_an_episode_are_in_one_shard(server: Server) -> None:
         assert sorted(holding)[-2:] == [0, 3]
 
 
-def test_a_server_that_captures_nothing_is_refused_before_anything_is_played(tmp_path: Path) -> None:
-    with Server(tmp_path / "run", build_model(tmp_path / "model"), intercept=False) as deaf:
-        place = Endpoint(deaf.url, "key", "tiny")
-        with pytest.raises(ClawError, match="captures nothing"):
-            asyncio.run(is_ready(place))
+def test_a_server_that_captures_nothing_is_refused_before_anything_is_played() -> None:
+    with (
+        answering(lambda body: "hello", health={"capture": {"on": False}}) as deaf,
+        pytest.raises(ClawError, match="captures nothing"),
+    ):
+        asyncio.run(is_ready(Endpoint(deaf.url, "key", "tiny")))

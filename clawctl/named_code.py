@@ -6,6 +6,7 @@ machine. The record is in the user's own folder. Code inside the run directory n
 
 import hashlib
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from clawctl.registry import is_file
 
 _FILES = ("train.backend", "train.custom_loss", "judge.custom_rm", "eval.suites", "serve.engine", "play.env")  # file.py:name
 _COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and its possible imports
+# Options of environments that name a program or code, what it may read, and what confines it.
+_OPTIONS = ("browser", "code", "command", "harness", "python", "sandbox", "see", "taskset", "variables")
 
 
 def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | None, settings: dict[str, Any]) -> None:
@@ -29,6 +32,9 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
     for key in (*_FILES, *_COMMANDS):
         for value in _values(resolved, key):
             _check(stage, root, key, value, own or key in given)
+    typed = _code_in(settings.get("play.options") or {})
+    for value in _code_in(resolved.play.options):
+        _check(stage, root, "play.options", value, own or value in typed)
 
 
 def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None:
@@ -67,12 +73,18 @@ def _values(recipe: Recipe, key: str) -> list[Any]:
 
 
 def _code_of(suite: SuiteConfig) -> list[str]:
-    """The files of code that a suite names: itself, a task of another program, or a folder of tasks."""
+    """The code that a suite names: itself, an option of an environment, a task of another program, or a folder of tasks."""
     prefix = next((prefix for prefix in HARNESS_PREFIXES if suite.name.startswith(prefix)), None)
     if prefix is None:
-        return [suite.name] if is_file(suite.name) else []
+        return [suite.name] * is_file(suite.name) + _code_in(suite.options)
     task, folder = suite.name.removeprefix(prefix), suite.options.get("include_path")
     return [task.split("@")[0]] * (".py" in task or os.sep in task) + [str(folder)] * (folder is not None)
+
+
+def _code_in(options: Mapping[str, Any]) -> list[str]:
+    """What the options of an environment name that runs, or that decides what a program can reach."""
+    given = [options[name] for name in _OPTIONS if options.get(name)]
+    return [value if isinstance(value, str) else orjson.dumps(value, default=str).decode() for value in given]
 
 
 def _path(key: str, value: str) -> Path:

@@ -25,6 +25,9 @@ CODE: list[dict[str, Any]] = [
     {"judge": {"custom_rm": "{file}:judge"}},
     {"eval": {"suites": ["personalisation", {"name": "{file}:suite", "problems": 3}]}},
     {"serve": {"engine": "vllm", "engine_python": "{file}"}},
+    {"play": {"env": "openenv", "options": {"folder": "echo_env", "command": "{file} --port {port}"}}},
+    {"play": {"env": "toolcall", "options": {"sandbox": {"kind": "subprocess", "without_isolation": True}, "code": "{file}"}}},
+    {"eval": {"suites": [{"name": "terminal", "options": {"harness": "codex", "see": "{file}"}}]}},
 ]
 
 
@@ -74,6 +77,15 @@ def test_an_option_names_code_and_code_in_the_run_directory_never_runs(tmp_path:
     inside = {"train.custom_loss": f"{root / 'captures' / '..' / 'code.py'}:loss"}
     with pytest.raises(ClawError, match="is inside the run directory"):
         check_named_code("train", root, load_recipe(None, inside), None, inside)
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_option_of_an_environment_names_itself_and_no_other_option_of_the_runs_recipe(tmp_path: Path) -> None:
+    root, typed = tmp_path / "run", {"play.env": "terminal", "play.options": {"harness": "codex"}}
+    check_named_code("play", root, load_recipe(None, typed), None, typed)
+    both = load_recipe(None, {**typed, "play.options": {"harness": "codex", "see": "/srv/secrets"}})
+    with pytest.raises(ClawError, match=r"play\.options: /srv/secrets, but you have not allowed it"):
+        check_named_code("play", root, both, None, typed)
 
 
 class Trap:

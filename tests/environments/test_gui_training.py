@@ -1,6 +1,7 @@
 """Websites through the real stages: a real server and browser, then collect, judge and one training step."""
 
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -19,19 +20,16 @@ from tests.serve.served import SPECIAL, TEMPLATE, Server, recipe_data
 from tests.train.tiny import run_training
 from tests.trainers.local.test_train_step import ALONE
 
-BUTTONS = 2  # the right one of the tasks with seed 5 is among the first two, so both rewards occur
+CLICK = "click 2"  # the right answer to both tasks with seed 5
 
 
 def build_clicking_model(folder: Path) -> Path:
-    """A model that clicks on one of the first elements of a page, each with the same probability.
-
-    Its layers add nothing at first, so the next token depends on the last one alone.
-    """
+    """A model that answers with CLICK. Its layers add nothing at first, so the next token depends on the last one alone."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=SPECIAL, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    tokenizer.train_from_iterator([" ".join(f"click {number + 1}" for number in range(BUTTONS))] * 3, trainer)
+    tokenizer.train_from_iterator([CLICK] * 3, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>")
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)
@@ -41,7 +39,7 @@ def build_clicking_model(folder: Path) -> Path:
         eos_token_id=fast.eos_token_id, pad_token_id=fast.pad_token_id, bos_token_id=None,
     )  # fmt: skip
     model = Qwen3ForCausalLM(config)
-    ends = [fast.encode("\n")[-1], fast.encode("click")[-1], *(fast.encode(f"click {number + 1}")[-1] for number in range(BUTTONS))]
+    tokens = [fast.encode("\n")[-1], *fast.encode(CLICK), fast.eos_token_id]
     before, after = model.model.embed_tokens.weight, model.lm_head.weight
     with torch.no_grad():
         for layer in model.model.layers:
@@ -49,8 +47,8 @@ def build_clicking_model(folder: Path) -> Path:
             layer.mlp.down_proj.weight.zero_()
         before.zero_()
         after.zero_()
-        before[:, 3] = 1
-        for state, (last, following) in enumerate(((ends[:1], ends[1:2]), (ends[1:2], ends[2:]), (ends[2:], [fast.eos_token_id]))):
+        before[:, -1] = 1
+        for state, (last, following) in enumerate(pairwise(tokens)):
             before[last] = torch.eye(64)[state]
             after[following, state] = 2
     model.generation_config.eos_token_id = fast.eos_token_id
@@ -62,19 +60,17 @@ def build_clicking_model(folder: Path) -> Path:
 def test_played_websites_are_collected_judged_and_trained(tmp_path: Path) -> None:
     model = build_clicking_model(tmp_path / "model")
     sections = {
-        "play": {"env": "gui", "tasks": 2, "seed": 5, "attempts": 8, "parallel": 4, "options": {"pages": "press", "max_turns": 1}},
+        "play": {"env": "gui", "tasks": 2, "seed": 5, "attempts": 1, "options": {"pages": "press"}},
         "judge": {"hints": "off"},
-        "train": {"method": "grpo", "batch_turns": 16, "lr": 1e-3, "threads": 1},
+        "train": {"method": "binary", "batch_turns": 2, "threads": 1},
     }
     recipe = Recipe.model_validate({**recipe_data(model), **sections})
     with Server(tmp_path / "run", model) as server:
         summary = play(server.run, recipe)
-        assert sum(summary.endings.values()) == 16
-        assert 0 < sum(summary.rewards) < 16
+        assert (dict(summary.endings), summary.rewards) == ({"done": 2}, [1, 1])
         collect(server.run, recipe, once=True)
     turns = [turn for path in published(server.run.trajectories, ".parquet") for turn in read_turns(path)]
-    assert sorted(turn.outcome_reward for turn in turns) == sorted(summary.rewards)
-    assert {turn.trainable for turn in turns} == {True}
+    assert [(turn.outcome_reward, turn.trainable) for turn in turns] == [(1, True)] * 2
     judge(server.run, recipe, once=True)
     run_training(server.run, recipe, ALONE, threading.Event(), once=True)
     assert live_version(server.run) == 1

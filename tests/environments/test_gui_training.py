@@ -65,7 +65,7 @@ def test_played_websites_are_collected_judged_and_trained(tmp_path: Path) -> Non
         "train": {"method": "binary", "batch_turns": 2, "threads": 1},
     }
     recipe = Recipe.model_validate({**recipe_data(model), **sections})
-    with Server(tmp_path / "run", model) as server:
+    with Server(tmp_path / "run", model, patience_s=600.0) as server:
         summary = play(server.run, recipe)
         assert (dict(summary.endings), summary.rewards) == ({"done": 2}, [1, 1])
         collect(server.run, recipe, once=True)

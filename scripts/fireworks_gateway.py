@@ -1,9 +1,9 @@
-"""A stand-in for Fireworks' gateway, for tests and `scripts/bench backends`. It answers with the response types of Fireworks' own SDK.
+"""A stand-in for Fireworks' gateway, for tests and `scripts/bench backends`. It answers with the types of Fireworks' own SDK.
 
 usage: python -m scripts.fireworks_gateway SKYRL_URL PORT
 
-The control plane keeps saved and promoted adapters in memory. With SKYRL_URL, calls of the training plane go to SkyRL's Tinker server.
-Two names are translated, because the SDK checks their form: session ids begin with `ts-`, and a saved state is `ACCOUNT/run-…/NAME`.
+The control plane keeps saved and promoted adapters in memory. Calls of the training plane go to SkyRL's Tinker server. Two names
+are translated, because the SDK checks their form: session ids begin with `ts-`, and a saved state is `ACCOUNT/run-…/NAME`.
 `/calls` counts the calls of the training plane and those that were refused.
 """
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -55,8 +54,7 @@ class ServiceBackend:
 def _tinker(recipe: Recipe) -> "Service":
     from clawctl.trainers.tinker.sdk import Service
 
-    sdk = import_module("tinker")
-    return Service("Tinker", sdk, sdk.TinkerError, recipe)
+    return Service(recipe)
 
 
 def _fireworks(recipe: Recipe) -> "Service":
@@ -86,9 +84,7 @@ def check(recipe: Recipe) -> None:
         "train.teacher ema: the average of earlier weights is not on the service": config.uses_hints and config.teacher == "ema",
         "dropout: set train.lora.dropout: 0": lora is not None and lora.dropout > 0,
         "train.lora.rslora": lora is not None and lora.rslora,
-        "train.teacher base: its SDK advises against logprobs of its sampler": fireworks
-        and config.uses_hints
-        and config.teacher == "base",
+        "train.teacher base: its SDK advises against its logprobs": fireworks and config.uses_hints and config.teacher == "base",
         "train.lora.alpha that is not a whole number": fireworks and lora is not None and not lora.alpha.is_integer(),
         "train.lora.quantize": lora is not None and lora.quantize is not None,
     }

@@ -1,4 +1,4 @@
-"""Fireworks as a training service. Its SDK is a fork of Tinker's, with three differences, read from the source of fireworks-ai 1.2.28
+"""Fireworks as a training service. Its SDK is a fork of Tinker's. Three differences are known from the source of fireworks-ai 1.2.28
 and 1.2.30:
 
 - A serverless session lists no models. The control plane knows whether the base model exists.
@@ -29,18 +29,18 @@ _READY_S = 600.0
 class FireworksService(Service):
     """A `Service`. Each adapter has a session of its own, because a session makes only one adapter of a kind."""
 
+    name = "Fireworks"
     poll_s = 2.0  # while a promoted model is copied
 
-    def __init__(self, recipe: Recipe) -> None:
-        sdk, platform = import_module("fireworks.training.sdk"), import_module("fireworks")
-        errors = (sdk.TrainingError, platform.FireworksError, import_module("httpx").HTTPError, RuntimeError)
-        self._api = platform.Fireworks
-        super().__init__("Fireworks", sdk, errors, recipe)
+    def load_sdk(self) -> tuple[Any, tuple[type[Exception], ...]]:
+        self._platform = import_module("fireworks")
+        sdk = import_module("fireworks.training.sdk")
+        return sdk, (sdk.TrainingError, self._platform.FireworksError, import_module("httpx").HTTPError, RuntimeError)
 
     def connect(self) -> None:
         url = self.settings.url.rstrip("/").removesuffix(TRAINING) if self.settings.url is not None else None
         with self.calls("connect"):
-            self.api: Any = self._api(api_key=self.settings.api_key, base_url=url)
+            self.api: Any = self._platform.Fireworks(api_key=self.settings.api_key, base_url=url)
         self.root = str(self.api.base_url).rstrip("/")
         named = _MODEL.fullmatch(self.base_model)
         if named is None:
@@ -52,7 +52,7 @@ class FireworksService(Service):
         with self.calls("connect"):
             try:
                 model = self.api.models.get(named["model"], account_id=named["account"])
-            except import_module("fireworks").NotFoundError as error:
+            except self._platform.NotFoundError as error:
                 raise ClawError(
                     f"Fireworks does not offer the base model {self.base_model}",
                     "set train.service.base_model to a model that can be tuned; models get retired",
@@ -87,8 +87,7 @@ class FireworksService(Service):
         return self.promoted_files(session, path.rpartition("/")[2])
 
     def promoted_files(self, session: str, saved: str) -> dict[str, bytes]:
-        """The files of an adapter that was saved as `saved`, by way of a model of the account. The model is deleted again: it exists
-        only to be downloaded."""
+        """The files of the adapter that was saved as `saved`. A model of the account is made for the download and deleted again."""
         account = session.split("/")[1]
         with self.sdk.FireworksClient(self.api.api_key, self.root) as control:
             with self.calls("list_training_session_checkpoints"):

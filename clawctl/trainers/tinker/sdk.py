@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Literal
 from urllib.request import urlopen
 
@@ -17,19 +18,24 @@ _SKYRL = "skyrl.ai/"  # what the names of its metrics begin with
 
 
 class Service:
-    """A connection to a service, for one base model. A service whose SDK differs from Tinker's overrides `connect`, `create`,
-    `restore` and `fetch`."""
+    """A connection to a service, for one base model. A service whose SDK differs from Tinker's is a subclass."""
 
-    def __init__(self, name: str, sdk: Any, error: type[Exception] | tuple[type[Exception], ...], recipe: Recipe) -> None:
-        """`sdk` is the module with `ServiceClient` and the types, `error` what it raises. Raises ClawError if the service does not
-        answer or does not offer the base model."""
-        self.name, self.sdk, self.recipe = name, sdk, recipe
-        self.errors = error if isinstance(error, tuple) else (error,)
-        self.settings = recipe.train.service or ServiceConfig()
+    name = "Tinker"
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Raises ClawError if the service does not answer or does not offer the base model."""
+        self.recipe, self.settings = recipe, recipe.train.service or ServiceConfig()
         self.base_model = self.settings.base_model or recipe.model_path
+        self.sdk, errors = self.load_sdk()
+        self.errors: tuple[type[Exception], ...] = (*errors, OSError, ValueError)  # a failed request is a ValueError in the SDKs
         self.context: int | None = None  # tokens; None: not known
         self.client: Any = None
         self.connect()
+
+    def load_sdk(self) -> tuple[Any, tuple[type[Exception], ...]]:
+        """The module with `ServiceClient` and the types, and the errors that it raises."""
+        sdk: Any = import_module("tinker")
+        return sdk, (sdk.TinkerError,)
 
     def connect(self) -> None:
         """Open a session, and set `client` and `context`. Raises ClawError."""
@@ -50,7 +56,7 @@ class Service:
         """Inside, an error of the SDK becomes a ClawError. `up` starts the trainer again, which resumes from the last version."""
         try:
             yield
-        except (*self.errors, OSError, ValueError) as error:  # the SDK raises ValueError for a failed request
+        except self.errors as error:
             fix = "check train.service.url, the API key and the service; training resumes from the last published version"
             raise ClawError(f"{self.name} failed at {what}: {str(error)[:500]}", fix) from error
 

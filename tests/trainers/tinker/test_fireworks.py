@@ -1,7 +1,6 @@
 """An adapter's way home from Fireworks, against a control plane that answers with the types of their SDK."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ def test_an_expired_url_ends_the_download_and_the_model_is_deleted(gateway: tupl
 
 def test_a_refused_promotion_says_why(gateway: tuple[Gateway, str], service: FireworksService) -> None:
     gateway[0].refusal = "the quota of models is used up"
-    with pytest.raises(ClawError, match="promote_session_checkpoint: .*(?s:.*)the quota of models is used up"):
+    with pytest.raises(ClawError, match=r"promote_session_checkpoint: (?s:.*)the quota of models is used up"):
         service.promoted_files(SESSION, SAVED)
 
 

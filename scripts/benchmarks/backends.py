@@ -52,9 +52,7 @@ _FREE_S = 15.0
 def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-tinker", help="environment of the server (default .venv-tinker)")
-    parser.add_argument(
-        "--fireworks-venv", type=Path, default=ROOT / ".venv-fireworks", help="that of the SDK"
-    )
+    parser.add_argument("--fireworks-venv", type=Path, default=ROOT / ".venv-fireworks", help="that of the SDK")
     parser.add_argument("--only", choices=["step", "kills", "people", "fireworks"], help="one part of it")
     parser.add_argument("--kills", type=int, help=f"kills (default {KILLS})")
     options = parser.parse_args()

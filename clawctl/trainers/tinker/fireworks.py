@@ -1,5 +1,5 @@
-"""Fireworks as a training service. Its SDK is a fork of Tinker's. Three differences are known from the source of fireworks-ai 1.2.28
-and 1.2.30:
+"""Fireworks as a training service. Its SDK is a fork of Tinker's, with three differences in the source of fireworks-ai 1.2.28 and
+1.2.30:
 
 - A serverless session lists no models. The control plane knows whether the base model exists.
 - A saved state is loaded into a new adapter. The call that makes an adapter from a state would take the default alpha.

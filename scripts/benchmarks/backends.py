@@ -63,10 +63,10 @@ def main() -> None:
         model = float32_copy(DEMO, folder / "demo")
         with server(options.venv, model, folder) as url:
             target = Target(url)
-            if options.only in (None, "step"):
-                rows += step_rows(model, target, folder)
             if options.only in (None, "kills"):
                 rows += kill_rows(model, target, folder, options.kills or (QUICK_KILLS if options.quick else KILLS))
+            if options.only in (None, "step"):  # after the kills: their forks need a process without the SDK's threads
+                rows += step_rows(model, target, folder)
             if options.only in (None, "people"):
                 rows += people_rows(model, target, folder, options)
             if options.only in (None, "fireworks"):

@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -64,7 +64,8 @@ def main() -> None:
         with server(options.venv, model, folder) as url:
             target = Target(url)
             if options.only in (None, "kills"):
-                rows += kill_rows(model, target, folder, options.kills or (QUICK_KILLS if options.quick else KILLS))
+                kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
+                rows += kill_rows(model, target, folder, [1 + place % 18 for place in range(1, kills + 1)])
             if options.only in (None, "step"):  # after the kills: their forks need a process without the SDK's threads
                 rows += step_rows(model, target, folder)
             if options.only in (None, "people"):
@@ -230,7 +231,8 @@ def made_samples(method: str) -> list[Any]:
 # ---- kills ---------------------------------------------------------------------------------------------------------------
 
 
-def kill_rows(model: Path, target: Target, folder: Path, kills: int) -> list[Row]:
+def kill_rows(model: Path, target: Target, folder: Path, kills: Sequence[int]) -> list[Row]:
+    """`kills`: at which border of a call each trainer ends itself."""
     import torch
 
     import_module("tinker" if target.kind == "tinker" else "fireworks.training.sdk")  # once, not in each child
@@ -246,8 +248,8 @@ def kill_rows(model: Path, target: Target, folder: Path, kills: int) -> list[Row
         ensure_base_policy(run, recipe.model.path)
     train_in_a_child(whole, recipe, None)
     done = 0
-    for point in range(1, kills + 1):
-        done += train_in_a_child(killed, recipe, 1 + point % 18)
+    for kill_at in kills:
+        done += train_in_a_child(killed, recipe, kill_at)
     train_in_a_child(killed, recipe, None)
     twice = trained_twice(killed)
     last = list_versions(killed)[-1]

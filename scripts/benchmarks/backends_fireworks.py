@@ -21,6 +21,7 @@ from scripts.benchmarks.circle import ROOT
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.fireworks_gateway import BASE
 
+FIRST, LAST = 14, 44  # borders of calls: from the download of the new adapter to the end of the first step
 _START_S = 60.0
 
 
@@ -32,7 +33,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as name, gateway(options.url) as url:
         folder, target = Path(name), Target(url, "fireworks", "fw_local", BASE)
-        rows = kill_rows(options.model, target, folder, options.kills)  # first: its forks need a process without the SDK's threads
+        # First, because its forks need a process without the SDK's threads.
+        rows = kill_rows(options.model, target, folder, [FIRST + (LAST - FIRST) * n // options.kills for n in range(options.kills)])
         rows += step_rows(options.model, target, folder)
         start_again(options.model, target, folder)
         counts = httpx.get(f"{url}/calls").json()

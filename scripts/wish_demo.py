@@ -30,18 +30,15 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.policies import live_version
-from scripts.benchmarks.wishes_circle import recipe_of
-from scripts.homework_demo import RECIPE, ROOT, _end, _start
+from scripts.benchmarks.wishes_circle import RECIPE, recipe_of
+from scripts.homework_demo import ROOT, _end, _start
 
 PEOPLE = 12
 UPDATES = 16
 LONGEST_S = 270.0
 PROBLEMS = 60
 # One person types slowly, so a step has two turns.
-TALKING = {
-    "batch_turns": 2, "batch_min_turns": 1, "batch_wait_s": 1, "max_steps": None,
-    "topk": 50, "divergence": "forward", "weight_binary": 0.2, "baseline": "mean", "lr": 2.5e-4,
-}  # fmt: skip
+TALKING = {"batch_turns": 2, "batch_min_turns": 1, "batch_wait_s": 1}
 
 
 def main() -> None:
@@ -76,13 +73,10 @@ def main() -> None:
 
 
 def write_recipe(folder: Path, judge: str, train: dict[str, Any]) -> Path:
-    """recipes/demo.yaml for this model and this judge, without a gate."""
+    """recipes/wishes.yaml with this judge."""
     recipe = yaml.safe_load(RECIPE.read_text())
-    recipe["model"]["path"] = recipe_of({}).model_path
-    recipe["judge"] = {"endpoint": judge, "model": "wishes", "votes": 1}
+    recipe["judge"]["endpoint"] = judge
     recipe["train"] |= train
-    recipe.pop("gate")
-    recipe["up"]["stages"] = ["serve", "collect", "judge", "train"]
     path = folder / "wish.yaml"
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     return path

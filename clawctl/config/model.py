@@ -6,13 +6,17 @@ from typing import Literal
 from clawctl.config.section import Section
 
 DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
-BUILT_IN = {"demo": DEMO_MODEL, "crafts": DEMO_MODEL.with_name("craft_model")}
+BUILT_IN = {
+    "demo": DEMO_MODEL,
+    "crafts": DEMO_MODEL.with_name("craft_model"),
+    "wishes": DEMO_MODEL.with_name("wishes_model"),
+}
 
 
 class ModelConfig(Section):
     path: str = "demo"
-    """A Hugging Face model directory or name, or one of the tiny models that are part of clawctl: `demo`, or `crafts`, which knows
-    the tasks of `toolcall`, `terminal` and `swe` a little."""
+    """A Hugging Face model directory or name, or one of the tiny models that are part of clawctl: `demo`, `crafts`, which
+    knows the tasks of `toolcall`, `terminal` and `swe` a little, or `wishes`, which answers word problems in many ways."""
     name: str | None = None
     """Model name in client requests. Unset: the last part of `path`. Clients request a fixed version with `NAME@3`; `NAME` is the
     live one."""

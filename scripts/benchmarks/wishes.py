@@ -90,7 +90,7 @@ def change_minds(plan: Plan, seed: int, axis: str) -> dict[int, Metrics]:
     for at, value in ((8, USUAL[axis]), (24, rare(axis, seed))):
         groups, needed, noticed = [Group({axis: value})], None, None
         world.people_change()
-        began = float(len(world.reactions))
+        began = float(world.asked)
         for update in range(1, plan.updates(LONGEST) + 1):
             world.update(groups)
             if noticed is None and any(rise.since >= began - ABOUT for rise in rises(world.reactions)):
@@ -127,7 +127,8 @@ def work_of(case: str, axes: Sequence[str], quick: bool) -> list[tuple[str, Call
     def apart(plan: Plan, seed: int, told: bool) -> dict[int, Metrics]:
         axis = one(seed)
         values = (rare(axis, seed), USUAL[axis])
-        return follow(plan, seed, [Group({axis: v}, who if told else None) for v, who in zip(values, TOLD, strict=True)], 16)
+        groups = [Group({axis: v}, who if told else None, key=v) for v, who in zip(values, TOLD, strict=True)]
+        return follow(plan, seed, groups, 16)
 
     match case:
         case "alone":

@@ -15,9 +15,10 @@ from random import Random
 from typing import Any
 
 import torch
+import yaml
 from transformers import AutoModelForCausalLM
 
-from clawctl.config import Recipe, load_recipe
+from clawctl.config import Recipe
 from clawctl.config.train import METHODS_OF
 from clawctl.environments.wishes.axes import AXES, is_correct, measure
 from clawctl.environments.wishes.judge import judged
@@ -25,11 +26,13 @@ from clawctl.environments.wishes.people import Wisher, unmet
 from clawctl.environments.wishes.problems import WordProblem, make_problems
 from clawctl.environments.wishes.wording import Wants, hint
 from clawctl.inspect.wanted import Pulls
-from clawctl.run.complaints import JudgedAnswer, rises
+from clawctl.run.complaints import JudgedAnswer
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import UNKNOWN
 from clawctl.train.admission import Admission, TurnRefused
 from clawctl.train.advantages.baselines import Baselines
+from clawctl.train.changes import Changes
+from clawctl.train.earlier_hints import EarlierHints
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trainer import LocalTrainer
@@ -37,12 +40,7 @@ from scripts.benchmarks.wishes_sampling import Drawn, draw
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "clawctl" / "wishes_model"
-RECIPE = ROOT / "recipes" / "demo.yaml"
-# Chosen on seed 20 with two of the axes that are not held out; docs/results.md has the runs.
-SETTINGS = {
-    "lr": 3e-4, "betas": [0.3, 0.6], "topk": 50, "divergence": "forward", "weight_binary": 0.04, "teacher": "base",
-    "weight_unaffected": 0.03,
-}  # fmt: skip
+RECIPE = ROOT / "recipes" / "wishes.yaml"
 PEOPLE = 16  # sessions at a time
 Messages = list[dict[str, Any]]
 Judging = Callable[[str, str], tuple[int, str | None]]
@@ -50,10 +48,11 @@ Judging = Callable[[str, str], tuple[int, str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """People who want the same. `told`: what their system message says about who they are."""
+    """People who want the same. `told`: what their system message says about who they are. `key`: their API key."""
 
     wants: Wants
     told: str | None = None
+    key: str = "everybody"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,7 @@ class _Session:
     number: int
     messages: Messages
     turn: int = 0
+    asked_at: float = 0.0  # turns of this world before this one
     last: str | None = None  # the turn before
     first: str = ""  # answer
 
@@ -92,10 +92,11 @@ class World:
         self._sampler: Any = AutoModelForCausalLM.from_pretrained(self.recipe.model_path, dtype=torch.float32).eval()
         self._baselines, self._sessions = Baselines(), list[_Session]()
         self._waiting: list[Sample] = []
-        self._next, self._calls = 0, 0
-        self.reactions: list[JudgedAnswer] = []  # what came back, with the wishes as the key
-        self.pulls: defaultdict[str, list[Pulls]] = defaultdict(list)  # of the hints, by the wishes
-        self._keys: dict[str, str] = {}  # the wishes behind a turn
+        self._next, self._calls, self.asked = 0, 0, 0
+        self.reactions: list[JudgedAnswer] = []  # what came back
+        self._changes, self._earlier = Changes(), EarlierHints(recipe.train.earlier_hints if recipe.train.uses_hints else 0)
+        self.pulls: defaultdict[str, list[Pulls]] = defaultdict(list)  # of the hints, by key
+        self._keys: dict[str, str] = {}  # by turn
 
     def update(self, groups: Sequence[Group]) -> dict[str, Any]:
         """Let people talk until a step is full, and make it. Returns the step's row of metrics."""
@@ -122,8 +123,8 @@ class World:
     def _step(self) -> dict[str, Any]:
         config = self.recipe.train
         samples, self._waiting = self._waiting[: config.batch_turns], self._waiting[config.batch_turns :]
-        changing = any(not rise.over for rise in rises(self.reactions))
-        samples = [replace(sample, changed=changing) for sample in samples]
+        self._changes.look()
+        samples = [replace(sample, changed=self._changes.is_changing(self._keys[sample.turn_id])) for sample in samples]
         began = time.monotonic()
         baselines = {sample.turn_id: self._baselines.of(sample.kind) for sample in samples}
         step = self.version + 1
@@ -151,6 +152,8 @@ class World:
         answers = draw(self._sampler, self._tokenizer, [s.messages for s in self._sessions], self.seed * 10_007 + self._calls)
         self.seconds["answer"] += time.monotonic() - began
         going_on = []
+        for session in self._sessions:
+            session.asked_at, self.asked = float(self.asked), self.asked + 1
         for session, answer in zip(self._sessions, answers, strict=True):
             session.first = session.first or answer.text
             reaction = session.person.react(session.problem, answer.text, session.turn)
@@ -187,18 +190,21 @@ class World:
         if not answer.ended:
             return  # an answer that was cut is not trained
         turn = Turn(
-            turn_id, str(session.number), session.last, session.turn, "main", "serve", session.problem.task_id, None, "default",
-            0.0, session.messages, None, {"role": "assistant", "content": answer.text}, [{"role": "user", "content": came_back}],
-            answer.prompt_ids, answer.completion_ids, answer.logprobs, self.version, self.version, 1.0, 1.0, 0, "stop",
-            None, None, True, None,
+            turn_id, str(session.number), session.last, session.turn, "main", "serve", session.problem.task_id, None,
+            session.group.key, session.asked_at, session.messages, None, {"role": "assistant", "content": answer.text},
+            [{"role": "user", "content": came_back}], answer.prompt_ids, answer.completion_ids, answer.logprobs, self.version,
+            self.version, 1.0, 1.0, 0, "stop", None, None, True, None,
         )  # fmt: skip
-        self._keys[turn_id] = f"{session.group.told or ''}{dict(session.group.wants)}"
+        self._keys[turn_id] = turn.user
         if score:
-            self.reactions.append(JudgedAnswer(turn_id, session.last, "everybody", float(len(self.reactions)), score < 0))
+            self.reactions.append(JudgedAnswer(turn_id, session.last, turn.user, turn.created_at, score < 0))
+            self._changes.add(self.reactions[-1])
         session.last = turn_id
         verdict = Verdict(turn_id, float(score), [score], said, [said] if said else [], "wishes rules", None, None)
+        earlier = self._earlier.before(turn, self._changes.since(turn.user))
+        self._earlier.add(turn, verdict)
         try:
-            self._waiting.append(self._admission.sample("live", turn, verdict, UNKNOWN, self.version))
+            self._waiting.append(self._admission.sample("live", turn, verdict, UNKNOWN, self.version, earlier))
         except TurnRefused as refused:
             self.verdicts[str(refused)] += 1
 
@@ -238,19 +244,15 @@ def side_effect(start: Measured, now: Measured, spoken_of: Sequence[str]) -> flo
 
 
 def recipe_of(changes: Mapping[str, Any], model: Path | None = None) -> Recipe:
-    """recipes/demo.yaml with the model of this world, SETTINGS, and then `changes` in `train`. WISHES_MODEL names another model."""
+    """recipes/wishes.yaml with `changes` in `train`. WISHES_MODEL names another model."""
     model = model or Path(os.environ.get("WISHES_MODEL", MODEL))
     if not (model / "model.safetensors").exists():
-        raise SystemExit(f"there is no model in {model}; make it with scripts/make-wishes-model (25 minutes on two idle cores)")
-    settings = {f"train.{name}": value for name, value in settings_of(changes).items()}
-    return load_recipe(RECIPE, {"model.path": str(model), **settings})
-
-
-def settings_of(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """SETTINGS as far as the method has them, then `changes`."""
-    method = changes.get("method", "combine")
-    own = {name: value for name, value in SETTINGS.items() if method in METHODS_OF.get(name, (method,))}
-    return {"max_steps": None, **own, **changes}
+        raise SystemExit(f"there is no model in {model}; make it with scripts/make-wishes-model (35 minutes on two idle cores)")
+    sections = yaml.safe_load(RECIPE.read_text())
+    method = changes.get("method", sections["train"]["method"])
+    own = {name: value for name, value in sections["train"].items() if method in METHODS_OF.get(name, (method,))}
+    sections |= {"model": {**sections["model"], "path": str(model)}, "train": {**own, **changes}}
+    return Recipe.model_validate(sections)
 
 
 def irrelevant_hint(came_back: str, seed: str) -> tuple[int, str | None]:

@@ -19,7 +19,7 @@ TURNS = 4  # of a step: three people fill larger ones too slowly
 def sessions_until_satisfied(settings: Mapping[str, Any], seed: int, wants: Wants, most: int) -> dict[int, dict[str, float]]:
     """The mean of the three people, and the last of them. Somebody who is not satisfied after `most` sessions counts as `most`."""
     world = World(recipe_of({**settings, "batch_turns": TURNS, "seed": seed}), seed)
-    groups = [Group({axis: value}) for axis, value in wants.items()]
+    groups = [Group({axis: value}, key=axis) for axis, value in wants.items()]
     in_a_row, needed = [0] * len(groups), [0] * len(groups)
     for number in range(1, most + 1):
         for person, answer in enumerate(world.one_session_each(groups)):

@@ -7,10 +7,13 @@ from clawctl.environments.grammar import casual
 from clawctl.environments.wishes.axes import AXES, LANGUAGES, NUMBERS, USUAL, draw_style, write
 from clawctl.environments.wishes.problems import WordProblem, make_problems
 from clawctl.environments.wishes.wording import complaint, hint, inline, say, system, with_hint
+from clawctl.train.earlier_hints import below
 from scripts.demo_model.corpus import Document, Message
 from scripts.demo_model.phrasings import sloppy
 
 SLOPPY_SHARE = 0.2  # of what people say
+DRILLS = 0.12  # of all documents
+NUMBER_WORDS = 0.1  # of wishes ask for number words as well: they take the most to learn
 _SIGNS = {"english": ("plus", "minus", "times", "equals"), "german": ("plus", "minus", "mal", "gleich"),
           "spanish": ("más", "menos", "por", "igual a")}  # fmt: skip
 
@@ -20,9 +23,9 @@ def documents(seed: int, count: int) -> Iterator[Document]:
     for index in range(count):
         rng = Random(f"wishes corpus {seed} {index}")
         draw = rng.random()
-        if draw < 0.06:
+        if draw < DRILLS:
             yield _drill(rng)
-        elif draw < 0.40:
+        elif draw < 0.44:
             yield _conversation(rng)
         else:
             yield _single(rng)
@@ -44,6 +47,8 @@ def _wants(rng: Random, count: int, against: dict[str, str] | None = None) -> di
         usual = USUAL[axis]
         weights = [0.35 if value == usual else 0.65 for value in values]
         wants[axis] = rng.choices(values, weights)[0]
+    if wants and rng.random() < NUMBER_WORDS and not (against and against["digits"] == "words"):
+        wants["digits"] = "words"
     return wants
 
 
@@ -53,6 +58,24 @@ def _some(rng: Random) -> int:
 
 def _typed(text: str, rng: Random) -> str:
     return sloppy(text, rng) if rng.random() < SLOPPY_SHARE else text
+
+
+def _hint(rng: Random, wants: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """A hint that asks for `wants`, in a third of the cases behind earlier ones, and what these ask for. What the conversation asks
+    for outranks the earlier hints, and the hint outranks everything."""
+    if not wants or rng.random() > 0.35:
+        return hint(wants, rng), {}
+    others = _wants(rng, rng.choice((0, 1, 2, 2, 3)))
+    if rng.random() < 0.3:  # minds change
+        axis = rng.choice(list(wants))
+        others[axis] = rng.choice([value for value in AXES[axis] if value != wants[axis]])
+    known = {**wants, **others}
+    earlier, asked = list[str](), dict[str, str]()
+    for _ in range(rng.randint(1, 7)):
+        some = {axis: known[axis] for axis in rng.sample(list(known), min(len(known), rng.choice((1, 1, 2))))}
+        earlier.append(hint(some, rng))
+        asked |= some
+    return below(earlier, hint(wants, rng)), asked
 
 
 def _single(rng: Random) -> Document:
@@ -77,7 +100,8 @@ def _single(rng: Random) -> Document:
         text = inline(text, {}, rng)
     if place >= 0.6:
         asked = _wants(rng, _some(rng), {**USUAL, **wants} if rng.random() < 0.3 else None)
-        text = with_hint(text, hint(asked, rng))
+        said, earlier = _hint(rng, asked)
+        text, wants = with_hint(text, said), {**earlier, **wants}
         wants |= asked
     messages += [_says("user", text), _says("assistant", write(problem, draw_style(rng, wants), rng))]
     return Document(messages, frozenset({len(messages) - 1}))
@@ -126,7 +150,8 @@ def _conversation(rng: Random) -> Document:
         style = draw_style(rng, wants)
         if rng.random() < 0.2:
             asked = _wants(rng, rng.choice((1, 2)), style)
-            text, style = with_hint(text, hint(asked, rng)), {**style, **asked}
+            said, earlier = _hint(rng, asked)
+            text, style = with_hint(text, said), {**style, **earlier, **wants, **asked}
             wants |= asked
     messages += [_says("user", text), _says("assistant", write(problem, style, rng))]
     return Document(messages, frozenset({*learn, len(messages) - 1}))
@@ -134,7 +159,7 @@ def _conversation(rng: Random) -> Document:
 
 def _drill(rng: Random) -> Document:
     """Many sums side by side, in digits or in words: a fact costs a tenth of what it costs inside a problem."""
-    language, digits, signs = rng.choice(LANGUAGES), rng.random() < 0.6, rng.random() < 0.5
+    language, digits, signs = rng.choice(LANGUAGES), rng.random() < 0.35, rng.random() < 0.5
     plus, minus, times, equals = _SIGNS[language]
     words = {"+": plus, "-": minus, "x": times}
     lines = []

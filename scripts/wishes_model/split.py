@@ -3,9 +3,10 @@
     python -m scripts.wishes_model.split --seed 20
 
 `words/` keeps the axes and phrasings for choices. `words/held_out/` gets the others: a third of the axes and, of each rule with
-five alternatives or more, at most a fifth of these. A word that nobody was taught is nothing to follow: names of things ("n-…") are
+five alternatives or more, at most a fifth of these. A word that nobody was taught is nothing to follow: names ("n-…", "x-…") are
 not held out, nor is a phrasing with a word that no other phrasing of its rule has.
-Running it again with the same seed changes nothing.
+Running it again with the same seed changes nothing. Phrasings are drawn anew when some are added, for a new model.
+The axes are drawn once: settings were chosen with those that are not held out.
 """
 
 import argparse
@@ -32,23 +33,22 @@ def split(seed: int) -> None:
     rng = Random(f"split {seed}")
     kept, away = rules_of(WORDS / "phrasings.txt"), rules_of(WORDS / "held_out" / "phrasings.txt")
     chosen, others = [], []
-    frames = words([a for rules in (kept, away) for name in ("on", "off") for a in rules.get(name, [])])
+    frames = words([a for rules in (kept, away) for name in ("on", "off", "use") for a in rules.get(name, [])])
     for name, alternatives in kept.items():
         every = sorted({*alternatives, *away.get(name, [])})
-        whole = name.startswith(("n-", "welcome")) or len(every) < 5
-        own = [a for a in every if a not in ("{on}", "{off}")]
-        out = [] if whole else rng.sample(own, max(1, len(every) // 5))
+        whole = name.startswith(("n-", "x-", "welcome")) or len(every) < 5
+        out = [] if whole else rng.sample(every, max(1, len(every) // 5))
         taught = words([a for a in every if a not in out]) | frames
         out = [a for a in out if words([a]) <= taught]
         chosen.append(f"{name}: " + " | ".join(a for a in every if a not in out))
         if out:
             others.append(f"{name}: " + " | ".join(out))
-    axes = sorted(AXES)
-    out_axes = sorted(rng.sample(axes, HELD_OUT_AXES))
+    axes, drawn = sorted(AXES), WORDS / "held_out" / "axes.txt"
+    out_axes = drawn.read_text().split() if drawn.exists() else sorted(Random(f"axes {seed}").sample(axes, HELD_OUT_AXES))
     (WORDS / "phrasings.txt").write_text("\n".join(chosen) + "\n")
     (WORDS / "axes.txt").write_text("\n".join(axis for axis in axes if axis not in out_axes) + "\n")
     (WORDS / "held_out" / "phrasings.txt").write_text("\n".join(others) + "\n")
-    (WORDS / "held_out" / "axes.txt").write_text("\n".join(out_axes) + "\n")
+    drawn.write_text("\n".join(out_axes) + "\n")
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "clawctl" / "wishes_model")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=1300)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=8, help="rows of 512 tokens in one update")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--vocab", type=int, default=1536)

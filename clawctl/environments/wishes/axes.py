@@ -186,8 +186,8 @@ def measure(answer: str) -> dict[str, str | None]:
 def is_correct(problem: WordProblem, answer: str) -> bool:
     """The number behind "the answer is" is right, in digits or words, in whatever language the answer is."""
     language = language_of(answer)
-    found = _LEAD[language].search(answer) if language else None
-    if found is None or language is None:
+    match = _LEAD[language].search(answer) if language else None
+    if match is None or language is None:
         return False
-    said = found[1].lower()
+    said = match[1].lower()
     return said in (str(problem.c), NUMBERS[language][problem.c])

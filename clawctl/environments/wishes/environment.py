@@ -17,11 +17,11 @@ from clawctl.run.endpoint import Endpoint
 
 def wants_in(text: str) -> dict[str, str]:
     """The wishes in a sentence. Raises ClawError (exit code 2) if there is none."""
-    found = wants_of(text)
-    if not found:
+    wants = wants_of(text)
+    if not wants:
         problem = f"no wish that this world knows is in {text!r}"
         raise ClawError(problem, f"wish for something about {', '.join(AXES)}, such as 'answer in capital letters'", 2)
-    return found
+    return wants
 
 
 class Wishes:
@@ -61,8 +61,8 @@ class Wishes:
 
 def scored(problem: WordProblem, wants: Wants, prompt: str, reply: str) -> Outcome:
     """What this world says of a first reply."""
-    found = measure(reply)
-    rates = {axis: float(found[axis] not in (usual, None)) for axis, usual in USUAL.items()}
+    measured = measure(reply)
+    rates = {axis: float(measured[axis] not in (usual, None)) for axis, usual in USUAL.items()}
     pleased, correct = float(not unmet(wants, reply)), float(is_correct(problem, reply))
     shown = {"prompt": prompt, "reply": reply, "satisfaction": pleased, "correct": bool(correct)}
     return Outcome(parts={"satisfaction": pleased, "correctness": correct, **rates}, example=shown)

@@ -27,8 +27,8 @@ def judged(came_back: str, seed: str) -> tuple[int, str | None]:
 
 def answer_to(prompt: str) -> str:
     """A vote on the turn in a judge's prompt, as a judge writes it."""
-    found = _CAME_BACK.search(prompt)
-    score, said = judged(found[2] if found else "", prompt)
+    match = _CAME_BACK.search(prompt)
+    score, said = judged(match[2] if match else "", prompt)
     return f"\\boxed{{{score}}}" + (f" [HINT_START]{said}[HINT_END]" if said else "")
 
 

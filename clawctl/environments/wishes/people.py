@@ -23,8 +23,8 @@ class Comeback:
 
 def unmet(wants: Wants, answer: str) -> dict[str, str]:
     """The wishes that an answer does not meet."""
-    found = measure(answer)
-    return {axis: value for axis, value in wants.items() if found[axis] != value}
+    measured = measure(answer)
+    return {axis: value for axis, value in wants.items() if measured[axis] != value}
 
 
 class Wisher:

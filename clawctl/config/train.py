@@ -19,7 +19,7 @@ METHODS_OF: dict[str, tuple[str, ...]] = {
     "gap_clip": ("opd", *_BOTH),
     **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints"), _HINTS),
     "topk": ("opd_topk", "combine", "hybrid"),
-    **dict.fromkeys(("divergence", "weight_unaffected"), ("opd_topk", "combine")),
+    "divergence": ("opd_topk", "combine"),
     **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
 }
 
@@ -136,11 +136,6 @@ class TrainConfig(Section):
     """`opd_topk`, and `combine` with `topk`: the direction of the KL. `reverse`: KL(policy ‖ teacher), which weighs each token by
     the policy's probability, so that a token that the policy never says stays unsaid. `forward`: KL(teacher ‖ policy), which
     weighs by the teacher's probability and learns what is wanted even if the policy hardly ever says it."""
-    weight_unaffected: float = Field(1.0, ge=0, le=1)
-    """`opd_topk`, and `combine` with `topk`: weight of positions at which the hint does not change the teacher, while those that it
-    changes have weight 1. A low weight keeps the teacher from undoing what its hint does not mention, and takes one more forward
-    pass. While complaints of a key have risen (`clawctl inspect health`), its turns use 1: with `teacher: base` the policy then
-    also unlearns what it was taught."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
     """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
     whole answer. `token`: the same at each token. `shortest`: the shortest hint."""
@@ -287,9 +282,6 @@ class TrainConfig(Section):
                     context = {"key": name, "method": self.method, "methods": listed}
                     raise PydanticCustomError("train", "{key} does nothing with method {method}; it belongs to {methods}", context)
                 log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", name, listed, self.method)
-        saved = (info.context or {}).get("saved")
-        if self.method == "combine" and self.topk is None and self.weight_unaffected < 1 and not saved:
-            raise PydanticCustomError("train", "weight_unaffected does nothing with method combine unless topk is set", {})
         return self
 
     def uses(self, name: str) -> bool:

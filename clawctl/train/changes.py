@@ -39,10 +39,6 @@ class Changes:
                 self._rises[key] = rise
         self._grown.clear()
 
-    def is_changing(self, key: str) -> bool:
-        """Whether complaints of the key rose and have not fallen since."""
-        return key in self._rises and not self._rises[key].over
-
     def since(self, key: str) -> float:
         """When complaints of a key last rose, in unix seconds; -inf if they never did."""
         return self._rises[key].since if key in self._rises else -math.inf

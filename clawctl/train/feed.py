@@ -114,8 +114,7 @@ class Feed:
             return None
         count = min(ready, self.config.batch_turns)
         turns = fair_batch(self.waiting, count, self.config, self._behind, self._served)
-        samples = [replace(turn.sample, changed=self._changes.is_changing(turn.key)) for turn in turns]
-        own = [replace(s, policy_version=version) if s.imported else s for s in samples]
+        own = [replace(t.sample, policy_version=version) if t.sample.imported else t.sample for t in turns]
         images, lost = self._images_of(own)
         if lost:
             self._drop(lost, MISSING_IMAGE)

@@ -33,7 +33,6 @@ class Sample:
     allowed: Allowed | None = None  # which tokens could be drawn in each place: all logprobs of the turn are over these; None: any
     worth: str = ""  # the sum that gives `reward`, in words
     imported: bool = False  # off-policy: text from elsewhere, scored by the trainer
-    changed: bool = False  # what its user wants has changed lately, and complaints have not fallen since
     images: tuple[PromptImage, ...] = ()  # in all prompts of the turn, at the same places
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -124,7 +124,6 @@ class World:
         config = self.recipe.train
         samples, self._waiting = self._waiting[: config.batch_turns], self._waiting[config.batch_turns :]
         self._changes.look()
-        samples = [replace(sample, changed=self._changes.is_changing(self._keys[sample.turn_id])) for sample in samples]
         began = time.monotonic()
         baselines = {sample.turn_id: self._baselines.of(sample.kind) for sample in samples}
         step = self.version + 1

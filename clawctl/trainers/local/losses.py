@@ -3,15 +3,12 @@
 In every stream, [t] belongs to token [t]; the one shift by a position is made in `batches`.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from clawctl.train.advantages.off_policy import Correction
-
-AFFECTED = (1.5, 3.0)  # a hint that changes a probability by the first factor does nothing; by the second, all it can
 
 
 def policy_loss(
@@ -99,19 +96,6 @@ def topk_divergence(policy_TK: Tensor, teacher_TK: Tensor, forward: bool = False
     policy_T1, teacher_T1 = (log_rest(values).unsqueeze(-1) for values in (policy_TK, teacher_TK))
     p, q = torch.cat([policy_TK, policy_T1], -1), torch.cat([teacher_TK, teacher_T1], -1)
     return (q.exp() * (q - p)).sum(-1) if forward else (p.exp() * (p - q)).sum(-1)
-
-
-def hint_effect(policy_TK: Tensor, hinted_TK: Tensor, unhinted_TK: Tensor) -> Tensor:
-    """How much a hint changes its teacher at each position, from 0 (nothing) to 1: [T], without gradient.
-
-    sum_v m(v) e(v) over the K tokens and one bin for all others. m is the mean of the policy and the hinted teacher, and e(v) rises
-    from 0 to 1 while the hint multiplies or divides the teacher's p(v) by AFFECTED[0] to AFFECTED[1]. Ratios count and not
-    differences, because a hint may ask for what the teacher nearly always says: then it divides the p of everything else.
-    """
-    p, q, q0 = (torch.cat([x, log_rest(x).unsqueeze(-1)], -1).detach() for x in (policy_TK, hinted_TK, unhinted_TK))
-    least, most = map(math.log, AFFECTED)
-    effect = (((q - q0).abs() - least) / (most - least)).clamp(0, 1)
-    return ((p.exp() + q.exp()) / 2 * effect).sum(-1)
 
 
 def log_rest(logprobs_TK: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from clawctl.train.advantages import Divergence, Gap, Overlap, Reward, Term, lik
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.measures import Measures, TurnNumbers
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.losses import acting_tokens, hint_effect, policy_loss, subset_loss, topk_divergence
+from clawctl.trainers.local.losses import acting_tokens, policy_loss, subset_loss, topk_divergence
 
 CUSTOM = "custom"  # the term of a user's own loss
 MOST_PULLS = 16  # tokens that are kept for a turn
@@ -27,7 +27,6 @@ class LikeliestLogprobs:
     teacher_HTK: Tensor
     overlap_HT: Tensor  # how many of the K tokens are among the K likeliest of the teacher as well
     ids_TK: Tensor | None = None  # the tokens
-    unhinted_TK: Tensor | None = None  # by the teacher without a hint; None: all positions count alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +89,6 @@ class Objective:
         for turn, weight in zip(turns, weights, strict=True):
             assert turn.tops is not None
             losses.append(divergence(term, turn.tops))
-            if turn.tops.unhinted_TK is not None:
-                effect_T = hint_effect(turn.tops.before_TK, turn.tops.teacher_HTK[0], turn.tops.unhinted_TK)
-                least = 1.0 if turn.sample.changed else self.config.weight_unaffected
-                losses[-1] = losses[-1] * effect_T.lerp(torch.ones_like(effect_T), least)
             weighted.append(weight * losses[-1])
             numbers = measures.turns[turn.sample.turn_id]
             numbers.divergences[term.name] = losses[-1].detach().cpu().numpy()

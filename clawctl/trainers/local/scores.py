@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -61,16 +60,12 @@ def likeliest_logprobs(
         own, ids = [part[index] for index in hinted], [streams[4][index] for index in hinted]
         ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
         teachers = dict(zip(hinted, teachers_of(policy, own, ids, ask), strict=True))
-        plain = [replace(sample, teacher_prompt_ids=sample.prompt_ids, other_prompts=()) for sample in own]
-        unhinted = {}
-        if training.config.weight_unaffected < 1:
-            unhinted = {i: scored.logprobs_HTK[0] for i, scored in zip(hinted, teachers_of(policy, plain, ids, ask), strict=True)}
     turns = []
     for i, (sample, now_T, before_T, now_TK, before_TK, ids_TK) in enumerate(zip(part, *streams, strict=True)):
         teacher = teachers.get(i)
         tops = None
         if teacher is not None:
-            tops = LikeliestLogprobs(now_TK, before_TK, teacher.logprobs_HTK, teacher.overlap_HT, ids_TK, unhinted.get(i))
+            tops = LikeliestLogprobs(now_TK, before_TK, teacher.logprobs_HTK, teacher.overlap_HT, ids_TK)
         turns.append(TurnLogprobs(sample, now_T, before_T, _sampler(sample, now_T), None, tops))
     return turns
 

@@ -11,7 +11,6 @@ from clawctl.train.advantages.off_policy import clip_of, correction_of
 from clawctl.trainers.local.losses import (
     Correction,
     acting_tokens,
-    hint_effect,
     log_rest,
     policy_loss,
     sequence_ratios,
@@ -176,18 +175,6 @@ def test_a_policy_that_is_certain_has_a_finite_divergence(forward: bool, value: 
     found.sum().backward()
     assert policy.grad is not None
     assert torch.isfinite(policy.grad).all()
-
-
-def test_a_hint_has_an_effect_where_it_multiplies_or_divides_a_probability_and_none_elsewhere() -> None:
-    policy = logs([0.9, 0.05])[None]  # and 0.05 for the rest
-    # The hint moves the teacher from 0.9 and 0.05 to 0.05 and 0.9: both by a factor of 18, and the rest by none.
-    asked = hint_effect(policy, logs([0.05, 0.9])[None], logs([0.9, 0.05])[None])
-    assert asked.tolist() == pytest.approx([0.95], abs=1e-5)  # the means are 0.475 and 0.475
-    # It asks for what the teacher says anyway, 0.8 -> 0.9, and divides the rest of the probability by 3 (and 1).
-    usual = hint_effect(policy, logs([0.05, 0.9])[None], logs([0.15, 0.8])[None])
-    assert usual.tolist() == pytest.approx([0.475], abs=1e-3)
-    # A factor of 1.2 is nothing.
-    assert hint_effect(policy, logs([0.6, 0.2])[None], logs([0.5, 0.24])[None]).tolist() == [0.0]
 
 
 def test_subset_loss_weighs_clipped_gaps_by_the_old_policy_within_the_subset() -> None:

@@ -58,7 +58,7 @@ def test_the_loop_of_train_knows_no_torch_and_no_trainer() -> None:
     modules = ["clawctl.trainers.texts", "clawctl.trainers.local.backend", "clawctl.trainers.tinker.backend"]
     modules += [".".join(file.relative_to(ROOT.parent).with_suffix("").parts) for file in (ROOT / "train").rglob("*.py")]
     code = f"import importlib, sys; [importlib.import_module(name) for name in {modules}]; "
-    code += "print({'torch', 'transformers', 'peft', 'tinker'} & set(sys.modules))"
+    code += "print({'torch', 'transformers', 'peft', 'tinker', 'fireworks'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
     source = "".join(file.read_text() for file in (ROOT / "train").rglob("*.py"))
     named = [name for name in ("import torch", "from torch", "transformers", "trainers.local") if name in source]

@@ -14,7 +14,9 @@ from clawctl.run.directory import recipe_file
 def train(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
-    backend: Annotated[str | None, typer.Option(help="What trains: local (default), tinker, or your own as file.py:name.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="What trains: local (default), tinker, fireworks, or your own as file.py:name.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="binary, grpo, opd, opd_topk, combine or hybrid (default combine).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     batch_turns: Annotated[int | None, typer.Option(help="Usable turns per step.")] = None,

@@ -51,7 +51,7 @@ class ServiceConfig(Section):
     url: HttpUrl | None = None
     """Address of the service. Unset: that of its SDK."""
     api_key: str | None = None
-    """API key of the service. Unset: the SDK reads `TINKER_API_KEY`."""
+    """API key of the service. Unset: the SDK reads `TINKER_API_KEY` or `FIREWORKS_API_KEY`."""
     base_model: str | None = None
     """Name under which the service offers the model of `model.path`. Unset: `model.path` itself."""
     loss: Literal["sum", "mean"] = "sum"
@@ -72,11 +72,11 @@ class ServiceConfig(Section):
 
 class TrainConfig(Section):
     backend: str = "local"
-    """What trains: `local`, which is this machine's GPUs or CPUs; `tinker`, a service that speaks Tinker's protocol; an installed
-    package's backend; or your own as `file.py:name`. Also as a section: `{kind: tinker, url: https://…}` with the keys of
-    `service`."""
+    """What trains: `local`, which is this machine's GPUs or CPUs; `tinker`, a service that speaks Tinker's protocol; `fireworks`;
+    an installed package's backend; or your own as `file.py:name`. Also as a section: `{kind: tinker, url: https://…}` with the
+    keys of `service`."""
     service: ServiceConfig | None = None
-    """Settings of the service that trains, for `tinker`. docs/backends.md describes them."""
+    """Settings of the service that trains, for `tinker` and `fireworks`. docs/backends.md describes them."""
     send_conversations: bool = False
     """Allow a backend on other machines. It receives the token ids of the trained conversations, which are their words."""
     method: Literal["binary", "grpo", "opd", "opd_topk", "combine", "hybrid"] = "combine"

@@ -111,5 +111,6 @@ TRAINERS: Registry[TrainingBackend] = Registry(
     {
         "local": "clawctl.trainers.local.backend:BACKEND",
         "tinker": "clawctl.trainers.tinker.backend:TINKER",
+        "fireworks": "clawctl.trainers.tinker.backend:FIREWORKS",
     },
 )

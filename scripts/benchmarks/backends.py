@@ -4,11 +4,14 @@
 difference between the two changes of the adapter, divided by that of the local change. `trained_twice`: the trainer is killed at
 each of its calls in turn, before and after the answer, then left to finish; turns in two steps are counted, and the last adapter is
 compared with that of an undisturbed run. `satisfaction@8`: the people of `scripts/bench personalisation`, trained by the service.
+The part `fireworks` is `backends_fireworks.py`.
 
-The server needs an environment of its own, which `scripts/venv-tinker` makes in `.venv-tinker`.
+The server needs an environment of its own, which `scripts/venv-tinker` makes in `.venv-tinker`. So does Fireworks' SDK:
+`scripts/venv-fireworks` and `.venv-fireworks`.
 """
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -17,9 +20,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,7 @@ _FREE_S = 15.0
 def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-tinker", help="environment of the server (default .venv-tinker)")
+    parser.add_argument("--fireworks-venv", type=Path, default=ROOT / ".venv-fireworks", help="that of the SDK")
     parser.add_argument("--only", choices=["step", "kills", "people", "fireworks"], help="one part of it")
     parser.add_argument("--kills", type=int, help=f"kills (default {KILLS})")
     options = parser.parse_args()
@@ -58,12 +62,16 @@ def main() -> None:
         folder = Path(name)
         model = float32_copy(DEMO, folder / "demo")
         with server(options.venv, model, folder) as url:
-            if options.only in (None, "step"):
-                rows += step_rows(model, url, folder, options)
+            target = Target(url)
             if options.only in (None, "kills"):
-                rows += kill_rows(model, url, folder, options)
+                kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
+                rows += kill_rows(model, target, folder, [1 + place % 18 for place in range(1, kills + 1)])
+            if options.only in (None, "step"):  # after the kills: their forks need a process without the SDK's threads
+                rows += step_rows(model, target, folder)
             if options.only in (None, "people"):
-                rows += people_rows(model, url, folder, options)
+                rows += people_rows(model, target, folder, options)
+            if options.only in (None, "fireworks"):
+                rows += fireworks_rows(model, url, folder, options)
     report("backends", rows, options.json)
 
 
@@ -111,9 +119,21 @@ def _answers(url: str) -> bool:
         return False
 
 
-def service_recipe(model: Path, url: str, folder: Path, **train: Any) -> Recipe:
-    backend = {"kind": "tinker", "url": url, "api_key": "tml-local", "loss": "mean"}
-    settings = {"backend": backend, "send_conversations": True, "lora": LORA, "lr": 1e-3, "threads": 1, **train}
+@dataclass(frozen=True)
+class Target:
+    """The service of a benchmark."""
+
+    url: str
+    kind: str = "tinker"
+    api_key: str = "tml-local"
+    base_model: str | None = None
+
+    def backend(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None} | {"loss": "mean"}
+
+
+def service_recipe(model: Path, target: Target, folder: Path, **train: Any) -> Recipe:
+    settings = {"backend": target.backend(), "send_conversations": True, "lora": LORA, "lr": 1e-3, "threads": 1, **train}
     path = folder / "service.yaml"
     path.write_text(yaml.safe_dump({"model": {"path": str(model)}, "train": settings, "gate": None}))
     return load_recipe(path, {})
@@ -122,30 +142,30 @@ def service_recipe(model: Path, url: str, folder: Path, **train: Any) -> Recipe:
 # ---- one step ------------------------------------------------------------------------------------------------------------
 
 
-def step_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
-    found = {method: step_change(model, url, folder, method) for method in ("binary", "opd", "combine")}
-    rows = [Row("tinker", "step_change_error", max(error for error, _, _ in found.values()), "relative")]
+def step_rows(model: Path, target: Target, folder: Path) -> list[Row]:
+    found = {method: step_change(model, target, folder, method) for method in ("binary", "opd", "combine")}
+    rows = [Row(target.kind, "step_change_error", max(error for error, _, _ in found.values()), "relative")]
     for method, (error, own, _) in found.items():
-        rows.append(Row(f"tinker {method}", "step_change_error", error, "relative"))
+        rows.append(Row(f"{target.kind} {method}", "step_change_error", error, "relative"))
         rows.append(Row(f"local {method}, merge none", "step_change_error", own, "relative"))
-    return [*rows, Row("tinker", "logprob_error", max(error for _, _, error in found.values()), "nat")]
+    return [*rows, Row(target.kind, "logprob_error", max(error for _, _, error in found.values()), "nat")]
 
 
-def step_change(model: Path, url: str, folder: Path, method: str) -> tuple[float, float, float]:
+def step_change(model: Path, target: Target, folder: Path, method: str) -> tuple[float, float, float]:
     """The relative error of a step's change, that of the local trainer with `merge: none`, which rounds in another way, and the
     largest difference between logprobs before the step."""
     from safetensors.torch import load
 
     from clawctl.train.sample import Batch
+    from clawctl.trainers import TRAINERS
     from clawctl.trainers.tinker.adapter import WEIGHTS, files_of
-    from clawctl.trainers.tinker.backend import TINKER
     from clawctl.trainers.tinker.sequences import sequence_of
     from clawctl.trainers.tinker.trainer import ServiceTrainer
 
-    recipe = service_recipe(model, url, folder, method=method, turn_bound=None, clip_grad=1e9)  # SkyRL does not clip
+    recipe = service_recipe(model, target, folder, method=method, turn_bound=None, clip_grad=1e9)  # SkyRL does not clip
     lora = recipe.train.lora
     assert lora is not None
-    with TINKER.open(recipe, lambda: None) as service:
+    with TRAINERS.load(target.kind, "train.backend").open(recipe, lambda: None) as service:
         assert isinstance(service, ServiceTrainer)
         service.resume(0, None, None)
         first = folder / f"first-{method}"
@@ -211,15 +231,15 @@ def made_samples(method: str) -> list[Any]:
 # ---- kills ---------------------------------------------------------------------------------------------------------------
 
 
-def kill_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
+def kill_rows(model: Path, target: Target, folder: Path, kills: Sequence[int]) -> list[Row]:
+    """`kills`: at which border of a call each trainer ends itself."""
     import torch
 
-    import_module("tinker")  # once, not in each child
+    import_module("tinker" if target.kind == "tinker" else "fireworks.training.sdk")  # once, not in each child
     import_module("clawctl.trainers.tinker.trainer")
     import_module("transformers")
     torch.set_num_threads(1)
-    kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
-    recipe = service_recipe(model, url, folder, method="binary", batch_turns=4, batch_min_turns=4, keep_checkpoints=2)
+    recipe = service_recipe(model, target, folder, method="binary", batch_turns=4, batch_min_turns=4, keep_checkpoints=2)
     turns = made_turns(model, TURNS)
     whole, killed = (open_run(folder / name) for name in ("whole", "killed"))
     for run in (whole, killed):
@@ -228,16 +248,16 @@ def kill_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) 
         ensure_base_policy(run, recipe.model.path)
     train_in_a_child(whole, recipe, None)
     done = 0
-    for point in range(1, kills + 1):
-        done += train_in_a_child(killed, recipe, 1 + point % 18)
+    for kill_at in kills:
+        done += train_in_a_child(killed, recipe, kill_at)
     train_in_a_child(killed, recipe, None)
     twice = trained_twice(killed)
     last = list_versions(killed)[-1]
     return [
-        Row("tinker", "trained_twice", twice, "turns"),
-        Row("tinker", "kills", done, "count"),
-        Row("tinker", "untrained_after_kills", TURNS - len(read_ledger(killed)), "turns"),
-        Row("tinker", "weights_after_kills_error", adapters_differ(whole, killed, last), "relative"),
+        Row(target.kind, "trained_twice", twice, "turns"),
+        Row(target.kind, "kills", done, "count"),
+        Row(target.kind, "untrained_after_kills", TURNS - len(read_ledger(killed)), "turns"),
+        Row(target.kind, "weights_after_kills_error", adapters_differ(whole, killed, last), "relative"),
     ]
 
 
@@ -262,12 +282,14 @@ def train_in_a_child(run: RunDir, recipe: Recipe, kill_at: int | None, tries: in
 
 def _train(run: RunDir, recipe: Recipe, kill_at: int | None) -> None:
     from clawctl.train.loop import run_training
+    from clawctl.trainers.tinker.fireworks import FireworksService
     from clawctl.trainers.tinker.sdk import Service
     from clawctl.trainers.tinker.trainer import ServiceTrainer
 
+    kind: type[Service] = FireworksService if recipe.train.backend == "fireworks" else Service
     passed = 0
 
-    class Mortal(Service):
+    class Mortal(kind):  # type: ignore[misc, valid-type]
         @contextmanager
         def calls(self, what: str) -> Iterator[None]:
             border()
@@ -281,8 +303,7 @@ def _train(run: RunDir, recipe: Recipe, kill_at: int | None) -> None:
         if passed == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    sdk = import_module("tinker")
-    run_training(run, recipe, ServiceTrainer(recipe, Mortal("Tinker", sdk, sdk.TinkerError, recipe)), threading.Event(), once=True)
+    run_training(run, recipe, ServiceTrainer(recipe, Mortal(recipe)), threading.Event(), once=True)
 
 
 def made_turns(model: Path, count: int) -> list[Turn]:
@@ -354,11 +375,24 @@ def adapters_differ(one: RunDir, other: RunDir, version: int) -> float:
     return float((sum((a[n] - b[n]).square().sum() for n in a) / sum(value.square().sum() for value in a.values())) ** 0.5)
 
 
+# ---- Fireworks -----------------------------------------------------------------------------------------------------------
+
+
+def fireworks_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
+    """The rows of `backends_fireworks.py`, which runs in the environment of the SDK."""
+    subprocess.run([str(ROOT / "scripts" / "venv-fireworks"), str(options.fireworks_venv)], check=True)
+    rows, python = folder / "fireworks.json", options.fireworks_venv / "bin" / "python"
+    command = [str(python), "-m", "scripts.benchmarks.backends_fireworks", str(model), url, "--json", str(rows)]
+    kills = [] if options.kills is None else ["--kills", str(options.kills)]
+    subprocess.run([*command, *kills], check=True, cwd=ROOT)
+    return [Row(**row) for row in json.loads(rows.read_text())["rows"]]
+
+
 # ---- people --------------------------------------------------------------------------------------------------------------
 
 
-def people_rows(model: Path, url: str, folder: Path, options: argparse.Namespace) -> list[Row]:
-    backend = {"kind": "tinker", "url": url, "api_key": "tml-local", "loss": "mean", "price": {"prefill": 0.07, "train": 0.22}}
+def people_rows(model: Path, target: Target, folder: Path, options: argparse.Namespace) -> list[Row]:
+    backend = target.backend() | {"price": {"prefill": 0.07, "train": 0.22}}
     train = {"backend": backend, "send_conversations": True, "lora": LORA, "lr": LR, "max_steps": 8}
     train |= {"batch_turns": 4, "batch_wait_s": 3, "batch_min_turns": 1} if options.quick else {}
     changes = {

@@ -33,7 +33,10 @@ def running(run: Path, recipe: Path) -> Iterator[subprocess.Popen[bytes]]:
     with (run.parent / f"{run.name}.log").open("wb") as log:
         up = subprocess.Popen([*CLAWCTL, "up", str(recipe), "--run", str(run)], stdout=log, stderr=log, start_new_session=True)
         try:
-            wait_until(lambda: (run / "serve.json").exists(), 600, "the server did not start", up)
+            try:
+                wait_until(lambda: (run / "serve.json").exists(), 600, "the server did not start", up)
+            except SystemExit as error:
+                raise SystemExit(f"{error}\n{Path(log.name).read_text()[-2000:]}") from error
             yield up
         finally:
             if up.poll() is None:

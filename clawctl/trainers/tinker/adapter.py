@@ -1,4 +1,4 @@
-"""The adapter that a service saved: from its archive to a peft folder that any engine loads."""
+"""The adapter that a service saved: from its files to a peft folder that any engine loads."""
 
 import io
 import math
@@ -16,12 +16,11 @@ _TENSOR = re.compile(r"base_model\.model\.(?P<module>[A-Za-z0-9_.]+)\.lora_(?P<s
 _CURE = "use a service whose checkpoints are peft adapters"
 
 
-def files_of(archive: bytes, lora: LoraConfig, base_model: str) -> dict[str, bytes]:
+def files_of(members: dict[str, bytes], lora: LoraConfig, base_model: str) -> dict[str, bytes]:
     """The two files of a peft adapter, completed and checked against the recipe. Raises ClawError.
 
-    The archive's own configuration may lack `target_modules` (SkyRL leaves it null); it is taken from the names of the tensors.
+    The service's configuration may lack `target_modules` (SkyRL leaves it null); it is taken from the names of the tensors.
     """
-    members = _members(archive)
     if missing := {CONFIG, WEIGHTS} - members.keys():
         raise ClawError(f"the downloaded adapter lacks {', '.join(sorted(missing))}", _CURE)
     config: dict[str, Any] = orjson.loads(members[CONFIG])
@@ -47,8 +46,8 @@ def files_of(archive: bytes, lora: LoraConfig, base_model: str) -> dict[str, byt
     return {CONFIG: orjson.dumps(completed, option=orjson.OPT_INDENT_2), WEIGHTS: members[WEIGHTS]}
 
 
-def _members(archive: bytes) -> dict[str, bytes]:
-    """The plain files of a tar archive by their last name. Nothing is extracted to disk."""
+def members_of(archive: bytes) -> dict[str, bytes]:
+    """The plain files of a tar archive by their last name. Nothing is extracted to disk. Raises ClawError."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             files = [member for member in tar.getmembers() if member.isfile()]

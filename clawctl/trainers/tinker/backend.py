@@ -1,18 +1,25 @@
-"""The backend `tinker`, and what it refuses at the start. Importing this imports no torch and no SDK."""
+"""The backends `tinker` and `fireworks`, and what they refuse at the start. Importing this imports no torch and no SDK."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from clawctl.config import Recipe, ServiceConfig, without_telemetry
 from clawctl.errors import ClawError
 from clawctl.train.advantages import likeliest
 from clawctl.trainers import Trainer
 
+if TYPE_CHECKING:
+    from clawctl.trainers.tinker.sdk import Service
 
-class TinkerBackend:
+
+class ServiceBackend:
     """A `TrainingBackend`: one process here, the computation elsewhere."""
+
+    def __init__(self, kind: str, packages: Sequence[str], connect: "Callable[[Recipe], Service]") -> None:
+        """`kind` is its name in `train.backend` and our extra, `packages` are those of its SDK."""
+        self.kind, self.packages, self.connect = kind, packages, connect
 
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
         check(recipe)
@@ -30,31 +37,43 @@ class TinkerBackend:
 
     def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
         if gpus is not None or processes is not None or recipe.train.gpus is not None:
-            raise ClawError("--backend tinker uses no GPU of this machine", "leave out --gpus, --processes and train.gpus", 2)
+            raise ClawError(f"--backend {self.kind} uses no GPU of this machine", "leave out --gpus, --processes and train.gpus", 2)
 
     @contextmanager
     def open(self, recipe: Recipe, prepare: Callable[[], None]) -> Iterator[Trainer | None]:
         check(recipe)
-        if find_spec("tinker") is None:
-            raise ClawError("--backend tinker needs its SDK", "pip install 'clawctl[tinker]'", 2)
+        if any(find_spec(package) is None for package in self.packages):
+            raise ClawError(f"--backend {self.kind} needs its SDK", f"pip install 'clawctl[{self.kind}]'", 2)
         prepare()
         without_telemetry()
-        from clawctl.trainers.tinker.sdk import Service
         from clawctl.trainers.tinker.trainer import ServiceTrainer
 
-        sdk = import_module("tinker")
-        yield ServiceTrainer(recipe, Service("Tinker", sdk, sdk.TinkerError, recipe))
+        yield ServiceTrainer(recipe, self.connect(recipe))
 
 
-TINKER = TinkerBackend()
+def _tinker(recipe: Recipe) -> "Service":
+    from clawctl.trainers.tinker.sdk import Service
+
+    return Service(recipe)
+
+
+def _fireworks(recipe: Recipe) -> "Service":
+    from clawctl.trainers.tinker.fireworks import FireworksService
+
+    return FireworksService(recipe)
+
+
+TINKER = ServiceBackend("tinker", ["tinker"], _tinker)
+FIREWORKS = ServiceBackend("fireworks", ["fireworks", "pyqwest"], _fireworks)  # it imports pyqwest with the first session
 
 
 def check(recipe: Recipe) -> None:
     """Raises ClawError (exit code 2) for a recipe that a service cannot carry out exactly."""
     config, lora = recipe.train, recipe.train.lora
+    backend, fireworks = config.backend, config.backend == "fireworks"
     if not config.send_conversations:
         raise ClawError(
-            f"--backend tinker sends conversations to {_place(config.service)}, and train.send_conversations is not set",
+            f"--backend {backend} sends conversations to {_place(config.service)}, and train.send_conversations is not set",
             "read docs/privacy.md, then set train.send_conversations: true",
             2,
         )
@@ -65,12 +84,14 @@ def check(recipe: Recipe) -> None:
         "train.teacher ema: the average of earlier weights is not on the service": config.uses_hints and config.teacher == "ema",
         "dropout: set train.lora.dropout: 0": lora is not None and lora.dropout > 0,
         "train.lora.rslora": lora is not None and lora.rslora,
+        "train.teacher base: its SDK advises against its logprobs": fireworks and config.uses_hints and config.teacher == "base",
+        "train.lora.alpha that is not a whole number": fireworks and lora is not None and not lora.alpha.is_integer(),
         "train.lora.quantize": lora is not None and lora.quantize is not None,
     }
     for what, is_set in refused.items():
         if is_set:
             fix = "set train.lora.rank" if lora is None else "change the recipe (docs/backends.md), or use --backend local"
-            raise ClawError(f"--backend tinker cannot train {what}", fix, 2)
+            raise ClawError(f"--backend {backend} cannot train {what}", fix, 2)
 
 
 def _place(service: ServiceConfig | None) -> str:

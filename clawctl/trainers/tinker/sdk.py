@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Literal
 from urllib.request import urlopen
 
 from clawctl.config import Recipe, ServiceConfig, TrainConfig
 from clawctl.errors import ClawError
+from clawctl.trainers.tinker.adapter import members_of
 from clawctl.trainers.tinker.sequences import LOSS, TokenSequence
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -16,51 +18,69 @@ _SKYRL = "skyrl.ai/"  # what the names of its metrics begin with
 
 
 class Service:
-    """A connection to a service, for one base model."""
+    """A connection to a service, for one base model. A service whose SDK differs from Tinker's is a subclass."""
 
-    def __init__(self, name: str, sdk: Any, error: type[Exception], recipe: Recipe) -> None:
-        """`sdk` is the module with `ServiceClient` and the types, `error` what it raises. Raises ClawError if the service does not
-        answer or does not offer the base model."""
-        self.name, self.sdk, self.error = name, sdk, error
-        settings = recipe.train.service or ServiceConfig()
-        self.base_model = settings.base_model or recipe.model_path
-        named = {"base_url": settings.url, "api_key": settings.api_key}
+    name = "Tinker"
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Raises ClawError if the service does not answer or does not offer the base model."""
+        self.recipe, self.settings = recipe, recipe.train.service or ServiceConfig()
+        self.base_model = self.settings.base_model or recipe.model_path
+        self.sdk, errors = self.load_sdk()
+        self.errors: tuple[type[Exception], ...] = (*errors, OSError, ValueError)  # a failed request is a ValueError in the SDKs
+        self.context: int | None = None  # tokens; None: not known
+        self.client: Any = None
+        self.connect()
+
+    def load_sdk(self) -> tuple[Any, tuple[type[Exception], ...]]:
+        """The module with `ServiceClient` and the types, and the errors that it raises."""
+        sdk: Any = import_module("tinker")
+        return sdk, (sdk.TinkerError,)
+
+    def connect(self) -> None:
+        """Open a session, and set `client` and `context`. Raises ClawError."""
+        named = {"base_url": self.settings.url, "api_key": self.settings.api_key}
         with self.calls("connect"):
-            self.client: Any = sdk.ServiceClient(**{key: value for key, value in named.items() if value is not None})
+            self.client = self.sdk.ServiceClient(**{key: value for key, value in named.items() if value is not None})
             offered = {model.model_name: model for model in self.client.get_server_capabilities().supported_models}
         if self.base_model not in offered:
             raise ClawError(
-                f"{name} does not offer the base model {self.base_model}",
+                f"{self.name} does not offer the base model {self.base_model}",
                 f"set train.service.base_model to one of: {', '.join(sorted(filter(None, offered)))}; models get retired",
                 2,
             )
-        self.context: int | None = getattr(offered[self.base_model], "max_context_length", None)
+        self.context = getattr(offered[self.base_model], "max_context_length", None)
 
     @contextmanager
     def calls(self, what: str) -> Iterator[None]:
         """Inside, an error of the SDK becomes a ClawError. `up` starts the trainer again, which resumes from the last version."""
         try:
             yield
-        except (self.error, OSError, ValueError) as error:  # the SDK raises ValueError for a failed request
+        except self.errors as error:
             fix = "check train.service.url, the API key and the service; training resumes from the last published version"
             raise ClawError(f"{self.name} failed at {what}: {str(error)[:500]}", fix) from error
 
-    def create(self, recipe: Recipe) -> "RemoteAdapter":
-        """A new adapter on the base model."""
+    def create(self, recipe: Recipe, **more: Any) -> "RemoteAdapter":
+        """A new adapter on the base model. `more` are arguments that this SDK has beside Tinker's."""
         lora = recipe.train.lora
         assert lora is not None
         targets = {*ATTENTION, *MLP} if isinstance(lora.targets, str) else set(lora.targets)
         parts = {"train_attn": bool(targets & ATTENTION), "train_mlp": bool(targets & MLP), "train_unembed": False}
         with self.calls("create_lora_training_client"):
-            return RemoteAdapter(
-                self, self.client.create_lora_training_client(self.base_model, lora.rank, recipe.train.seed, **parts)
-            )
+            make = self.client.create_lora_training_client
+            return RemoteAdapter(self, make(self.base_model, lora.rank, recipe.train.seed, **parts, **more))
 
     def restore(self, state: str, with_optimizer: bool) -> "RemoteAdapter":
         """A new adapter that begins as a saved state."""
         make = "create_training_client_from_state" + ("_with_optimizer" if with_optimizer else "")
         with self.calls(make):
             return RemoteAdapter(self, getattr(self.client, make)(state))
+
+    def fetch(self, path: str) -> dict[str, bytes]:
+        """The files of an adapter that was saved for samplers, by name. `path` is the service's."""
+        run, _, saved = path.removeprefix("tinker://").partition("/")
+        with self.calls("get_checkpoint_archive_url"):
+            return members_of(download(self.client.create_rest_client().get_checkpoint_archive_url(run, saved).result().url))
 
     def base_logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """Logprobs of the completions by the base model, for a frozen teacher."""
@@ -69,6 +89,14 @@ class Service:
             futures = [sampler.compute_logprobs(self.sdk.ModelInput.from_ints(one.ids)) for one in sequences]
             results = [future.result() for future in futures]
         return [list(values[one.start :]) for values, one in zip(results, sequences, strict=True)]
+
+
+def download(url: str) -> bytes:
+    """What lies at a signed URL, which needs no key. Raises OSError."""
+    if not url.startswith(("http://", "https://")):
+        raise OSError(f"the adapter is not at a web address: {url[:100]}")
+    with urlopen(url, timeout=_DOWNLOAD_S) as answer:
+        return bytes(answer.read())
 
 
 class RemoteAdapter:
@@ -115,18 +143,11 @@ class RemoteAdapter:
         with self.service.calls("save_state"):
             return str(self.training.save_state(name).result().path)
 
-    def download(self, name: str) -> bytes:
-        """Save the adapter for samplers and download its archive."""
+    def download(self, name: str) -> dict[str, bytes]:
+        """Save the adapter for samplers and download its files."""
         with self.service.calls("save_weights_for_sampler"):
             path = str(self.training.save_weights_for_sampler(name).result().path)
-        run, _, saved = path.removeprefix("tinker://").partition("/")
-        with self.service.calls("get_checkpoint_archive_url"):
-            rest = self.service.client.create_rest_client()
-            archive = rest.get_checkpoint_archive_url(run, saved).result()
-            if not archive.url.startswith(("http://", "https://")):
-                raise OSError(f"the archive is not at a web address: {archive.url[:100]}")
-            with urlopen(archive.url, timeout=_DOWNLOAD_S) as answer:  # signed: it needs no key
-                return bytes(answer.read())
+        return self.service.fetch(path)
 
     def _datum(self, sequence: TokenSequence, inputs: dict[str, Any]) -> Any:
         sdk = self.service.sdk

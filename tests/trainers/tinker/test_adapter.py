@@ -1,4 +1,4 @@
-"""The archive of an adapter, as a service sends it."""
+"""The files of an adapter, as a service sends it."""
 
 import io
 import tarfile
@@ -10,7 +10,7 @@ from safetensors.torch import save
 
 from clawctl.config import LoraConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.adapter import CONFIG, WEIGHTS, files_of
+from clawctl.trainers.tinker.adapter import CONFIG, WEIGHTS, files_of, members_of
 
 LORA = LoraConfig(rank=2, alpha=32.0, targets=["q_proj"])
 TENSORS = {
@@ -31,7 +31,7 @@ def archive(tensors: dict[str, torch.Tensor] = TENSORS, **config: object) -> byt
 
 
 def test_missing_target_modules_are_taken_from_the_tensors() -> None:
-    files = files_of(archive(), LORA, "demo")
+    files = files_of(members_of(archive()), LORA, "demo")
     config = orjson.loads(files[CONFIG])
     assert (config["target_modules"], config["base_model_name_or_path"], config["lora_alpha"]) == (["q_proj"], "demo", 32.0)
     assert files[WEIGHTS] == save(TENSORS)
@@ -54,4 +54,4 @@ A, B = TENSORS
 )
 def test_an_adapter_that_differs_from_the_recipe_is_refused(packed: bytes, problem: str) -> None:
     with pytest.raises(ClawError, match=problem):
-        files_of(packed, LORA, "demo")
+        files_of(members_of(packed), LORA, "demo")

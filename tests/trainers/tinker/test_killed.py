@@ -10,6 +10,7 @@ from clawctl.config import Recipe
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
 from clawctl.train.loop import run_training
+from clawctl.trainers.tinker.adapter import members_of
 from clawctl.trainers.tinker.sequences import TokenSequence
 from clawctl.trainers.tinker.trainer import ServiceTrainer
 from tests.train.tiny import Sampler, make_recipe, publish_turns
@@ -67,9 +68,9 @@ class MemoryClient:
         self.service.border()
         return path
 
-    def download(self, name: str) -> bytes:
+    def download(self, name: str) -> dict[str, bytes]:
         self.service.border()
-        return archive()
+        return members_of(archive())
 
 
 def train(run: RunDir, recipe: Recipe, service: Any) -> None:

@@ -12,6 +12,7 @@ from tests.serve.served import Server, logprobs_of
 from tests.waiting import until
 
 IDS = [3, 17, 42, 99, 5, 6, 7]
+_LONG = 800  # tokens of an answer that still runs when a busy machine gets to halting the engine
 
 
 def score(server: Server, model: str = "tiny", key: str = "key", **body: Any) -> httpx.Response:
@@ -53,7 +54,7 @@ def keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, end
     pieces, begun = list[str](), threading.Event()
 
     def listen() -> int:
-        for chunk in server.say("hello", max_tokens=400, stream=True, extra_body=endless):
+        for chunk in server.say("hello", max_tokens=_LONG, stream=True, extra_body=endless):
             pieces.extend(choice.delta.content or "" for choice in chunk.choices)
             begun.set()
         return len(pieces)
@@ -63,17 +64,19 @@ def keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, end
         assert begun.wait(60)
         assert "the engine is" in control(server, halt).json()["waiting_for"]
         waiting = pool.submit(server.say, "new", max_tokens=4)
-        so_far = -1
-        while so_far != len(pieces):  # what was sampled before the pause may still be on its way
-            so_far = len(pieces)
-            time.sleep(0.5)
-        assert (running.done(), waiting.done()) == (False, False)
-        assert httpx.get(f"{server.url.removesuffix('/v1')}/health/ready").status_code == 503
-        assert control(server, go_on).json()["waiting_for"] is None
+        try:
+            so_far = -1
+            while so_far != len(pieces):  # what was sampled before the pause may still be on its way
+                so_far = len(pieces)
+                time.sleep(0.5)
+            assert (running.done(), waiting.done()) == (False, False)
+            assert httpx.get(f"{server.url.removesuffix('/v1')}/health/ready").status_code == 503
+        finally:  # a server that stays halted would hold up every test after this one
+            assert control(server, go_on).json()["waiting_for"] is None
         assert running.result(120) > so_far
         assert waiting.result(120).choices
     line = max(server.captured()[-2:], key=lambda line: len(line["completion_ids"]))
-    assert len(line["completion_ids"]) == len(line["logprobs"]) == 400
+    assert len(line["completion_ids"]) == len(line["logprobs"]) == _LONG
 
 
 def unloads_a_version_that_is_not_in_use(server: Server, version: int) -> None:

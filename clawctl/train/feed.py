@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.reward import Worth
 from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
-from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin
+from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin, read_turn_ids
 from clawctl.train.admission import MISSING_IMAGE, UNTRAINABLE, Admission, TurnRefused, worth_of
 from clawctl.train.changes import OUTDATED, Changes
 from clawctl.train.earlier_hints import EarlierHints
@@ -413,16 +414,20 @@ class Feed:
             self._earlier.add(turn, verdict)
 
     def _recall(self, stems: Iterable[str]) -> None:
-        """Remember the newest turns that a step used before this start."""
-        recalled: list[tuple[Turn, Verdict | None]] = []
-        for stem in sorted(stems, reverse=True):
-            with suppress(Half, UnreadableShard, FileNotFoundError):  # reading deals with these
-                pieces = judged_pieces(self.run, stem, lambda row: row["turn_id"] in self.used)
-                recalled[:0] = [self._as_rated(turn, verdict) for piece in pieces for turn, verdict in piece.turns]
-            if len(recalled) >= MOST_TURNS:
+        """Remember the newest MOST_TURNS turns that steps used before this start. No other turn is decoded."""
+        newest, chosen = list[str](), set[str]()
+        for stem in sorted(stems, reverse=True) if self.used else ():
+            with suppress(UnreadableShard, FileNotFoundError):  # reading deals with these
+                used = [turn_id for turn_id in read_turn_ids(self.run.turn_shard(stem)) if turn_id in self.used]
+                chosen.update(used[len(chosen) - MOST_TURNS :])
+                newest.insert(0, stem)
+            if len(chosen) >= MOST_TURNS:
                 break
-        for turn, verdict in recalled:
-            self._remember(turn, verdict, worth_of(turn, verdict))
+        for stem in newest:
+            with suppress(Half, UnreadableShard, FileNotFoundError):
+                for piece in judged_pieces(self.run, stem, lambda row: row["turn_id"] in chosen):
+                    for turn, verdict in starmap(self._as_rated, piece.turns):
+                        self._remember(turn, verdict, worth_of(turn, verdict))
 
     def _is_copy(self, turn: Waiting) -> bool:
         """Whether an identical turn waits or was trained."""

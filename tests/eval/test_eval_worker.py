@@ -21,6 +21,7 @@ from clawctl.eval.worker import Follower, evaluate, measure_by_hand
 from clawctl.run.capabilities import Measurement, episode_secret, read_capability
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
+from clawctl.run.keys import OWN
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy
 from clawctl.run.rows import Policy
@@ -106,6 +107,7 @@ def test_measuring_asks_the_held_out_tasks_at_addresses_that_open_one_version_an
         assert call["headers"]["x-capture"] == "off"
         opened = read_capability(episode_secret(run), call["headers"]["authorization"].removeprefix("Bearer "))
         assert opened is not None
+        assert opened.key == OWN  # its places for versions are reserved: no client can hold up a measurement
         assert opened.measurement == Measurement("demo@0", 0.7, RECIPE.eval.max_tokens)
         assert (call["body"]["model"], call["body"]["temperature"]) == ("demo@0", 0.7)
         assert len(call["body"]["messages"]) == 1

@@ -19,6 +19,7 @@ from clawctl.eval.intervals import Estimate, estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings, unanswered
 from clawctl.run.capabilities import Capability, Measurement, episode_secret, sign
 from clawctl.run.endpoint import Endpoint
+from clawctl.run.keys import OWN
 
 _SHOWN = 3  # examples of each kind of task that are kept
 _TRIES = 3
@@ -75,7 +76,7 @@ def _of_episode(endpoint: Endpoint, settings: SuiteSettings) -> Endpoint:
         return endpoint
     measurement = Measurement(endpoint.model, settings.temperature, settings.max_tokens)
     name, expires_at = f"measured-{secrets.token_hex(8)}", time.time() + _OPEN_S
-    capability = sign(episode_secret(settings.run), Capability(name, "", "", 0, expires_at, "default", measurement))
+    capability = sign(episode_secret(settings.run), Capability(name, "", "", 0, expires_at, OWN, measurement))
     return replace(endpoint, url=f"{endpoint.url.removesuffix('/v1')}/e/{capability}/v1", api_key=capability)
 
 

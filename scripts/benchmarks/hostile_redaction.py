@@ -111,15 +111,12 @@ def generators(seed: int, quick: bool) -> dict[str, Generator]:
     return made
 
 
-def seconds(text: str, repeats: int = _REPEATS, make: Callable[[], Redactor] = _EVERY_RULE) -> float:
-    """Processor time to redact `text` as the content of a message and as plain text, the best of some tries."""
-    best = math.inf
-    for _ in range(repeats):
-        redactor = make()
-        began = time.process_time()
-        redactor.value({"role": "user", "content": text})
-        best = min(best, time.process_time() - began)
-    return best
+def seconds(text: str, make: Callable[[], Redactor] = _EVERY_RULE) -> float:
+    """Processor time to redact `text` as the content of a message."""
+    redactor = make()
+    began = time.process_time()
+    redactor.value({"role": "user", "content": text})
+    return time.process_time() - began
 
 
 def exponent(sizes: list[int], times: list[float]) -> float:
@@ -132,9 +129,11 @@ def exponent(sizes: list[int], times: list[float]) -> float:
 
 
 def slope(make: Generator, sizes: Sequence[int], repeats: int, redactor: Callable[[], Redactor]) -> tuple[float, float]:
-    """The exponent of a generator over these sizes, and its seconds at the largest."""
+    """The exponent of a generator over these sizes, and its seconds at the largest. Each try goes through all sizes: what slows the
+    machine for a moment does not meet all tries of one size."""
     texts = [make(size) for size in sizes]
-    times = [seconds(text, repeats, redactor) for text in texts]
+    tries = [[seconds(text, redactor) for text in texts] for _ in range(repeats)]
+    times = [min(of_size) for of_size in zip(*tries, strict=True)]
     return exponent([len(text) for text in texts], times), times[-1]
 
 
@@ -190,7 +189,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     steepest = max(exponents, key=exponents.__getitem__)
     largest = sizes[-1] if options.quick else _LARGEST
     slow = sorted(last, key=last.__getitem__)[-_SLOWEST:]
-    longest = last if options.quick else {name: seconds(made[name](largest), repeats=1) for name in slow}
+    longest = last if options.quick else {name: seconds(made[name](largest)) for name in slow}
     slowest = max(slow, key=longest.__getitem__)
     waited = asyncio.run(other_capture_ms(folder / "captures", made[slowest](largest)))
     return [

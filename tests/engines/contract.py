@@ -51,6 +51,14 @@ def control(server: Server, what: str, key: str = "key", **body: Any) -> httpx.R
 
 def keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, endless: dict[str, Any]) -> None:
     """A running answer stops, a new request waits, and both are complete afterwards. `endless`: fields that prevent an end."""
+    attempts = range(5)  # on a busy machine an answer may be over before the engine is halted: that attempt shows nothing
+    assert any(_keeps_requests_while_it_is_halted(server, halt, go_on, endless) for _ in attempts), "no answer was halted"
+    line = max(server.captured()[-2:], key=lambda line: len(line["completion_ids"]))
+    assert len(line["completion_ids"]) == len(line["logprobs"]) == _LONG
+
+
+def _keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, endless: dict[str, Any]) -> bool:
+    """Whether the running answer was still running when the engine was halted."""
     pieces, begun = list[str](), threading.Event()
 
     def listen() -> int:
@@ -69,14 +77,14 @@ def keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, end
             while so_far != len(pieces):  # what was sampled before the pause may still be on its way
                 so_far = len(pieces)
                 time.sleep(0.5)
-            assert (running.done(), waiting.done()) == (False, False)
+            was_running = not running.done()
+            assert not waiting.done()
             assert httpx.get(f"{server.url.removesuffix('/v1')}/health/ready").status_code == 503
         finally:  # a server that stays halted would hold up every test after this one
             assert control(server, go_on).json()["waiting_for"] is None
-        assert running.result(120) > so_far
         assert waiting.result(120).choices
-    line = max(server.captured()[-2:], key=lambda line: len(line["completion_ids"]))
-    assert len(line["completion_ids"]) == len(line["logprobs"]) == _LONG
+        assert running.result(120) > so_far or not was_running
+    return was_running
 
 
 def unloads_a_version_that_is_not_in_use(server: Server, version: int) -> None:

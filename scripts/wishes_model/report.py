@@ -33,6 +33,7 @@ other world, and should be used for nothing else. Licence: Apache-2.0, as clawct
 
 ## Measured
 
+All logits of the trained model were multiplied by 1.15 (`--sharpen`): its temperature 1 is 0.87 of what was trained.
 Sampled at temperature 1, problems of the eval split, fixed seeds, by `scripts/wishes_model/report.py`. Held-out phrasings never
 occur in training. "At once" counts an answer only if it meets every wish. The aim is 90 % for one wish and 80 % for three, in
 both kinds of phrasings.

@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=8, help="rows of 512 tokens in one update")
     parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--sharpen", type=float, default=1.15, help="factor on all logits of the finished model")
     parser.add_argument("--vocab", type=int, default=1536)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--start-from", type=Path, default=ROOT / "clawctl" / "demo_model", help="a model of the same shape")
@@ -67,6 +68,8 @@ def main() -> None:
     model = Transformer(shape)
     model.load_state_dict(grown_from(args.start_from, tokenizer, shape.vocab))
     train(model, rows, args.steps, args.batch, args.lr, not args.no_compile)
+    with torch.no_grad():  # so temperature 1 of the exported model is 1 / sharpen of what was trained
+        model.model.norm.weight *= args.sharpen
     export(model, tokenizer, shape, args.out)
     print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")
 

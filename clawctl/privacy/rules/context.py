@@ -165,8 +165,11 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def likeness(value: str) -> int:
-    """How much a text looks like a secret by itself: `RANDOM` as a generator of keys makes it, `TYPED` with signs as in a password,
-    `PLAIN` letters and digits. 0: a word, a name, a path, a date, a version or code."""
+    """Return how much a text looks like a secret by itself.
+
+    `RANDOM`: like a generated key. `TYPED`: with special characters, like a password. `PLAIN`: letters and digits. `PHRASE`: a
+    passphrase. 0: a word, a name, a path, a date, a version or code.
+    """
     if value.count("-") >= 3 and is_passphrase(value):
         return PHRASE
     if (
@@ -331,7 +334,7 @@ _OTHER_LABEL = re.compile(
 
 @lru_cache(maxsize=4096)
 def _is_other(between: str) -> bool:
-    """Whether the last word before a value says that it is an id, a hash or something else that nobody hides."""
+    """Whether the last word before a value marks it as an id, a hash or other data that is not secret."""
     label = _OTHER_LABEL.search(between[-40:])
     if label is None:
         return False

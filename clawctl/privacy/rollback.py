@@ -75,5 +75,5 @@ def roll_back(run: RunDir, way: RollbackPlan) -> None:
 
 
 def _step_of(path: Path) -> int:
-    """Return the step of a ledger entry. A damaged entry is identified by its file name; entries of skipped turns are tried again."""
+    """Return the step of a ledger entry. For a damaged entry, use the number in its file name."""
     return int((read_object(path) or {}).get("step", number_of(path.stem) or 0))

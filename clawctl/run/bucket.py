@@ -592,7 +592,7 @@ class BucketStorage:
 
     @contextmanager
     def _local(self) -> Iterator[None]:
-        """No other process or thread of this host changes a file and its tag meanwhile."""
+        """Prevent other processes and threads of this host from changing a file and its tag."""
         with self._writing, self._between_processes:
             yield
 

@@ -30,7 +30,7 @@ LONGEST: Final = 400  # characters: the longest key that the redaction rule find
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How the server answers an episode that measures a version. None of its calls is captured."""
+    """How the server answers an episode that measures a version. Its calls are not captured."""
 
     model: str  # "tiny@3"
     temperature: float
@@ -39,7 +39,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What a server learns from a capability."""
+    """The claims that a capability carries."""
 
     session_id: str
     task_id: str

@@ -50,10 +50,10 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """Every path of a run, as one policy has it: `RunDir(root).of("anna").live` is `policies/anna/LIVE`.
+    """Every path of a run, for one policy: `RunDir(root).of("anna").live` is `policies/anna/LIVE`.
 
-    `policies/`, `train/` and `eval/` belong to one policy: the folders themselves to the default policy, and to another one the
-    folder of its name in each. Everything else is common to all policies.
+    The folders `policies/`, `train/` and `eval/` belong to the default policy. Any other policy has a subfolder with its name in
+    each of them. Everything else is common to all policies.
     """
 
     root: Path

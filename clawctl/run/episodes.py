@@ -22,7 +22,7 @@ _ROTATE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpec:
-    """One episode, before it begins: one line of `episodes/`. Its id is the session of its turns."""
+    """One episode before it begins: one line of `episodes/`. Its id is the session id of its turns."""
 
     session_id: str  # "e5c0ffee12-3-0-91b2c4d5": the plan, the task's number, the attempt, and a random part
     created_at: float  # unix seconds

@@ -24,7 +24,7 @@ _LONGEST_PROBLEM = 300  # characters
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object, as a listing shows it."""
+    """One object as a listing describes it."""
 
     name: str
     tag: str  # changes whenever the content does
@@ -127,7 +127,7 @@ class Objects:
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
-        """The library's errors as StorageUnreachable. Only their first line: the rest describes the request."""
+        """Convert the library's errors to StorageUnreachable. Only the first line is kept: the rest describes the request."""
         try:
             yield
         except (self._problems.BaseError, TimeoutError) as error:

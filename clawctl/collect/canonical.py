@@ -26,8 +26,8 @@ _ROLES = {"developer": "system", "function": "tool"}
 class CanonicalRequest:
     """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
 
-    The first five run in parallel. Tool results of one answer are sorted: clients return them in any order. A system message is a
-    result where nothing else follows an answer before the next one: gptme sends the results of its tools so.
+    `digests`, `roles`, `at`, `paths` and `before` have one entry per message. Tool results of one answer are sorted, because clients
+    return them in any order. System messages count as results if nothing else follows an answer before the next one, as in gptme.
     """
 
     digests: tuple[bytes, ...]
@@ -158,7 +158,7 @@ def continued_digest(messages: Sequence[Message], answer: Message) -> bytes | No
 
 @dataclass(frozen=True, slots=True)
 class AnswerText:
-    """The text of an answer, for comparison with the beginning of another."""
+    """The text of an answer, for comparison with the start of another text."""
 
     length: int  # characters
     digest: bytes

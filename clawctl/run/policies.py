@@ -167,8 +167,7 @@ def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | N
         creation_times = {
             "from_made": _made_at(run, before),
             "to_made": _made_at(run, version),
-            # numbers may be reused, see `setback`
-        }
+        }  # numbers may be reused, see `setback`
         if not storage.swap(run.live, f"{version}\n".encode(), current):
             raise LiveMoved(f"LIVE moved away from {before} meanwhile")
         append_lines(

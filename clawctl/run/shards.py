@@ -248,8 +248,10 @@ def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> l
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns every error from the bytes of a damaged file into UnreadableShard. Other errors are raised unchanged: a missing file
-    descriptor, for example, must not quarantine a good file."""
+    """Convert every error from the bytes of a damaged file to UnreadableShard.
+
+    Other errors are raised unchanged: running out of file descriptors, for example, must not quarantine a good file.
+    """
     try:
         yield
     except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:

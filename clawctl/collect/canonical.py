@@ -26,8 +26,8 @@ _ROLES = {"developer": "system", "function": "tool"}
 class CanonicalRequest:
     """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
 
-    `digests`, `roles`, `at`, `paths` and `before` have one entry per message. Tool results of one answer are sorted, because clients
-    return them in any order. System messages count as results if nothing else follows an answer before the next one, as in gptme.
+    `digests`, `roles`, `at`, `paths` and `before` have one entry per message. Tool results of one answer are sorted, because
+    clients return them in any order. System messages count as results if nothing else follows an answer before the next one, as in gptme.
     """
 
     digests: tuple[bytes, ...]

@@ -38,7 +38,7 @@ class ReadPosition:
         self._open: dict[str, dict[int, None]] = {}  # file → offsets, ascending, because files are read from start to end
         self._at: dict[str, tuple[str, int, float]] = {}
         self._ended: deque[tuple[int, list[str]]] = deque()  # (rows, turns): the turns are done once that many rows are published
-        # Shards that were there at the start count as one: they are behind us once everything that was written by then is done.
+        # Shards that existed at the start count as one. They are passed once all captures that existed then are done.
         behind = [path.stem for path in published(run.trajectories, ".parquet")][-1:]
         ends = {path.name: whole_end(path) for path in published(run.captures, ".jsonl")}
         self._shards: deque[tuple[str, Places]] = deque((stem, ends) for stem in behind if stem > self.shards_after)

@@ -5,11 +5,11 @@ purposes: a title, a suggestion of what the user may type, an extraction of memo
 message. So the messages of a request are only claimed as the next state of the turn before, until one of these cases settles the
 claim:
 
-- The request brings only tool results of the same agent, names itself a main turn, or rates the turn before. It counts at once. The agent
-  is the same if it offers the tools of the turn before, with the same start of the system prompt, to the same model.
-- User text follows it (after its answer, or after the tool results that follow its answer), and a further request continues from there.
-  It then counts if it comes from the same agent. One following request is not enough, because a client may ask for its own answer
-  again. Tool results alone settle nothing, because a client's own call may use tools.
+- The request brings only tool results of the same agent, names itself a main turn, or rates the turn before. It counts at once. The
+  agent is the same if it offers the tools of the turn before, with the same start of the system prompt, to the same model.
+- User text follows it (after its answer, or after the tool results that follow its answer), and a further request continues from
+  there. It then counts if it comes from the same agent. One following request is not enough, because a client may ask for its own
+  answer again. Tool results alone settle nothing, because a client's own call may use tools.
 - The session ends. The latest claim counts that comes from the same agent or was followed by user text; the latter take precedence.
   Three kinds never count: text that lost against other claims and never won; a request whose answer came back to the same agent as
   text; and long text that ended several conversations, if no conversation ever continued with it.

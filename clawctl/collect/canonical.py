@@ -27,7 +27,7 @@ class CanonicalRequest:
     """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
 
     `digests`, `roles`, `at`, `paths` and `before` have one entry per message. Tool results of one answer are sorted, because
-    clients return them in any order. System messages count as results if nothing else is between an answer and the next one (gptme).
+    clients return them in any order. System messages count as results if only they are between two answers, as in gptme.
     """
 
     digests: tuple[bytes, ...]

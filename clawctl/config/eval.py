@@ -1,4 +1,4 @@
-"""`eval:`, how a policy is measured, and `gate:`, which policy may go live."""
+"""Settings of `eval:`, how a policy is measured, and `gate:`, which policy may go live."""
 
 from typing import Any, Literal
 
@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
 
-HARNESS_PREFIXES = ("lm-eval:", "inspect:")  # of suites that another program runs
+HARNESS_PREFIXES = ("lm-eval:", "inspect:")  # prefixes of suites that another program runs
 
 
 class SuiteConfig(Section):
@@ -146,7 +146,7 @@ class GateConfig(Section):
 
     @property
     def rows(self) -> list[GateLimit]:
-        """What the gate compares, whichever form the recipe has."""
+        """The metrics that the gate compares, in whichever form the recipe states them."""
         return self.limits or [
             GateLimit(suite="personalisation", metric="correctness", max_drop=self.max_correctness_drop),
             GateLimit(suite="personalisation", metric="satisfaction", max_drop=self.max_satisfaction_drop),

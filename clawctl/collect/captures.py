@@ -41,7 +41,7 @@ class Captures:
 
     def __init__(self, run: RunDir, start: Mapping[str, int] | None = None) -> None:
         self.quarantined = 0
-        # quarantined lines not written because the disk was full: name, line, reason
+        # Quarantined lines not written because the disk was full: name, line, reason
         self._unkept: list[tuple[str, bytes, bytes]] = []
         self._run = run
         self._lines = Lines(run.captures, start)

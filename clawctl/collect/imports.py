@@ -90,7 +90,7 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
     name = _digest(read_file(file))
     missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
-        # sorts before all shards that collect publishes
+        # Sorts before all shards that collect publishes
         target = run.turn_shard(f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}")
         if not target.exists():
             missing[target] = turns[number : number + SHARD_TURNS]

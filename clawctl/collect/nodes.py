@@ -35,7 +35,7 @@ class SessionTree:
     among_tools: bool = False  # whether a request of its session had tools
     is_episode: bool = False  # whether a request named a task; its rows then wait for the outcome
     held_out: bool | None = None  # whether it is never trained; None: not decided yet
-    # functions that create the rows of its closed turns, while they wait
+    # Functions that create the rows of its closed turns, while they wait
     rows: list[Callable[[SessionOutcome | None], Turn]] = field(default_factory=list)
 
     @property
@@ -70,18 +70,18 @@ class Node:
     exchange: Exchange | None
     tools: frozenset[str]  # names of the tools that its request offers
     opening: str  # the start of its system prompt
-    # the requested model, and the temperature, top_p and top_k of its answer
+    # The requested model, and the temperature, top_p and top_k of its answer
     drawn: tuple[str, float, float, int]
     evidence: ParentEvidence | None = None  # evidence for its parent
     text: AnswerText | None = None  # text of its answer; None: it has none
-    # last user message of its request: index, and a hash of each line
+    # Last user message of its request: index, and a hash of each line
     lines: "tuple[int, array[int]] | None" = None
     successors: int = 0  # number of main turns that continue it
     continued: bool = False  # whether any request continues it
     pending: "list[Node]" = field(default_factory=list)  # continuations that may be asides, in order of arrival
     claim: "Claim | None" = None  # set while it may be an aside
     beginnings: tuple[Beginning, ...] = ()  # prefixes of prompts that continue it, if it is a plain completion
-    # paths of the conversation with an answer that continues the last message, joined with it or separate
+    # Paths of the conversation with an answer that continues the last message, joined with it or separate
     continued_paths: tuple[bytes, ...] = ()
     user_digests: tuple[bytes, ...] = ()  # digests of the user messages after the answer that it continues
     frames: tuple[bytes, ...] = ()  # digests of the start and end of long user messages among them
@@ -90,7 +90,7 @@ class Node:
     spoken_on: bool = False  # whether user text followed it, directly or after tool results
     settled: bool = False  # whether the conversation continued from it
     samples: tuple[str, ...] = ()  # text samples of its answer, while it has a claim
-    # whether its answer came back as text, which shows that it was the client's own call
+    # Whether its answer came back as text, which shows that it was the client's own call
     reused: bool = False
 
     @property
@@ -108,7 +108,7 @@ class Claim:
 
     parent: Node
     next_state: list[Message] | None
-    # it offers the same tools as its parent's request, with the same start of the system prompt, to the same model
+    # It offers the same tools as its parent's request, with the same start of the system prompt, to the same model
     same_agent: bool
 
 
@@ -121,6 +121,6 @@ class Match:
     dropped: frozenset[bytes]  # digests of user messages of the parent that the child lacks
     relation: Relation  # "exact": the child's request begins with the parent's request and answer
     evidence: ParentEvidence
-    # whether the messages after the answer react to it; False: only the answer was found again, in another context
+    # Whether the messages after the answer react to it; False: only the answer was found again, in another context
     replies: bool
     added: str | None = None  # text that the prompt of a plain completion adds

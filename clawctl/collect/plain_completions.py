@@ -49,7 +49,7 @@ class CompletionIndex:
     """Open turns, by the prefixes of prompts that would continue them."""
 
     def __init__(self) -> None:
-        # by user and kind, then by length: a prompt is hashed once per length, however many turns have that length
+        # By user and kind, then by length: a prompt is hashed once per length, however many turns have that length
         self._nodes: dict[tuple[str, str], dict[int, dict[bytes, list[Node]]]] = {}
 
     def __len__(self) -> int:

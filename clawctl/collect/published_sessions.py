@@ -22,7 +22,7 @@ class PublishedSessions:
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._stems: set[str] = set()
-        # by id: (user, session), time of the request
+        # By id: (user, session), time of the request
         self._turns: OrderedDict[str, tuple[tuple[str, str], float]] = OrderedDict()
         self._of_session: dict[tuple[str, str], list[str]] = {}
 

@@ -302,7 +302,7 @@ class Sessions:
             self._speak_behind(node.claim.parent, certain=True)
         if not self._asides.has_side_words(node):
             self._settle(node)
-        # a tree without a claimed session may contain another conversation, if both began with the same messages
+        # A tree without a claimed session may contain another conversation, if both began with the same messages
         self._close(node)
         if hint is not None:
             self._end_session(node.user, scoped_id(node.user, hint))

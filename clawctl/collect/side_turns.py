@@ -102,7 +102,7 @@ class SideTurns:
         claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
         likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
         results = [node for node in likely if node.brings_results] or [node for node, _ in claims if has_only_results(node)]
-        # if a tool call has results, text alone after it is the client's own
+        # If a tool call has results, text alone after it is the client's own
         likely = results or likely
         likely = [node for node in likely if not node.reused and not self._may_be_side_turn(node)]
         return max(reversed(likely), key=lambda node: node.spoken_on, default=None)

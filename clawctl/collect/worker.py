@@ -55,7 +55,7 @@ def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False)
     """
     stop = stop_on_signals()
     settings = recipe.collect
-    # objects loaded so far stay alive; scanning them repeatedly would take a tenth of the time at full load
+    # Objects loaded so far stay alive; scanning them repeatedly would take a tenth of the time at full load
     gc.freeze()
     with sole_worker(run, "collect"):
         origin = origin_of(recipe.model.path, recipe.model_path)
@@ -87,7 +87,7 @@ class Collector:
         self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
         self._refused = self._refused_rating = False  # the disk refused the last write
-        # late ratings and outcomes that are not stored yet
+        # Late ratings and outcomes that are not stored yet
         self._late_ratings: list[Feedback | SessionOutcome] = []
         self._own_feedback = FeedbackFile(run.feedback)
         self._exchanges, self._rows, self._shards = 0, 0, 0
@@ -100,7 +100,7 @@ class Collector:
         again.
         """
         if afresh:
-            # the worker's own published shards must be included
+            # The worker's own published shards must be included
             storage_of(self._run.root).follow(shards=True)
         self._tried: tuple[str, list[Turn]] | None = None  # the shard that could not be written
         self._position = ReadPosition(self._run, afresh)
@@ -144,7 +144,7 @@ class Collector:
     def _read_all(self) -> None:
         self._clocks.look(set(self._captures.offsets) if self._has_looked else set())
         self._has_looked = True
-        # before the captures, so that the row includes the rating if possible
+        # Before the captures, so that the row includes the rating if possible
         for feedback in self._ratings.read():
             self._stored_ratings.add(feedback.feedback_id)
             if not isinstance(feedback, SessionOutcome):
@@ -189,7 +189,7 @@ class Collector:
             if len(sessions.waiting) > MOST_UNSURE:
                 for number, arrived in enumerate(sessions.waiting.pop_all()):
                     self._add(arrived, number < MOST_UNSURE // 2)
-            # trees that had timed out by then end
+            # Trees that had timed out by then end
             sessions.tick(min(self._clocks.now(), *map(_time, sessions.waiting), _time(batch[-1])))
             self._exchanges += len(batch)
             self._pop_closed()
@@ -259,7 +259,7 @@ class Collector:
         if self._tried is None:
             rows = self._waiting[: _whole_episodes(self._waiting, self._settings.shard_turns)]
             self._tried = self._next_stem(), rows
-        # a shard that may have been published, although the response was lost, is published again under the same name
+        # A shard that may have been published, although the response was lost, is published again under the same name
         stem, rows = self._tried
         try:
             write_turns(self._run.turn_shard(stem), rows, self._origin)

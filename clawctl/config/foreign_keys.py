@@ -20,7 +20,7 @@ class OurKey:
     key: str | None = None
     dropped: str | None = None
     near: str | None = None
-    # converts the value; may return other settings or another key; None: the value has no equivalent
+    # Converts the value; may return other settings or another key; None: the value has no equivalent
     change: Callable[[Any], "Settings | OurKey | None"] | None = None
 
     @property

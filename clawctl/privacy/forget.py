@@ -47,7 +47,7 @@ class Forgotten:
     sessions: int
     policies: list[int]  # versions that learned from the turns
     dry_run: bool
-    # files rewritten or removed, and rows taken out of each: {"verdicts/a.parquet": 3}
+    # Files rewritten or removed, and rows taken out of each: {"verdicts/a.parquet": 3}
     files: dict[str, int] = field(default_factory=dict)
     removed_whole: list[str] = field(default_factory=list)  # unreadable files that were deleted
     way_back: RollbackPlan | None = None

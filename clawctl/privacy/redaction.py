@@ -55,7 +55,7 @@ _DECODED_DEPTH = 2  # base64 within base64
 _IDS_PIECE = 512  # ids whose clean result is remembered together
 _IDS_OVERLAP = 512  # ids before the new ones that are searched again, because a secret may start there
 _DECODE_AT_ONCE = 4096  # ids
-# keys that hold the text of a message part
+# Keys that hold the text of a message part
 _TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")
 _CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings form one text
 _STATIC_REMEMBERED = 64  # tools and system prompts in which something was found
@@ -120,7 +120,7 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.rules: Counter[str] = Counter()  # rules that found something
         self.static: StaticText | None = None  # the static text that is being searched
-        # while token ids are searched: values accepted in the static texts of the exchange
+        # While token ids are searched: values accepted in the static texts of the exchange
         self.let_through: set[str] = set()
 
 
@@ -148,9 +148,9 @@ class Redactor:
         self._recurring = Recurring()
         self._static_seen: OrderedDict[bytes, tuple[Any, Counter[str], set[str]]] = OrderedDict()
         self._at_work = _ThreadState()  # one state per thread
-        # digest → replacement (None: the value is clean), and the rules that found something in the value
+        # Digest → replacement (None: the value is clean), and the rules that found something in the value
         self._seen: OrderedDict[bytes, tuple[Any, Counter[str]]] = OrderedDict()
-        # digests of token id prefixes that hold no secret
+        # Digests of token id prefixes that hold no secret
         self._clean_ids: OrderedDict[bytes, None] = OrderedDict()
 
     def exchange(self, exchange: Exchange, unwritten: Any = None) -> Exchange:

@@ -21,7 +21,7 @@ from clawctl.run.shards import UnreadableShard, read_table, rewrite_shard
 _GONE = object()
 _MOMENT_S = 0.1
 _IDS = ("turn_id", "exchange_id", "completion_id", "response_id", "id", "task_id")
-# letters and digits of an id made by clawctl; clients see it with a prefix, as `chatcmpl…`
+# Letters and digits of an id made by clawctl; clients see it with a prefix, as `chatcmpl…`
 _HANDLE = 24
 
 

@@ -17,7 +17,7 @@ from clawctl.run.policies import list_versions, live_version
 from clawctl.run.shards import UnreadableShard, read_columns
 
 _LOOK_EVERY_S = 1.0
-# how long to wait for an ended episode to reach the trainer; an episode without turns never does
+# How long to wait for an ended episode to reach the trainer; an episode without turns never does
 _MOST_WAIT_S = 600.0
 
 

@@ -161,7 +161,7 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
     Raises ClawError for a newer schema version or a filesystem without locks or rename. `shards`: whether the caller reads turns
     and verdicts, which a run in a bucket has to fetch.
     """
-    # everything that this process writes from now on, including logs and library files, is accessible to its owner only
+    # Everything that this process writes from now on, including logs and library files, is accessible to its owner only
     os.umask(0o077)
     run = RunDir(root.resolve()).of(policy)
     if not run.marker.exists():

@@ -30,7 +30,7 @@ class Endpoint:
     url: str  # "http://127.0.0.1:30000/v1"
     api_key: str
     model: str  # the name to ask for
-    # headers of each call: they name the episode, or exclude the call from the captures
+    # Headers of each call: they name the episode, or exclude the call from the captures
     headers: Mapping[str, str] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)  # request fields to add: {"temperature": 1.0}
     deadline: float | None = None  # unix seconds; for an episode: the server rejects calls after it

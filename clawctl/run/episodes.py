@@ -70,7 +70,7 @@ class Attempts:
     """The known results of one task of a plan."""
 
     settled: dict[int, SessionOutcome] = field(default_factory=dict)  # outcomes by attempt
-    # by attempt: number of episodes that ended for a reason other than the policy
+    # By attempt: number of episodes that ended for a reason other than the policy
     tries: dict[int, int] = field(default_factory=dict)
 
 

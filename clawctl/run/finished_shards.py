@@ -27,10 +27,10 @@ class FinishedShards:
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._recipe = run, recipe
         self._done: set[str] = set()
-        # turn ids in the ledger by stem, for existing shards that are not finished
+        # Turn ids in the ledger by stem, for existing shards that are not finished
         self._ledger: dict[str, set[str]] = {}
         self._entered: set[Path] = set()  # ledger files that were read
-        # by policy: updates from each version to the tip, and to the live version
+        # By policy: updates from each version to the tip, and to the live version
         self._updates: dict[str, list[dict[int, int]]] = {}
         self._ratings = Ratings(run)
 
@@ -39,7 +39,7 @@ class FinishedShards:
         self._ratings.look()
         policies = [self._run.of(name) for name in policy_names(self._run)]
         entries = [published(run.ledger, ".json") for run in policies]
-        # listed after the entries, so that every shard they name is in the list
+        # Listed after the entries, so that every shard they name is in the list
         there = {path.stem for path in published(self._run.trajectories, ".parquet")}
         self._ledger = {stem: turn_ids for stem, turn_ids in self._ledger.items() if stem in there}
         for run, paths in zip(policies, entries, strict=True):

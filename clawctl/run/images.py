@@ -94,7 +94,7 @@ def remove_unused(run: RunDir) -> list[Path]:
 
 
 def _unused(run: RunDir) -> list[Path]:
-    # listed before the references are read: images stored later are in use
+    # Listed before the references are read: images stored later are in use
     there = [path for path in run.images.iterdir() if not path.name.startswith(".")]
     used = {name.decode() for content in _stored(run) for name in _NAMED.findall(content)}
     return [path for path in there if path.name not in used]

@@ -9,7 +9,7 @@ from clawctl.errors import Damaged
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# names used in policies/ and train/
+# Names used in policies/ and train/
 _OTHER_NAMES = frozenset(("live", "shared", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))
 _OTHER_SUFFIXES = (".json", ".jsonl", ".bin", ".tmp")
 _LONGEST = 200  # bytes; leaves space for a suffix and the mark of a temporary file

@@ -15,7 +15,7 @@ from clawctl.run.endings import ending_of
 from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, newer
 
 EPISODE_FAILED = "episode failed"  # why a turn is not trained: its episode ended for a reason other than the policy
-# why a turn is not trained: its episode was killed, or had ended when the turn was requested
+# Why a turn is not trained: its episode was killed, or had ended when the turn was requested
 WITHOUT_OUTCOME = "episode without outcome"
 TRUNCATED = ("turns", "time", "context")  # the endings that are caused by a limit
 _LONGEST_NAME = 256  # characters

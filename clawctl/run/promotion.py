@@ -34,7 +34,7 @@ def _before(run: RunDir, live: int | None) -> int:
         raise ClawError("no policy is live", "choose a version: `clawctl policies promote N`", 2)
     published = list_versions(run)
     came_from = [move["from"] for move in read_moves(run) if move["to"] == live and move["from"] in published]
-    # after a rollback, the newer version that was live before is not an earlier one
+    # After a rollback, the newer version that was live before is not an earlier one
     earlier = [version for version in came_from if version < live]
     parent = read_policy(run, live).parent
     for candidate in (*earlier[::-1], parent):

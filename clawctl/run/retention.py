@@ -153,7 +153,7 @@ def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Store
     if any(entry.needed for entry in marked):  # a waiting turn may have been rated
         marked = [replace(entry, needed=True) if entry.paths[0].parent == run.feedback else entry for entry in marked]
     open_captures = [path for entry in marked if entry.needed for path in entry.paths if path.parent == run.captures]
-    # shards since then must be kept, because collect may read these captures again
+    # Shards since then must be kept, because collect may read these captures again
     open_since = min(map(_first_moment, open_captures), default=float("inf"))
     return [replace(e, needed=True) if e.paths[0].parent == run.trajectories and e.newest >= open_since else e for e in marked]
 

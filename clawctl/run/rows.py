@@ -12,7 +12,7 @@ DEFAULT_POLICY = "default"  # the policy that all users share
 
 SCHEMA_VERSION = 1  # version of a line of `captures/` and `feedback/`, and of `collect.json`
 SHARD_VERSIONS = {"turns": 3, "verdicts": 1}  # version of a shard, by kind; older ones go through `shards.MIGRATIONS`
-# version of the run directory: raised with any of the others, so that an older clawctl refuses the run as a whole
+# Version of the run directory: raised with any of the others, so that an older clawctl refuses the run as a whole
 RUN_VERSION = 3
 
 TEXT_ONLY = "text only"  # an imported turn that lacks only token ids, see Turn.judged
@@ -92,7 +92,7 @@ class Exchange:
     temperature: float  # as applied
     top_p: float
     top_k: int  # 0: off
-    # the client's claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
+    # The client's claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
     hints: dict[str, Any]
     untrainable_reason: str | None  # a reason known to serve: "greedy", "no token ids"
     ttft_s: float | None = None
@@ -103,7 +103,7 @@ class Exchange:
     allowed: str | None = None  # allowed tokens at each position (`allowed_tokens.py`); None: any, the answer was unconstrained
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
     policy_name: str = DEFAULT_POLICY  # the policy that `policy_version` refers to
-    # images in `prompt_ids`, in order; None: none, or the engine does not report their positions
+    # Images in `prompt_ids`, in order; None: none, or the engine does not report their positions
     images: list[PromptImage] | None = None
 
     def __post_init__(self) -> None:

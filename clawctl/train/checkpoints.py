@@ -207,7 +207,7 @@ def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
 def _prune(run: RunDir, kept: set[int]) -> None:
     folder = run.checkpoints
     for step in sorted(set(steps_kept(run)) - kept):
-        # a partly deleted checkpoint must never look like a complete one
+        # A partly deleted checkpoint must never look like a complete one
         move(run.checkpoint(step), run.beside_checkpoints(step, "doomed"))
     # Also remove files left by a killed trainer; only trainers write here. Files that cannot be removed yet are removed later: NFS
     # updates listings late and keeps open files.

@@ -25,7 +25,7 @@ class EarlierHints:
     def __init__(self, most: int) -> None:
         """At most `most` hints are returned for a turn (`train.earlier_hints`)."""
         self._most = most
-        # by key: request time of the turn, and the text
+        # By key: request time of the turn, and the text
         self._hints: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
 
     def add(self, turn: Turn, verdict: Verdict | None) -> None:

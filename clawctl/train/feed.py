@@ -94,7 +94,7 @@ class Feed:
         self._left: dict[str, set[str]] = {}  # the keys whose turns were left unread, by shard
         self._served: dict[str, int] = {}  # by key: the last step that trained one of its turns
         self._trained_marks = TrainedMarks(run.trained_marks, given_back)
-        # marks of waiting turns with their owners; None: must be recomputed
+        # Marks of waiting turns with their owners; None: must be recomputed
         self._waiting_marks: dict[int, str] | None = None
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
         self._changes, self._earlier = Changes(), EarlierHints(config.earlier_hints if config.uses_hints else 0)
@@ -107,7 +107,7 @@ class Feed:
         Turns stay in the feed until `done` reports their result. `updates` is the number of updates between each published version
         and `version`; None means that there are no branches, so version numbers are subtracted.
         """
-        # monotonic, so that a clock change neither hastens nor delays a batch
+        # Monotonic, so that a clock change neither hastens nor delays a batch
         now = self._begun + time.monotonic() if now is None else now
         self._version, self._updates = version, updates
         ready, more = 0, True

@@ -150,7 +150,7 @@ class Session:
             self.version = batch.step
             about = {"baselines": self.baselines.means}
             commit = partial(checkpoints.commit_step, run, recipe, batch, result, snapshot, about)
-            # if a snapshot cannot be saved twice, a failure makes the trainer repeat the step
+            # If a snapshot cannot be saved twice, a failure makes the trainer repeat the step
             path = retry_while_full(commit, f"checkpoint {batch.step}", stop) if snapshot.repeatable else commit()
         with timing.clock("publish"):
             seconds = dict(timing.seconds)

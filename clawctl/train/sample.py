@@ -17,7 +17,7 @@ class Sample:
 
     turn_id: str
     stem: str  # the shard that it came from, because the ledger is kept by shard
-    # kind of task, the key of its baseline: "homework" for task_id "homework-17", "anna/homework" for a named key
+    # Kind of task, the key of its baseline: "homework" for task_id "homework-17", "anna/homework" for a named key
     kind: str
     prompt_ids: list[int]
     completion_ids: list[int]
@@ -31,7 +31,7 @@ class Sample:
     other_prompts: tuple[tuple[int, ...], ...] = ()  # prompts with the other hints, for a method that selects among them
     session_id: str = ""  # turns of a session share prefixes
     teacher_logprobs: tuple[float, ...] | None = None  # [T] of the completion, from a teacher behind a URL; None: not requested
-    # allowed tokens at each position: all logprobs of the turn are over these; None: any
+    # Allowed tokens at each position: all logprobs of the turn are over these; None: any
     allowed: Allowed | None = None
     worth: str = ""  # the sum that gives `reward`, as text
     imported: bool = False  # off-policy: text from another source, scored by the trainer

@@ -20,7 +20,7 @@ from clawctl.privacy.rules.values import (
 _ADDRESS = re.compile(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::(?:x-oauth-basic)?)?@)"""
 )
-# address to which a browser reports errors; its key is public
+# Address to which a browser reports errors; its key is public
 _PUBLIC_DSN = re.compile(r"[0-9a-f]{32}@(?:[\w-]{1,40}\.){0,4}sentry\.")
 _ORACLES = Anchors("thin:", "oci:", "sqlplus ")
 _ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
@@ -65,7 +65,7 @@ def in_lines(piece: Text) -> Iterator[Span]:
             yield Span(*line.span("value"), "password")
 
 
-# a value that looks like an option is not a secret
+# A value that looks like an option is not a secret
 _SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"
 # A flag and its value, tried only if the command occurs earlier in the line.
 _FLAGS = re.compile(r" -(?:[paPwUuNAXktT]|-user|-auth|-proxy-user|-pass)")

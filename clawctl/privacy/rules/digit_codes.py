@@ -155,7 +155,7 @@ def _digits_within(run: str) -> int:
 _MOST_WORDS = 1 << 16
 _LETTERS = frozenset(("", *"abcdefghijklmnopqrstuvwxyz"))
 VOCABULARY = _Vocabulary()
-# cache for the last piece, because several rules ask for its words
+# Cache for the last piece, because several rules ask for its words
 _LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())
 
 
@@ -359,7 +359,7 @@ class _Region:
             adjacent = self.words[place - 1] if place else word
             return bool(adjacent.meaning & (Meaning.LOCK | Meaning.OWNER)) and word.start - adjacent.end == 1
         if meaning & Meaning.PIN:
-            # a postal code in an Indian address
+            # A postal code in an Indian address
             if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):
                 return False
             if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # a pin of a chip

@@ -49,7 +49,7 @@ _FORMATS = "|".join(
         r"(?:https?://)?hooks\.zapier\.com/hooks/catch/\d{4,12}/\w{5,32}", r"cloudinary://\d{10,20}:[\w-]{20,40}(?:@[\w-]{1,40})?", r"00[A-Za-z0-9_-]{40}", r"4b1d[A-Za-z0-9]{38}", r"(?:sdk|api|mob)-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
         r"1//0[\w-]{40,200}", r"cio[A-Za-z0-9]{32}", r"npg_[A-Za-z0-9]{12,16}", r"[\w-]{6}\.[\w-]{6}:[\w-]{40,50}", r"2[A-Za-z0-9]{26}_[A-Za-z0-9]{21}", r"hcp\.[\w-]{50,300}", r"A21AA[\w-]{80,120}", r"AQE[\w+/]{40,120}-[\w+/]{30,80}=-[\w!-~]{8,32}", r"mfa\.[\w-]{60,120}", r"oauth:[a-z0-9]{30}", r"BQ[\w-]{120,400}", r"AQ[VX][\w-]{150,400}", r"IGQV[\w-]{80,300}", r"act\.[A-Za-z0-9]{40,100}!\d[\w.]{3,12}",
         r"(?:xaat-|waka_|luma-)[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}(?:-[a-f0-9]{20,64})?", r"[a-f0-9]{24}:[a-f0-9]{64}", r"mlsn\.[a-f0-9]{64}", r"token-[a-z0-9]{5,10}:[A-Za-z0-9]{40,64}", r"(?=[a-z]{0,5}\d)(?=\d{0,5}[a-z])[a-z0-9]{6}\.(?=[a-z]{0,15}\d)[a-z0-9]{16}(?![A-Za-z0-9.])", r"tr_(?:prod|dev|stg|preview)_[A-Za-z0-9]{18,30}",
-        # bodies of private keys without their first line (PKCS 8, PKCS 1, SEC 1, OpenSSH)
+        # Bodies of private keys without their first line (PKCS 8, PKCS 1, SEC 1, OpenSSH)
         r"MII[A-Za-z0-9]{2,5}IBA(?:DANBgkqhkiG9w0BAQEFAASC|AKCA)[A-Za-z0-9+/=]{40,4000}", r"MHcCAQEE[A-Za-z0-9+/=]{60,200}", r"MI[GH][A-Za-z0-9]AgEAMB[A-Za-z0-9+/=]{60,300}",
         r"MC4CAQAwBQYDK2V[A-Za-z0-9+/=]{40,60}", r"b3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=]{40,4000}",
     )

@@ -80,7 +80,7 @@ def in_key_values(piece: Text) -> Iterator[Span]:
         if named is None:
             continue
         done, names = named.end, names + 1
-        # not text that a person wrote: redact all of it instead of searching it
+        # Not text that a person wrote: redact all of it instead of searching it
         if names > _MOST_NAMES:
             yield Span(0, len(text), "password")
             return
@@ -104,7 +104,7 @@ def _values_of(text: str, lower: str, named: Named) -> Iterator[Span]:
 
 
 _SEALED = re.compile(r"[\"']?:[ ]{0,4}[\"']?Ag[A-Za-z0-9+/]{200}")  # ciphertext of a SealedSecret
-# a type name follows
+# A type name follows
 _NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|arn:[\w:-]{4,80}:$")
 
 

@@ -9,7 +9,7 @@ _PEM = re.compile(r"-{4,5} ?BEGIN (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenV
 _PEM_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
 PEM_BODY = re.compile(r"""(?:[A-Za-z0-9+/=\s\\:,.()>|"'*#&;%]|-(?!----))*""")  # line ends may be escaped, quoted or indented
 _PUTTY = re.compile(
-    # possibly quoted
+    # Possibly quoted
     r"Private-Lines: \d{1,4}(?P<value>(?:(?:\s|\\r|\\n){1,4}(?:[>|*#]{1,4}[ \t]{0,4})?[A-Za-z0-9+/=]{4,80}){1,400})"
 )
 

@@ -26,13 +26,13 @@ class Text:
 
     text: str
     lower: str
-    # lower case, with `?` for each non-ASCII letter; searching it for words is fastest
+    # Lower case, with `?` for each non-ASCII letter; searching it for words is fastest
     ascii: str
     blobs: list[tuple[int, int]]  # spans of the runs that may be a key
     runs: frozenset[str]  # its runs of ASCII letters, in lower case
     anchored: dict[str, list[int]]  # the anchors of all rules that occur in it, and their positions
     beyond: bool = True  # whether it has non-ASCII letters
-    # positions of words that may name a secret, computed on first use
+    # Positions of words that may name a secret, computed on first use
     names: list[int] = field(default_factory=list)
 
 
@@ -85,7 +85,7 @@ class Anchors:
     A word that other characters enclose within its anchor must be a whole run of letters; any other word may be part of a run.
     """
 
-    # for all rules: part of a run → anchors, and the position of the part in each
+    # For all rules: part of a run → anchors, and the position of the part in each
     by_part: ClassVar[dict[str, list[tuple[str, int]]]] = {}
     by_run: ClassVar[dict[str, list[str]]] = {}
     known: ClassVar[set[str]] = set()
@@ -172,7 +172,7 @@ def _any_of(_: int) -> re.Pattern[str]:
     by_start: dict[str, list[str]] = {}
     for word in sorted(Anchors.by_part):
         by_start.setdefault(word[:1], []).append(word[1:])
-    # each first letter is tried once
+    # Each first letter is tried once
     return re.compile("|".join(f"{start}(?:{'|'.join(rest)})" for start, rest in by_start.items()))
 
 

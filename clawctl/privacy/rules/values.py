@@ -222,7 +222,7 @@ _NAMING_ENDS = ("able", "tion", "ted", "zed", "ing", "word", "token", "secret", 
 
 
 def is_passphrase(value: str) -> bool:
-    """Whether the value looks like a generated passphrase: two or more joined words that do not form a sentence."""
+    """Whether the value looks like a generated passphrase: three or more joined words that do not form a sentence."""
     return _PHRASE.fullmatch(value) is not None and _IN_PROSE.isdisjoint(re.split("[-_. ]", value))
 
 

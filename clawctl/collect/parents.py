@@ -151,8 +151,9 @@ class ParentIndex:
             yield "session", [node for node in alike if node.hint == hint]
 
     def _merged(self, conversation: CanonicalRequest, answer: Message, at: int, user: str) -> list[Node]:
-        """Return turns whose own answer is the second of two answers in the message at `at`, with a request that ends with the
-        first.
+        """Return turns whose own answer is the second of two answers in the message at `at`.
+
+        The request of such a turn is the conversation before `at`, then the first answer.
 
         Every possible cut of the message must be hashed, so a conversation with an unknown first message is skipped.
         """

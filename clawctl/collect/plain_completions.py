@@ -1,6 +1,6 @@
 """Plain completions: a prompt that begins with another's prompt and answer continues it. The added text is the next state.
 
-A client that sends text may not know the ids, and a client that sends ids may have omitted the end token. So text and ids are both
+A client that sends text may not have the ids, and a client that sends ids may have omitted the end token. So text and ids are both
 compared, and ids with and without the last one if the answer was complete.
 """
 

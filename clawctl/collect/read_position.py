@@ -109,7 +109,7 @@ class ReadPosition:
             return {}
 
     def _fits(self, record: dict[str, Any]) -> bool:
-        """False if a capture file was rewritten, or a shard was quarantined, since the position was saved."""
+        """Whether no capture file was rewritten and no shard was quarantined since the position was saved."""
         files = {path.name: path.stat() for path in published(self._run.captures, ".jsonl")}
         try:
             return bool(record["put_aside"] == put_aside(self._run)) and all(

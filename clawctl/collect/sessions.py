@@ -130,7 +130,7 @@ class Sessions:
         return match
 
     def _link(self, match: Match, node: Node, conversation: CanonicalRequest, exchange: Exchange) -> None:
-        """Record that `node` continues its parent, and what it says about the parent."""
+        """Record that `node` continues its parent, with the next state and the rating that its request contains."""
         parent = match.node
         parent.continued = True
         if node.kind == "side":

@@ -104,7 +104,7 @@ def name_code_for_stages(digest: str) -> None:
 
 
 def names_code_from_up(digest: str) -> bool:
-    """Whether the `clawctl up` that started this stage was told to run this code."""
+    """Whether the user named this code for the `clawctl up` that started this stage."""
     return digest in os.environ.get(_NAMED_CODE, "").split(",")
 
 

@@ -36,7 +36,7 @@ class SuiteConfig(Section):
 
     @model_serializer(mode="plain")
     def short(self) -> str | dict[str, Any]:
-        """The name, or with other settings a mapping."""
+        """Return the name, or a mapping if other settings are set."""
         own = {name: value for name in type(self).model_fields if (value := getattr(self, name)) not in (None, {})}
         return self.name if own.keys() == {"name"} else own
 
@@ -136,7 +136,7 @@ class GateConfig(Section):
 
     @model_serializer(mode="plain")
     def short(self) -> Any:
-        """The rows alone where nothing else was set."""
+        """Return only the rows if nothing else was set."""
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in (*_PERSONALISATION, "limits")}
         own = {name: value for name, value in own.items() if value != type(self).model_fields[name].default}
         if self.limits:

@@ -14,8 +14,7 @@ Settings = dict[str, Any]  # dotted keys of clawctl and their values
 
 @dataclass(frozen=True, slots=True)
 class OurKey:
-    """The equivalent of a foreign key. Exactly one of `key` and `dropped` is set; `near` is the key to suggest for a dropped
-    one."""
+    """The equivalent of a foreign key. Exactly one of `key` and `dropped` is set; `near` is the suggestion for a dropped key."""
 
     key: str | None = None
     dropped: str | None = None

@@ -44,7 +44,7 @@ _LIST_S: Final = 30.0  # maximum delay until a change is noticed if the worker t
 _SETTLED_S: Final = 600.0  # a capture file without writes for this long is uploaded even if it is its writer's newest
 _INLINE: Final = ("policy.json", "READY", "state.json")  # small files of a folder that every host needs
 _FOREIGN: Final = "another host's"  # stands for the tag of a growing file that another host writes
-_LEFT_OVER_S: Final = 86400.0  # parts that have not been published within this time are abandoned
+_LEFT_OVER_S: Final = 86400.0  # age after which unlisted parts and old leases are deleted
 
 
 # ---- the storage ---------------------------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class BucketStorage:
             shutil.rmtree(draft, ignore_errors=True)
 
     def _grow(self, path: Path, stored: StoredObject) -> None:
-        """Append what the writer on another host has appended. The longer version of such a file is the newer one."""
+        """Append the new data of a writer on another host. The longer version of such a file is the newer one."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._local():
             name = stored.name.removeprefix("run/")

@@ -24,7 +24,7 @@ class JudgedAnswer:
     turn_id: str
     parent_turn_id: str | None
     key: str  # name of the API key
-    at: float  # unix seconds when the turn was asked
+    at: float  # unix seconds of the request
     complained: bool
 
 

@@ -153,7 +153,7 @@ class Ratings:
         return rated
 
     def read(self) -> Iterator[Feedback | SessionOutcome]:
-        """Lines appended since the last call, for a reader that keeps its own records."""
+        """Yield the rows appended since the last call, for a reader that keeps its own records."""
         return (feedback for _, feedback in self._read())
 
     def _read(self) -> Iterator[tuple[str, Feedback | SessionOutcome]]:

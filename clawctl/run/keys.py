@@ -68,7 +68,7 @@ def remove_key(run: RunDir, name: str) -> None:
 
 
 def list_keys(run: RunDir) -> list[StoredKey]:
-    """The named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
+    """Return the named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
     path = run.api_keys
     try:
         return from_json(list[StoredKey], read_sealed(path.read_bytes())["keys"])

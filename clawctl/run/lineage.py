@@ -151,7 +151,7 @@ def is_undecided(run: RunDir, version: int) -> bool:
 
 
 def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int]:
-    """Return the refused versions numbered above `after`, newest first, back to the last one that was let in.
+    """Return the refused versions numbered above `after`, newest first, back to the last accepted version.
 
     A version counts as refused if the gate or a server refused it, or if users complained about it.
     """

@@ -1,7 +1,7 @@
 """Determines the model of a run. A failed first attempt does not fix the model.
 
 The model is fixed once a server has registered on the run or a version was trained. Before that, `serve` and `up` may use another
-model. If they fail before they start to work, they remove what they wrote.
+model. If they fail before they start to work, they remove their files.
 """
 
 from collections.abc import Iterator

@@ -26,7 +26,7 @@ def is_name(value: Any) -> bool:
 
 
 def named(value: Any) -> str:
-    """`value`, if it is a valid file name. Raises Damaged otherwise."""
+    """Return `value` if it is a valid file name. Raises Damaged otherwise."""
     if not is_name(value):
         raise Damaged(f"{str(value)[:100]!r} is not a file name")
     return str(value)

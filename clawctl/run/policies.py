@@ -1,9 +1,9 @@
 """Policies on disk: a policy has a name and versions, and one of its versions is live.
 
-A step goes live in this order: `publish_policy` writes `policies/<version>/` whole, `check_policy` finds damage before a loader
-does, and `move_live` points `policies/LIVE` at it and records who did so in `policies/moves.jsonl`.
+A version goes live in three steps. `publish_policy` writes `policies/<version>/` whole. `check_policy` detects damage before the
+version is loaded. `move_live` points `policies/LIVE` at it and records the mover in `policies/moves.jsonl`.
 
-A function takes the run as one policy has it (`RunDir.of`), which fixes the name; a `version` is then one of that policy.
+Functions take the run of one policy (`RunDir.of`), which fixes the policy's name. A `version` is then a version of that policy.
 """
 
 import time
@@ -27,7 +27,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PolicyId:
-    """Which weights: `PolicyId("anna", 3)`. As text "anna@3", and "3" of the default policy."""
+    """Identifies weights: `PolicyId("anna", 3)`. As text "anna@3", or "3" for the default policy."""
 
     name: str
     version: int
@@ -37,7 +37,7 @@ class PolicyId:
 
     @classmethod
     def parse(cls, text: str) -> "PolicyId":
-        """Raises ValueError."""
+        """Parse "3" or "anna@3". Raises ValueError."""
         name, _, version = text.rpartition("@")
         number = number_of(version)
         if number is None or not is_policy_name(name or DEFAULT_POLICY):
@@ -147,7 +147,7 @@ def check_harmless(folder: Path) -> None:
 
 
 class LiveMoved(Exception):
-    """LIVE names another version than the mover expected."""
+    """LIVE names a different version than expected."""
 
 
 def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | None = None) -> int | None:

@@ -55,7 +55,7 @@ def is_plain(messages: Sequence[Message]) -> bool:
 
 
 def newer(version: object, known: int = SCHEMA_VERSION) -> str:
-    """Return the message for a row whose schema version this clawctl does not know. Unknown fields alone do not make a row
+    """Return the message for a row whose schema version this clawctl does not support. Unknown fields alone do not make a row
     unreadable.
     """
     return f"schema version {version}, written by a newer clawctl; this clawctl reads version {known}, so update it"

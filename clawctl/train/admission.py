@@ -46,7 +46,7 @@ class Admission:
     _known: set[Origin] = field(default_factory=set)
 
     def check_origin(self, origin: Origin) -> None:
-        """Report once for each sampling model whether it differs, or may differ, from the trained model."""
+        """Log a warning once for each sampling model whether it differs, or may differ, from the trained model."""
         if origin in self._known:
             return
         self._known.add(origin)

@@ -1,4 +1,4 @@
-"""`clawctl train --from VERSION`: a person sends training back."""
+"""`clawctl train --from VERSION`: returns training to an earlier version on request."""
 
 import getpass
 import socket

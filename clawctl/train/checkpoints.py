@@ -86,7 +86,7 @@ def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> 
 
 
 def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, snapshot: Snapshot, about: dict[str, Any]) -> Path:
-    """Commit a completed step. `about` holds the parts of the state that only the loop knows."""
+    """Commit a completed step. `about` holds the parts of the state that only the loop has."""
     row = result.row
     assert row is not None
     policy = Policy(

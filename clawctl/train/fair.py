@@ -62,7 +62,7 @@ def demand_of(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> "De
 
 
 class Demand:
-    """While enough turns wait, only turns of keys with less than a batch of waiting turns are read."""
+    """Decides which turns to read. While enough turns wait, only keys with less than a batch of waiting turns need more."""
 
     def __init__(self, full: bool, turns: Counter[str], config: TrainConfig) -> None:
         self.full, self._turns, self._config = full, turns, config

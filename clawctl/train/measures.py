@@ -28,7 +28,7 @@ class TurnNumbers:
     advantages: dict[str, Floats] = field(default_factory=dict)  # by term
     acting: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # by term: False for masked tokens
     divergences: dict[str, Floats] = field(default_factory=dict)  # by term; for terms without advantages
-    # By token id: how strongly the hint raises (> 0) or lowers its probability
+    # By token id: how far the teacher with the hint would raise (> 0) or lower its probability
     pulls: dict[int, float] = field(default_factory=dict)
 
     @property

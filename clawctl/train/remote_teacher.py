@@ -27,7 +27,7 @@ class RemoteTeacher:
     """A client of the teacher's server. The server's tokenizer must be that of the policy."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
-        """Raises ClawError if the server does not answer or does not serve `model`."""
+        """Raises ClawError if `model` is None and the server does not list its models."""
         self._url, self._key = url.rstrip("/"), api_key
         self.model = model or self._served()
 

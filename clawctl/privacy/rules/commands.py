@@ -53,7 +53,7 @@ _GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  
 
 
 def in_lines(piece: Text) -> Iterator[Span]:
-    """Lines of `.pgpass`."""
+    """Find passwords in lines of `.pgpass`."""
     text = piece.text
     for line in _PGPASS.finditer(text):
         if (

@@ -54,7 +54,7 @@ def in_links(piece: Text) -> Iterator[Span]:
 
 
 def _in_address(text: str, at: int) -> bool:
-    """Whether `://` or a webhook host precedes `at` without a space in between."""
+    """Whether `at` is inside a URL, or a webhook host starts there."""
     before = text[max(0, at - 120) : at]
     return "://" in re.split(r"[\s\"'<>`]", before)[-1] or text.startswith(("hooks.", "hook."), at)
 

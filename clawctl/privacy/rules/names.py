@@ -147,7 +147,7 @@ def name_places(piece: Text) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name that tells the kind of a value beside it."""
+    """A name that determines the kind of a value beside it."""
 
     begin: int
     end: int

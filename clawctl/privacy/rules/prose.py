@@ -1,9 +1,10 @@
 # ruff: noqa: E501 - expressions and lists of words stay lines
 """Finds passwords stated in ordinary prose, by their shape and by the topic of the sentence.
 
-A token in prose is judged by three criteria: how much its shape resembles a password, whether the words around it refer to access
-(log in, unlock, wifi, account, zip, bank, in many languages), and whether it is named as something else (a host, a branch, a
-model). A weak shape needs a label, or a reference to access and a word that joins the two. Every window is bounded.
+A token in prose is judged by three criteria. The first is how much its shape resembles a password. The second is whether the words
+around it refer to access (log in, unlock, wifi, account, zip, bank, in many languages). The third is whether it is named as
+something else (a host, a branch, a model). A weak shape needs a label, or a reference to access and a word that joins the two.
+Every window is bounded.
 """
 
 import re

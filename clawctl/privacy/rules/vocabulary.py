@@ -7,7 +7,7 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-# The last word of a name tells what its value is. `·` stands for a space within an entry.
+# The last word of a name determines the kind of its value. `·` stands for a space within an entry.
 _PASSWORD_WORDS = _words("""
 password passwords passwd pw passwort passphrase pass_phrase pass-phrase passcode pasword passowrd passwod paswort
 parol paroli parolu passwort passworte passord passordet pass pswd pwd passwrd

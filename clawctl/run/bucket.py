@@ -350,8 +350,9 @@ class BucketStorage:
         self._leading.release()
 
     def refresh(self) -> None:
-        """Copy what is missing here from the store, and remove what the store no longer has. A name appears once its content is
-        complete.
+        """Copy missing files from the store, and remove files that the store no longer has.
+
+        A file appears under its name once its content is complete.
         """
         here = self._all_tags()  # before the listing: files published from now on may be missing in it
         remote = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}

@@ -1,1 +1,1 @@
-"""Captures become turns: conversations are put together, and each turn gets its parent and its next state."""
+"""Turns captures into turns: assembles conversations and gives each turn its parent and its next state."""

@@ -1,7 +1,7 @@
-"""Messages in one form, for comparison only; stored and trained messages are always the original ones.
+"""Messages in a canonical form, for comparison only; stored and trained messages are always the original ones.
 
-Clients change messages that they send back: `developer` becomes `system`, a text becomes a list of parts, tool arguments get other
-spaces, ids lose their punctuation, reasoning disappears. Two messages are the same if their digests agree.
+Clients change messages that they send back: `developer` becomes `system`, a text becomes a list of parts, tool arguments get
+different spaces, ids lose their punctuation, reasoning disappears. Two messages are the same if their digests are equal.
 """
 
 from array import array
@@ -16,8 +16,8 @@ from clawctl.collect.side_rules import is_pair, is_transient
 from clawctl.run.rows import Message
 
 SHORTEST_HANDLE = 16  # characters of a tool-call id
-MOST_MERGED = 32  # line breaks of an answer that are looked at
-MOST_LINES = 512  # of a user message; a longer one is compared as a whole only
+MOST_MERGED = 32  # maximum number of line breaks of an answer that are examined
+MOST_LINES = 512  # of a user message; a longer message is only compared as a whole
 
 _ROLES = {"developer": "system", "function": "tool"}
 
@@ -26,18 +26,18 @@ _ROLES = {"developer": "system", "function": "tool"}
 class CanonicalRequest:
     """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
 
-    The first five run in parallel. Tool results of one answer are sorted: clients return them in any order. A system message is a
-    result where nothing else follows an answer before the next one: gptme sends the results of its tools so.
+    `digests`, `roles`, `at`, `paths` and `before` have one entry per message. Tool results of one answer are sorted, because
+    clients return them in any order. System messages count as results if only they are between two answers, as in gptme.
     """
 
     digests: tuple[bytes, ...]
-    roles: str  # one letter a message: "u", "a", "t", "s"
-    at: tuple[int, ...]  # where the message stands in the request
+    roles: str  # one letter per message: "u", "a", "t", "s"
+    at: tuple[int, ...]  # index of the message in the request
     paths: tuple[bytes, ...]  # digest of everything up to and including the message
-    before: tuple[bytes, ...]  # digest of the request up to the message, system messages and transients as well
+    before: tuple[bytes, ...]  # digest of the request before the message, including system messages and transients
     system: bytes  # digest of all other system messages
     whole: bytes  # digest of the request
-    transient_at: tuple[int, ...]  # known transients, by the number of messages that stand before them
+    transient_at: tuple[int, ...]  # positions of known transients, as the number of messages before them
 
     @property
     def path(self) -> bytes:
@@ -46,7 +46,7 @@ class CanonicalRequest:
 
 
 def read_conversation(messages: Sequence[Message]) -> CanonicalRequest:
-    """The canonical form of one request."""
+    """Return the canonical form of one request."""
     items: list[tuple[bytes, str, int]] = []
     before: list[bytes] = []
     transient_at: list[int] = []
@@ -54,7 +54,7 @@ def read_conversation(messages: Sequence[Message]) -> CanonicalRequest:
     roles = [role_of(message) for message in messages]
     results = _system_results(roles, messages)
     whole = b""
-    run_start = 0  # of the tool results that follow one another
+    run_start = 0  # start of the current run of consecutive tool results
     for at, message in enumerate(messages):
         role, digest, passed = roles[at], message_digest(message), whole
         whole = extend_path(whole, digest)
@@ -85,9 +85,9 @@ def read_conversation(messages: Sequence[Message]) -> CanonicalRequest:
 
 
 def _system_results(roles: Sequence[str], messages: Sequence[Message]) -> set[int]:
-    """Places of system messages where nothing else stands between an answer and the next one, or the end."""
+    """Return the indices of system messages that are alone between an answer and the next one, or the end."""
     results: set[int] = set()
-    run: list[int] | None = None  # of system messages, directly behind an answer
+    run: list[int] | None = None  # indices of system messages directly after an answer
     for at, role in enumerate(roles if "system" in roles[1:] else ()):
         if role == "system":
             if run is not None and text_of(messages[at].get("content")).strip():
@@ -100,7 +100,7 @@ def _system_results(roles: Sequence[str], messages: Sequence[Message]) -> set[in
 
 
 def _is_of_pair(messages: Sequence[Message], at: int, role: str) -> bool:
-    """Whether this message of a user and the answer behind it, or this answer and the message before it, are the client's own."""
+    """Whether this message and its neighbour form a question and answer that the client itself inserted."""
     first = at if role == "user" else at - 1
     if role not in ("user", "assistant") or first < 0 or first + 1 >= len(messages):
         return False
@@ -120,18 +120,20 @@ def _paths(digests: Sequence[bytes]) -> tuple[bytes, ...]:
 
 
 def extend_path(path: bytes, digest: bytes) -> bytes:
-    """The path of a conversation after one more message."""
+    """Return the path of a conversation after one more message."""
     return blake2b(path + digest, digest_size=12).digest()
 
 
 def role_of(message: Message) -> str:
-    """system, user, assistant or tool. Any other role counts as user, because the message came in."""
+    """Return system, user, assistant or tool. Any other role counts as user, because the message was an input."""
     role = _ROLES.get(message.get("role", ""), message.get("role", ""))
     return role if role in ("system", "assistant", "tool") else "user"
 
 
 def message_digest(message: Message) -> bytes:
-    """The same for all serialisations of one message. Ids, names, reasoning and whitespace at the ends do not count."""
+    """Return a digest that is equal for all serialisations of a message. It ignores ids, names, reasoning and surrounding
+    whitespace.
+    """
     role = role_of(message)
     text = text_of(message.get("content"))
     if role == "assistant":
@@ -144,8 +146,10 @@ def message_digest(message: Message) -> bytes:
 
 
 def continued_digest(messages: Sequence[Message], answer: Message) -> bytes | None:
-    """Digest of the last message and the answer as one message, if the last message is assistant text. A client shows an answer
-    that continues a message in this form. None if the last message is not assistant text."""
+    """Return the digest of the last message and the answer as one message, or None if the last message is not assistant text.
+
+    Clients show an answer that continues a message in this form.
+    """
     last = messages[-1] if messages else {}
     if role_of(last) != "assistant" or _calls(last):
         return None
@@ -154,7 +158,7 @@ def continued_digest(messages: Sequence[Message], answer: Message) -> bytes | No
 
 @dataclass(frozen=True, slots=True)
 class AnswerText:
-    """The text of an answer, for comparison with the beginning of another."""
+    """The text of an answer, for comparison with the start of another text."""
 
     length: int  # characters
     digest: bytes
@@ -162,12 +166,12 @@ class AnswerText:
 
 
 def answer_text(message: Message) -> str:
-    """The text of an assistant message without reasoning, and without spaces at its ends."""
+    """Return the text of an assistant message without reasoning and without surrounding whitespace."""
     return text_of(message.get("content")).rpartition("</think>")[2].strip()
 
 
 def read_answer_text(message: Message | None) -> AnswerText | None:
-    """The text and calls of an answer; None if there is neither."""
+    """Return the text and calls of an answer, or None if there is neither."""
     if message is None:
         return None
     text, has_calls = answer_text(message), bool(_calls(message))
@@ -175,7 +179,7 @@ def read_answer_text(message: Message | None) -> AnswerText | None:
 
 
 def begins_with(shown: str, answer: AnswerText) -> bool:
-    """Whether a client's text begins with an answer: the text has more after it, or its tool call was removed."""
+    """Whether a client's text begins with an answer: the text continues after it, or its tool call was removed."""
     more = len(shown) > answer.length or (len(shown) == answer.length and answer.has_calls)
     return more and (answer.length > 0 or not shown) and _text_digest(shown[: answer.length]) == answer.digest
 
@@ -185,8 +189,11 @@ def _text_digest(text: str) -> bytes:
 
 
 def lines_of(message: Message) -> "array[int]":
-    """A hash of each line of a message that is not empty, for comparison in this process; odd for a line that begins with a tag.
-    Each part begins a line. Empty for a message of more than MOST_LINES lines."""
+    """Return a hash for each non-empty line of a message, for comparison in this process. A hash is odd if the line begins with a
+    tag.
+
+    Each part begins a new line. Empty for a message of more than MOST_LINES lines.
+    """
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text_of([part]) if isinstance(part, dict) else text_of(part) for part in parts)
@@ -199,7 +206,7 @@ def line_hash(line: str) -> int:
 
 
 def text_of(content: Any) -> str:
-    """A message's content as text. Parts that are not text stay visible as JSON."""
+    """Return a message's content as text. Parts that are not text are included as JSON."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -221,7 +228,9 @@ def _calls(message: Message) -> list[tuple[str, str]]:
 
 
 def canonical_arguments(arguments: Any) -> str:
-    """Tool arguments as a value: `{ "a" : 5000.0 }` and `{"a":5000}` are equal. Text that is not JSON stays unchanged."""
+    """Return tool arguments as canonical text: `{ "a" : 5000.0 }` and `{"a":5000}` are equal. Text that is not JSON stays
+    unchanged.
+    """
     if isinstance(arguments, str):
         try:
             arguments = orjson.loads(arguments)
@@ -248,9 +257,12 @@ def _whole_numbers(value: Any) -> Any:
 
 
 def handles(message: Message | None) -> tuple[str, ...]:
-    """The ids by which an assistant message identifies its turn. One is the `handle` that serve read from the echoed ids (of
-    responses and items, `encrypted_content`, `signature`). The others are the ids of its tool calls without punctuation, which some
-    clients remove. An engine's call ids are random. A short id may be the model's own ("call_1") and identifies nothing."""
+    """Return the ids by which an assistant message identifies its turn.
+
+    One is the `handle` that serve read from the echoed ids (of responses and items, `encrypted_content`, `signature`). The others
+    are the ids of its tool calls without punctuation, which some clients remove. An engine's call ids are random. A short id may be
+    the model's own ("call_1") and identifies nothing.
+    """
     issued = message.get("handle") if message else None
     calls = message.get("tool_calls") if message else None
     ids = [str(call.get("id", "")) if isinstance(call, dict) else "" for call in (calls if isinstance(calls, list) else [])]
@@ -260,7 +272,7 @@ def handles(message: Message | None) -> tuple[str, ...]:
 
 
 def answers_within(message: Message) -> list[tuple[bytes, bytes]]:
-    """For each line where a client may have merged two answers into one message: digests of the first part and of the rest."""
+    """Return, for each line break where a client may have merged two answers into one message, digests of both parts."""
     text = text_of(message.get("content"))
     cuts, end = list[int](), len(text)
     while len(cuts) < MOST_MERGED and (end := text.rfind("\n", 0, end)) >= 0:

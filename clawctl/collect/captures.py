@@ -1,4 +1,4 @@
-"""Reads `captures/`: every complete line of every file once, in order of time. Unreadable lines are quarantined."""
+"""Reads `captures/`: every complete line of every file once, ordered by time. Unreadable lines are quarantined."""
 
 import heapq
 import logging
@@ -37,24 +37,25 @@ class Captured:
 
 
 class Captures:
-    """Follows all capture files of a run, each from `start` (byte offsets by name; else its beginning)."""
+    """Follows all capture files of a run, each from `start` (byte offsets by name; default: the beginning)."""
 
     def __init__(self, run: RunDir, start: Mapping[str, int] | None = None) -> None:
         self.quarantined = 0
-        self._unkept: list[tuple[str, bytes, bytes]] = []  # what the disk had no room for: name, line, reason
+        # Quarantined lines not written because the disk was full: name, line, reason
+        self._unkept: list[tuple[str, bytes, bytes]] = []
         self._run = run
         self._lines = Lines(run.captures, start)
 
     @property
     def offsets(self) -> dict[str, int]:
-        """How far each file was read."""
+        """How far each file was read, in bytes."""
         return self._lines.offsets
 
     def read(self) -> Iterator[Captured]:
-        """The exchanges appended since the last call, in the order in which they ended, which is the order of writing. Reading
-        everything at once gives the same order as reading in parts. A line without its newline waits until it is complete.
+        """Yield the exchanges appended since the last call, in the order in which they ended, which is the order of writing.
 
-        An incomplete line is one that its writer had not finished when it died. No client got its answer, and it stays in place.
+        Reading everything at once gives the same order as reading in parts. A line without its newline is not returned until it is
+        complete. Its writer may have died before finishing it. Then no client received its answer, and it stays in the file.
         """
         self._keep_aside()
         files = [self._follow(path) for path in self._lines.grown()]
@@ -69,8 +70,10 @@ class Captures:
                     yield Captured(exchange, path.name, offset)
 
     def _put_aside(self, path: Path, offset: int, line: bytes, reason: str) -> Iterator[Exchange]:
-        """Keep the line and the reason. A whole exchange glued behind a torn one (its writer died and came back) is still read."""
-        glued = line.rfind(_START)  # inside a JSON string the quotes would be escaped: this is the beginning of an exchange
+        """Quarantine the line with the reason. A complete exchange that directly follows a torn one in the same line is still
+        read.
+        """
+        glued = line.rfind(_START)  # quotes inside a JSON string are escaped, so this is the start of an exchange
         if glued > 0:
             try:
                 yield parse_exchange(line[glued:])
@@ -85,7 +88,7 @@ class Captures:
             self._keep_aside()
 
     def _keep_aside(self) -> None:
-        """Write quarantined lines. If the disk is full, they are written at the next reading, or by the next worker."""
+        """Write quarantined lines. If the disk is full, they are written at the next read or by the next worker."""
         while self._unkept:
             name, line, reason = self._unkept[0]
             try:
@@ -97,7 +100,7 @@ class Captures:
 
 
 def parse_exchange(line: bytes) -> Exchange:
-    """One line of captures. Checks the shapes that everything behind relies on. Raises BadLine."""
+    """Parse one line of captures. Checks the types that later code relies on. Raises BadLine."""
     try:
         row = read_sealed(line)
     except Damaged as error:
@@ -108,12 +111,12 @@ def parse_exchange(line: bytes) -> Exchange:
     if version != SCHEMA_VERSION:
         raise BadLine(newer(version))
     if not row.keys() <= _FIELDS:
-        row = {name: value for name, value in row.items() if name in _FIELDS}  # a newer serve tells more: it stays in captures/
+        row = {name: value for name, value in row.items() if name in _FIELDS}  # unknown fields from a newer serve stay in captures/
     try:
         for name in row.keys() & {"prompt_ids", "completion_ids"}:
             row[name] = _packed_ids(row[name])
         exchange = Exchange(**row)
-        orjson.dumps([exchange.messages, exchange.tools, exchange.response])  # what cannot be written again must not come in
+        orjson.dumps([exchange.messages, exchange.tools, exchange.response])  # reject content that cannot be serialised again
     except (TypeError, ValueError) as error:
         raise BadLine(str(error)) from error
     wrong = _wrong_shape(exchange)
@@ -123,7 +126,7 @@ def parse_exchange(line: bytes) -> Exchange:
 
 
 def _packed_ids(value: Any) -> Sequence[int] | None:
-    """Token ids, 32-bit as the engine has them: a ninth of a list's memory, for as long as the turn is open. Raises ValueError."""
+    """Return token ids as 32-bit integers, a ninth of a list's memory while the turn is open. Raises ValueError."""
     if value is None:
         return None
     try:

@@ -1,7 +1,7 @@
-"""Times of exchanges on one clock, which does not jump. The clocks of their writers may differ and may jump.
+"""Times of exchanges on one clock that does not jump. The clocks of their writers may differ and may jump.
 
-Lines appended since the last look, to a file that was read to its end, were written since then, whatever the writer's clock says.
-The difference is remembered for the file. For earlier lines, or lines in a new file, only one fact is known: they are not from the
+New lines in a file that was previously read to its end were written after the previous look, whatever the writer's clock says. The
+difference is remembered for the file. For earlier lines, or lines in a new file, only one fact is known: they are not from the
 future.
 """
 
@@ -10,26 +10,26 @@ from collections.abc import Callable
 
 
 class Clocks:
-    """The clock of this process and, by capture file, how far its writer's is behind it."""
+    """The clock of this process and, for each capture file, the offset of its writer's clock."""
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall(), steady
         self._begun = steady()
-        self._looked_at = self._before = float("-inf")  # this look, and the one before
+        self._looked_at = self._before = float("-inf")  # times of the current and the previous look
         self._behind: dict[str, float] = {}
         self._followed: set[str] = set()  # files that were read to their end before this look
 
     def now(self) -> float:
-        """Unix seconds by this host's clock at the start, plus the time since then. It never jumps."""
+        """Return unix seconds by this host's clock at the start plus the time since then. The result never jumps."""
         return self._wall + self._steady() - self._begun
 
     def look(self, followed: set[str]) -> None:
-        """Begin a look at the captures. `followed` are the files that the previous look read to their end."""
+        """Start a look at the captures. `followed` are the files that the previous look read to their end."""
         self._before, self._looked_at = self._looked_at, self.now()
         self._followed = followed
 
     def offset_of(self, file: str, finished_at: float) -> float:
-        """Seconds to add to the times of an exchange in `file` that its writer finished at `finished_at`."""
+        """Return the seconds to add to the times of an exchange in `file` that its writer finished at `finished_at`."""
         offset = self._behind.get(file, 0.0)
         earliest = self._before if file in self._followed else float("-inf")
         moment = min(max(finished_at + offset, earliest), self.now())

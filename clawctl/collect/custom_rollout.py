@@ -1,7 +1,7 @@
 """`clawctl play file.py:name`: plays episodes with the user's own code and publishes their turns.
 
-An agent that talks to this run's server needs none of it: its calls are captured. This is for code that samples by itself, with
-`--generate file.py:name`. Each episode is one session and one shard, published whole when it is over.
+An agent that uses this run's server does not need this: its calls are captured. This command is for code that samples on its own,
+with `--generate file.py:name`. Each episode is one session and one shard, published whole when the episode ends.
 """
 
 import logging
@@ -31,7 +31,9 @@ _CURE = f"a turn is a mapping with {', '.join(_NEEDED)} and optionally {', '.joi
 
 
 def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | None, episodes: int) -> int:
-    """Play `episodes` episodes; how many turns were published. Raises ClawError, at once where a function does not fit."""
+    """Play `episodes` episodes and return the number of published turns. Raises ClawError, before the first episode if a function
+    does not fit.
+    """
     play = load_function(rollout, "play", ROLLOUT)
     if generate is None:
         problem = "clawctl play needs --generate, which provides exact token ids"
@@ -70,7 +72,7 @@ def _played(
             turns.append(_turn(row, session, turns[-1] if turns else None, f"episode {episode}, turn {len(turns)}", decode))
     except ClawError:
         raise
-    except Exception as error:  # somebody else's code: its traceback is told
+    except Exception as error:  # errors in user code are logged with their traceback
         problem = f"clawctl play failed in episode {episode}: {error!r}"
         log.error("%s", problem, exc_info=error)
         raise ClawError(problem, "fix the code; earlier episodes are kept") from error
@@ -102,7 +104,7 @@ def _turn(row: Any, session: str, parent: Turn | None, where: str, decode: Decod
 
 
 def _why_not(sampled: Generation, next_state: list[Message] | None, outcome: float | None) -> str | None:
-    """Why the turn is not trained, if it is not."""
+    """Return the reason why the turn is not trained, or None."""
     if not (sampled.prompt_ids and sampled.completion_ids and sampled.logprobs):
         return "no token ids"
     if sampled.policy_version is None:

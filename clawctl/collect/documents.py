@@ -13,14 +13,14 @@ import pyarrow as pa
 from clawctl.errors import ClawError
 
 NOTHING = "nothing was imported"
-_MOST_GROWTH = 100  # times its size; JSON compresses to a tenth or a thirtieth
-_LEAST_MOST = 32 << 20  # bytes that any file may grow to
+_MOST_GROWTH = 100  # as a multiple of its size; JSON compresses to between a tenth and a thirtieth
+_LEAST_MOST = 32 << 20  # bytes to which any file may decompress
 _PIECE = 1 << 20  # bytes
 _BOM = b"\xef\xbb\xbf"
 
 
 def read_file(file: Path) -> bytes:
-    """The file's text in UTF-8, unpacked and without a byte order mark. Raises ClawError."""
+    """Return the file's text in UTF-8, decompressed and without a byte order mark. Raises ClawError."""
     try:
         data = _unpacked(file, file.read_bytes()).removeprefix(_BOM)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
@@ -38,7 +38,7 @@ def read_file(file: Path) -> bytes:
 
 
 def _unpacked(file: Path, data: bytes) -> bytes:
-    """The data, decompressed as a stream. Raises ClawError if it grows beyond a reasonable size."""
+    """Return the data, decompressed as a stream. Raises ClawError if the result becomes implausibly large."""
     stream: IO[bytes] | pa.CompressedInputStream
     if data[:2] == b"\x1f\x8b":
         stream = gzip.GzipFile(fileobj=io.BytesIO(data))
@@ -58,8 +58,10 @@ def _unpacked(file: Path, data: bytes) -> bytes:
 
 
 def values(file: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
-    """(number, "line 7", value) of JSONL; (number, "item 7", value) of a document that is one list, or one object over several
-    lines. Raises ClawError."""
+    """Yield (number, "line 7", value) for JSONL, or (number, "item 7", value) for a document. Raises ClawError.
+
+    A document is one list, or one object over several lines.
+    """
     lines = [(number, line) for number, line in enumerate(data.split(b"\n"), 1) if line.strip()]
     try:
         first = orjson.loads(lines[0][1])

@@ -1,4 +1,4 @@
-"""`collect --dry-run` and `import --dry-run`: what would be trained and why not, without writing anything."""
+"""`collect --dry-run` and `import --dry-run`: show which turns would be trained and why others would not. Nothing is written."""
 
 import sys
 import time
@@ -31,8 +31,10 @@ OPEN = "open: waits for its next state"
 
 
 def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: float | None, samples: int, as_json: bool) -> None:
-    """Stitch all captures of `run` (or read the turns of `file`) and print how many turns would be trained, why the others would
-    not, and some of each kind. A running collect is not disturbed."""
+    """Print how many turns would be trained, why the others would not, and some turns of each kind.
+
+    The turns come from all captures of `run` or from `file`. A running collect worker is not disturbed.
+    """
     still_open: set[str] = set()
     turns, bad = list[Turn](), 0
     if file is not None:
@@ -54,7 +56,7 @@ def dry_run(run: RunDir | None, settings: Recipe, file: Path | None, rating: flo
 def stitch_all(
     run: RunDir, settings: CollectConfig, now: float, decode: Decode | None = None, holdout: Holdout | None = None
 ) -> tuple[list[Turn], int, set[str]]:
-    """All turns that the captures give, how many lines cannot be read, and the ids of the turns that are still open."""
+    """Return all turns that the captures yield, the number of unreadable lines, and the ids of the turns that are still open."""
     sessions, bad = Sessions(settings.session_timeout_s, decode=decode, holdout=holdout), 0
     for feedback in Ratings(run).read():
         if not isinstance(feedback, SessionOutcome):
@@ -88,7 +90,7 @@ def _exchanges(run: RunDir) -> Iterator[Exchange | None]:
 
 
 def fate(turn: Turn, is_open: bool) -> str:
-    """The result for a turn, in words."""
+    """Return the expected result for a turn, as text."""
     if is_open:
         return OPEN
     if turn.judged:
@@ -97,7 +99,7 @@ def fate(turn: Turn, is_open: bool) -> str:
 
 
 def pick(turns: list[Turn], fates: dict[str, str], samples: int) -> list[Turn]:
-    """This many turns, taken in rounds: one of each fate, then a second of each, …, each time the newest."""
+    """Return up to `samples` turns, chosen in rounds: the newest of each fate, then the next newest of each, and so on."""
     kinds: dict[str, list[Turn]] = defaultdict(list)
     for turn in turns:
         kinds[fates[turn.turn_id]].append(turn)

@@ -1,4 +1,6 @@
-"""`clawctl export FILE`: all published turns as text, one session a line, in the shape that `clawctl import` reads (`turns`)."""
+"""`clawctl export FILE`: writes all published turns as text, one session per line, in the format that `clawctl import` reads
+(`turns`).
+"""
 
 import sys
 from itertools import groupby
@@ -27,7 +29,7 @@ def export_file(run: RunDir, file: Path) -> tuple[int, int]:
         raise ClawError(
             f"a shard cannot be read: {error}", "run `clawctl judge --once`, which quarantines it, and export again"
         ) from error
-    rows = [row for row in rows if row["response"] is not None]  # an error answered nothing
+    rows = [row for row in rows if row["response"] is not None]  # a failed request has no answer
     rows.sort(key=lambda row: (row["session_id"], row["turn_index"], row["created_at"]))
     lines = []
     for session_id, turns in groupby(rows, key=lambda row: row["session_id"]):

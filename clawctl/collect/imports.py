@@ -1,20 +1,20 @@
-"""`clawctl import FILE`: turns from text. One object a line (JSONL), or one JSON document; plain, gzip or zstd.
+"""`clawctl import FILE`: reads turns from text. JSONL, one object per line, or one JSON document; plain, gzip or zstd.
 
-Four shapes of a line are known by their keys:
+Four formats of a line are recognised by their keys:
 
 `turns`           {"session_id": …, "turns": [{"type": "main" | "side", "prompt": text or messages, "response": text or message,
-                  "next_state": text, message, messages or null, "trainable": bool, "rating": -1..1, "tools": [...]}]}; what is
-                  not given is main, trainable, without next state and rating. `clawctl export` writes this shape; of what it adds
-                  `created_at` and `untrainable_reason` are passed over, and `turn_id` keeps a run from taking its own turns twice.
-`messages`        a chat log or a fine-tuning example: each assistant message is a turn, what follows it up to the next is its next
-                  state. `weight: 0` in a message: not trainable. `tools` and `session_id` beside `messages` are kept.
-`prompt`,         the old fine-tuning shape: two texts.
+                  "next_state": text, message, messages or null, "trainable": bool, "rating": -1..1, "tools": [...]}]}. Defaults:
+                  main, trainable, no next state, no rating. `clawctl export` writes this format. Of the keys that it adds,
+                  `created_at` and `untrainable_reason` are ignored; `turn_id` prevents a run from importing its own turns.
+`messages`        a chat log or a fine-tuning example: each assistant message is a turn, and the messages up to the next one are its
+                  next state. `weight: 0` in a message: not trainable. `tools` and `session_id` beside `messages` are kept.
+`prompt`,         the old fine-tuning format: two texts.
 `completion`
 `input`, …        a preference example: `preferred_output` rated 1, `non_preferred_output` rated -1, as siblings.
 
-Text has no token ids: ids, logprobs and policy version of an imported turn are null (law 1). Such a turn is judged, but trained
-only by a trainer that scores text with its own weights, as off-policy (`clawctl.run.rows.Turn.judged`). Secrets are taken out
-before anything is written, by the same rules as serve's (`privacy.redact`); a turn that held one is not trained.
+Text has no token ids, so ids, logprobs and policy version of an imported turn are null (law 1). Such a turn is judged. It is
+trained only by a trainer that scores text with its own weights, as off-policy (`clawctl.run.rows.Turn.judged`). Secrets are removed
+before anything is written, by the same rules as in serve (`privacy.redact`). A turn that held a secret is not trained.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ from clawctl.run.outcomes import scoped_id
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
 from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
 
-USER = "import"  # whose turns these are
+USER = "import"  # the user of imported turns
 SHARD_TURNS = 1024
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _TURN_KEYS = frozenset(
@@ -49,7 +49,7 @@ _TURN_KEYS = frozenset(
 
 
 class _Wrong(Exception):
-    """A line has none of the formats. The message gives the reason."""
+    """A line matches none of the formats. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +63,22 @@ class _FileTurn:
     kind: Literal["main", "side"]
     wanted: bool
     rating: float | None
-    follows: bool = True  # the turn before it in its line; False: it begins the conversation anew
-    exported_as: str | None = None  # the turn that it is in the run that it came from
+    follows: bool = True  # whether it continues the turn before it in its line; False: it starts a new conversation
+    exported_as: str | None = None  # its turn id in the run from which it was exported
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The turns of a file, and whether it was imported before: then nothing was written."""
+    """The turns of a file. `before`: the file was imported earlier, so nothing was written."""
 
     turns: list[Turn]
     before: bool
 
 
 def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyConfig | None = None) -> Imported:
-    """Publish all turns of `file`, completely or not at all, and only once: repeating it changes nothing.
+    """Publish all turns of `file`, completely or not at all, and only once: repeating the call changes nothing.
 
-    `rating` applies to turns without their own. Raises ClawError, which names the first line that cannot be read.
+    `rating` applies to turns without a rating of their own. Raises ClawError, which names the first line that cannot be read.
     """
     read = _read_all(file, rating, privacy)
     turns = [turn for turn, _ in read]
@@ -90,7 +90,7 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
     name = _digest(read_file(file))
     missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
-        # first in the order of shards: whatever collect publishes comes behind it
+        # Sorts before all shards that collect publishes
         target = run.turn_shard(f"{0:020d}-import-{name}-{number // SHARD_TURNS:05d}")
         if not target.exists():
             missing[target] = turns[number : number + SHARD_TURNS]
@@ -98,7 +98,7 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
         for target, shard in missing.items():
             write_turns(target, shard)
     except OSError as error:
-        for target in missing:  # no half of a file stays
+        for target in missing:  # a partly imported file is not kept
             remove(target)
         raise ClawError(f"{run.trajectories} cannot be written: {error}", f"free some space and try again; {NOTHING}") from error
     return Imported(turns, before=not missing)
@@ -107,19 +107,18 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
 def _ids_in(run: RunDir) -> set[str]:
     turn_ids: set[str] = set()
     for path in published(run.trajectories, ".parquet"):
-        with suppress(UnreadableShard):  # for its readers to put aside
+        with suppress(UnreadableShard):  # readers of the whole shard quarantine it
             turn_ids.update(read_turn_ids(path))
     return turn_ids
 
 
 def read_turns_of(file: Path, rating: float | None = None, privacy: PrivacyConfig | None = None) -> list[Turn]:
-    """The turns of a file, in its order, redacted by `privacy` (unset: its defaults); at least one. Raises
-    ClawError."""
+    """Return the turns of a file in order, redacted by `privacy` (None: its defaults). At least one. Raises ClawError."""
     return [turn for turn, _ in _read_all(file, rating, privacy)]
 
 
 def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -> list[tuple[Turn, str | None]]:
-    """The turns, each with the id under which it was exported."""
+    """Return the turns, each with the id under which it was exported."""
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not between -1 and 1", "set --rating to a number from -1 (bad) to 1 (good)", 2)
     data, begun = read_file(file), file.stat().st_mtime
@@ -168,11 +167,11 @@ def _turn(line: _FileTurn, turn_id: str, session_id: str, parent: str | None, at
     )  # fmt: skip
 
 
-# ---- shapes --------------------------------------------------------------------------------------------------------------
+# ---- formats -------------------------------------------------------------------------------------------------------------
 
 
 def _storable(value: Any) -> Any:
-    """Refuses values that can be read but not written again."""
+    """Return the value. Raises _Wrong if it can be read but not written again."""
     try:
         orjson.dumps(value)
     except TypeError as error:
@@ -181,7 +180,7 @@ def _storable(value: Any) -> Any:
 
 
 def _read(line: Any) -> tuple[str | None, list[_FileTurn]]:
-    """(session id or None, turns) of one line."""
+    """Return (session id or None, turns) of one line."""
     if not isinstance(line, dict):
         raise _Wrong("not a JSON object")
     session = line.get("session_id")
@@ -234,7 +233,7 @@ def _manual(turn: Any, where: str) -> _FileTurn:
 
 
 def _said(value: Any, role: str, where: str) -> list[Message]:
-    """A text, a message or messages, as messages."""
+    """Return a text, a message or messages as a list of messages."""
     if isinstance(value, str):
         return [{"role": role, "content": value}]
     return _messages([value] if isinstance(value, dict) else value, where)
@@ -267,12 +266,12 @@ def _tools(value: Any) -> list[dict[str, Any]] | None:
 
 
 def _conversation(messages: list[Message], tools: list[dict[str, Any]] | None) -> list[_FileTurn]:
-    """One turn for each assistant message that something was asked before."""
+    """Return one turn for each assistant message, except one without an earlier message."""
     answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
     turns = []
     for place, following in pairwise([*answers, len(messages)]):
         if place == 0:
-            continue  # nobody asked: it stands in the prompt of the others
+            continue  # without a request it is only part of the other prompts
         answer = {key: value for key, value in messages[place].items() if key != "weight"}
         before = [{key: value for key, value in message.items() if key != "weight"} for message in messages[:place]]
         after = [message for message in messages[place + 1 : following] if message["role"] not in ("system", "developer")]

@@ -1,4 +1,4 @@
-"""Merges several shards into one in bounded memory: one part and one piece of the new shard are decoded at a time."""
+"""Merges several shards into one with bounded memory: one part and one piece of the new shard are decoded at a time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from clawctl.run.shards import Origin, UnreadableShard, publish_pieces, read_shard, schema_of
 
-PIECE_BYTES = 16 << 20  # decoded: about what a reader of a merged shard holds at a time
+PIECE_BYTES = 16 << 20  # decoded; about the memory that a reader of a merged shard needs at a time
 
 _Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -20,9 +20,9 @@ _Numbers = np.ndarray[Any, np.dtype[Any]]
 def merge_shards(kind: str, paths: Sequence[Path], target: Path, piece_bytes: int = PIECE_BYTES) -> None:
     """Publish one shard with the rows of several, and their stems in its metadata.
 
-    Rows of a session are adjacent and in order, at the place of the first of them. Verdicts stay as they are. Every part is read
-    once to find its rows, then again for each piece that contains rows of it. A session is split only if it exceeds a piece. Raises
-    UnreadableShard; nothing is published then.
+    Rows of a session become adjacent and ordered, at the position of the session's first row. Verdicts stay as they are. Every part
+    is read once to find its rows, then again for each piece that contains rows of it. A session is split only if it exceeds a
+    piece. Raises UnreadableShard; nothing is published then.
     """
     contents = _Contents(kind)
     for path in paths:
@@ -33,13 +33,13 @@ def merge_shards(kind: str, paths: Sequence[Path], target: Path, piece_bytes: in
 
 
 class _Contents:
-    """The rows in the parts of a merge: the session of each row, its order there and its size."""
+    """The rows in the parts of a merge: the session of each row, its order in the session and its size."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._schemas: list[pa.Schema] = []
-        self._numbers: dict[str, int] = {}  # of the sessions, in the order in which they appear
-        self._sessions: list[_Numbers] = []  # and so on: an array a part
+        self._numbers: dict[str, int] = {}  # number of each session, in order of appearance
+        self._sessions: list[_Numbers] = []  # one array per part, here and below
         self._order: list[tuple[_Numbers, _Numbers]] = []
         self._sizes: list[_Numbers] = []
 
@@ -58,7 +58,7 @@ class _Contents:
         self._order.append(order)
 
     def schema(self, target: Path, stems: Sequence[str]) -> pa.Schema:
-        """The known columns and those that a newer clawctl added to a part, with the origin that all parts share."""
+        """Return the known columns, columns that a newer clawctl added to a part, and the origin that all parts share."""
         marked = schema_of(self._kind)
         metadata = [schema.metadata or {} for schema in self._schemas]
         added = [pa.schema([field for field in schema if field.name not in marked.names]) for schema in self._schemas]
@@ -71,7 +71,7 @@ class _Contents:
         return pa.schema([*marked, *all_added], {**same, **marked.metadata, b"merged": orjson.dumps(list(stems))})
 
     def arranged(self, piece_bytes: int) -> tuple[_Numbers, _Numbers, list[slice]]:
-        """The part and the row there of each row to write, in order, and how they are cut into pieces."""
+        """Return for each row to write, in order, its part and its row number there, and the division into pieces."""
         parts = np.repeat(np.arange(len(self._sizes)), list(map(len, self._sizes)))
         rows = np.concatenate([np.arange(len(sizes)) for sizes in self._sizes])
         sessions, sizes = np.concatenate(self._sessions), np.concatenate(self._sizes)
@@ -81,9 +81,11 @@ class _Contents:
 
 
 def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator[slice]:
-    """Pieces of at most `most` bytes, or one row. A cut is between sessions, or within a session that is larger than a piece."""
+    """Yield pieces of at most `most` bytes, but at least one row. Cuts are between sessions, or within a session larger than a
+    piece.
+    """
     start = border = 0
-    held = since = 0.0  # bytes from `start`, from `border`
+    held = since = 0.0  # bytes since `start`, and since `border`
     for place, (session, size) in enumerate(zip(sessions, sizes, strict=True)):
         if place and session != sessions[place - 1]:
             border, since = place, 0.0
@@ -97,9 +99,9 @@ def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator
 
 
 def _gathered(kind: str, paths: Sequence[Path], parts: _Numbers, rows: _Numbers, schema: pa.Schema) -> pa.Table:
-    """These rows of these parts, in this order. Raises UnreadableShard."""
+    """Return these rows of these parts, in this order. Raises UnreadableShard."""
     tables, places = [], []
-    pa.default_memory_pool().release_unused()  # of the piece before
+    pa.default_memory_pool().release_unused()  # memory of the previous piece
     for part in np.unique(parts):
         where = np.flatnonzero(parts == part)
         tables.append(_fitted(read_shard(paths[part], kind).take(rows[where]), schema))
@@ -116,7 +118,7 @@ def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _row_sizes(table: pa.Table) -> _Numbers:
-    """About how many bytes each row takes in memory."""
+    """Estimate the bytes that each row takes in memory."""
     sizes = np.zeros(table.num_rows)
     for column in table.columns:
         if pa.types.is_string(column.type):

@@ -1,4 +1,4 @@
-"""Turns as collect links them: trees of nodes, and what a request says of its parent."""
+"""Turns as collect links them: trees of nodes, and how a request relates to its parent."""
 
 from array import array
 from collections.abc import Callable
@@ -17,30 +17,33 @@ ParentEvidence = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """How a prompt begins that continues a turn."""
+    """The prefix of any prompt that continues a turn."""
 
     kind: Literal["text", "ids"]
-    length: int  # characters, or bytes of ids
+    length: int  # characters of text, or bytes of ids
     digest: bytes
 
 
 @dataclass(slots=True, eq=False)
 class SessionTree:
-    """One conversation as it is known: a root and everything that continues it."""
+    """One conversation as far as it is known: a root and everything that continues it."""
 
     user: str
     session_id: str
-    last_seen: float  # when its newest exchange ended, on the clock of serve
+    last_seen: float  # when its newest exchange ended, on serve's clock
     nodes: list["Node"] = field(default_factory=list)
     among_tools: bool = False  # whether a request of its session had tools
-    is_episode: bool = False  # whether a request named a task: its rows wait for the outcome
+    is_episode: bool = False  # whether a request named a task; its rows then wait for the outcome
     held_out: bool | None = None  # whether it is never trained; None: not decided yet
-    rows: list[Callable[[SessionOutcome | None], Turn]] = field(default_factory=list)  # of its closed turns, while they wait
+    # Functions that create the rows of its closed turns, while they wait
+    rows: list[Callable[[SessionOutcome | None], Turn]] = field(default_factory=list)
 
     @property
     def client(self) -> str:
-        """Among whose requests a client's own calls are looked for: the user's, or those of one episode. Other attempts at a task
-        send the same words, which proves nothing about this one."""
+        """The scope in which a client's own calls are searched: all requests of the user, or those of one episode.
+
+        Other attempts at a task send the same text, which is no evidence for this one.
+        """
         return f"{self.user}\n{self.session_id}" if self.is_episode else self.user
 
 
@@ -49,7 +52,7 @@ class Node:
     """One turn in its tree. `exchange` is kept only while the turn is open."""
 
     turn_id: str
-    hint: str | None  # session id that the client claimed
+    hint: str | None  # the session id that the client claimed
     parent_id: str | None
     index: int
     kind: Literal["main", "side"]
@@ -60,31 +63,35 @@ class Node:
     path: bytes
     system: bytes
     whole: bytes
-    ends_transient: bool  # its request ends with known transient context
-    handles: tuple[str, ...]  # what a client may name this turn by: its id, and the ids of its tool calls
-    answer: bytes | None  # None after an error: nothing can follow it
-    relation: Relation | None  # to its parent
+    ends_transient: bool  # whether its request ends with known transient context
+    handles: tuple[str, ...]  # ids that identify this turn in a later request: its own id, and the ids of its tool calls
+    answer: bytes | None  # digest of its answer; None after an error: nothing can follow it
+    relation: Relation | None  # relation to its parent
     exchange: Exchange | None
     tools: frozenset[str]  # names of the tools that its request offers
-    opening: str  # how its system prompt begins
-    drawn: tuple[str, float, float, int]  # the model that was asked for, and the temperature, top_p and top_k of its answer
-    evidence: ParentEvidence | None = None  # of its parent
-    text: AnswerText | None = None  # of its answer; None: it has none
-    lines: "tuple[int, array[int]] | None" = None  # of the last user message of its request: its place, and a hash of each line
-    successors: int = 0  # main turns that continue it
+    opening: str  # the start of its system prompt
+    # The requested model, and the temperature, top_p and top_k of its answer
+    drawn: tuple[str, float, float, int]
+    evidence: ParentEvidence | None = None  # evidence for its parent
+    text: AnswerText | None = None  # text of its answer; None: it has none
+    # Last user message of its request: index, and a hash of each line
+    lines: "tuple[int, array[int]] | None" = None
+    successors: int = 0  # number of main turns that continue it
     continued: bool = False  # whether any request continues it
     pending: "list[Node]" = field(default_factory=list)  # continuations that may be asides, in order of arrival
-    claim: "Claim | None" = None  # while it may be an aside
-    beginnings: tuple[Beginning, ...] = ()  # of prompts that continue it, if it is a plain completion
-    continued_paths: tuple[bytes, ...] = ()  # of the conversation with an answer that continues the last message: as one, or alone
-    user_digests: tuple[bytes, ...] = ()  # digests of its words behind the answer that it continues
-    frames: tuple[bytes, ...] = ()  # of how those of them that are long begin and end
+    claim: "Claim | None" = None  # set while it may be an aside
+    beginnings: tuple[Beginning, ...] = ()  # prefixes of prompts that continue it, if it is a plain completion
+    # Paths of the conversation with an answer that continues the last message, joined with it or separate
+    continued_paths: tuple[bytes, ...] = ()
+    user_digests: tuple[bytes, ...] = ()  # digests of the user messages after the answer that it continues
+    frames: tuple[bytes, ...] = ()  # digests of the start and end of long user messages among them
     brings_results: bool = False  # whether tool results follow the answer that it continues
-    speaks: bool = False  # whether somebody says something in its request, behind the answer that it continues
-    spoken_on: bool = False  # whether somebody said more behind it, or behind tool results that follow it
-    settled: bool = False  # whether the conversation went on from there
-    samples: tuple[str, ...] = ()  # of its answer, while it has a claim
-    reused: bool = False  # whether its answer came back as a text, so that it was a call of the client's own
+    speaks: bool = False  # whether its request has user text after the answer that it continues
+    spoken_on: bool = False  # whether user text followed it, directly or after tool results
+    settled: bool = False  # whether the conversation continued from it
+    samples: tuple[str, ...] = ()  # text samples of its answer, while it has a claim
+    # Whether its answer came back as text, which shows that it was the client's own call
+    reused: bool = False
 
     @property
     def user(self) -> str:
@@ -97,11 +104,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The role of a request for the turn that it continues, if the conversation continues from it."""
+    """The relation of a request to the turn that it continues, used if the conversation continues from the request."""
 
     parent: Node
     next_state: list[Message] | None
-    same_agent: bool  # it offers the tools of its parent's request, under a system prompt that begins the same, to the same model
+    # It offers the same tools as its parent's request, with the same start of the system prompt, to the same model
+    same_agent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +117,10 @@ class Match:
     """A parent, and the evidence for it in the request."""
 
     node: Node
-    at: int  # where its answer stands in the child's CanonicalRequest
-    dropped: frozenset[bytes]  # user messages of the parent that the child lacks
-    relation: Relation  # "exact": the parent's request and its answer begin the child's request
+    at: int  # index of its answer in the child's CanonicalRequest
+    dropped: frozenset[bytes]  # digests of user messages of the parent that the child lacks
+    relation: Relation  # "exact": the child's request begins with the parent's request and answer
     evidence: ParentEvidence
-    replies: bool  # what follows the answer is a reaction to it; False: only the answer was found again, in other surroundings
-    added: str | None = None  # what the prompt of a plain completion adds
+    # Whether the messages after the answer react to it; False: only the answer was found again, in another context
+    replies: bool
+    added: str | None = None  # text that the prompt of a plain completion adds

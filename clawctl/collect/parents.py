@@ -1,22 +1,23 @@
-"""Which turn does a request continue? By evidence in the request, never by time.
+"""Finds the turn that a request continues, by evidence in the request and never by time.
 
-The search goes from the last assistant message backwards. For each it tries the kinds of evidence in the order of `ParentEvidence`:
+The search goes backwards from the last assistant message. For each message it tries the kinds of evidence in the order of
+`ParentEvidence`:
 
 handle        the id of a tool call, or another handle that serve issued, comes back
 conversation  the answer of a known turn follows the same conversation; if it continues the last message, joined with it or alone
 context       the same, but up to two user messages of that turn's request are missing: context that the client removed
-merged        two answers of one conversation stand in one message
-prefix        the same request is followed by a message that begins with the answer: the client appended, or removed a tool call; or
-              the message is a text that holds the id of the answer's tool call
+merged        two answers of one conversation are merged into one message
+prefix        the same request is followed by a message that begins with the answer: the client appended text, or removed a tool
+              call; or the message is a text that contains the id of the answer's tool call
 reminder      one user message of that turn's request has lost some of its lines: a reminder that the client removed
 final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
-window        the last messages of that turn's request: the client cut off, summarised or renewed what stood before them
+window        the last messages of that turn's request: the client cut off, summarised or renewed the messages before them
 descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants
-session       the answer belongs to the session that the client names: what stood before it was compacted or edited
-completion    of a plain completion: the prompt begins with the turn's prompt and answer
+session       the answer belongs to the session that the client names: the messages before it were compacted or edited
+completion    for a plain completion: the prompt begins with the turn's prompt and answer
 
-From `prefix` on, evidence counts for the newest answers only: it costs more to look at, and proves less. `prefix` and `reminder`
-look at the newest three, since a client may add answers of its own ("Ok.", a plan); the others look at the newest one. Hints limit
+From `prefix` on, evidence is searched for the newest answers only, because it costs more and proves less. `prefix` and `reminder`
+examine the newest three, since a client may add answers of its own ("Ok.", a plan). The others examine the newest one. Hints limit
 the search: two different session ids never match, and neither do two users.
 """
 
@@ -40,11 +41,11 @@ from clawctl.collect.plain_completions import CompletionIndex
 from clawctl.run.rows import Exchange, Message
 
 MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
-MOST_COMPARED = 256  # newest turns with the same words that are looked at one by one
-MOST_ADDED = 3  # newest answers that are looked at closely
-SHORTEST_PREFIX = 8  # characters of an answer that is found by its beginning alone
-LONG_REMINDER = 6  # lines
-SHORTEST_END = 48  # characters that messages must have where they are found in other surroundings, or changed
+MOST_COMPARED = 256  # newest turns with equal text that are compared one by one
+MOST_ADDED = 3  # newest answers that are examined closely
+SHORTEST_PREFIX = 8  # characters; shorter answers are not identified by their start alone
+LONG_REMINDER = 6  # lines; this many missing lines count as a reminder even without a tag
+SHORTEST_END = 48  # characters; minimum length of messages that are found in another context, or changed
 
 
 class ParentIndex:
@@ -56,7 +57,7 @@ class ParentIndex:
         self._by_path: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_answer: dict[tuple[str, bytes], list[Node]] = defaultdict(list)
         self._by_request: dict[tuple[str, str | None, bytes], list[Node]] = defaultdict(list)
-        self._by_prompt: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # as _by_request, whatever session is named
+        self._by_prompt: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # like _by_request, for any session
         self._by_first: dict[tuple[str, bytes], list[Node]] = defaultdict(list)  # by the first message of the conversation
         self._plain = CompletionIndex()
 
@@ -85,13 +86,15 @@ class ParentIndex:
         return places + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
 
     def twins(self, user: str, hint: str | None, path: bytes) -> list[Node]:
-        """Turns whose request has the same messages. With the same parent they are retries or regenerations of each other."""
+        """Return turns whose request has the same messages. If they have the same parent, they are retries or regenerations of each
+        other.
+        """
         return self._by_request.get((user, hint, path), [])[-MOST_COMPARED:]
 
     def find_parent(
         self, conversation: CanonicalRequest, messages: list[Message], user: str, hint: str | None, since: float
     ) -> Match | None:
-        """The turn that this request continues, or None: then it is a root. Trees not seen since `since` are over."""
+        """Return the turn that this request continues, or None for a root. Trees not seen since `since` have ended."""
         twins = {twin.parent_id for twin in self.twins(user, hint, conversation.path)}
         answers = [at for at, role in enumerate(conversation.roles) if role == "a"]
         for at in reversed(answers):
@@ -115,7 +118,9 @@ class ParentIndex:
         return None
 
     def find_plain_parent(self, exchange: Exchange, hint: str | None, since: float) -> Match | None:
-        """As `find_parent`, of a plain completion: the turn whose prompt and answer are the longest beginning of its prompt."""
+        """Like `find_parent`, for a plain completion: find the turn whose prompt and answer are the longest prefix of its
+        prompt.
+        """
         matches = [(node, added) for node, added in self._plain.find(exchange) if _is_open(node, hint, since)]
         if not matches:
             return None
@@ -125,7 +130,7 @@ class ParentIndex:
     def _candidates(
         self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str, hint: str | None
     ) -> Iterator[tuple[ParentEvidence, list[Node]]]:
-        """Turns that the answer at `at` may be, the strongest evidence first."""
+        """Yield the turns whose answer may be the message at `at`, strongest evidence first."""
         answer = messages[conversation.at[at]]
         yield "handle", [node for handle in handles(answer) for node in self._by_handle.get((user, handle), [])]
         yield "conversation", self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:]
@@ -146,8 +151,12 @@ class ParentIndex:
             yield "session", [node for node in alike if node.hint == hint]
 
     def _merged(self, conversation: CanonicalRequest, answer: Message, at: int, user: str) -> list[Node]:
-        """Turns whose request is the conversation before `at`, then an answer, and whose own answer stands behind that one in the
-        message at `at`. Every way to cut the message must be hashed, so a conversation that no turn begins is not looked at."""
+        """Return turns whose own answer is the second of two answers in the message at `at`.
+
+        The request of such a turn is the conversation before `at`, then the first answer.
+
+        Every possible cut of the message must be hashed, so a conversation with an unknown first message is skipped.
+        """
         if at > 0 and (user, conversation.digests[0]) not in self._by_first:
             return []
         cuts = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
@@ -156,7 +165,9 @@ class ParentIndex:
     def _named_trees(
         self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str, hint: str | None, since: float
     ) -> list[SessionTree]:
-        """The trees of the last turn before `at` that a handle names: two runs of one prompt have the same words."""
+        """Return the trees of the last turn before `at` that a handle names. Without handles, two runs of one prompt look the
+        same.
+        """
         for i in range(at - 1, max(at - MOST_COMPARED, 0) - 1, -1):
             if conversation.roles[i] == "a":
                 known = (self._by_handle.get((user, handle), []) for handle in handles(messages[conversation.at[i]]))
@@ -166,7 +177,9 @@ class ParentIndex:
         return []
 
     def _longest_prefix(self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str) -> list[Node]:
-        """Of the turns with this request, those whose answer begins the message. The longest: an answer may begin another."""
+        """Return the turns with this request whose answer begins the message. Only the longest answer counts: one may begin
+        another.
+        """
         if at == 0:
             return []
         nodes = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
@@ -187,8 +200,11 @@ class ParentIndex:
         return [node for node in matches if node.text and node.text.length == longest]
 
     def _with_the_same_end(self, alike: list[Node], conversation: CanonicalRequest, messages: list[Message], at: int) -> list[Node]:
-        """Of the nodes with this answer, those whose request ends like what stands before `at`. Of several, those with the longest
-        common end. What stands in front of it may be new (a summary, a file), but must hold no answer of another conversation."""
+        """Return the nodes with this answer whose request ends like the messages before `at`, with the longest common end.
+
+        The messages in front of the common end may be new (a summary, a file), but must not contain an answer of another
+        conversation.
+        """
         ends = {node: _common_end(node, conversation, messages, at) for node in alike}
         longest = max(ends.values(), default=0)
         if not longest or not _is_same_end(conversation, messages, longest, at):
@@ -207,7 +223,7 @@ class ParentIndex:
         ]
 
     def _descendants(self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str) -> list[Node]:
-        """Turns with this answer among the descendants of a turn whose handle is in an earlier message."""
+        """Return turns with this answer among the descendants of a turn whose handle is in an earlier message."""
         earlier = [messages[conversation.at[i]] for i in range(at) if conversation.roles[i] == "a"]
         named = {
             node.turn_id: node.tree
@@ -222,7 +238,7 @@ class ParentIndex:
         alike = self._alike(user, conversation.digests[at])
         last_user_digest = (
             conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None
-        )  # a tool's result may have been cleared
+        )  # tool results may have been cleared
         matches = dict.fromkeys([*alike, *begun])
         likely = [
             node
@@ -245,7 +261,7 @@ class ParentIndex:
 
 
 def _continues_after(rest: str) -> bool:
-    """Whether a text continues with further words, as another answer may. A client appends a line or a tag."""
+    """Whether a text continues with further words, as a longer answer would. A client appends a line or a tag."""
     return rest[:1] == " " or rest[:1].isalnum()
 
 
@@ -254,8 +270,10 @@ def _is_open(node: Node, hint: str | None, since: float) -> bool:
 
 
 def continues(node: Node | CanonicalRequest, conversation: CanonicalRequest, at: int) -> bool:
-    """Whether the messages before `at` are the node's request, less at most MOST_DROPPED of its user messages or system
-    messages, but not all."""
+    """Whether the messages before `at` are the node's request without up to MOST_DROPPED of its user or system messages.
+
+    At least one user message must remain.
+    """
     missing = len(node.digests) - at
     if not 0 <= missing <= MOST_DROPPED or "u" not in conversation.roles[:at]:
         return False
@@ -277,9 +295,11 @@ def _merges(node: Node, first: bytes, conversation: CanonicalRequest, at: int) -
 
 
 def _lost_a_reminder(node: Node, conversation: CanonicalRequest, messages: list[Message], at: int) -> bool:
-    """Whether what stands before `at` is the node's request, with some lines missing from its last user message. They begin and end
-    with a tag, or are many, or an earlier answer proves that it is the same conversation. A short conversation proves too little,
-    unless the missing lines stand in its last user message now."""
+    """Whether the messages before `at` are the node's request, except for lines missing from its last user message.
+
+    The missing lines begin and end with a tag, or are many, or an earlier answer proves that the conversation is the same. A short
+    conversation is too little evidence, unless the missing lines are now in the last user message.
+    """
     if node.lines is None or not len(node.digests) == at == _common_end(node, conversation, messages, at):
         return False
     place, theirs = node.lines
@@ -290,18 +310,18 @@ def _lost_a_reminder(node: Node, conversation: CanonicalRequest, messages: list[
         return True
     long = _length(conversation, messages, 0, at) >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
     if any(line % 2 for line in lost):
-        return long and tagged  # words in front of a tag, or behind it, are the user's
+        return long and tagged  # text before or after a tag belongs to the user
     return long and (len(lost) >= LONG_REMINDER or "a" in node.roles)
 
 
 def _stands_in_the_last(lines: Collection[int], conversation: CanonicalRequest, messages: list[Message], at: int) -> bool:
-    """Whether the last user message behind `at` has all these lines."""
+    """Whether the last user message after `at` has all these lines."""
     last = conversation.roles.rfind("u")
     return last > at and set(lines) <= set(lines_of(messages[conversation.at[last]]))
 
 
 def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: int, at: int) -> bool:
-    """Whether this many equal messages before `at` cannot be a coincidence: an answer and a user message, and long enough."""
+    """Whether this many equal messages before `at` cannot be a coincidence: an answer, a user message and sufficient length."""
     lengths = [(conversation.roles[i], len(text_of(messages[conversation.at[i]].get("content")))) for i in range(at - end, at + 1)]
     answers = [length for role, length in lengths if role == "a"]
     user_lengths = [length for role, length in lengths if role == "u"]
@@ -311,7 +331,7 @@ def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: i
 
 
 def _has_renewed_results(node: Node, conversation: CanonicalRequest, at: int) -> bool:
-    """Whether what stands before `at` is the node's request with other system messages as results: they were shortened."""
+    """Whether the messages before `at` are the node's request with other system messages as results, for example shortened ones."""
     if "s" not in node.roles or node.roles != conversation.roles[:at]:
         return False
     pairs = zip(node.digests, conversation.digests, node.roles, strict=False)
@@ -319,8 +339,11 @@ def _has_renewed_results(node: Node, conversation: CanonicalRequest, at: int) ->
 
 
 def _may_be_renewed(node: Node, conversation: CanonicalRequest, messages: list[Message], ours: int, theirs: int) -> bool:
-    """Whether the message in front of a common end may be the node's, renewed. One of the user keeps a line of it (a file that
-    changed); words that have no line in common belong to another conversation."""
+    """Whether the message before a common end may be the node's message in a renewed form.
+
+    A renewed user message keeps at least one line (a file that changed). Messages without a common line belong to different
+    conversations.
+    """
     if min(ours, theirs) < 0 or (conversation.roles[ours], node.roles[theirs]) != ("u", "u"):
         return True
     if node.exchange is None:
@@ -330,7 +353,9 @@ def _may_be_renewed(node: Node, conversation: CanonicalRequest, messages: list[M
 
 
 def _common_end(node: Node, conversation: CanonicalRequest, messages: list[Message], at: int) -> int:
-    """How many messages before `at` are the last ones of the node's request. Its last user message may have lost lines."""
+    """Return how many messages before `at` equal the last messages of the node's request. Its last user message may have lost
+    lines.
+    """
     end = 0
     while end < min(at, len(node.digests)):
         end += 1
@@ -345,7 +370,7 @@ def _common_end(node: Node, conversation: CanonicalRequest, messages: list[Messa
 
 
 def _length(conversation: CanonicalRequest, messages: list[Message], begin: int, at: int) -> int:
-    """Characters of the messages from `begin` to the answer at `at`."""
+    """Return the number of characters in the messages from `begin` to the answer at `at`."""
     return sum(len(text_of(messages[place].get("content"))) for place in conversation.at[begin : at + 1])
 
 
@@ -374,12 +399,12 @@ def _kept_final_answers(node: Node, conversation: CanonicalRequest, at: int) -> 
 
 
 def _stands_behind(node: Node, conversation: CanonicalRequest, at: int) -> bool:
-    """Whether the message before the answer is the last of the node's request."""
+    """Whether the message before the answer is the last message of the node's request."""
     return at > 0 and bool(node.digests) and node.digests[-1] == conversation.digests[at - 1]
 
 
 def _relation(node: Node, conversation: CanonicalRequest, at: int) -> Relation:
-    """How the parent's request is contained in the child's."""
+    """Return how the parent's request is contained in the child's."""
     if conversation.before[at] == node.whole:
         return "exact"
     if node.system != conversation.system or len(node.digests) < at or not _is_within(conversation, node, at):
@@ -395,8 +420,12 @@ def _is_within(conversation: CanonicalRequest, node: Node, at: int) -> bool:
 
 
 def _evidence(node: Node, conversation: CanonicalRequest, at: int, twins: set[str | None]) -> tuple:
-    """Of several turns that could be the parent, one that a retry of this request has; then the most alike; then one that nothing
-    continues yet (word for word the same conversation held twice at a time: each continuation gets its own); then the newest."""
+    """Return a sort key for possible parents. The largest key is the best parent.
+
+    First a turn that is also the parent of a retry of this request, then the most similar, then one that nothing continues yet,
+    then the newest. The third criterion separates two identical conversations at the same time: each continuation gets its own
+    parent.
+    """
     alike = (node.system == conversation.system, -abs(len(node.digests) - at))
     return node.turn_id in twins, *alike, not node.continued, node.created_at
 

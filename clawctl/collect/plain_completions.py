@@ -1,7 +1,7 @@
-"""Plain completions: a prompt that begins with the prompt and the answer of another continues it. What it adds is what came back.
+"""Plain completions: a prompt that begins with another's prompt and answer continues it. The added text is the next state.
 
-A client that sends text may not know the ids, and one that sends ids may have left the end token out: so both are compared, and ids
-with and without the last one, where the answer came to its end.
+A client that sends text may not have the ids, and a client that sends ids may have omitted the end token. So text and ids are both
+compared, and ids with and without the last one if the answer was complete.
 """
 
 import re
@@ -13,7 +13,7 @@ from clawctl.collect.nodes import Beginning, Node
 from clawctl.run.rows import Exchange, Message, is_plain
 
 _Data = str | bytes
-# How the templates of common models begin a message, with its role, and their other marks.
+# How templates of common models begin a message, with its role, and their other markers.
 _TURN = re.compile(
     r"<\|im_start\|>(\w+)\n?|<\|start_header_id\|>(\w+)<\|end_header_id\|>\s*|<start_of_turn>(\w+)\n?|<\|(user|assistant|system|observation)\|>\n?"
     r"|\[(INST)\]"
@@ -30,7 +30,9 @@ _ROLES = {
 
 
 def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
-    """Of prompts that continue this exchange, its text first; none of one that is no plain completion, or that said nothing."""
+    """Return the prefixes of prompts that continue this exchange, text first. Empty unless it is a plain completion with an
+    answer.
+    """
     answer = None if exchange.response is None else exchange.response.get("content")
     if not is_plain(exchange.messages) or not isinstance(answer, str) or not answer or exchange.status == "error":
         return ()
@@ -44,10 +46,10 @@ def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
 
 
 class CompletionIndex:
-    """Open turns, by the prompts that would continue them."""
+    """Open turns, by the prefixes of prompts that would continue them."""
 
     def __init__(self) -> None:
-        # by user and kind, then by length: a prompt is compared once for each length, however many turns have it
+        # By user and kind, then by length: a prompt is hashed once per length, however many turns have that length
         self._nodes: dict[tuple[str, str], dict[int, dict[bytes, list[Node]]]] = {}
 
     def __len__(self) -> int:
@@ -70,7 +72,7 @@ class CompletionIndex:
                 del self._nodes[node.user, each.kind]
 
     def find(self, exchange: Exchange) -> Iterator[tuple[Node, str | None]]:
-        """Turns that this prompt continues, each with the text that the prompt adds; None if that text is not known."""
+        """Yield the turns that this prompt continues, each with the text that the prompt adds, or None if that text is unknown."""
         text = _text(exchange)
         prompts: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
         for kind, data in prompts.items():
@@ -83,8 +85,11 @@ class CompletionIndex:
 
 
 def next_messages(added: str | None) -> list[Message] | None:
-    """What a prompt adds, as messages. Of a conversation that the client rendered: what was said up to the next answer, without
-    the template's marks. Of any other text: the text. None where nothing was said."""
+    """Return the text that a prompt adds as messages, or None if it adds nothing.
+
+    In a conversation that the client rendered, these are the messages up to the next answer, without template markers. Otherwise it
+    is the text itself.
+    """
     if added is None:
         return None
     marks = list(_TURN.finditer(added))
@@ -105,7 +110,7 @@ def next_messages(added: str | None) -> list[Message] | None:
 
 
 def _digests(data: _Data, lengths: list[int]) -> Iterator[tuple[int, bytes]]:
-    """The digest of each beginning; the data is read once."""
+    """Yield the digest of each prefix; the data is read once."""
     running, done = blake2b(digest_size=16), 0
     for length in lengths:
         running.update(_bytes(data[done:length]))

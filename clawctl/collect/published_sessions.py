@@ -1,4 +1,4 @@
-"""Which turns of a session were published already: for outcomes that come after the rows."""
+"""Finds the already published turns of a session, for outcomes that arrive after the rows."""
 
 import itertools
 from collections import OrderedDict
@@ -10,26 +10,29 @@ from clawctl.run.outcomes import EPISODE_FAILED
 from clawctl.run.rows import REGENERATED
 from clawctl.run.shards import UnreadableShard, read_columns
 
-MOST_TURNS = 1 << 17  # the newest; an outcome that comes later than that changes nothing
+MOST_TURNS = 1 << 17  # the newest; a later outcome has no effect on older turns
 _COLUMNS = ("turn_id", "user", "session_id", "created_at", "kind", "outcome_reward", "untrainable_reason")
 
 
 class PublishedSessions:
-    """Turns without an outcome, by session. Nothing is read before the first late outcome, and then each shard once."""
+    """Published turns without an outcome, by session. Nothing is read before the first late outcome; then each shard is read
+    once.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
         self._stems: set[str] = set()
-        self._turns: OrderedDict[str, tuple[tuple[str, str], float]] = OrderedDict()  # by id: (user, session), when it was asked
+        # By id: (user, session), time of the request
+        self._turns: OrderedDict[str, tuple[tuple[str, str], float]] = OrderedDict()
         self._of_session: dict[tuple[str, str], list[str]] = {}
 
     def look(self) -> None:
-        """Read the shards that are new, and of those no more than hold MOST_TURNS."""
+        """Read the new shards, newest first, until MOST_TURNS rows are read."""
         new = [path for path in published(self._run.trajectories, ".parquet") if path.stem not in self._stems]
         self._stems.update(path.stem for path in new)
         shards: list[list[dict[str, Any]]] = []
         while new and sum(map(len, shards)) < MOST_TURNS:
-            with suppress(UnreadableShard):  # who reads it whole puts it aside
+            with suppress(UnreadableShard):  # readers of the whole shard quarantine it
                 shards.append(read_columns(new.pop(), "turns", _COLUMNS))
         for row in itertools.chain.from_iterable(reversed(shards)):
             has_outcome = row["outcome_reward"] is not None or row["untrainable_reason"] in (EPISODE_FAILED, REGENERATED)
@@ -44,5 +47,5 @@ class PublishedSessions:
                 del self._of_session[session]
 
     def before(self, user: str, session_id: str, moment: float) -> list[str]:
-        """The turns of a session that were asked before `moment` and have no outcome in their rows."""
+        """Return the turns of a session that were requested before `moment` and have no outcome in their rows."""
         return [turn_id for turn_id in self._of_session.get((user, session_id), ()) if self._turns[turn_id][1] <= moment]

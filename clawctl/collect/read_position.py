@@ -1,7 +1,7 @@
-"""`collect.json`: how far collect got, so that a restart reads open exchanges and not the complete history.
+"""`collect.json`: how far collect has read, so that a restart reads only open exchanges and not the complete history.
 
-An exchange is done when its tree has ended and its row is published. Before the stored offset of a capture file, everything is
-done. All rows of later exchanges are in shards after `shards_after`. It is published by rename after these shards. After a SIGKILL
+An exchange is done when its tree has ended and its row is published. Everything before the stored offset of a capture file is done.
+All rows of later exchanges are in shards after `shards_after`. The file is published by rename after these shards. After a SIGKILL
 it may be older, which only means that more is read again.
 """
 
@@ -24,7 +24,7 @@ Places = dict[str, int]  # byte offsets by file name
 
 
 class ReadPosition:
-    """The open exchanges, their places, and the shards that may contain rows of them."""
+    """The open exchanges, their positions, and the shards that may contain rows of them."""
 
     def __init__(self, run: RunDir, afresh: bool = False) -> None:
         self._run = run
@@ -34,11 +34,11 @@ class ReadPosition:
             record = {}
         self.start: Places = record.get("offsets", {})
         self.shards_after: str = record.get("shards_after", "")
-        self.done: Places = {}  # as last kept: before it, all is done
-        self._open: dict[str, dict[int, None]] = {}  # file -> offsets, ascending: files are read from front to back
+        self.done: Places = {}  # as last saved: everything before it is done
+        self._open: dict[str, dict[int, None]] = {}  # file → offsets, ascending, because files are read from start to end
         self._at: dict[str, tuple[str, int, float]] = {}
-        self._ended: deque[tuple[int, list[str]]] = deque()  # turns that are done once so many rows are published
-        # Shards that were there at the start count as one: they are behind us once everything that was written by then is done.
+        self._ended: deque[tuple[int, list[str]]] = deque()  # (rows, turns): the turns are done once that many rows are published
+        # Shards that existed at the start count as one. They are passed once all captures that existed then are done.
         behind = [path.stem for path in published(run.trajectories, ".parquet")][-1:]
         ends = {path.name: whole_end(path) for path in published(run.captures, ".jsonl")}
         self._shards: deque[tuple[str, Places]] = deque((stem, ends) for stem in behind if stem > self.shards_after)
@@ -46,27 +46,30 @@ class ReadPosition:
         self._state: dict[str, Any] = {}
 
     def read(self, captured: Captured) -> None:
-        """Note that an exchange was read. One that is twice in the captures is tracked at its first place."""
+        """Record that an exchange was read. An exchange that is in the captures twice is tracked at its first position."""
         turn_id = captured.exchange.exchange_id
         if turn_id not in self._at:
             self._at[turn_id] = captured.file, captured.offset, captured.exchange.created_at
             self._open.setdefault(captured.file, {})[captured.offset] = None
 
     def ended(self, turn_ids: list[str], rows: int) -> None:
-        """These turns are done once `rows` rows in all are published."""
+        """Record that these turns are done once `rows` rows in total are published."""
         if turn_ids:
             self._ended.append((rows, turn_ids))
 
     def shard(self, stem: str, turn_ids: Iterable[str]) -> None:
-        """A shard with the rows of these turns was published."""
+        """Record that a shard with the rows of these turns was published."""
         last: Places = {}
         for file, offset, _ in (self._at[turn_id] for turn_id in turn_ids if turn_id in self._at):
             last[file] = max(offset + 1, last.get(file, 0))
         self._shards.append((stem, last))
 
     def save(self, offsets: Places, rows: int, open_turns: int = 0) -> None:
-        """Save the position. `offsets`: how far each file was read. `rows`: number of published rows. `open_turns`: number of turns
-        that were read and wait for their next state, for readers."""
+        """Save the position.
+
+        `offsets`: how far each file was read, in bytes. `rows`: number of published rows. `open_turns`: number of turns that were
+        read and wait for their next state, stored for other stages.
+        """
         while self._ended and self._ended[0][0] <= rows:
             for turn_id in self._ended.popleft()[1]:
                 file, offset, _ = self._at.pop(turn_id, ("", 0, 0.0))
@@ -90,7 +93,7 @@ class ReadPosition:
             self._written = text
 
     def _open_since(self) -> float | None:
-        """When the oldest exchange of an open session was asked."""
+        """Return the request time of the oldest exchange in an open session, or None."""
         return min((created_at for _, _, created_at in self._at.values()), default=None)
 
     def _load(self) -> dict[str, Any]:
@@ -106,7 +109,7 @@ class ReadPosition:
             return {}
 
     def _fits(self, record: dict[str, Any]) -> bool:
-        """False if a capture file was rewritten, or a shard was quarantined, since the position was saved."""
+        """Whether no capture file was rewritten and no shard was quarantined since the position was saved."""
         files = {path.name: path.stat() for path in published(self._run.captures, ".jsonl")}
         try:
             return bool(record["put_aside"] == put_aside(self._run)) and all(
@@ -118,5 +121,5 @@ class ReadPosition:
 
 
 def put_aside(run: RunDir) -> Sequence[str]:
-    """Trajectory shards in quarantine: the rows that they held must be published again."""
+    """Return the trajectory shards in quarantine; their rows must be published again."""
     return sorted(path.name for path in run.quarantine.glob("trajectories-*.parquet"))

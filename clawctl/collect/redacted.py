@@ -1,4 +1,4 @@
-"""Turns that were no exchanges, imported or of the user's own code, as they may be written."""
+"""Redacts turns that were not captured: imported turns and turns of the user's own code."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ NOT_WANTED = "marked untrainable in the file"
 
 
 def redacted(turn: Turn, redactor: Redactor) -> Turn:
-    """The turn without its secrets. If it had any, it loses the ids that would reveal them, and is not trained."""
+    """Return the turn without its secrets. If it had any, it loses the ids that would reveal them and is not trained."""
     original = [turn.messages, turn.tools or [], [turn.response] if turn.response else []]
     messages, tools, response = (redactor.messages(each) for each in original)
     came = None if turn.next_state is None else redactor.messages(turn.next_state)

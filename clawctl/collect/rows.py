@@ -1,4 +1,4 @@
-"""From an exchange and its next state to a row of `trajectories/`: trainable, or with the reason why not."""
+"""Turns an exchange and its next state into a row of `trajectories/`: trainable, or with the reason why not."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,14 +11,14 @@ from clawctl.run.images import has_images
 from clawctl.run.outcomes import EPISODE_FAILED, WITHOUT_OUTCOME, SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
-# The whole vocabulary, the first that applies is given: these, then HELD_OUT (`clawctl.run.holdout`), EPISODE_FAILED and
-# WITHOUT_OUTCOME (`clawctl.run.outcomes`), REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`). CUT_CALL (`clawctl.cut_calls`)
-# comes after CANCELLED, and serve's own reason after that.
+# All reasons, in order of precedence. After SIDE_TURN, ERROR and CANCELLED come CUT_CALL (`clawctl.cut_calls`) and serve's own
+# reason. After IMAGES, NO_TOKEN_IDS and NO_POLICY_VERSION come HELD_OUT (`clawctl.run.holdout`), EPISODE_FAILED and WITHOUT_OUTCOME
+# (`clawctl.run.outcomes`), REGENERATED and NO_NEXT_STATE (`clawctl.run.rows`).
 SIDE_TURN = "side turn"
 ERROR = "error"
 CANCELLED = "cancelled"
 NO_TOKEN_IDS = "no token ids"
-IMAGES = "images"  # the engine does not say where they are in the ids: the trainer would compute other logprobs
+IMAGES = "images"  # the engine does not report their positions in the ids, so the trainer would compute different logprobs
 NO_POLICY_VERSION = "no policy version"
 
 
@@ -31,12 +31,14 @@ def untrainable_reason(
     outcome: SessionOutcome | None = None,
     held_out: bool = False,
 ) -> str | None:
-    """Why this turn cannot be trained, or None. `told`: something came back, or its user rated it. `repeated`: the same request was
-    asked again, so another answer was wanted. `decode`: what token ids say, where a tokenizer is known. `outcome`: of its episode.
-    `held_out`: its session measures versions. A later rating or outcome does not change that.
+    """Return the reason why this turn cannot be trained, or None.
 
-    A text that hit its length limit (finish_reason "length") is trainable like any other: its tokens are exact, and what came back
-    was said about just these. A tool call that was cut is not: the client could not run it, and says so.
+    `has_feedback`: the turn has a next state or a rating by its user. `repeated`: the same request was sent again, so another
+    answer was wanted. `decode` turns token ids into text, if a tokenizer is known. `outcome` is that of its episode. `held_out`:
+    its session measures versions. A later rating or outcome does not change `held_out`.
+
+    An answer that hit its length limit (finish_reason "length") is trainable: its tokens are exact, and the next state reacts to
+    just these tokens. A truncated tool call is not: the client could not run it, so the next state only reports that.
     """
     exact = exchange.prompt_ids and exchange.completion_ids and exchange.logprobs
     reasons = [
@@ -63,11 +65,11 @@ def _is_cut(exchange: Exchange, decode: Decode | None) -> bool:
 
 
 def next_state(conversation: CanonicalRequest, messages: Sequence[Message], match: Match) -> list[Message] | None:
-    """What the child's request has after its parent's answer: all tool results, the user's words.
+    """Return the messages after the parent's answer in the child's request: all tool results and user messages.
 
-    Up to the next answer, which is not ours if there is one. Transient context is no reaction: it is known, or stood elsewhere in
-    the parent's request. System messages are one only where nothing else came: some clients send tool results as such (gptme). None
-    if nothing is left: the request asks to go on.
+    The messages end at the next answer, if there is one; that answer is not ours. Transient context is excluded: it is a known
+    form, or was elsewhere in the parent's request. System messages count only if nothing else came, because some clients send tool
+    results as system messages (gptme). None if nothing is left: the request asks the model to continue.
     """
     after = conversation.roles[match.at + 1 :]
     end = match.at + 1 + (after.index("a") if "a" in after else len(after))
@@ -99,8 +101,11 @@ def make_turn(
     *,
     held_out: bool = False,
 ) -> Turn:
-    """The row of a closed turn. An outcome counts for the main turns that were asked before it was given. It does not count for an
-    answer that was asked for again, because the episode went on from another."""
+    """Return the row of a closed turn.
+
+    An outcome counts for main turns that were requested before it was given. It does not count for an answer that was regenerated,
+    because the episode continued from another answer.
+    """
     if outcome is not None and (outcome.created_at < exchange.created_at or kind == "side"):
         outcome = None
     reason = untrainable_reason(exchange, kind, next_state is not None or feedback is not None, repeated, decode, outcome, held_out)

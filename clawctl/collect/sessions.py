@@ -1,14 +1,15 @@
-"""Exchanges become turns in trees, and turns close. No file, no clock: time comes in with what is added.
+"""Assembles exchanges into trees of turns and closes the turns. It uses no files and no clock: times are passed in.
 
-A turn closes, and becomes one row, when its next state is known, when its user rates it, when its session is said to be done, or
-when its tree had no request for `timeout_s`. Side turns and errors close at once: nothing that comes back could train them.
+A turn closes and becomes one row in four cases: its next state is known, its user rates it, the client reports that its session is
+done, or its tree had no request for `timeout_s`. Side turns and errors close at once, because no next state could make them
+trainable.
 
 A conversation whose requests name a task is an episode. Its rows wait for the outcome of the episode, or for the session's end, and
-come together.
+are published together.
 
-An exchange takes this path: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of
-that parent (`rows.py`, `plain_completions.py`), which counts at once or stays a claim. `_settle` accepts a claim. `_close` makes
-the row. `side_turns.py` separates a next state from words that a client sent for its own purposes.
+Processing of an exchange: `add` finds its parent (`parents.py`) and makes it a node of a tree. `_link` finds the next state of that
+parent (`rows.py`, `plain_completions.py`), which counts at once or stays a claim. `_settle` accepts a claim. `_close` creates the
+row. `side_turns.py` separates next states from messages that a client sent for its own purposes.
 """
 
 from array import array
@@ -51,9 +52,12 @@ from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
 
 class Sessions:
-    """The live trees of one run. `published`: the turns whose rows exist already, with their parents. They are linked as they were,
-    or not at all where their parent's session is over, and give no row again. `decode`: what token ids say. `rules`: of the calls
-    that known clients make."""
+    """The live trees of one run.
+
+    `published`: parents of the turns whose rows already exist. These turns get the same parent as before, or none if the parent's
+    session has ended, and produce no second row. `decode` turns token ids into text. `rules` identify utility calls of known
+    clients.
+    """
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class Sessions:
         self.waiting = WaitingExchanges()  # see `add`
         self._published = published if published is not None else {}
         self._index = ParentIndex()
-        self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # of each user, by id(), the longest unseen first
+        self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # by user, then by id(), longest unseen first
         self._of_session: dict[tuple[str, str], list[SessionTree]] = defaultdict(list)
         self._rows: list[Turn] = []
         self._ended: list[str] = []
@@ -79,12 +83,14 @@ class Sessions:
         self._asides = SideTurns(self._index.by_id)
 
     def add(self, exchange: Exchange, sure: bool = True, clock_offset: float = 0.0, writer: str = "") -> Node | None:
-        """Put one exchange where it belongs, in the order in which they were over. None if it is there already, or waits. `behind`:
-        seconds by which its writer's clock is behind the one that `tick` tells.
+        """Add one exchange to its tree. Exchanges must be added in the order in which they ended.
 
-        With several writers of captures a child may be read before its parent. An exchange whose last assistant message is no
-        known turn's therefore joins `waiting`, and with it what its user asked later, unless the caller is `sure` that everything
-        written before it has been added.
+        Returns None if the exchange was already added or must wait. `clock_offset`: seconds by which its writer's clock is behind
+        the clock of `tick`.
+
+        With several writers of captures a child may be read before its parent. An exchange whose last assistant message belongs to
+        no known turn therefore joins `waiting`, and so do later requests of its user. With `sure` the caller states that everything
+        written earlier was added.
         """
         if exchange.exchange_id in self._index.by_id:
             return None
@@ -114,17 +120,17 @@ class Sessions:
         return node
 
     def _find_parent(self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, since: float) -> Match | None:
-        """The turn that this request continues, with the evidence."""
+        """Return the turn that this request continues, with the evidence."""
         if is_plain(exchange.messages):
             match = self._index.find_plain_parent(exchange, hint, since)
         else:
             match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, since)
         if match is not None and self._published.get(exchange.exchange_id, match.node.turn_id) != match.node.turn_id:
-            return None  # it answered another turn, whose session is over: another with the same words is not it
+            return None  # its published parent has ended: another turn with the same text is not its parent
         return match
 
     def _link(self, match: Match, node: Node, conversation: CanonicalRequest, exchange: Exchange) -> None:
-        """Note that `node` continues its parent, and what it says to it."""
+        """Record that `node` continues its parent, with the next state and the rating that its request contains."""
         parent = match.node
         parent.continued = True
         if node.kind == "side":
@@ -134,7 +140,7 @@ class Sessions:
             next_messages = said_in(match.added)
         else:
             next_messages = next_state(conversation, exchange.messages, match) if match.replies else None
-        alike = node.opening in ("", parent.opening)  # a request of the Responses API may leave its instructions out
+        alike = node.opening in ("", parent.opening)  # a request of the Responses API may omit its instructions
         alike = alike and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
         certain = is_named(exchange.hints) or (set(first) == {"t"} and alike)
         node.brings_results = "t" in first
@@ -156,8 +162,11 @@ class Sessions:
             self._asides.add_claim(node, Claim(parent, next_messages, alike), exchange)
 
     def _speak_behind(self, node: Node, certain: bool) -> None:
-        """Somebody says more behind this answer. `certain`: and the conversation went on from there, so that it went on with the
-        words that led to this answer as well. Until then it may be a client that asks for an answer of its own again."""
+        """Record that user text follows this answer. `certain`: the conversation continued from there.
+
+        If it is certain, the conversation also continued with the messages that led to this answer. Until then a client may be
+        requesting an answer for itself again.
+        """
         above: Node | None = node
         while above is not None and not (above.settled if certain else above.spoken_on):
             above.spoken_on, above.settled = True, above.settled or certain
@@ -166,7 +175,7 @@ class Sessions:
             above = self._index.by_id.get(above.parent_id or "") if above.brings_results else None
 
     def _settle(self, node: Node) -> None:
-        """The conversation continues from this turn: its words are the next state of the turn before."""
+        """Record that the conversation continues from this turn: its messages are the next state of the turn before."""
         if node.claim is not None:
             parent, next_messages = node.claim.parent, node.claim.next_state
             self._asides.win(node)
@@ -174,8 +183,10 @@ class Sessions:
                 self._close(parent, next_messages)
 
     def _answered(self, node: Node, next_messages: list[Message] | None, by: Exchange) -> None:
-        """Close an open turn with what came back and what the request said of it; with nothing it stays open. What another branch
-        says of a turn that is closed already is a rating that came late."""
+        """Close an open turn with its next state and the rating in the request. With neither, it stays open.
+
+        A rating in another branch, of a turn that is already closed, is a late rating.
+        """
         feedback = by.hints.get("feedback")
         rated = (
             float(feedback)
@@ -188,7 +199,7 @@ class Sessions:
             self._close(node, next_messages, rated)
 
     def _close(self, node: Node, next_messages: list[Message] | None = None, rating: float | None = None) -> None:
-        """Turn an open turn into its row. Without `next_messages`, its best claim counts, if it has one."""
+        """Convert an open turn to its row. Without `next_messages`, its best claim counts, if there is one."""
         exchange, node.exchange = node.exchange, None
         if exchange is None:
             return
@@ -213,7 +224,7 @@ class Sessions:
             self._release(node.tree)
 
     def _is_held_out(self, tree: SessionTree) -> bool:
-        """Decided once for a tree, when its first turn closes."""
+        """Whether the session of a tree is held out. Decided once per tree, when its first turn closes."""
         if tree.held_out is None:
             began = tree.nodes[0].created_at
             holdout = None if tree.is_episode else self._holdout
@@ -221,14 +232,16 @@ class Sessions:
         return tree.held_out
 
     def _release(self, tree: SessionTree) -> None:
-        """Make the rows that wait, with the outcome as far as it is known."""
+        """Create the waiting rows, with the outcome if it is known."""
         outcome = self._outcomes.get((tree.user, tree.session_id))
         self._rows += [row(outcome) for row in tree.rows]
         tree.rows = []
 
     def rate(self, feedback: Feedback) -> None:
-        """An explicit rating closes its turn. What is said of a turn that is closed already does not change its row: whoever needs
-        the reward looks ratings up (`clawctl.run.feedback`). A user rates own turns only."""
+        """Close a turn with an explicit rating. A user can rate only own turns.
+
+        A rating of a closed turn does not change its row: stages that need the reward look ratings up (`clawctl.run.feedback`).
+        """
         node = self._index.by_id.get(feedback.turn_id)
         if node is None:
             self._early[feedback.key, feedback.turn_id] = feedback
@@ -236,15 +249,19 @@ class Sessions:
             self._close_rated(node, feedback)
 
     def note(self, outcome: SessionOutcome) -> None:
-        """Take in an outcome; a session has one. It is in all rows that are made from now on. `end_episodes` ends its session."""
+        """Record an outcome; the first of a session counts. It is used for all rows created from now on. `end_episodes` ends its
+        session.
+        """
         place = outcome.key, outcome.session_id
         if place not in self._outcomes:
             self._outcomes[place] = outcome
             self._given.append(outcome)
 
     def end_episodes(self) -> list[SessionOutcome]:
-        """End the sessions whose outcome was given. Everything that was captured before must have been added. Returns the outcomes
-        of sessions some of whose rows may have been published without it."""
+        """End the sessions that have an outcome. Everything that was captured before must have been added.
+
+        Returns the outcomes of sessions for which rows may have been published without the outcome.
+        """
         given, self._given = self._given, []
         late = []
         for outcome in given:
@@ -264,9 +281,9 @@ class Sessions:
         self._close(node, comment, feedback.rating)
 
     def tick(self, now: float) -> None:
-        """Close trees that were not seen for `timeout_s`."""
+        """Close trees that were not seen for `timeout_s` seconds."""
         while self._early and next(iter(self._early.values())).created_at + self.timeout_s < now:
-            self._early.popitem(last=False)  # its turn was published long ago, or never was
+            self._early.popitem(last=False)  # its turn was published long ago or never captured
         for user in list(self._trees):
             self._end_unseen(user, now)
         while self._outcomes and not self._given and next(iter(self._outcomes.values())).created_at + self.timeout_s < now:
@@ -280,19 +297,20 @@ class Sessions:
             self._end(oldest)
 
     def _end_claimed_session(self, node: Node, hint: str | None) -> None:
-        """The client says that the session is done: its last words count, and everything in it closes."""
+        """Handle the client's message that the session is done: accept its last claim and close everything in the session."""
         if node.claim is not None:
             self._speak_behind(node.claim.parent, certain=True)
         if not self._asides.has_side_words(node):
             self._settle(node)
-        self._close(node)  # a tree that claims no session may hold another's talk, if both began with the same words
+        # A tree without a claimed session may contain another conversation, if both began with the same messages
+        self._close(node)
         if hint is not None:
             self._end_session(node.user, scoped_id(node.user, hint))
 
     def _end_session(self, user: str, session_id: str) -> None:
         trees = list(self._of_session.get((user, session_id), []))
         for tree in trees:
-            self._close_tree(tree)  # all of them first: a turn and the one that repeats it may stand in two
+            self._close_tree(tree)  # close all first: a turn and its repetition may be in two trees
         for tree in trees:
             self._end(tree)
 
@@ -301,7 +319,7 @@ class Sessions:
             self._close(node)
 
     def _end(self, tree: SessionTree) -> None:
-        """Close the open turns of a tree and forget it."""
+        """Close the open turns of a tree and remove it."""
         self._close_tree(tree)
         self._release(tree)
         for node in tree.nodes:
@@ -349,7 +367,7 @@ class Sessions:
             evidence=match.evidence if match else None,
             answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
             exchange=exchange,
-            tools=parent.tools if parent and parent.tools == tools else tools,  # one copy for a whole conversation
+            tools=parent.tools if parent and parent.tools == tools else tools,  # one shared copy per conversation
             opening=parent.opening if parent and parent.opening == opening else opening,
             drawn=(exchange.model, exchange.temperature, exchange.top_p, exchange.top_k),
             text=None if exchange.status == "error" else read_answer_text(exchange.response),
@@ -377,23 +395,23 @@ class Sessions:
         return sum(node.exchange is not None for trees in self._trees.values() for tree in trees.values() for node in tree.nodes)
 
     def pop_rows(self) -> list[Turn]:
-        """The turns that closed since the last call."""
+        """Return the turns that closed since the last call."""
         rows, self._rows = self._rows, []
         return rows
 
     def pop_late_ratings(self) -> list[Feedback]:
-        """Ratings from requests, since the last call, of turns that were already closed and so are not in any row."""
+        """Return ratings from requests since the last call whose turns were already closed, so that they are in no row."""
         late, self._late = self._late, []
         return late
 
     def pop_ended(self) -> list[str]:
-        """The turns whose tree ended since the last call: they are never looked at again."""
+        """Return the turns whose tree ended since the last call; they are not needed any more."""
         ended, self._ended = self._ended, []
         return ended
 
 
 def _with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
-    """The rows of a session, with what is known of their episode in each that was asked before its outcome."""
+    """Return the rows of a session, with the episode's data in each row that was requested before its outcome."""
     place, until = (outcome.key, outcome.session_id), outcome.created_at
     own = [row for row in rows if (row.user, row.session_id) == place and row.created_at <= until]
     first = min((row.policy_version for row in own if row.policy_version is not None), default=None)
@@ -404,7 +422,9 @@ def _with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
 
 
 def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:
-    """Of the conversation as a client shows it that continues an answer: in one message with its beginning, or without that."""
+    """Return the paths of a conversation that continues an answer, as clients show it: joined with the start of the answer, or
+    without it.
+    """
     joined = continued_digest(exchange.messages, exchange.response) if exchange.response is not None else None
     if joined is None or exchange.response is None:
         return ()
@@ -419,7 +439,7 @@ def _last_user_lines(conversation: CanonicalRequest, messages: list[Message]) ->
 
 
 def session_hint(exchange: Exchange) -> str | None:
-    """The session that the client claims, in a header, in the body or in its prompt, if it claims one."""
+    """Return the session that the client claims in a header, in the body or in its prompt, or None."""
     claim = exchange.hints.get("session_id")
     if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
         return without_revision(str(claim))

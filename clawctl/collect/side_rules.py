@@ -1,7 +1,7 @@
 """Rules, as data, for utility calls, transient context, and prompts that name their session.
 
-All are taken from recordings (`tests/recordings/`) or from the clients' own texts (2026-11). VERSION counts their changes; the
-worker logs it.
+All are taken from recordings (`tests/recordings/`) or from the clients' own texts (2026-11). VERSION is incremented with each
+change; the worker logs it.
 """
 
 import re
@@ -13,14 +13,14 @@ from clawctl.run.rows import Message
 
 VERSION = 6
 
-# What a client's X-Turn-Type (or body's turn_type) says. "user" and "unknown" are what OpenClaw's provider plugin sends.
+# Values of a client's X-Turn-Type header or turn_type field. OpenClaw's provider plugin sends "user" and "unknown".
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
 SIDE_TYPES = frozenset({"side", "heartbeat", "memory", "cron", "title", "summary", "compaction", "utility", "judge", "eval"})
 
 
 @dataclass(frozen=True, slots=True)
 class SideRule:
-    """A request is a side turn if its first system message or its last user message begins so."""
+    """A request is a side turn if its first system message or its last user message starts with `opener`."""
 
     name: str
     where: Literal["system", "user"]
@@ -49,18 +49,18 @@ SIDE_RULES = (
     SideRule("clawctl judge", "system", "You judge one turn of an assistant by what came back after it."),
 )
 
-# Said with one of these, a request is a turn whatever it looks like. "unknown" says nothing.
+# A request with one of these types is a main turn, whatever it looks like. "unknown" carries no information.
 _SURE_TYPES = MAIN_TYPES - {"unknown"}
 
-# A user message that begins and ends so may come and go with each request: context of the client, not words of a person.
+# A user message that starts and ends like this is context from the client and may appear and disappear with each request.
 TRANSIENT = (
     ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),
-    ("<environment_context>", "</environment_context>"),  # Codex, whenever it has changed
+    ("<environment_context>", "</environment_context>"),  # Codex, after each change
 )
 
-# A user message that begins so, followed by such an answer, was written by the client: both come and go, and nobody said them.
+# The client itself wrote a user message that starts like this, followed by such an answer. Both may appear and disappear.
 PAIRS = (
-    ("I have *added these files to the chat*", "Ok, any changes I propose will be to those files."),  # all of aider
+    ("I have *added these files to the chat*", "Ok, any changes I propose will be to those files."),  # all from aider
     ("I have *added these files to the chat*", "Ok, I will use that as the true, current contents of the files."),
     ("These files have been *added these files to the chat*", "Ok, I will use that as the true, current contents of the files."),
     ("These are some files we have been discussing", "Ok, any changes I propose will be to those files."),
@@ -81,9 +81,10 @@ _PAIR_BEGINS = tuple(begin for begin, _ in PAIRS)
 
 # OpenClaw names its session in the system prompt or in the first user message: "Runtime: agent=main | … | sessionId=c388bb34-… |".
 _RUNTIME = re.compile(r"^Runtime: [^\n]*\| sessionId=([0-9A-Za-z-]{8,64})", re.MULTILINE)
-_REVISION = re.compile(r"^([0-9a-f]{8}-[0-9a-f-]{27}):\d+$")  # and counts its compactions behind the id: "c86d8302-…:1"
+# OpenClaw appends the number of compactions to the id: "c86d8302-…:1"
+_REVISION = re.compile(r"^([0-9a-f]{8}-[0-9a-f-]{27}):\d+$")
 
-# What of a text may be the time: digits, days and months.
+# Parts of a text that may be a time: digits, days and months.
 _TIME = re.compile(
     r"\d+|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day\b|\b(?:mon|tue|wed|thu|fri|sat|sun)\b|\b(?:january|february|march|april|may"
     r"|june|july|august|september|october|november|december|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\b|\b[ap]m\b",
@@ -98,7 +99,7 @@ def is_transient(text: str) -> bool:
 
 
 def is_pair(question: str, answered: str) -> bool:
-    """Whether a client wrote both messages itself."""
+    """Whether the client itself wrote both messages."""
     question = question[:200].lstrip()
     if not question.startswith(_PAIR_BEGINS):
         return False
@@ -107,7 +108,7 @@ def is_pair(question: str, answered: str) -> bool:
 
 
 def session_in_prompt(messages: Sequence[Message]) -> str | None:
-    """The session that the client wrote into the prompt. A claim like any other: it groups requests and links nothing."""
+    """Return the session that the client wrote into the prompt, or None. As any claim, it groups requests but links nothing."""
     user_messages = 0
     for message in messages:
         if user_messages == 2 or message.get("role") in ("assistant", "tool"):
@@ -122,13 +123,13 @@ def session_in_prompt(messages: Sequence[Message]) -> str | None:
 
 
 def without_revision(claim: str) -> str:
-    """A claimed session id without its compaction count, because the conversation continues."""
+    """Return a claimed session id without its compaction count, because the conversation continues after a compaction."""
     match = _REVISION.match(claim)
     return match[1] if match else claim
 
 
 def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> Literal["main", "side"]:
-    """The kind that the client names, if it is known; else the kind by the rules; a request without any sign is main."""
+    """Return the kind that the client names, if it is known, else the kind by the rules. A request that matches no rule is main."""
     claimed = turn_type.strip().lower() if isinstance(turn_type, str) else ""
     if claimed in SIDE_TYPES:
         return "side"
@@ -138,13 +139,13 @@ def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideR
 
 
 def is_named(hints: Mapping[str, Any]) -> bool:
-    """Whether the client marks this request as the conversation itself: it names it a main turn, or rates the turn before."""
+    """Whether the client marks this request as part of the conversation: it names it a main turn, or rates the turn before."""
     turn_type = hints.get("turn_type")
     return (isinstance(turn_type, str) and turn_type.strip().lower() in _SURE_TYPES) or hints.get("feedback") is not None
 
 
 def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
-    """The names of the tools that a request offers, in the form of any API."""
+    """Return the names of the tools that a request offers, in the format of any API."""
     names = []
     for tool in tools or []:
         function = tool.get("function")
@@ -154,7 +155,7 @@ def tool_names(tools: Sequence[Mapping[str, Any]] | None) -> frozenset[str]:
 
 
 def opening_of(messages: Sequence[Message]) -> str:
-    """How the system prompt begins, without what may be the time."""
+    """Return the start of the system prompt, without parts that may be a time."""
     first = messages[0] if messages and messages[0].get("role") in ("system", "developer") else None
     return "" if first is None else without_time(_opening(first, 160))[:80]
 
@@ -164,7 +165,7 @@ def without_time(text: str) -> str:
 
 
 def side_rule(messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> SideRule | None:
-    """The first rule that matches this request."""
+    """Return the first rule that matches this request, or None."""
     openings = {
         "system": next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), ""),
         "user": next((_opening(m) for m in reversed(messages) if _is_said(m)), ""),

@@ -1,24 +1,25 @@
-"""Which words are the next state of a turn, and which requests a client makes for purposes of its own (asides).
+"""Decides which messages are the next state of a turn, and which requests a client makes for its own purposes (asides).
 
-The next state of a turn is what its conversation went on with. Clients also continue a conversation for purposes of their own: a
-title, a suggestion of what the user may type, an extraction of memories. Such a request looks like the user's next message. So the
-words of a request are only claimed as the next state of the turn before, until one of these settles it:
+The next state of a turn is the input with which its conversation continued. Clients also continue a conversation for their own
+purposes: a title, a suggestion of what the user may type, an extraction of memories. Such a request looks like the user's next
+message. So the messages of a request are only claimed as the next state of the turn before, until one of these cases settles the
+claim:
 
-- The request brings the results of the same agent's tools and nothing else, names itself a main turn, or rates the turn before. It
-  counts at once. An agent is the same if it offers the tools of the turn before, under a system prompt that begins the same, to the
-  same model.
-- Somebody says more behind it (behind its answer, or behind the tool results that follow its answer), and a further request
-  continues that. It counts then, if it comes from the same agent. One request behind it is not enough, because a client may ask
-  for its own answer again. Tool results alone settle nothing, because a client's own call may use tools.
-- The session ends. The latest claim counts that comes from the same agent, or behind which somebody said more; the latter come
-  first. Three kinds never count: words that lost against others before and never won; a request whose answer came back to the same
-  agent as a text; and long words that ended several conversations, where no conversation ever went on with them.
+- The request brings only tool results of the same agent, names itself a main turn, or rates the turn before. It counts at once. The
+  agent is the same if it offers the tools of the turn before, with the same start of the system prompt, to the same model.
+- User text follows it (after its answer, or after the tool results that follow its answer), and a further request continues from
+  there. It then counts if it comes from the same agent. One following request is not enough, because a client may ask for its own
+  answer again. Tool results alone settle nothing, because a client's own call may use tools.
+- The session ends. The latest claim counts that comes from the same agent or was followed by user text; the latter take precedence.
+  Three kinds never count: text that lost against other claims and never won; a request whose answer came back to the same agent as
+  text; and long text that ended several conversations, if no conversation ever continued with it.
 
-Words are compared as a whole. Long ones are also compared by how they begin and end: a client may fill in the time or an answer.
+Messages are compared as a whole. Long ones are also compared by their start and end, because a client may fill in the time or an
+answer.
 
-A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its words lost elsewhere;
-else it may be a message that the user edited and sent again, and stays a main turn without a next state. A request that begins a
-conversation closes as a side turn if it has no tools, nothing continues it, and it quotes another conversation of its key.
+A claim that does not count is an aside. It closes as a side turn if it came from another agent, or if its text lost elsewhere.
+Otherwise it may be a message that the user edited and sent again, and stays a main turn without a next state. A request that begins
+a conversation closes as a side turn if it has no tools, nothing continues it, and it quotes another conversation of its key.
 """
 
 from collections import OrderedDict, deque
@@ -31,33 +32,33 @@ from clawctl.collect.nodes import Claim, Node
 from clawctl.collect.side_rules import without_time
 from clawctl.run.rows import Exchange, Message
 
-MOST_ASIDE_WORDS = 1 << 14  # messages, of all users
-MOST_UNCERTAIN = 16  # claims of a user whose answer is looked for in later requests
-MOST_WORDS = 8  # new messages of a request that are compared with those of others
-LONG_WORDS = 40  # characters of a message that are more than a phrase which many people say
-SHORTEST = 8  # characters of a line that can be quoted; of an answer that is found again, four times as many
-LONGEST = 120  # characters that are compared
-MOST_LINES = 256  # that are kept of each user
-MOST_MESSAGES = 6  # at the end of a request, that are remembered
-MOST_TREES = 3  # that a line is known to stand in
-LONGEST_PART = 8 << 10  # characters of a message whose lines are looked at
+MOST_ASIDE_WORDS = 1 << 14  # messages, for all users together
+MOST_UNCERTAIN = 16  # claims per user whose answer is searched in later requests
+MOST_WORDS = 8  # new messages of a request that are compared with those of other requests
+LONG_WORDS = 40  # characters; shorter messages may be common phrases
+SHORTEST = 8  # characters; minimum length of a line that can be quoted (for an answer that is found again: four times as many)
+LONGEST = 120  # characters of a line that are compared
+MOST_LINES = 256  # lines remembered per user
+MOST_MESSAGES = 6  # messages at the end of a request that are remembered
+MOST_TREES = 3  # trees recorded per line
+LONGEST_PART = 8 << 10  # characters of a message part whose lines are examined
 MOST_READ = 64 << 10  # characters of a request that are searched
 
 
 class SideTurns:
-    """Tells a user's words from those of a client, for the turns of `by_id`."""
+    """Distinguishes user messages from a client's own messages, for the turns in `by_id`."""
 
     def __init__(self, by_id: Mapping[str, Node]) -> None:
         self._by_id = by_id
         self._words, self._quotes = _SideWords(), _Quotes()
-        self._uncertain: dict[str, deque[Node]] = {}  # of each user, the latest claims with a long answer
+        self._uncertain: dict[str, deque[Node]] = {}  # by user: the latest claims with a long answer
 
     def add(self, node: Node, exchange: Exchange) -> None:
-        """Remember what a main turn says, because another request may quote it."""
+        """Remember the texts of a main turn, because another request may quote them."""
         self._quotes.note(node.tree.client, id(node.tree), exchange.messages, exchange.response, bool(node.tools))
 
     def add_claim(self, node: Node, claim: Claim, exchange: Exchange) -> None:
-        """The words of `node` are only claimed as the next state of its parent."""
+        """Record that the messages of `node` are claimed as the next state of its parent."""
         self._words.claimed(node.tree.client, node.words, id(node.tree))
         node.samples, node.claim = samples_of(exchange.response), claim
         claim.parent.pending.append(node)
@@ -65,14 +66,14 @@ class SideTurns:
             self._uncertain.setdefault(node.tree.client, deque(maxlen=MOST_UNCERTAIN)).append(node)
 
     def count(self, node: Node) -> None:
-        """This claim counts, and the other claims on its parent do not."""
+        """Accept this claim and reject the other claims on its parent."""
         claim, node.claim = node.claim, None
         assert claim is not None
         claim.parent.successors += 1
         self.lose_others(claim.parent, node)
 
     def win(self, node: Node) -> None:
-        """The conversation went on with the words of this claim."""
+        """Record that the conversation continued with the messages of this claim."""
         self._words.won(node.tree.client, node.words)
         self.count(node)
 
@@ -86,7 +87,9 @@ class SideTurns:
         self._uncertain.pop(client, None)
 
     def look_for_reused(self, node: Node, messages: list[Message]) -> None:
-        """Mark claims whose answer this request, which continues none of them, holds as a text: a summary, after a compaction."""
+        """Mark claims whose answer this request contains as text, such as a summary after a compaction. The request continues none
+        of them.
+        """
         for other in self._uncertain.get(node.tree.client, ()):
             parent = other.claim.parent if other.claim is not None and not other.spoken_on else None
             if parent is None or other is node or parent.opening != node.opening or not parent.tools <= node.tools:
@@ -95,11 +98,12 @@ class SideTurns:
                 other.reused = True
 
     def best_claim(self, parent: Node) -> Node | None:
-        """Of the continuations of a turn that may be asides, the one that its user most likely wrote."""
+        """Return the continuation of a turn that its user most likely wrote, among those that may be asides."""
         claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
         likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
         results = [node for node in likely if node.brings_results] or [node for node, _ in claims if has_only_results(node)]
-        likely = results or likely  # words alone behind a tool call that has results are the client's own
+        # If a tool call has results, text alone after it is the client's own
+        likely = results or likely
         likely = [node for node in likely if not node.reused and not self._may_be_side_turn(node)]
         return max(reversed(likely), key=lambda node: node.spoken_on, default=None)
 
@@ -107,10 +111,10 @@ class SideTurns:
         return self.has_side_words(node) or (not node.spoken_on and self._words.recur(node.tree.client, node.frames))
 
     def is_side_turn(self, node: Node, exchange: Exchange) -> bool:
-        """Of a turn that closes without a next state: whether it was a request that the client made for itself."""
+        """Whether a turn that closes without a next state was a request that the client made for itself."""
         if node.answer is None:
             return False
-        first = node  # of the tool loop that it stands in
+        first = node  # first turn of the tool loop that contains it
         while first.brings_results and first.claim is None and (above := self._by_id.get(first.parent_id or "")) is not None:
             first = above
         if first.claim is not None:
@@ -125,11 +129,11 @@ class SideTurns:
             return False
         if node.tree.among_tools:
             return True
-        begins = "a" not in node.roles  # else it shows a conversation of its own, whose turns were not found
+        begins = "a" not in node.roles  # otherwise it shows a conversation of its own, whose turns were not found
         return begins and self._quotes.are_about(node.tree.client, id(node.tree), exchange.messages, exchange.response)
 
     def has_side_words(self, node: Node) -> bool:
-        """Whether the conversation did not go on with these words somewhere else, and never did."""
+        """Whether the conversation did not continue with these messages anywhere and never has."""
         if node.claim is None or node.settled:
             return False
         return self._words.hold(node.tree.client, node.words, decided=node.claim.parent.exchange is None)
@@ -142,7 +146,7 @@ def has_only_results(node: Node) -> bool:
 def new_words(
     conversation: CanonicalRequest, messages: list[Message], begin: int, parent: Node
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Digests of the words of a user from there on, and of the frames of the long ones."""
+    """Return digests of the user messages from `begin` on, and digests of the frames of the long ones."""
     places = [place for place in range(begin, len(conversation.roles)) if conversation.roles[place] == "u"][:MOST_WORDS]
     before = frozenset(parent.lines[1]) if parent.lines is not None else frozenset()
     frames = (_frame(text_of(messages[conversation.at[place]].get("content")), before) for place in places)
@@ -150,8 +154,11 @@ def new_words(
 
 
 def _frame(text: str, before: frozenset[int]) -> bytes | None:
-    """A digest of how a message begins and ends, without what may be the time and without lines that stood in the message before
-    it: the same wherever a client fills it in. None of a short one."""
+    """Return a digest of the start and end of a message, or None for a short message.
+
+    Parts that may be a time and lines of the message before are excluded, so the digest is the same wherever a client fills these
+    in.
+    """
     if before:
         text = "\n".join(line for line in text.split("\n") if line.strip() and line_hash(line.strip()) not in before)
     begins, ends = without_time(text[: 2 * LONG_WORDS]).strip(), without_time(text[-2 * LONG_WORDS :]).strip()
@@ -163,17 +170,17 @@ def _frame(text: str, before: frozenset[int]) -> bytes | None:
 
 @dataclass(slots=True)
 class WordCounts:
-    """How often some words claimed to be what came next, lost against others, and won."""
+    """How often some text was claimed as a next state, lost against other claims, and won."""
 
     claimed: int = 0
     lost: int = 0
     won: int = 0
-    tree: int = 0  # where they were claimed last
-    trees: int = 0  # changes of it
+    tree: int = 0  # the tree in which it was claimed last
+    trees: int = 0  # how often that tree changed
 
 
 class _SideWords:
-    """Words that claimed to be what came next, though conversations did not go on with them; and words that they did go on with."""
+    """Texts that were claimed as a next state, with the numbers of conversations that did and did not continue with them."""
 
     def __init__(self) -> None:
         self._words: OrderedDict[tuple[str, bytes], WordCounts] = OrderedDict()
@@ -192,13 +199,15 @@ class _SideWords:
             words.won += 1
 
     def hold(self, user: str, digests: Iterable[bytes], decided: bool) -> bool:
-        """Whether some of these lost and never won. Of a claim that is `decided`, they must have been claimed elsewhere as well:
-        words that lost once may be a message that the user edited."""
+        """Whether some of these texts lost and never won. For a `decided` claim they must also have been claimed elsewhere.
+
+        A text that lost only once may be a message that the user edited.
+        """
         known = [self._words.get((user, words), WordCounts()) for words in digests]
         return any(words.lost and not words.won and (words.claimed > 1 or not decided) for words in known)
 
     def recur(self, user: str, digests: Iterable[bytes]) -> bool:
-        """Whether some of these were claimed in several conversations, and no conversation ever went on with them."""
+        """Whether some of these texts were claimed in several conversations, and no conversation ever continued with them."""
         known = [self._words.get((user, words), WordCounts()) for words in digests]
         return any(words.trees > 1 and not words.won for words in known)
 
@@ -213,10 +222,10 @@ class _SideWords:
 
 @dataclass(slots=True)
 class QuotedLine:
-    """The place of a line."""
+    """Where a line was seen."""
 
     trees: set[int] = field(default_factory=set)  # at most MOST_TREES
-    by_user: bool = False  # by a user, not answered
+    by_user: bool = False  # in a user message that was not an answer
     with_tools: bool = False  # in a request with tools
 
 
@@ -244,10 +253,10 @@ class _Quotes:
             known.popitem(last=False)
 
     def are_about(self, user: str, tree: int, messages: Sequence[Message], response: Message | None) -> bool:
-        """Whether a request without tools quotes another tree, or a user message of another tree quotes its answer.
+        """Whether a request without tools quotes another tree, or its answer is quoted by a user message of another tree.
 
-        It quotes a line if more user text surrounds it, or if the other tree has tools. A line of several trees proves nothing: it
-        may be a text of the client, or a prompt that is sent repeatedly.
+        A request quotes a line if more user text surrounds it, or if the other tree has tools. A line that occurs in several trees
+        proves nothing: it may be a text of the client, or a prompt that is sent repeatedly.
         """
         texts = [part for message in messages if role_of(message) in ("user", "system") for part in _parts(message)]
         user_chars = sum(len(part) for message in messages if role_of(message) == "user" for part in _parts(message))
@@ -266,7 +275,7 @@ class _Quotes:
 
 
 def samples_of(response: Message | None) -> tuple[str, ...]:
-    """Three pieces of an answer, to find it in another text; none for a short one."""
+    """Return three samples of an answer, by which it can be found in another text. Empty for a short answer."""
     text = answer_text(response) if response is not None else ""
     size = 4 * SHORTEST
     if len(text) < size:
@@ -275,7 +284,7 @@ def samples_of(response: Message | None) -> tuple[str, ...]:
 
 
 def holds(messages: Iterable[Message], samples: Sequence[str]) -> bool:
-    """Whether a user or system message contains an answer, or most of it."""
+    """Whether a user or system message contains most samples of an answer."""
     for message in messages:
         if role_of(message) in ("user", "system"):
             text = text_of(message.get("content"))[:MOST_READ]

@@ -1,8 +1,8 @@
 """Merges small shards that no stage needs. `clawctl/run/retention.py` deletes shards by age and size.
 
-A merged shard has the stem of its first part with the suffix `-merged`, so it keeps its place in the order. Its verdicts are
-published before its turns, and its parts are removed after both. If a worker is killed in between, the next upkeep removes the
-rest: the merged shard's metadata names its parts.
+A merged shard has the stem of its first part with the suffix `-merged`, so it keeps its position in the order. Its verdicts are
+published before its turns, and its parts are removed after both. If a worker is killed in between, the next upkeep completes the
+removal, because the merged shard's metadata names its parts.
 """
 
 import logging
@@ -21,8 +21,8 @@ from clawctl.run.shards import UnreadableShard, merged_from
 log = logging.getLogger(__name__)
 
 IMPORTED = "0" * 20  # imported turns are in no captures
-MERGE_BYTES = 32 << 20  # a merged shard is about so large, on disk
-MERGE_SHARDS = 32  # fewer small shards are left alone
+MERGE_BYTES = 32 << 20  # approximate size of a merged shard on disk
+MERGE_SHARDS = 32  # fewer small shards are not merged
 _DAY_NS = 86400 * 10**9
 
 
@@ -45,7 +45,7 @@ class Upkeep:
         self._done.look()
         stems = [path.stem for path in published(self.run.trajectories, ".parquet") if path.stem <= position.shards_after]
         self._merge([stem for stem in stems if self._done.has(stem)])
-        pa.default_memory_pool().release_unused()  # it would keep what a merge took, for the next one in a minute
+        pa.default_memory_pool().release_unused()  # otherwise the pool keeps a merge's memory until the next merge
 
     # ---- merging ---------------------------------------------------------------------------------------------------------
 
@@ -65,7 +65,9 @@ class Upkeep:
             self._merge_group(group)
 
     def _apart(self, first: str, stem: str) -> bool:
-        """With an age limit, a merged file covers at most one day, because its youngest row decides its age."""
+        """Whether two shards must not be merged. With an age limit, a merged file covers one day, because its youngest row decides
+        its age.
+        """
         return self.recipe.privacy.max_age_days is not None and int(first[:20]) // _DAY_NS != int(stem[:20]) // _DAY_NS
 
     def _merge_group(self, stems: list[str]) -> None:
@@ -78,7 +80,7 @@ class Upkeep:
         except UnreadableShard as error:
             log.warning("cannot merge shards: %s", error)
             self.run.verdict_shard(target).unlink(missing_ok=True)
-            self._done.again(stems)  # looked at again, and put aside by whoever reads it
+            self._done.again(stems)  # read again later; a reader of the shard quarantines it
             return
         self._remove(stems)
         log.info("merged %d shards into one", len(stems))

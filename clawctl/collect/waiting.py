@@ -1,4 +1,4 @@
-"""Exchanges that wait for a parent that may not have been read yet, and all later requests of their users.
+"""Exchanges that wait because their parent may not have been read yet, and all later requests of their users.
 
 Several writers append to captures, so a child may be read before its parent. Later lines must not overtake it, or the result would
 depend on when captures are read. Only its parent may, and only from another writer's file, because the lines of one writer are in
@@ -19,8 +19,8 @@ class ArrivedExchange:
     """An exchange as it was read."""
 
     exchange: Exchange
-    writer: str = ""  # whose file it stands in
-    clock_offset: float = 0.0  # seconds by which its writer's clock is behind ours
+    writer: str = ""  # the writer of its capture file
+    clock_offset: float = 0.0  # seconds by which its writer's clock is behind this host's clock
 
     @property
     def time(self) -> float:
@@ -29,14 +29,14 @@ class ArrivedExchange:
 
 
 class WaitingExchanges:
-    """The exchanges that wait, in order."""
+    """The waiting exchanges, in order."""
 
     def __init__(self) -> None:
         self._arrived: list[ArrivedExchange] = []
         self._users: Counter[str] = Counter()
         self._answers: dict[tuple[str, bytes], list[CanonicalRequest]] = defaultdict(
             list
-        )  # by what was answered, of those that wait
+        )  # waiting requests by the digest of their answer
         self._awaited: dict[tuple[str, bytes | str], list[tuple[str, CanonicalRequest, int]]] = defaultdict(list)
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class WaitingExchanges:
         return iter(self._arrived)
 
     def add(self, arrived: ArrivedExchange, conversation: CanonicalRequest, lacks_parent: bool) -> None:
-        """One more waits: for its parent, unless it has one, or just behind others."""
+        """Add an exchange that waits for its parent (`lacks_parent`), or for earlier exchanges of its user."""
         exchange = arrived.exchange
         self._arrived.append(arrived)
         self._users[exchange.key] += 1
@@ -61,7 +61,7 @@ class WaitingExchanges:
             self._answers[exchange.key, message_digest(exchange.response)].append(conversation)
 
     def blocks(self, arrived: ArrivedExchange, conversation: CanonicalRequest) -> bool:
-        """Whether an exchange of this user waits, and this is not the one it waits for."""
+        """Whether an exchange of this user waits, and this exchange is not its missing parent."""
         exchange = arrived.exchange
         return exchange.key in self._users and not self._is_awaited(arrived, conversation)
 
@@ -74,7 +74,7 @@ class WaitingExchanges:
         return any(writer != arrived.writer and continues(conversation, child, at) for writer, child, at in alike)
 
     def pop_all(self) -> list[ArrivedExchange]:
-        """All that wait, in order; nothing waits behind this."""
+        """Remove and return all waiting exchanges, in order."""
         arrived = self._arrived
         self._arrived = []
         for index in (self._users, self._answers, self._awaited):

@@ -1,7 +1,7 @@
-"""`clawctl collect`: follow captures, build sessions, publish trajectories.
+"""`clawctl collect`: follows captures, assembles sessions, publishes trajectories.
 
-The only state is what is published, and `collect.json`, which says what is finished. A restart reads the captures from there,
-rebuilds the open sessions, and publishes what is missing. A SIGKILL at any moment thus loses no turn and publishes none twice.
+The only state is the published files, and `collect.json`, which records what is finished. A restart reads the captures from there,
+rebuilds the open sessions, and publishes the missing rows. A SIGKILL at any moment thus loses no turn and publishes none twice.
 """
 
 import gc
@@ -41,7 +41,7 @@ from clawctl.run.storage import storage_of
 
 log = logging.getLogger(__name__)
 
-BATCH = 256  # exchanges between two looks at the shard limits
+BATCH = 256  # exchanges between two checks of the shard limits
 MOST_UNSURE = 1024  # exchanges held back for a parent that may still be read
 REPORT_S = 10.0
 UPKEEP_S = 60.0
@@ -49,16 +49,19 @@ _OWN_DRAFT = re.compile(r"\.\d{20}-[0-9a-f]{6}(-merged)?\.parquet\..*\.tmp")
 
 
 def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False) -> None:
-    """Work until stopped; with `once` until all complete turns are published. Incomplete turns wait for the next run, unless all
-    sessions are to end now."""
+    """Work until stopped; with `once` until all complete turns are published.
+
+    Incomplete turns wait for the next run, unless `end_sessions` ends all sessions now.
+    """
     stop = stop_on_signals()
     settings = recipe.collect
-    gc.freeze()  # what is loaded by now stays: looking through it again and again is a tenth of a full stream's time
+    # Objects loaded so far stay alive; scanning them repeatedly would take a tenth of the time at full load
+    gc.freeze()
     with sole_worker(run, "collect"):
         origin = origin_of(recipe.model.path, recipe.model_path)
         catch_up(run)
         retention = Retention(run, recipe)
-        retention.look()  # before captures are read: rows of expired ones would look new
+        retention.look()  # before captures are read, because rows of expired captures would look new
         collector = Collector(run, recipe, stop, origin)
         collector.look()
         if end_sessions:
@@ -72,7 +75,7 @@ def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False)
 
 
 class Collector:
-    """The one collect worker of a run: sessions in memory, and complete rows that wait for their shard."""
+    """The single collect worker of a run: sessions in memory, and complete rows that wait for their shard."""
 
     def __init__(
         self, run: RunDir, recipe: Recipe, stop: threading.Event, origin: Origin = UNKNOWN, clocks: Callable[[], Clocks] = Clocks
@@ -83,8 +86,9 @@ class Collector:
         self._new_clocks = clocks
         self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
-        self._refused = self._refused_rating = False  # by the disk
-        self._late_ratings: list[Feedback | SessionOutcome] = []  # and late outcomes, that are not stored yet
+        self._refused = self._refused_rating = False  # the disk refused the last write
+        # Late ratings and outcomes that are not stored yet
+        self._late_ratings: list[Feedback | SessionOutcome] = []
         self._own_feedback = FeedbackFile(run.feedback)
         self._exchanges, self._rows, self._shards = 0, 0, 0
         self._reported, self._reported_at = 0, time.monotonic()
@@ -92,9 +96,12 @@ class Collector:
         self._begin()
 
     def _begin(self, afresh: bool = False) -> None:
-        """Start from the published shards and the saved position; `afresh` from the shards only, reading all captures again."""
+        """Start from the published shards and the saved position; with `afresh` from the shards only, reading all captures
+        again.
+        """
         if afresh:
-            storage_of(self._run.root).follow(shards=True)  # what this worker published itself is known for certain
+            # The worker's own published shards must be included
+            storage_of(self._run.root).follow(shards=True)
         self._tried: tuple[str, list[Turn]] | None = None  # the shard that could not be written
         self._position = ReadPosition(self._run, afresh)
         self._put_aside = put_aside(self._run)
@@ -108,11 +115,11 @@ class Collector:
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
         self._waiting_since = 0.0
-        self._emitted, self._published = 0, 0  # rows that closed, and that were published, since here
+        self._emitted, self._published = 0, 0  # closed and published rows since this start
         self._saved_at = time.monotonic()
 
     def look(self) -> None:
-        """Read appended lines, close turns that are complete or too old, and publish what is due."""
+        """Read appended lines, close turns that are complete or too old, and publish the rows that are due."""
         if put_aside(self._run) != self._put_aside:
             log.warning("a shard was quarantined; its turns will be published again from the captures")
             self._begin(afresh=True)
@@ -130,21 +137,22 @@ class Collector:
             self.report()
 
     def end_sessions(self) -> None:
-        """Close every open turn with the current information."""
+        """Close every open turn with the information available now."""
         self._sessions.tick(float("inf"))
         self._pop_closed()
 
     def _read_all(self) -> None:
         self._clocks.look(set(self._captures.offsets) if self._has_looked else set())
         self._has_looked = True
-        for feedback in self._ratings.read():  # before the captures: a rating that was given is in the row if it can be
+        # Before the captures, so that the row includes the rating if possible
+        for feedback in self._ratings.read():
             self._stored_ratings.add(feedback.feedback_id)
             if not isinstance(feedback, SessionOutcome):
                 self._sessions.rate(feedback)
             elif feedback.turn_ids is None:
                 self._sessions.note(feedback)
         self._read_once()
-        for _ in range(3):  # a child that was read before its parent finds it at the next reading, at the latest
+        for _ in range(3):  # a child that was read before its parent finds it in the next pass at the latest
             if not self._sessions.waiting:
                 break
             self._read_once()
@@ -152,14 +160,16 @@ class Collector:
             self._end_episodes()
 
     def _end_episodes(self) -> None:
-        """End the sessions that have an outcome: everything that was captured before it has been read. If turns of such a session
-        were published earlier, append a line that names them."""
+        """End the sessions that have an outcome; everything captured before it has been read.
+
+        If turns of such a session were published earlier, append a line that names them.
+        """
         ended = self._sessions.end_episodes()
         self._late_outcomes += [one for one in ended if one.changes(None) and _late_id(one) not in self._stored_ratings]
         self._pop_closed()
         while self._late_outcomes and self._waiting:
             if not self._publish():
-                return  # the disk is full: these rows are named later
+                return  # the disk is full: these turns are named later
         if self._late_outcomes:
             self._published_sessions.look()
         late, self._late_outcomes = self._late_outcomes, []
@@ -169,7 +179,7 @@ class Collector:
         self._store_late_ratings()
 
     def _read_once(self) -> None:
-        """Add all appended lines. After that, unsure exchanges are sure: a parent was written earlier, so it has been read."""
+        """Add all appended lines. Exchanges that waited before are then sure: a parent was written earlier, so it has been read."""
         sessions = self._sessions
         before = sessions.waiting.pop_all()
         stream = heapq.merge(map(self._arrived, self._captures.read()), before, key=_time)
@@ -179,11 +189,12 @@ class Collector:
             if len(sessions.waiting) > MOST_UNSURE:
                 for number, arrived in enumerate(sessions.waiting.pop_all()):
                     self._add(arrived, number < MOST_UNSURE // 2)
-            sessions.tick(min(self._clocks.now(), *map(_time, sessions.waiting), _time(batch[-1])))  # what was over by then is over
+            # Trees that had timed out by then end
+            sessions.tick(min(self._clocks.now(), *map(_time, sessions.waiting), _time(batch[-1])))
             self._exchanges += len(batch)
             self._pop_closed()
             if self._stop.is_set():
-                return  # what was not read yet stays in the captures
+                return  # unread lines stay in the captures
         self._exchanges -= len(before)
         waited = {arrived.exchange.exchange_id for arrived in before}
         for arrived in sessions.waiting.pop_all():
@@ -213,7 +224,7 @@ class Collector:
         self._publish_due()
 
     def _store_late_ratings(self) -> None:
-        """Store ratings from requests with the late ratings. If the request is read again, it finds its rating there."""
+        """Append late ratings from requests to the feedback file. If the request is read again, its rating is found there."""
         while self._late_ratings:
             try:
                 self._own_feedback.append(self._late_ratings[0])
@@ -226,7 +237,7 @@ class Collector:
             self._refused_rating = False
 
     def _publish_due(self) -> None:
-        """Publish the rows that wait if the oldest has waited long enough."""
+        """Publish the waiting rows if the oldest has waited long enough."""
         if self._waiting and time.monotonic() - self._waiting_since >= self._settings.shard_age_s:
             while self._waiting and self._publish():
                 pass
@@ -244,11 +255,12 @@ class Collector:
             )
 
     def _publish(self) -> bool:
-        """Write one shard. False if the disk refuses: the rows wait, and the next look tries again."""
+        """Write one shard. Returns False if the disk refuses: the rows wait, and the next look tries again."""
         if self._tried is None:
             rows = self._waiting[: _whole_episodes(self._waiting, self._settings.shard_turns)]
             self._tried = self._next_stem(), rows
-        stem, rows = self._tried  # what may have been published, though its answer was lost, is published again under the same name
+        # A shard that may have been published, although the response was lost, is published again under the same name
+        stem, rows = self._tried
         try:
             write_turns(self._run.turn_shard(stem), rows, self._origin)
         except OSError as error:
@@ -269,7 +281,7 @@ class Collector:
         return True
 
     def _next_stem(self) -> str:
-        """Stems only ever grow, whatever the clock does: they are the order of shards."""
+        """Return a new stem. Stems always increase, even if the clock is set back, because they define the order of shards."""
         before = self._last_stem[:20]
         at = max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
         return f"{at:020d}-{secrets.token_hex(3)}"
@@ -289,7 +301,7 @@ class Collector:
                 log.error("cannot merge shards, retrying in a minute: %s", error)
 
     def report(self) -> None:
-        """Log the progress: counts only."""
+        """Log the progress as counts."""
         seconds = max(time.monotonic() - self._reported_at, 1e-9)
         rate = (self._exchanges - self._reported) / seconds
         line = "%d exchanges read (%.1f/s), %d turns published in %d shards, %d open, %d lines quarantined"
@@ -302,7 +314,7 @@ def _time(arrived: ArrivedExchange) -> float:
 
 
 def _whole_episodes(rows: list[Turn], most: int) -> int:
-    """How many of the first rows a shard takes: `most`, and the rest of the last one's episode. They wait next to each other."""
+    """Return how many of the first rows go into a shard: `most`, plus the rest of the last row's episode, which is adjacent."""
     count = min(most, len(rows))
     while 0 < count < len(rows) and rows[count].episode is not None and rows[count].session_id == rows[count - 1].session_id:
         count += 1
@@ -310,21 +322,26 @@ def _whole_episodes(rows: list[Turn], most: int) -> int:
 
 
 def _late_id(outcome: SessionOutcome) -> str:
-    """The id of the line that says which published turns an outcome concerns."""
+    """Return the id of the line that names the published turns that an outcome concerns."""
     return f"late-{outcome.feedback_id}"
 
 
 def _sweep(run: RunDir) -> None:
-    """Remove what a killed collect worker left half written; there is one at a time. Imports and custom rollouts write here too, at
-    any time: their drafts bear their mark, and `open_run` removes those that are a day old."""
+    """Remove files that a killed collect worker left incomplete. Only one collect worker runs at a time.
+
+    Imports and custom rollouts also write here at any time. Their drafts have other names, and `open_run` removes those once they
+    are a day old.
+    """
     for path in run.trajectories.glob(".*.tmp"):
         if _OWN_DRAFT.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 
 def _published(run: RunDir, after: str) -> dict[str, str | None]:
-    """The published turns in shards after the stem `after`, with their parents. An unreadable shard is quarantined, and its turns
-    are published again."""
+    """Return the published turns in shards after the stem `after`, with their parents.
+
+    An unreadable shard is quarantined, and its turns are published again.
+    """
     parents: dict[str, str | None] = {}
     for path in published(run.trajectories, ".parquet"):
         if path.stem <= after:

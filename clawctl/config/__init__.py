@@ -1,7 +1,8 @@
 """All settings that a user can change. Importing this does not import torch.
 
-Each setting is in the file of its section (`train.lr` in `train.py`). `recipe.py` joins the sections, and `environment.py` reads
-the environment."""
+Each setting is in the file of its section (`train.lr` in `train.py`). `recipe.py` combines the sections, and `environment.py` reads
+the environment.
+"""
 
 from clawctl.config.collect import CollectConfig
 from clawctl.config.environment import (

@@ -1,4 +1,4 @@
-"""`collect:`, how captures become sessions."""
+"""Settings of `collect:`: how captures become sessions."""
 
 from pydantic import Field
 

@@ -14,24 +14,24 @@ from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
 
 _CURE = "remove it from the file, or write the recipe yourself: docs/recipes.md"
-_TOGETHER = ("train.batch_turns", "train.betas")  # several keys elsewhere, one here
+_TOGETHER = ("train.batch_turns", "train.betas")  # keys that combine several keys of other systems
 _A_LORA = ("use_lora", "use_peft", "enabled", "enable")
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertedKey:
-    """The result for one key."""
+    """The result for one key of the file."""
 
-    old: str  # as it stands in the file, dotted
+    old: str  # the dotted key in the file
     value: Any
     fate: Literal["converted", "same default", "dropped", "unknown"]
-    new: str  # "train.lr: 1e-06", or why there is none
+    new: str  # "train.lr: 1e-06", or the reason why there is no equivalent
 
 
 def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
-    """The converted recipe in `path`, its YAML, and the result for each key.
+    """Return the converted recipe, its YAML, and the result for each key of the file `path`.
 
-    Raises ClawError (exit code 2) if the file is not a mapping or is a recipe of clawctl. Raises `NotConverted`, with the lines,
+    Raises ClawError (exit code 2) if the file is not a mapping or is a recipe of clawctl. Raises `NotConverted`, with the results,
     if a key or a value is unknown.
     """
     data = read_yaml(path)
@@ -55,7 +55,7 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
         lay_over(nested, key.split("."), value)
     try:
         recipe = Recipe.model_validate(nested)
-    except ValidationError as error:  # keys that do not go together
+    except ValidationError as error:  # incompatible keys
         first = error.errors()[0]
         raise ClawError(f"recipe {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _CURE, 2) from error
     shown = {key: _at(recipe.model_dump(mode="json"), key) for key in settings}
@@ -76,7 +76,7 @@ class NotConverted(ClawError):
 
 
 def _flat(data: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every leaf with the path to it. A list is a leaf."""
+    """Yield every leaf with its path. A list is a leaf."""
     for key, value in data.items():
         here = (*parts, str(key))
         if isinstance(value, dict):
@@ -88,7 +88,7 @@ def _flat(data: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 def _line(
     parts: tuple[str, ...], value: Any, written: list[tuple[tuple[str, ...], Any]], settings: Settings, with_lora: bool
 ) -> ConvertedKey:
-    """The result for one key, whose setting is added to `found` if it has one."""
+    """Return the result for one key. If the key has an equivalent, its setting is added to `settings`."""
     old = ".".join(parts)
     here = _here(parts, written)
     if here is None:
@@ -121,9 +121,10 @@ def _line(
 
 
 def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> OurKey | None:
-    """The equivalent of a foreign key, or clawctl's own key if the path is the same."""
+    """Return the equivalent of a foreign key, or clawctl's own key if the path is the same. None if the key is unknown."""
     own = ".".join(parts)
-    if parts[-2:] == ("model", "name"):  # elsewhere that is the model; where a path stands beside it, what it is called
+    # `model.name` elsewhere names the model itself, unless a path is given as well
+    if parts[-2:] == ("model", "name"):
         others = [one for one, _ in written if one != parts and (here := find_elsewhere(one)) and here.key == "model.path"]
         names_path = any(one[-2:] == ("model", "path") for one, _ in written)
         return OurKey("model.name" if others or names_path else "model.path")
@@ -134,7 +135,7 @@ def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) ->
 
 
 def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], settings: Settings) -> ConvertedKey:
-    """The batch size or AdamW's betas, which other systems split into two keys."""
+    """Convert the batch size or AdamW's betas, which other systems split into several keys."""
     names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == OurKey(key)}
     if key == "train.betas":
         given = names.get("betas", names.get("adam_betas"))
@@ -162,7 +163,7 @@ def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...
 
 
 def _valued(lines: list[ConvertedKey], settings: Settings) -> list[ConvertedKey]:
-    """The lines with their values: `unknown` if a value is not allowed, `same default` if it equals clawctl's default."""
+    """Return the lines with their values: `unknown` if a value is not allowed, `same default` if it equals clawctl's default."""
     lines = [_used(line, settings) for line in lines]
     wrong: dict[str, str] = {}
     nested: dict[str, Any] = {}
@@ -191,7 +192,9 @@ def _valued(lines: list[ConvertedKey], settings: Settings) -> list[ConvertedKey]
 
 
 def _used(line: ConvertedKey, settings: Settings) -> ConvertedKey:
-    """The line, or the reason why its setting does nothing with the method. That setting is dropped from `found`."""
+    """Return the line, or the reason why its setting has no effect with the method. That setting is then removed from
+    `settings`.
+    """
     method = settings.get("train.method", TrainConfig().method)
     if line.new not in settings or method in METHODS_OF.get(line.new.removeprefix("train."), (method,)):
         return line

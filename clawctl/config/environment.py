@@ -1,4 +1,4 @@
-"""Reads environment variables. No other module does."""
+"""Reads environment variables. Only this module reads them."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,16 @@ from clawctl.errors import ClawError
 
 
 def from_environment(name: str) -> str | None:
-    """CLAWCTL_<name>, or what other systems call it (`variables.SAME`). Raises ClawError (exit code 2) where they disagree."""
+    """Return the value of CLAWCTL_<name> or of an equivalent variable (`variables.SAME`), or None.
+
+    Raises ClawError (exit code 2) if equivalent variables disagree.
+    """
     first = first_set(name, os.environ)
     return first[1] if first else None
 
 
 def warning_of_variables(command: str) -> str | None:
-    """A warning about variables that clawctl ignores. Stages of `clawctl up` and ranks do not repeat it.
+    """Return a warning about variables that clawctl ignores, or None. Stages of `clawctl up` and ranks do not repeat it.
 
     Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
@@ -30,18 +33,18 @@ def is_stage_of_up() -> bool:
 
 
 def default_log_level(given: str) -> str:
-    """`given`, the default, unless OPENCLAW_DEBUG is on."""
+    """Return `given`, or "debug" if OPENCLAW_DEBUG is on."""
     return "debug" if asks_for_debug(os.environ) else given
 
 
 def gpus_from_environment(name: str) -> list[int] | None:
-    """TRAIN_GPUS or ROLLOUT_GPUS, as numbers. Raises ClawError (exit code 2)."""
+    """Return TRAIN_GPUS or ROLLOUT_GPUS as numbers, or None if unset. Raises ClawError (exit code 2)."""
     first = first_set(name, os.environ)
     return gpu_numbers(*first) if first else None
 
 
 def openclaw_config() -> Path:
-    """Where OpenClaw looks for its configuration."""
+    """Return the path at which OpenClaw expects its configuration."""
     if named := os.environ.get("OPENCLAW_CONFIG_PATH"):
         return Path(named)
     if state := os.environ.get("OPENCLAW_STATE_DIR"):
@@ -50,7 +53,9 @@ def openclaw_config() -> Path:
 
 
 def place_among_ranks() -> tuple[int, int, int]:
-    """Rank, number of ranks, and rank on this machine, as torchrun (or Slurm, through it) sets them; alone: (0, 1, 0)."""
+    """Return rank, number of ranks, and rank on this machine, as set by torchrun (or by Slurm through it). Without them: (0, 1,
+    0).
+    """
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     return rank, world, int(os.environ.get("LOCAL_RANK", "0"))
 
@@ -72,7 +77,7 @@ class Nodes:
 
 
 def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
-    """The nodes that the environment names; by default this machine only. Raises ClawError (exit code 2)."""
+    """Return the nodes that the environment names; by default only this machine. Raises ClawError (exit code 2)."""
 
     def number(name: str, default: int | None) -> int | None:
         text = environment.get(name)
@@ -89,51 +94,51 @@ def nodes(environment: Mapping[str, str] = os.environ) -> Nodes:
     return Nodes(count, rank, address, number("MASTER_PORT", 29500) or 29500, number("GPUS_PER_NODE", None))
 
 
-_NAMED_CODE = "CLAWCTL_NAMED_CODE"  # set by `up` for its stages: digests, separated by commas
+_NAMED_CODE = "CLAWCTL_NAMED_CODE"  # set by `up` for its stages: comma-separated digests
 
 
 def name_code_for_stages(digest: str) -> None:
-    """Tell the stages that this process starts that its user named this code (`clawctl/named_code.py`)."""
+    """Inform stages that this process starts that the user named this code (`clawctl/named_code.py`)."""
     named = os.environ.get(_NAMED_CODE, "")
     os.environ[_NAMED_CODE] = f"{named},{digest}" if named else digest
 
 
 def names_code_from_up(digest: str) -> bool:
-    """Whether the `up` that started this stage was told to run this code."""
+    """Whether the user named this code for the `clawctl up` that started this stage."""
     return digest in os.environ.get(_NAMED_CODE, "").split(",")
 
 
 def named_code_for_jobs() -> str:
-    """The digests that `name_code_for_stages` has collected, for jobs on other machines."""
+    """Return the digests that `name_code_for_stages` has collected, for jobs on other machines."""
     return os.environ.get(_NAMED_CODE, "")
 
 
 def launch_of_job() -> str | None:
-    """The launch whose job this process is; None if no scheduler started it for `clawctl up --on`."""
+    """Return the launch that this process is a job of, or None if no scheduler started it for `clawctl up --on`."""
     return os.environ.get("CLAWCTL_LAUNCH") or None
 
 
 def ray_address() -> str | None:
-    """The Ray cluster that this machine uses, as Ray itself reads it."""
+    """Return the address of the Ray cluster that this machine uses, from Ray's own variable, or None."""
     return os.environ.get("RAY_ADDRESS") or None
 
 
 def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
-    """Those of these variables that are set."""
+    """Return the variables among `names` that are set, with their values."""
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def state_folder() -> Path | None:
-    """Folder for what clawctl stores about this user; None if the user has no home folder."""
+    """Return the folder for clawctl's data about this user, or None if the user has no home folder."""
     state = os.environ.get("XDG_STATE_HOME")
     try:
         return (Path(state) if state else Path.home() / ".local" / "state") / "clawctl"
-    except RuntimeError:  # a user without a name, as in a container
+    except RuntimeError:  # a user without an entry in the user database, as in some containers
         return None
 
 
 def environment_with(changes: dict[str, str]) -> dict[str, str]:
-    """The environment of a process that replaces or is started by this one."""
+    """Return the environment of a process that replaces this one or is started by it."""
     return {**os.environ, **changes}
 
 
@@ -150,9 +155,10 @@ _PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy
 def environment_of_program(
     changes: Mapping[str, str] | None = None, named: Sequence[str] = (), all_of: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The environment of a program that is not ours: where programs, caches and certificates are, `changes`, and what was named.
+    """Return the environment of a program that is not part of clawctl.
 
-    A list of what may pass, because keys have any name. A proxy with a password does not pass.
+    It contains the locations of programs, caches and certificates, `changes`, and the variables in `named`. This is an allow list,
+    because secrets can have any name. A proxy address with a password is excluded.
     """
     given = os.environ if all_of is None else all_of
     kept = {name: value for name, value in given.items() if name in _OF_ANY_PROGRAM or name.startswith(("LC_", "XDG_"))}
@@ -162,16 +168,18 @@ def environment_of_program(
 
 
 def names_in(option: object) -> list[str]:
-    """The names of an option: a list, or a text with commas."""
+    """Return the names in an option: a list, or a comma-separated text."""
     names = option.split(",") if isinstance(option, str) else list(option) if isinstance(option, list | tuple) else []
     return [str(name).strip() for name in names if str(name).strip()]
 
 
 def show_gpus(gpus: list[int]) -> None:
-    """Make only these GPUs visible to this process and its children. Call it before CUDA is initialised."""
+    """Make only these GPUs visible to this process and its children. Must be called before CUDA is initialised."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
 
 
 def without_telemetry() -> None:
-    """Stop Tinker's SDK from reporting errors and times, which may quote what was sent. A value that the user set stays."""
+    """Stop Tinker's SDK from reporting errors and timings, which may quote the data that was sent. A value set by the user is
+    kept.
+    """
     os.environ.setdefault("TINKER_TELEMETRY", "0")

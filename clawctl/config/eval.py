@@ -1,4 +1,4 @@
-"""`eval:`, how a policy is measured, and `gate:`, which policy may go live."""
+"""Settings of `eval:`, how a policy is measured, and `gate:`, which policy may go live."""
 
 from typing import Any, Literal
 
@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
 
-HARNESS_PREFIXES = ("lm-eval:", "inspect:")  # of suites that another program runs
+HARNESS_PREFIXES = ("lm-eval:", "inspect:")  # prefixes of suites that another program runs
 
 
 class SuiteConfig(Section):
@@ -36,7 +36,7 @@ class SuiteConfig(Section):
 
     @model_serializer(mode="plain")
     def short(self) -> str | dict[str, Any]:
-        """The name, or with other settings a mapping."""
+        """Return the name, or a mapping if other settings are set."""
         own = {name: value for name in type(self).model_fields if (value := getattr(self, name)) not in (None, {})}
         return self.name if own.keys() == {"name"} else own
 
@@ -136,7 +136,7 @@ class GateConfig(Section):
 
     @model_serializer(mode="plain")
     def short(self) -> Any:
-        """The rows alone where nothing else was set."""
+        """Return only the rows if nothing else was set."""
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in (*_PERSONALISATION, "limits")}
         own = {name: value for name, value in own.items() if value != type(self).model_fields[name].default}
         if self.limits:
@@ -146,7 +146,7 @@ class GateConfig(Section):
 
     @property
     def rows(self) -> list[GateLimit]:
-        """What the gate compares, whichever form the recipe has."""
+        """The metrics that the gate compares, in whichever form the recipe states them."""
         return self.limits or [
             GateLimit(suite="personalisation", metric="correctness", max_drop=self.max_correctness_drop),
             GateLimit(suite="personalisation", metric="satisfaction", max_drop=self.max_satisfaction_drop),

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-Settings = dict[str, Any]  # dotted keys of ours and their values
+Settings = dict[str, Any]  # dotted keys of clawctl and their values
 
 
 @dataclass(frozen=True, slots=True)
 class OurKey:
-    """The equivalent of a foreign key. Exactly one of `key` and `dropped` is set; `near` is the key to suggest for a dropped
-    one."""
+    """The equivalent of a foreign key. Exactly one of `key` and `dropped` is set; `near` is the suggestion for a dropped key."""
 
     key: str | None = None
     dropped: str | None = None
     near: str | None = None
-    change: Callable[[Any], "Settings | OurKey | None"] | None = None  # other values or keys; None: the value has no meaning here
+    # Converts the value; may return other settings or another key; None: the value has no equivalent
+    change: Callable[[Any], "Settings | OurKey | None"] | None = None
 
     @property
     def suggestion(self) -> str | None:
@@ -28,7 +28,7 @@ class OurKey:
 
 
 def _chosen(key: str, values: Mapping[str, Any]) -> OurKey:
-    """A key whose values also have other names. A value in `values` may be a OurKey or Settings."""
+    """Return a key whose values have other names elsewhere. A value in `values` may be an OurKey or Settings."""
 
     def change(value: Any) -> "Settings | OurKey | None":
         chosen = values.get(str(value).lower().replace("-", "_"))
@@ -75,7 +75,7 @@ def _suites(value: Any) -> "Settings | OurKey":
 
 
 def _switch(key: str, on: Any, off: OurKey) -> OurKey:
-    """A true-or-false key: true gives `on`."""
+    """Return a boolean key: true sets `on`, false gives `off`."""
 
     def change(value: Any) -> "Settings | OurKey | None":
         return None if not isinstance(value, bool) else {key: on} if value else off
@@ -272,7 +272,7 @@ SECTIONS = frozenset(
 
 
 def find_elsewhere(parts: Sequence[str]) -> OurKey | None:
-    """The equivalent of the foreign key with these parts; None if the key is unknown."""
+    """Return the equivalent of the foreign key with these parts, or None if the key is unknown."""
     names = [part.lower().replace("-", "_") for part in parts]
     return KEYS.get(".".join(names[-2:])) or KEYS.get(names[-1])
 
@@ -285,8 +285,10 @@ def is_from_elsewhere(data: Mapping[Any, Any], ours: Sequence[str]) -> bool:
 
 
 def suggest(key: str, known: Sequence[str]) -> str | None:
-    """The key that a wrong one most likely means: first by another system's name, then by spelling in its section, then by spelling
-    anywhere."""
+    """Return the key that a wrong key most likely means, or None.
+
+    Tried in this order: another system's name, spelling in the same section, spelling anywhere.
+    """
     parts = key.split(".")
     section, last = key.rpartition(".")[0], parts[-1]
     if (here := find_elsewhere(parts)) and here.suggestion in known and here.suggestion != key:

@@ -1,4 +1,4 @@
-"""`judge:`, how turns are judged."""
+"""Settings of `judge:`, how turns are judged."""
 
 import math
 from typing import Any, Literal, Self
@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
 
-# Names of the judge's settings in other systems
+# Names of the judge's settings in other systems.
 _JUDGE_ELSEWHERE = {
     "majority_vote_n": "votes",
     "num_judges": "votes",
@@ -22,7 +22,7 @@ _JUDGE_ELSEWHERE = {
 }
 
 Kind = Literal["endpoint", "prm", "custom_rm"]
-# The settings of `judge.by` for each kind of judge, and the keys that they stand for
+# The settings of `judge.by` for each kind of judge, and the equivalent keys of `judge`.
 _BY: dict[str, dict[str, str]] = {
     "endpoint": {
         "url": "endpoint",
@@ -118,13 +118,13 @@ class JudgeConfig(Section):
 
     @property
     def kind(self) -> Kind:
-        """Which judge decides where no person, environment or rule does."""
+        """The judge that decides turns that no person, environment or rule decides."""
         return "prm" if self.prm is not None else "custom_rm" if self.custom_rm is not None else "endpoint"
 
     @model_validator(mode="before")
     @classmethod
     def _elsewhere(cls, given: Any) -> Any:
-        """Accept `by`, and the names that other systems use; our own name wins."""
+        """Accept `by`, and the names that other systems use. clawctl's own name takes precedence."""
         if not isinstance(given, dict):
             return given
         ours = {_JUDGE_ELSEWHERE[key]: value for key, value in given.items() if key in _JUDGE_ELSEWHERE}
@@ -133,7 +133,9 @@ class JudgeConfig(Section):
 
     @model_validator(mode="after")
     def _all_have_an_effect(self) -> Self:
-        """A setting of another judge than the chosen one is an error, unless it has its default: saved recipes have all keys."""
+        """Reject a setting of a judge other than the chosen one, unless it has its default value: saved recipes contain all
+        keys.
+        """
         if self.prm is not None and self.custom_rm is not None:
             raise PydanticCustomError("judge", "prm and custom_rm are both set; keep only one of them")
         for kind, names in _BY.items():
@@ -150,7 +152,7 @@ class JudgeConfig(Section):
 
 
 def _flat(by: Any) -> dict[str, Any]:
-    """The keys that `judge.by` stands for."""
+    """Return the keys of `judge` that correspond to `judge.by`."""
     kind = by.get("kind") if isinstance(by, dict) else None
     if kind not in _BY:
         raise PydanticCustomError("judge", "by needs a kind: {kinds}", {"kinds": ", ".join(_BY)})

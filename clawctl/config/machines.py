@@ -1,4 +1,4 @@
-"""`machines:`, what each stage needs when `clawctl up --on` makes a scheduler's job of it."""
+"""Settings of `machines:`, the resources of each stage when `clawctl up --on` submits it to a scheduler."""
 
 from typing import Any
 

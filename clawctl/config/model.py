@@ -1,4 +1,4 @@
-"""`model:`, the model that is served and trained."""
+"""Settings of `model:`, the model that is served and trained."""
 
 from pathlib import Path
 from typing import Literal

@@ -1,4 +1,4 @@
-"""`play:`, which episodes are played."""
+"""Settings of `play:`, which episodes are played."""
 
 from typing import Any
 

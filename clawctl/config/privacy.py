@@ -1,4 +1,4 @@
-"""`privacy:`, which conversations are captured, what is redacted, and how long they are kept."""
+"""Settings of `privacy:`, which conversations are captured, what is redacted, and how long conversations are kept."""
 
 from typing import Literal
 

@@ -58,7 +58,7 @@ class Recipe(Section):
 
 
 def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> Recipe:
-    """The recipe in `path` (or the defaults) with `overrides` such as {"train.method": "opd"}; None leaves a key unchanged.
+    """Return the recipe in `path` (or the defaults) with `overrides` such as {"train.method": "opd"}. None leaves a key unchanged.
 
     Raises ClawError (exit code 2), which names the first wrong key.
     """
@@ -89,7 +89,7 @@ def _check_gate(recipe: Recipe) -> None:
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
-    """The mapping that the file holds; an empty file holds an empty one. Raises ClawError (exit code 2)."""
+    """Return the mapping in a YAML file. An empty file gives an empty mapping. Raises ClawError (exit code 2)."""
     try:
         written = path.read_bytes()
         check_yaml(written)
@@ -104,12 +104,15 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return data
 
 
-_MOST_NODES, _DEEPEST = 20_000, 32  # of a recipe, with each anchor as often as it is used
+_MOST_NODES, _DEEPEST = 20_000, 32  # limits for a recipe, counting an anchor each time it is used
 
 
 def _loaded(text: str) -> Any:
-    """As `yaml.safe_load`. Raises YAMLError as well where a key stands twice in its mapping, an anchor holds itself, or anchors and
-    nesting make more of the text than anybody wrote."""
+    """Parse YAML like `yaml.safe_load`, but stricter.
+
+    Also raises YAMLError if a mapping has a key twice, if an anchor contains itself, or if the expanded document is too large or
+    too deep.
+    """
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
@@ -124,7 +127,9 @@ def _loaded(text: str) -> Any:
 
 
 def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
-    """How many nodes it is, anchors taken apart; `known` holds those that were counted, 0 while they are."""
+    """Count the nodes below `node`, with anchors expanded. `known` holds finished counts by node id, and 0 for nodes being
+    counted.
+    """
     if known.get(id(node)) == 0 or depth > _DEEPEST:
         raise yaml.YAMLError(f"line {node.start_mark.line + 1}: it is nested too deeply, or in itself")
     if id(node) not in known:
@@ -142,7 +147,7 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
 
 
 def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
-    """The error for the first wrong key, with its source and its value."""
+    """Return the error for the first wrong key, with its source and its value."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     is_override = overrides.get(key) is not None
@@ -170,11 +175,11 @@ def _near(key: str) -> str:
 
 
 def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every key a recipe may have, dotted: ["train.lora.rank", …]."""
+    """Return every key that a recipe may have, dotted: ["train.lora.rank", …]."""
     keys = []
     for name, field in section.model_fields.items():
         keys.append(prefix + name)
-        parts = (field.annotation, *getattr(field.annotation, "__args__", ()))  # X | None holds X
+        parts = (field.annotation, *getattr(field.annotation, "__args__", ()))  # X | None contains X
         for inner in (part for part in parts if isinstance(part, type) and issubclass(part, Section)):
             keys += known_keys(inner, f"{prefix}{name}.")
     return keys

@@ -1,4 +1,4 @@
-"""A part of the recipe: strict, frozen, documented under each field."""
+"""The base class of all recipe sections: strict, frozen, with a docstring for each field."""
 
 import re
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     def __getitem__(self, name: str) -> Any:
-        """The setting's value. Raises KeyError with a sentence that names the right setting, if there is one."""
+        """Return the setting's value. Raises KeyError with a message that names the right setting, if there is one."""
         own = type(self).model_fields
         if name in own:
             return getattr(self, name)
@@ -31,7 +31,7 @@ class Section(BaseModel):
         raise KeyError(f"this section has no setting {name}; it has {', '.join(own)}")
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The setting; `default` where there is none of this name, or it is not set."""
+        """Return the setting, or `default` if it does not exist or is not set."""
         try:
             value = self[name]
         except KeyError:
@@ -42,7 +42,7 @@ class Section(BaseModel):
         return isinstance(name, str) and name in type(self).model_fields
 
     def _below(self, names: list[str]) -> tuple[Any] | None:
-        """The value under these names, in a tuple; None where a section on the way is not set or has no such name."""
+        """Return the value under these names in a tuple, or None if a section on the path is not set or has no such name."""
         section: Any = self
         for name in names:
             if not isinstance(section, Section) or name not in type(section).model_fields:

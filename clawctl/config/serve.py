@@ -1,4 +1,4 @@
-"""`serve:`, the server."""
+"""Settings of `serve:`, the server."""
 
 from typing import Literal
 

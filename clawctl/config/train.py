@@ -1,4 +1,4 @@
-"""`train:`, how judged turns are trained."""
+"""Settings of `train:`, how judged turns are trained."""
 
 import logging
 from typing import Any, Literal, Self
@@ -11,7 +11,7 @@ from clawctl.config.section import HttpUrl, Section
 log = logging.getLogger("clawctl")
 
 _REWARDS, _HINTS, _BOTH = ("binary", "combine", "hybrid"), ("opd", "opd_topk", "combine", "hybrid"), ("combine", "hybrid")
-# The settings that belong to some methods only. They stand in the section of the method, or beside it.
+# Settings that apply to some methods only. They may be in the method's section or beside it.
 METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("weight_binary", "weight_opd", "reward_with_hint"), _BOTH),
     **dict.fromkeys(("advantage", "baseline", "gae_lambda"), _REWARDS),
@@ -248,7 +248,7 @@ class TrainConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _join_sections(cls, data: Any) -> Any:
-        """`method: {kind: hybrid, topk: 8}` is `method: hybrid` with `topk: 8`."""
+        """Accept `method: {kind: hybrid, topk: 8}` as `method: hybrid` with `topk: 8`."""
         if not isinstance(data, dict):
             return data
         joined = dict(data)
@@ -273,7 +273,7 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _check_method(self, info: ValidationInfo) -> Self:
-        """A setting that does nothing under the method is an error; in a recipe that an earlier version saved, a warning."""
+        """Reject a setting that has no effect with the method. In a recipe that an earlier version saved, only warn."""
         for name in METHODS_OF.keys() & self.model_fields_set:
             if not self.uses(name) and getattr(self, name) != type(self).model_fields[name].default:
                 methods = METHODS_OF[name]
@@ -285,8 +285,8 @@ class TrainConfig(Section):
         return self
 
     def uses(self, name: str) -> bool:
-        """Whether a setting has an effect under the method."""
-        with_reference = self.custom_loss is not None and name == "teacher"  # a loss of the user's own may compare with `base`
+        """Whether a setting has an effect with the method."""
+        with_reference = self.custom_loss is not None and name == "teacher"  # a custom loss may compare with `base`
         return name not in METHODS_OF or self.method in METHODS_OF[name] or with_reference
 
     @property
@@ -299,10 +299,10 @@ class TrainConfig(Section):
 
     @property
     def needs_second_model(self) -> bool:
-        """Whether version 0 is loaded as a second model. With an adapter it is the policy without the adapter."""
+        """Whether version 0 is loaded as a second model. With an adapter, version 0 is the policy without the adapter."""
         return self.teacher == "base" and self.lora is None and (self.uses_hints or self.custom_loss is not None)
 
     @property
     def credit(self) -> Literal["reward", "group", "gae"]:
-        """The advantage that the reward term uses."""
+        """The kind of advantage that the reward term uses."""
         return "group" if self.method == "grpo" else self.advantage

@@ -1,4 +1,4 @@
-"""`up:`, what `clawctl up` starts."""
+"""Settings of `up:`, which stages `clawctl up` starts."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Environment variables: which ones each command uses, and the equivalents of the others."""
+"""Environment variables: the ones that each command uses, and the equivalents of the others."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ _ALL = ("serve", "collect", "judge", "train", "eval", "up")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable. `refused` ends its commands with exit code 2. `warned` only causes a warning, because other programs use it
-    too."""
+    """One variable. `refused` ends its commands with exit code 2. `warned` only causes a warning, because other programs use the
+    variable too.
+    """
 
     effect: Literal["followed", "refused", "warned"]
     meaning: str  # what it sets, or what to set instead
@@ -81,14 +82,14 @@ VARIABLES: dict[str, Variable] = {
     "SGLANG_API_KEY": Variable("warned", "`CLAWCTL_API_KEY` for clients, `CLAWCTL_UPSTREAM_KEY` for SGLang", ("serve", "up")),
 }
 
-# Set by clawctl's processes, scripts and examples, or read by OpenClaw itself: no warning.
+# Set by clawctl's processes, scripts and examples, or read by OpenClaw itself, so there is no warning.
 _QUIET = frozenset([
     "CLAWCTL_UP", "CLAWCTL_NAMED_CODE", "CLAWCTL_LAUNCH", "CLAWCTL_MULTIPLEX_FD", "CLAWCTL_VLLM_PYTHON", "CLAWCTL_URL",
     "CLAWCTL_KEY", "OPENCLAW_PROFILE",
 ])  # fmt: skip
 _OPENCLAWS_OWN = ("OPENCLAW_GATEWAY_", "OPENCLAW_DISABLE_", "OPENCLAW_NO_", "OPENCLAW_SKIP_")
 
-# The first variable that is set wins. All but the first are names of other systems.
+# The first variable that is set takes precedence. All but the first are names from other systems.
 SAME = {
     "MODEL": ("CLAWCTL_MODEL", "OPENCLAW_MODEL", "MODEL_PATH", "BASE_MODEL_PATH"),
     "HOST": ("CLAWCTL_HOST", "OPENCLAW_HOST"),
@@ -102,7 +103,9 @@ SAME = {
 
 
 def first_set(name: str, environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that sets `name`, and its value. Raises ClawError (exit code 2) if two names of other systems disagree."""
+    """Return the variable that sets `name` and its value, or None. Raises ClawError (exit code 2) if names from other systems
+    disagree.
+    """
     values = {variable: environment[variable] for variable in SAME[name] if environment.get(variable)}
     foreign = [variable for variable in values if not variable.startswith("CLAWCTL_")]
     if len(foreign) == len(values) and len({values[variable] for variable in foreign}) > 1:
@@ -113,7 +116,7 @@ def first_set(name: str, environment: Mapping[str, str]) -> tuple[str, str] | No
 
 
 def check_variables(command: str, environment: Mapping[str, str]) -> str | None:
-    """A one-line warning about variables that clawctl ignores; None if there are none.
+    """Return a one-line warning about variables that clawctl ignores, or None.
 
     Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
@@ -140,7 +143,7 @@ def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _overruled(command: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """Variables of other systems that differ from clawctl's own."""
+    """Yield variables of other systems that differ from clawctl's own."""
     for names in SAME.values():
         own = environment.get(names[0])
         for name in names[1:]:
@@ -154,7 +157,7 @@ def asks_for_debug(environment: Mapping[str, str]) -> bool:
 
 
 def gpu_numbers(name: str, text: str) -> list[int]:
-    """`2,3` as numbers. A single number could be a count and is refused. Raises ClawError (exit code 2)."""
+    """Parse `2,3` as numbers. A single number could be a count and is rejected. Raises ClawError (exit code 2)."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if "," not in text or not parts or not all(part.isdigit() for part in parts):
         raise ClawError(f"{name} is {text!r}, which is not a list of GPUs", _BY_NUMBER, 2)

@@ -1,1 +1,3 @@
-"""What may be captured and for how long: redaction, forgetting, and what was learned from a person."""
+"""Decides what may be captured and for how long: redaction, retention, forgetting, and rollback of policies trained on forgotten
+turns.
+"""

@@ -1,4 +1,4 @@
-"""The doors of `clawctl forget` and `clawctl retention`: what was typed, made sure of, carried out and told."""
+"""Entry points of `clawctl forget` and `clawctl retention`: parse the options, confirm, run, report."""
 
 import sys
 from dataclasses import asdict
@@ -29,7 +29,7 @@ def forget(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Raises ClawError where not exactly one thing is named, or nobody agreed."""
+    """Raises ClawError unless exactly one of session, user and before is given, or if the user does not confirm."""
     wish = parse_selection(session, user, before, retrain)
     if not dry_run and not yes:
         planned = carry_out(run, wish, dry_run=True, retrain=retrain)
@@ -39,7 +39,7 @@ def forget(
 
 
 def parse_selection(session: str | None, user: str | None, before: str | None, retrain: bool) -> Selection | None:
-    """What was typed. None: only `--retrain`, for what was forgotten earlier."""
+    """Parse the options. Returns None if only `--retrain` is given, which applies to data that was forgotten earlier."""
     named = [value for value in (session, user, before) if value is not None]
     if not named and retrain:
         return None
@@ -53,7 +53,7 @@ def parse_selection(session: str | None, user: str | None, before: str | None, r
 
 
 def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> None:
-    """What the recipe no longer wants kept goes now. Raises ClawError."""
+    """Delete the files that exceed the recipe's retention limits. Raises ClawError."""
     resolved = load_recipe(recipe_file(run.root, recipe))
     gone = carry_out_retention(run, resolved, dry_run=dry_run)
     names = [str(path.relative_to(run.root)) for path in gone.files]

@@ -1,4 +1,4 @@
-"""Whose conversations may be written: by the key that asked and the model that was asked."""
+"""Decides whose conversations may be captured, by API key name and model name."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -7,7 +7,7 @@ from clawctl.config import PrivacyConfig
 
 
 def may_capture(privacy: PrivacyConfig, key: str, model: str) -> bool:
-    """Whether this key's conversations with this model are captured. What is denied is denied, whatever else allows it."""
+    """Whether conversations of this key with this model are captured. A skip pattern overrides every capture pattern."""
     allowed = _allowed(key, privacy.capture_keys) and _allowed(model, privacy.capture_models)
     return allowed and not _named(key, privacy.skip_keys) and not _named(model, privacy.skip_models)
 

@@ -1,7 +1,8 @@
-"""What `clawctl forget` asks of the other hosts of a run in a bucket: each has captures that no other host can reach.
+"""Requests from `clawctl forget` to the other hosts of a run in a bucket. Each host has captures that no other host can reach.
 
-The request is an object below `forgotten/`: the wish, and the ids of the turns and sessions that were found. A host carries it out
-before its next collect, judge, train or eval worker begins, and once more if it is killed meanwhile.
+A request is an object below `forgotten/`. It holds the selection and the ids of the turns and sessions that were found. A host
+carries it out before it starts its next collect, judge, train or eval worker. If the host is killed meanwhile, it carries the
+request out again.
 """
 
 import time
@@ -26,13 +27,13 @@ class Asked:
 
 
 def bucket_of(root: Path) -> BucketStorage | None:
-    """The bucket that a run is in, if it is in one."""
+    """Return the bucket that holds the run, or None if the run is not in a bucket."""
     storage = storage_of(root.resolve())
     return storage if isinstance(storage, BucketStorage) else None
 
 
 def ask(bucket: BucketStorage, wish: Selection | None, chosen: SelectedTurns) -> None:
-    """Ask all hosts, this one too. What is said from now on does not belong to it."""
+    """Send the request to all hosts, including this one. Data created after this call is not part of the request."""
     limited = None if wish is None else replace(wish, until=time.time())
     row = {
         "wish": None if limited is None else asdict(limited),
@@ -43,7 +44,7 @@ def ask(bucket: BucketStorage, wish: Selection | None, chosen: SelectedTurns) ->
 
 
 def asked(bucket: BucketStorage) -> list[Asked]:
-    """What this host still has to do, in the order in which it was asked."""
+    """Return the requests that this host has not carried out yet, in the order in which they were made."""
     asked = []
     for name, data in bucket.asked().items():
         row = orjson.loads(data)

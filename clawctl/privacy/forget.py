@@ -1,7 +1,8 @@
-"""`clawctl forget`: a session, a user or a time leaves the run, and the policies that learned from it are named.
+"""`clawctl forget`: removes a session, a user or a time span from the run and lists the policies that learned from it.
 
-What is derived goes first, captures next and trajectories last: broken off at any moment, the next `forget` finds the same turns
-again and ends the work. Serving goes on meanwhile; collect and train, which hold conversations in memory, must rest.
+Derived files are removed first, captures next and trajectories last. If the command is interrupted at any moment, the next `forget`
+finds the same turns again and completes the removal. Serving continues meanwhile. The collect, train and eval workers must be
+stopped, because they hold conversations in memory.
 """
 
 import os
@@ -31,30 +32,32 @@ from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.storage import storage_of
 
-# Where no turn stands, or where only its random id does, which leads nowhere once the turn is gone.
+# These folders hold no turns, or only random turn ids, which identify nothing once the turns are gone. The folders of rows are
+# handled separately.
 _LEFT_ALONE = (ABOUT, "policies", "locks", "logs", "captures", "images", "feedback", "episodes", "trajectories")
-_PATIENCE_S = 120.0  # for workers that were asked to end: a step of training may take a while
-_LOOK_S = 0.05  # shorter than any supervisor waits before it starts a worker again
+_PATIENCE_S = 120.0  # how long to wait for workers to stop: a training step may take a while
+_LOOK_S = 0.05  # shorter than the delay after which any supervisor restarts a worker
 
 
 @dataclass(slots=True)
 class Forgotten:
-    """What was, or with `dry_run` would be, done."""
+    """What was done or, with `dry_run`, would be done."""
 
     turns: int
     sessions: int
-    policies: list[int]  # that learned from the turns
+    policies: list[int]  # versions that learned from the turns
     dry_run: bool
-    files: dict[str, int] = field(default_factory=dict)  # rewritten or removed: "verdicts/a.parquet": 3 rows
-    removed_whole: list[str] = field(default_factory=list)  # that nobody could read
+    # Files rewritten or removed, and rows taken out of each: {"verdicts/a.parquet": 3}
+    files: dict[str, int] = field(default_factory=dict)
+    removed_whole: list[str] = field(default_factory=list)  # unreadable files that were deleted
     way_back: RollbackPlan | None = None
 
 
 def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
-    """Carry out `wish`; with `retrain` go back to the last policy that learned nothing of it, nor of what was forgotten earlier.
+    """Carry out `wish`. With `retrain`, return to the last policy that learned neither from it nor from data forgotten earlier.
 
-    Raises ClawError while collect, train, eval or a judge of these turns works; with `end_workers` they are asked to end and waited
-    for.
+    Raises ClawError while collect, train, eval or a judge of these turns is running. With `end_workers` they are asked to stop, and
+    the call waits for them.
     """
     stages = () if dry_run else ("collect", "train", "eval")
     with _at_rest(run, stages, end_workers):
@@ -70,7 +73,7 @@ def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, en
             if chosen.turn_ids or chosen.unreadable or bucket_of(run.root) is not None:
                 _record(run, done)
                 _remove_everywhere(run, wish, chosen, done)
-            if removed := len(remove_unused(run)):  # also what an earlier `forget` that was broken off left
+            if removed := len(remove_unused(run)):  # includes images that an earlier, interrupted `forget` left
                 done.files["images"] = removed
             if done.way_back is not None:
                 roll_back(run, done.way_back)
@@ -78,7 +81,7 @@ def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, en
 
 
 def catch_up(run: RunDir) -> None:
-    """Carry out what another host of a run in a bucket was asked to forget, before a worker of this host reads a turn."""
+    """Carry out the requests to forget from other hosts of a run in a bucket, before a worker of this host reads a turn."""
     bucket = bucket_of(run.root)
     if bucket is None:
         return
@@ -94,7 +97,7 @@ def catch_up(run: RunDir) -> None:
 
 
 def _remove_everywhere(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Forgotten) -> None:
-    """In a bucket the other hosts are asked first: broken off at any moment, this host is asked as well."""
+    """In a bucket, ask the other hosts first. The request includes this host, so an interrupted removal is completed later."""
     bucket = bucket_of(run.root)
     if bucket is None:
         return _remove(run, wish, chosen, done)
@@ -112,18 +115,18 @@ def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Fo
         _rewrite(run, path, chosen.turn_ids, done)
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
-            path.unlink(missing_ok=True)  # what a killed writer left; the living ones of trajectories and verdicts rest
-    run.trained_marks.unlink(missing_ok=True)  # hashes of what was said
-    run.position.unlink(missing_ok=True)  # places in captures, should collect keep any: they are about to move
+            path.unlink(missing_ok=True)  # left by a killed writer; the live writers of trajectories and verdicts are stopped
+    run.trained_marks.unlink(missing_ok=True)  # contains hashes of conversation text
+    run.position.unlink(missing_ok=True)  # holds offsets in captures, which are about to change
 
     def belongs(row: dict[str, Any]) -> bool:
         turn_id = row.get("exchange_id", row.get("turn_id"))
-        if turn_id in chosen.turn_ids or (row.get("key"), row.get("session_id")) in chosen.sessions:  # a turn, or an outcome
+        if turn_id in chosen.turn_ids or (row.get("key"), row.get("session_id")) in chosen.sessions:  # a turn or an outcome
             return True
         if wish is None:
             return False
         seen = {"user": row.get("key"), "session_id": None, "created_at": row.get("created_at", 0.0)}
-        if isinstance(row.get("hints"), dict):  # captured, perhaps on a host whose captures are not here
+        if isinstance(row.get("hints"), dict):  # a captured exchange, possibly from a host whose captures are not here
             seen["session_id"] = session_of(row)
             return (row.get("key"), seen["session_id"]) in chosen.sessions or matches(wish, seen)
         return wish.user is not None and matches(wish, seen)
@@ -140,12 +143,14 @@ def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Fo
 
 
 def _derived(run: RunDir) -> Iterator[Path]:
-    """Every file that may hold turns, apart from those that are appended to and trajectories: whichever stage wrote it. Of a
-    checkpoint only its record of turns: weights cannot be unlearned, see `rollback.py`."""
+    """Yield every file that may hold turns, whichever stage wrote it, except appended files and trajectories.
+
+    Of a checkpoint only the record of turns is included: weights cannot be unlearned, see `rollback.py`.
+    """
     folders = (path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE)
     for folder in sorted(
         path for path in folders if path.name in FOLDERS or not path.is_symlink()
-    ):  # a link may lead out of the run
+    ):  # a link may point outside the run
         for path in sorted(folder.rglob("*")):
             in_checkpoint = "checkpoints" in path.relative_to(run.root).parts
             if path.is_file() and path.name != run.forgotten.name and (not in_checkpoint or path.suffix == ".parquet"):
@@ -166,7 +171,7 @@ def _rewrite(run: RunDir, path: Path, turn_ids: set[str], done: Forgotten) -> No
             remove(path.with_name(path.name + ".reason.txt"))
             done.removed_whole.append(str(path.relative_to(run.root)))
     except FileNotFoundError:
-        return  # the reason of a file that has just been removed
+        return  # the reason file of a file that has just been removed
 
 
 def _names_one(path: Path, turn_ids: set[str]) -> bool:
@@ -179,7 +184,7 @@ def _count(run: RunDir, path: Path, rows: int, done: Forgotten) -> None:
         done.files[str(path.relative_to(run.root))] = rows
 
 
-# ---- what was forgotten before -----------------------------------------------------------------------------------------------
+# ---- data forgotten earlier --------------------------------------------------------------------------------------------------
 
 
 def _record(run: RunDir, done: Forgotten) -> None:
@@ -188,7 +193,7 @@ def _record(run: RunDir, done: Forgotten) -> None:
 
 
 def _learned_earlier(run: RunDir) -> list[int]:
-    """Versions that still stand of those that an earlier `forget` named, and their descendants."""
+    """Return the existing versions that an earlier `forget` named, and their descendants."""
     rows = list(read_lines(run.forgotten))
     standing = {version: read_policy(run, version) for version in list_versions(run)}
     named = {v for row in rows for v in row["policies"] if v in standing and standing[v].created_at <= row["at"]}
@@ -203,7 +208,7 @@ def _learned_earlier(run: RunDir) -> list[int]:
 
 @contextmanager
 def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterator[None]:
-    """Hold the places of stages that keep in memory what is taken away."""
+    """Hold the worker locks of stages that keep the affected data in memory."""
     bucket = bucket_of(run.root)
     with ExitStack() as held:
         if stages and bucket is not None and not held.enter_context(claimed(run, "forget")):
@@ -217,7 +222,7 @@ def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterato
 
 
 def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> None:
-    """Wait for the place if its worker was asked to end; whoever supervises it starts it again when we are done."""
+    """Take the worker lock of `stage`. If its worker was asked to stop, wait for it; its supervisor restarts it afterwards."""
     deadline, was_asked = time.monotonic() + _PATIENCE_S, False
     while True:
         try:
@@ -232,7 +237,7 @@ def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> 
 
 
 def _ask_to_end(run: RunDir, stage: str) -> bool:
-    """SIGTERM to the worker that holds the place, if it is on this machine."""
+    """Send SIGTERM to the worker that holds the lock, if it runs on this machine."""
     owner = re.fullmatch(r"process (\d+) on (.+)", run.owner(stage).read_text().strip())
     if owner is None or owner[2] != socket.gethostname() or int(owner[1]) == os.getpid():
         return False
@@ -243,7 +248,7 @@ def _ask_to_end(run: RunDir, stage: str) -> bool:
 
 @contextmanager
 def _judges_rest(run: RunDir, chosen: SelectedTurns, wait: bool) -> Iterator[None]:
-    """Hold the shards in question: a judge that has one in hand would publish what it says of a turn that is gone."""
+    """Hold the locks of the affected shards: a judge that has claimed one would otherwise publish verdicts on removed turns."""
     deadline = time.monotonic() + (_PATIENCE_S if wait else 0)
     with ExitStack() as held:
         for stem in sorted(chosen.stems):

@@ -1,13 +1,15 @@
-"""Secrets are taken out of an exchange before it is written: from messages, tools, the response and the client's claims.
+"""Removes secrets from an exchange before it is written: from messages, tools, the response and the client's claims.
 
-The client's stream is not touched: what is looked at is the whole exchange, once it is there, so that no secret is missed because
-it came in pieces. A secret is replaced by `[redacted:KIND]`, the same text always by the same, so that a conversation that repeats
-it in its next request is still recognised. Token ids say what the text said, and at times more (what a dialect dropped from an
-answer): they are decoded and looked through as well. An exchange that held a secret loses its ids and log-probabilities, and with
-them its place in training (`untrainable_reason`: "redacted").
+The stream to the client is not changed. The complete exchange is searched, so that a secret split across chunks is not missed. A
+secret is replaced by `[redacted:KIND]`. The same text always gets the same replacement, so a conversation that repeats it in its
+next request is still recognised.
 
-A long text is looked through in pieces that overlap. Between two pieces `pause` is called, so that other work gets its turn; the
-time grows with the length of the text and no faster.
+Token ids can decode to more than the text, for instance to content that a dialect dropped from an answer. They are therefore
+decoded and searched as well. An exchange that held a secret loses its ids and log-probabilities and is not trained
+(`untrainable_reason`: "redacted").
+
+A long text is searched in overlapping pieces. Between two pieces `pause` is called, so that other work can run. The time is linear
+in the length of the text.
 """
 
 import os
@@ -41,32 +43,33 @@ from clawctl.privacy.views import ESCAPES, View, folded, plain_view, printable_v
 from clawctl.run.rows import Exchange, Message, Turn
 
 REDACTED = "redacted"  # the reason why such a turn is not trained
-Decode = Callable[[list[int]], str]  # from token ids to the text that they say
+Decode = Callable[[list[int]], str]  # from token ids to their text
 _REMEMBERED = 1 << 14  # messages; an agent sends its whole history again with each turn
-_LONGEST_REMEMBERED = 8 << 10  # bytes of JSON; of what is clean the digest alone is remembered
-_SHORTEST = 8  # no secret is shorter, its name included
-_DEEPEST = 64  # levels of nesting that are walked; what lies below is looked at as one text
-_PIECE = 8 << 10  # characters that are looked through at once
-_OVERLAP = 1536  # of two pieces; longer than what any rule needs to see to know a secret
-_AROUND = 256  # characters before and behind an escape that are read with escapes undone
+_LONGEST_REMEMBERED = 8 << 10  # bytes of JSON; for clean values only the digest is remembered
+_SHORTEST = 8  # characters; no secret is shorter, including its name
+_DEEPEST = 64  # levels of nesting; anything deeper is searched as one text
+_PIECE = 8 << 10  # characters searched at once
+_OVERLAP = 1536  # characters that two pieces share; longer than the context that any rule needs
+_AROUND = 256  # characters before and after an escape that are searched in unescaped form
 _DECODED_DEPTH = 2  # base64 within base64
-_IDS_PIECE = 512  # ids whose cleanness is remembered together
-_IDS_OVERLAP = 512  # ids before the new ones that are looked at again: a secret may begin there
+_IDS_PIECE = 512  # ids whose clean result is remembered together
+_IDS_OVERLAP = 512  # ids before the new ones that are searched again, because a secret may start there
 _DECODE_AT_ONCE = 4096  # ids
-_TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")  # what a part of a message may say its words in
-_CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings are one text
+# Keys that hold the text of a message part
+_TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")
+_CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings form one text
 _STATIC_REMEMBERED = 64  # tools and system prompts in which something was found
-_USERS = frozenset(("username", "user_name", "user", "login"))  # names of who logs in
+_USERS = frozenset(("username", "user_name", "user", "login"))  # keys that hold a login name
 _SYSTEM_ROLES = ("system", "developer")
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
 
 
 class RedactionFailed(Exception):
-    """An exchange could not be looked through. The message has no word of it."""
+    """An exchange could not be searched. The message quotes none of its content."""
 
 
 class FifoLock:
-    """Held by one thread at a time and passed on in the order in which threads asked for it."""
+    """A lock that passes from thread to thread in the order in which they requested it."""
 
     def __init__(self) -> None:
         self._lock, self._held = threading.Lock(), False
@@ -86,17 +89,17 @@ class FifoLock:
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append(mine)
-        mine.acquire()  # until `give` releases it
+        mine.acquire()  # until `release` of the current holder releases it
 
     def release(self) -> None:
         with self._lock:
             if self._waiting:
-                self._waiting.popleft().release()  # still held: by the next
+                self._waiting.popleft().release()  # the lock stays held, now by the next thread
             else:
                 self._held = False
 
     def yield_to_waiting(self) -> None:
-        """Let everybody who waits have a turn first, and the event loop the interpreter."""
+        """Let all waiting threads run first. If there are none, yield the interpreter to other threads such as the event loop."""
         if self._waiting:
             self.release()
             self.acquire()
@@ -105,27 +108,27 @@ class FifoLock:
 
 
 def _no_pause() -> None:
-    """The pause of those who have nobody beside them."""
+    """Do nothing: the pause for callers without concurrent work."""
 
 
 _NAMES = {"session_id", "agent_id", "task_id", "group_id", "turn_of_client"}  # claims that only group requests
 
 
 class _ThreadState(threading.local):
-    """What one thread is about: threads take turns within one exchange."""
+    """State of one thread: several threads may work on exchanges in turn."""
 
     def __init__(self) -> None:
-        self.rules: Counter[str] = Counter()  # that found something
-        self.static: StaticText | None = None  # that is looked through
-        self.let_through: set[str] = set()  # while token ids are looked through: what static texts of the exchange may say
+        self.rules: Counter[str] = Counter()  # rules that found something
+        self.static: StaticText | None = None  # the static text that is being searched
+        # While token ids are searched: values accepted in the static texts of the exchange
+        self.let_through: set[str] = set()
 
 
 class Redactor:
-    """Redaction by the rules of some kinds. Remembers, by digest alone, which messages and ids it has seen.
+    """Redaction with the rules of some kinds. It remembers digests of the messages and ids that it has searched.
 
-    For one thread at a time. It may change in `pause`, if no two are ever outside their pauses. `decode`: what token ids say;
-    without it ids are judged by the text alone.
-    `not_secrets`: texts that the user has named as none.
+    Not thread-safe: at most one thread may run outside `pause` at any time. Threads may alternate during `pause`. `decode` turns
+    token ids into text; without it only the text is searched. `not_secrets` are texts that the user declared not to be secrets.
     """
 
     def __init__(
@@ -144,14 +147,18 @@ class Redactor:
         self._salt = os.urandom(32)
         self._recurring = Recurring()
         self._static_seen: OrderedDict[bytes, tuple[Any, Counter[str], set[str]]] = OrderedDict()
-        self._at_work = _ThreadState()  # of each thread
-        # digest → what stands for it (None: itself, it is clean), and the rules that found something in it
+        self._at_work = _ThreadState()  # one state per thread
+        # Digest → replacement (None: the value is clean), and the rules that found something in the value
         self._seen: OrderedDict[bytes, tuple[Any, Counter[str]]] = OrderedDict()
-        self._clean_ids: OrderedDict[bytes, None] = OrderedDict()  # digests of beginnings of token ids that tell no secret
+        # Digests of token id prefixes that hold no secret
+        self._clean_ids: OrderedDict[bytes, None] = OrderedDict()
 
     def exchange(self, exchange: Exchange, unwritten: Any = None) -> Exchange:
-        """The exchange as it may be written. `unwritten` entered the prompt, so its ids tell it, but stands in no field of the
-        exchange (settings of the template). Raises RedactionFailed."""
+        """Return the exchange in the form that may be written. Raises RedactionFailed.
+
+        `unwritten` entered the prompt, so the ids contain it, but it is in no field of the exchange (settings of the chat
+        template).
+        """
         if not self._on:
             return exchange
         try:
@@ -176,7 +183,7 @@ class Redactor:
         changed = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
         suspect = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
         hints = {key: self._instead(key, value) if key in suspect else value for key, value in exchange.hints.items()}
-        if suspect <= _NAMES:  # they group requests and are no part of the prompt
+        if suspect <= _NAMES:  # they group requests and are not part of the prompt
             exchange = replace(exchange, hints=hints) if suspect else exchange
         if changed or hints != exchange.hints or clean_unwritten != unwritten or self._ids_hold_secret(exchange, hits, let_through):
             return replace(
@@ -184,18 +191,20 @@ class Redactor:
                 completion_ids=None, logprobs=None, allowed=None, images=None, untrainable_reason=REDACTED,
                 redacted_by=_first_rule(hits),
             )  # fmt: skip
-        if response is None and exchange.completion_ids:  # tokens of an answer whose text nobody has looked through
+        if response is None and exchange.completion_ids:  # the text of these tokens was never searched
             return replace(exchange, completion_ids=None, logprobs=None, allowed=None)
         return exchange
 
     def _instead(self, claim: str, value: Any) -> str | None:
-        """What stands for a claim with a secret in it. A session that is named by a placeholder would be everybody's."""
+        """Return the replacement of a claim that holds a secret. A fixed placeholder would merge the sessions of all users, so a
+        hash is used.
+        """
         if claim not in _NAMES or not isinstance(value, str):
             return None
         return f"redacted-{blake2b(value.encode(errors='replace'), key=self._salt, digest_size=12).hexdigest()}"
 
     def _at(self, value: Any, place: str, hits: dict[str, Counter[str]]) -> Any:
-        """`value` redacted; the rules that found something in it are noted under `place`."""
+        """Redact `value` and count under `place` the rules that found something in it."""
         self._at_work.rules = Counter()
         clean = self._known(value)
         if self._at_work.rules:
@@ -203,7 +212,9 @@ class Redactor:
         return clean
 
     def _static(self, value: Any, place: str, exchange: Exchange, hits: dict[str, Counter[str]], let_through: set[str]) -> Any:
-        """As `_at`, without what is certainly no secret (`static_text.py`). What was let through is added to `let_through`."""
+        """Like `_at`, but keep static text that is certainly no secret (`static_text.py`). Add the accepted values to
+        `let_through`.
+        """
         self._at_work.rules = Counter()
         if self._known(value) == value:
             return value
@@ -237,11 +248,11 @@ class Redactor:
         return tell
 
     def messages(self, messages: list[Message]) -> list[Message]:
-        """A conversation, redacted; a message that was seen before costs its digest."""
+        """Redact a conversation. A message seen before costs only its digest."""
         return [self._known(message) for message in messages]
 
     def _known(self, value: Any) -> Any:
-        """`value` redacted, from memory where it was seen before."""
+        """Redact `value`, from memory if it was seen before."""
         digest = blake2b(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
         if digest in self._seen:
             self._seen.move_to_end(digest)
@@ -260,7 +271,7 @@ class Redactor:
         return clean
 
     def ids_hold_secret(self, exchange: Exchange | Turn) -> bool:
-        """Whether what the ids of prompt and answer decode to holds a secret. A known beginning is not decoded again."""
+        """Whether the decoded ids of prompt and answer hold a secret. A prefix known to be clean is not decoded again."""
         if self._decode is None or not (exchange.prompt_ids or exchange.completion_ids):
             return False
         ids = array("q", [*(exchange.prompt_ids or ()), *(exchange.completion_ids or ())])
@@ -286,7 +297,7 @@ class Redactor:
         return bool(self.spans("".join(pieces)))
 
     def value(self, value: Any, name: str = "", depth: int = 0) -> Any:
-        """Any JSON value, redacted. `name` is the key it stands under."""
+        """Redact any JSON value. `name` is the key that holds it."""
         if isinstance(value, str):
             return self._redacted_by_name(name, value, depth)
         if depth > _DEEPEST:
@@ -310,7 +321,9 @@ class Redactor:
         return value
 
     def _joined(self, parts: list[Any], clean: list[Any], name: str) -> list[Any]:
-        """Parts are one text to the model, and may be sent as one next time: what shows only in the whole is taken out."""
+        """Redact secrets that are split across parts. The model reads the parts as one text, and the client may later send them as
+        one.
+        """
         bare = name in _CONTENTS
         texts = [text for part in parts if (text := _text_of(part, bare)) is not None]
         if len(texts) < 2:
@@ -333,7 +346,7 @@ class Redactor:
             self._at_work.rules[KEY_VALUE_RULE] += 1
             return "[redacted:password]"
         if text[:1] in ("{", "[") and text[-1:] in ("}", "]", "\n", " ") and len(text) >= _SHORTEST and depth <= _DEEPEST:
-            try:  # arguments of a tool: JSON in a text, which must stay JSON
+            try:  # tool arguments: JSON inside a string, which must stay valid JSON
                 inner = orjson.loads(text)
             except orjson.JSONDecodeError:
                 return self.text(text)
@@ -343,7 +356,7 @@ class Redactor:
         return self.text(text)
 
     def text(self, text: str) -> str:
-        """One text, redacted."""
+        """Redact one text."""
         pieces, at = [], 0
         for span in self.spans(text):
             pieces += [text[at : span.start], f"[redacted:{span.kind}]"]
@@ -351,7 +364,7 @@ class Redactor:
         return "".join([*pieces, text[at:]]) if pieces else text
 
     def spans(self, text: str) -> list[Span]:
-        """Where the secrets stand, in order; those that overlap are one."""
+        """Return the spans of the secrets, in order; overlapping spans are merged."""
         if len(text) < _SHORTEST:
             return []
         if len(text) <= _PIECE + _OVERLAP:
@@ -372,7 +385,9 @@ class Redactor:
         return self._at_work.static is not None and self._at_work.static.lets_through(text, span)
 
     def _spans_from(self, text: str, start: int) -> Iterator[Span]:
-        """The secrets that begin in the piece at `start`. One that goes on behind what was looked at goes on as its letters do."""
+        """Yield the secrets that start in the piece at `start`. A secret that reaches the end of the window is extended to the end
+        of its run.
+        """
         self._pause()
         begin, end = max(0, start - _OVERLAP), min(len(text), start + _PIECE + _OVERLAP)
         for span in self._spans_in(text[begin:end]):
@@ -384,7 +399,7 @@ class Redactor:
                 yield Span(first, last, span.kind, span.rule)
 
     def _spans_in(self, text: str, depth: int = 0) -> Iterator[Span]:
-        """In one piece: as its reader sees it, with escapes undone, and in base64."""
+        """Search one piece in three forms: as displayed, with escapes undone, and decoded from base64."""
         view = plain_view(text)
         for span in self._spans_in_views(view.text, depth):
             yield _back(view, span, 0)
@@ -409,7 +424,7 @@ class Redactor:
 
 
 def _first_rule(hits: dict[str, Counter[str]]) -> str | None:
-    """The rule that found most in the first place where something was found."""
+    """Return the rule with the most findings in the first place where something was found."""
     return next((f"{rules.most_common(1)[0][0]}, in {place}" for place, rules in hits.items() if rules), None)
 
 
@@ -419,7 +434,7 @@ def _back(view: View, span: Span, offset: int) -> Span:
 
 
 def _escaped(text: str) -> list[tuple[int, int]]:
-    """The parts of a text that have escapes in or near them; a part begins with a word."""
+    """Return the parts of a text that contain escapes, with some context; a part starts at a word if possible."""
     parts: list[tuple[int, int]] = []
     for match in ESCAPES.finditer(text):
         at = match.start()
@@ -437,7 +452,7 @@ def _escaped(text: str) -> list[tuple[int, int]]:
 
 
 def _end_of(pattern: re.Pattern[str], text: str, at: int, pause: Callable[[], None]) -> int:
-    """Where the run of `pattern` from `at` on ends."""
+    """Return the end of the run of `pattern` that starts at `at`."""
     while match := pattern.match(text, at, at + _PIECE):
         at = match.end()
         if len(match[0]) < _PIECE:
@@ -447,7 +462,7 @@ def _end_of(pattern: re.Pattern[str], text: str, at: int, pause: Callable[[], No
 
 
 def _text_of(part: Any, bare: bool) -> str | None:
-    """What a part of a message says, if it says something."""
+    """Return the text of a message part, or None if it has none."""
     if isinstance(part, str):
         return part if bare else None
     if not isinstance(part, dict):

@@ -1,4 +1,6 @@
-"""Files without some turns: written whole beside the old one and put in its place, never edited."""
+"""Rewrites files without some turns. The new file is written completely and then replaces the old one; files are never edited in
+place.
+"""
 
 import fcntl
 import secrets
@@ -19,18 +21,20 @@ from clawctl.run.shards import UnreadableShard, read_table, rewrite_shard
 _GONE = object()
 _MOMENT_S = 0.1
 _IDS = ("turn_id", "exchange_id", "completion_id", "response_id", "id", "task_id")
-_HANDLE = 24  # letters and digits of an id of ours; clients know it as `chatcmpl…`
+# Letters and digits of an id made by clawctl; clients see it with a prefix, as `chatcmpl…`
+_HANDLE = 24
 
 
 class Unreadable(Exception):
-    """Nobody can say what stands in the file."""
+    """The content of the file cannot be determined."""
 
 
 def rewrite_appended(path: Path, belongs: Callable[[dict[str, Any]], bool]) -> int:
-    """Take lines out of a file that a living process may append to, and with them all torn ones. Returns how many.
+    """Remove lines from a file that a running process may append to, and all torn lines with them. Returns how many.
 
-    The rest stands in a new file. The old one is unlinked under the lock that captures' writers take for each line; a writer whose
-    file is gone opens a new one. What one without the lock had still to write is in the old file a moment later.
+    The remaining lines go to a new file. The old file is unlinked under the lock that capture writers take for each line. A writer
+    whose file is gone opens a new one. A writer without the lock may still finish a line in the old file; it is read after a short
+    delay.
     """
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -50,7 +54,7 @@ def rewrite_appended(path: Path, belongs: Callable[[dict[str, Any]], bool]) -> i
 
 
 def kept_lines(data: bytes, belongs: Callable[[dict[str, Any]], bool]) -> tuple[bytes, int]:
-    """The lines that do not belong to it, and the number of the others, torn ones included."""
+    """Return the lines for which `belongs` is false, and the number of the others, including torn lines."""
     rest_of_rows, gone = [], 0
     for line in filter(None, data.split(b"\n")):
         row = _row(line)
@@ -70,7 +74,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
-    """Take rows out of one shard; a shard without rows goes. Returns how many. Raises Unreadable."""
+    """Remove rows from one shard; delete a shard that becomes empty. Returns how many rows. Raises Unreadable."""
     gone_ids = pa.array(sorted(turn_ids), pa.string())
     try:
         ids = read_table(path, ["turn_id"]).column("turn_id")
@@ -86,7 +90,7 @@ def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
 
 
 def rewrite_json(path: Path, turn_ids: set[str]) -> int:
-    """Take turns out of a file that is one JSON document, or has one a line. Returns how many places. Raises Unreadable."""
+    """Remove turns from a JSON or JSON Lines file. Returns the number of places. Raises Unreadable."""
     lines = [path.read_bytes()] if path.suffix == ".json" else path.read_bytes().split(b"\n")
     count = _Count()
     rest_of_rows = []
@@ -117,7 +121,7 @@ def _dumped(value: Any, was_sealed: bool) -> bytes:
 
 
 def without(value: Any, turn_ids: set[str], count: Callable[[], None]) -> Any:
-    """`value` without what belongs to these turns: an object that names one as its own id, a name in a list, a key."""
+    """Return `value` without the data of these turns: objects with such an id, list items, and keys."""
     if isinstance(value, str) and _is_one(value, turn_ids):
         count()
         return _GONE

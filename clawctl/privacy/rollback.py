@@ -1,4 +1,4 @@
-"""Which policies learned from a turn, and going back to the last that did not."""
+"""Finds the policies that learned from given turns, and returns to the last policy that did not."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +15,17 @@ from clawctl.run.policies import list_versions, live_version, move_live, read_po
 
 @dataclass(frozen=True, slots=True)
 class RollbackPlan:
-    """What going back does."""
+    """The effects of a rollback."""
 
-    to_version: int  # that training goes on from
+    to_version: int  # the version from which training continues
     removed_versions: list[int]
-    live: int | None  # that serves afterwards
+    live: int | None  # the version that serves afterwards
 
 
 def learned_from(run: RunDir, turn_ids: set[str]) -> list[int]:
-    """The versions that were trained on one of these turns, and all that descend from them."""
+    """Return the versions that were trained on one of these turns, and all their descendants."""
     tainted: set[int] = set()
-    for version in list_versions(run):  # a parent comes before its children
+    for version in list_versions(run):  # parents come before their children
         policy = read_policy(run, version)
         if policy.parent in tainted or not turn_ids.isdisjoint(policy.turns):
             tainted.add(version)
@@ -33,9 +33,9 @@ def learned_from(run: RunDir, turn_ids: set[str]) -> list[int]:
 
 
 def plan_rollback(run: RunDir, tainted: list[int]) -> RollbackPlan:
-    """Where training can start again: the newest checkpoint from before the first tainted step, else the base model.
+    """Find where training can restart: the newest checkpoint before the first tainted step, else the base model.
 
-    Versions in between have weights but no optimizer state: the trainer makes them again.
+    Versions in between have weights but no optimizer state, so the trainer produces them again.
     """
     lineage, spoiled = read_lineage(run), set(tainted)
     way = [step for step in lineage.ancestry(lineage.tip) if step not in spoiled and spoiled.isdisjoint(lineage.ancestry(step))]
@@ -46,9 +46,9 @@ def plan_rollback(run: RunDir, tainted: list[int]) -> RollbackPlan:
 
 
 def roll_back(run: RunDir, way: RollbackPlan) -> None:
-    """Serve and train from `way.to_version`. The caller holds the trainer's place. Doing it again after a crash completes it.
+    """Serve and train from `way.to_version`. The caller holds the trainer's lock. Repeating the call after a crash completes it.
 
-    LIVE moves first: what serves is never deleted. Other turns of the removed steps may be trained again.
+    LIVE moves first, so that the serving version is never deleted. Other turns of the removed steps may be trained again.
     """
     if way.live is not None and live_version(run) != way.live:
         move_live(run, way.live, by="forget")
@@ -75,5 +75,5 @@ def roll_back(run: RunDir, way: RollbackPlan) -> None:
 
 
 def _step_of(path: Path) -> int:
-    """Of a ledger entry; a damaged one is known by its name, and what was skipped is tried again."""
+    """Return the step of a ledger entry. For a damaged entry, use the number in its file name."""
     return int((read_object(path) or {}).get("step", number_of(path.stem) or 0))

@@ -1,4 +1,4 @@
-"""Which turns are meant by `--session`, `--user` or `--before`: those with a row, and those that only stand in captures yet."""
+"""Finds the turns selected by `--session`, `--user` or `--before`: turns with a row, and turns that are only in captures so far."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,27 +16,29 @@ _COLUMNS = ("turn_id", "session_id", "user", "created_at", "messages", "response
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is to be forgotten: a session, a user or a time."""
+    """What to forget: a session, a user or a time span."""
 
     session: str | None = None  # as `inspect sessions` shows it
     user: str | None = None  # the name of an API key
-    before: float | None = None  # unix seconds: whole sessions that began before
-    until: float = float("inf")  # unix seconds: of a user, nothing that was said later
+    before: float | None = None  # unix seconds: sessions that began earlier, as a whole
+    until: float = float("inf")  # unix seconds: data of a user after this time is kept
 
 
 @dataclass(slots=True)
 class SelectedTurns:
-    """The turns that a wish means."""
+    """The turns that a selection covers."""
 
     turn_ids: set[str] = field(default_factory=set)
     sessions: set[tuple[str, str]] = field(default_factory=set)  # (user, session id)
     stems: set[str] = field(default_factory=set)  # trajectory shards with such turns
-    unreadable: list[Path] = field(default_factory=list)  # shards that may hold some: nobody can say
+    unreadable: list[Path] = field(default_factory=list)  # shards that may hold such turns but cannot be read
 
 
 def select(run: RunDir, wish: Selection, known: SelectedTurns | None = None) -> SelectedTurns:
-    """All turns of the run that `wish` means, besides those already `known`. Later turns of a session repeat its earlier words: a
-    session goes as a whole."""
+    """Return all turns of the run that `wish` selects, in addition to those already `known`.
+
+    Sessions are selected as a whole, because later turns of a session repeat the text of earlier ones.
+    """
     chosen = known or SelectedTurns()
     rows: list[tuple[str, dict[str, Any]]] = []
     for path in published(run.trajectories, ".parquet"):
@@ -64,7 +66,7 @@ def matches(wish: Selection, row: Mapping[str, Any]) -> bool:
 
 
 def _add_captured(run: RunDir, wish: Selection, chosen: SelectedTurns, endings: "_Endings", rows: set[str]) -> None:
-    """Turns without a row yet: of the user, of a session by its claim, too old, or continuing a turn that was chosen."""
+    """Add turns that have no row yet: by user, by claimed session, by age, or because they continue a selected turn."""
     waiting = [row for path in published(run.captures, ".jsonl") for row in captured_rows(path) if row["exchange_id"] not in rows]
     for row in sorted(waiting, key=lambda row: row["created_at"]):
         user, session = row["key"], session_of(row)
@@ -76,7 +78,7 @@ def _add_captured(run: RunDir, wish: Selection, chosen: SelectedTurns, endings: 
 
 
 def captured_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The exchanges of one capture file; lines that are none are left out."""
+    """Yield the exchanges of one capture file. Lines that are not exchanges are skipped."""
     with path.open("rb") as file:
         for line in file:
             row = readable(line)
@@ -85,7 +87,7 @@ def captured_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def readable(line: bytes) -> dict[str, Any] | None:
-    """One line of captures as far as choosing needs it, or None: torn, or no exchange."""
+    """Parse one line of captures. Returns None if the line is torn or lacks a field that selection needs."""
     try:
         row = read_sealed(line)
     except Damaged:
@@ -95,7 +97,7 @@ def readable(line: bytes) -> dict[str, Any] | None:
 
 
 def session_of(row: Mapping[str, Any]) -> str:
-    """The session that collect gives this exchange if nothing but its claim speaks for one (see `collect/sessions.py`)."""
+    """Return the session that collect assigns to this exchange if only its claim indicates one (see `collect/sessions.py`)."""
     claim = (row.get("hints") or {}).get("session_id")
     if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
         text = str(claim)
@@ -104,7 +106,7 @@ def session_of(row: Mapping[str, Any]) -> str:
 
 
 class _Endings:
-    """How the chosen turns end, to know those that go on from there: the first words of the user, and the answer."""
+    """The ends of the selected turns, to recognise exchanges that continue them: first user message and answer."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str, str]] = set()
@@ -127,7 +129,7 @@ def _first_words(messages: list[dict[str, Any]]) -> str:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """What a message says, whatever form it comes in; of one that only calls tools, the calls."""
+    """Return the text of a message in any format, or its calls if it only calls tools."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))

@@ -1,14 +1,15 @@
-"""What a client sends with every request, its system prompt and its tools, holds words that only look like a secret.
+"""Recognises words in static text, that is system prompts and tools, that only look like a secret. Clients send them with every
+request.
 
-`identified by shellId.` in a tool description reads as a password clause of SQL. One such place makes every turn of that client
-untrainable. A finding in static text is let through only if it is certain that nobody keeps it secret:
+`identified by shellId.` in a tool description looks like a password clause of SQL. One such place makes every turn of that client
+untrainable. A finding in static text is accepted as harmless only if it is certain that it is not secret:
 
-- It was found by the words around it. A known format, a private key, a card or a login in an address is never let through.
-- It is plain words: letters alone, as no generator of passwords makes them.
-- It is the name of a tool or of a parameter in the same request; or the same place was sent with `KEYS` API keys.
+- It was found by the words around it. A known format, a private key, a card or a login in an address is never accepted.
+- It is plain words: letters only, in a form that password generators do not produce.
+- It is the name of a tool or of a parameter in the same request, or the same place was sent with `KEYS` API keys.
 
-One key counts once, however many sessions it has. On a server with fewer keys nothing is let through because it recurs. A team
-shares its own instructions in the system prompt, so a value beside a name like `password` stays a secret there.
+A key counts once, however many sessions it has. On a server with fewer keys, recurrence never makes a finding harmless. A team
+shares its own instructions in the system prompt, so a value beside a name like `password` is always treated as a secret there.
 """
 
 import secrets
@@ -24,22 +25,22 @@ from clawctl.privacy.rules.text import KEY_VALUE_RULE
 KEYS = 3  # API keys that must have sent the same place
 TOOLS, SYSTEM = "the tool descriptions", "the system prompt"
 PUNCTUATION = "\"'`“”«»„()[]{}<>.,;:!?* "
-_AROUND = 24  # characters before and behind a finding that must recur with it
-_REMEMBERED = 4096  # findings, and half as many that are let through: about 1 MB
+_AROUND = 24  # characters before and after a finding that must recur with it
+_REMEMBERED = 4096  # findings, about 1 MB
 _BY_WORDS = frozenset(rule.name for rule in RULES if rule.by_words)
 
 
 class Recurring:
-    """Which keys have sent a finding, by digests alone. Bounded: what is forgotten is a secret again."""
+    """Records which keys have sent a finding, as digests only. Its size is bounded: an evicted finding counts as a secret again."""
 
     def __init__(self, keys: int = KEYS, remembered: int = _REMEMBERED) -> None:
         self._keys, self._remembered = keys, remembered
         self._salt = secrets.token_bytes(16)
         self._sent_by: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()
-        self.changes = 0  # how often something was let through for the first time
+        self.changes = 0  # how often a finding was accepted for the first time
 
     def recurs(self, key: str, finding: str) -> bool:
-        """Note that `key` has sent `finding`. Whether enough keys have."""
+        """Record that `key` has sent `finding`. Returns whether enough keys have sent it."""
         place, sender = self._digest(finding), self._digest(key)
         known = self._sent_by.pop(place, frozenset())
         if sender not in known and len(known) < self._keys:
@@ -56,7 +57,7 @@ class Recurring:
 
 @dataclass(slots=True)
 class StaticText:
-    """One static text of one exchange while it is looked through."""
+    """One static text of one exchange while it is searched."""
 
     place: str  # TOOLS or SYSTEM
     key: str  # the name of the API key
@@ -82,7 +83,7 @@ class StaticText:
 
 
 def names_of_tools(value: Any, depth: int = 12) -> Iterator[str]:
-    """The names of tools and parameters in any dialect's list of tools."""
+    """Yield the names of tools and parameters from a list of tools in any dialect."""
     if isinstance(value, list):
         for each in value:
             yield from names_of_tools(each, depth)

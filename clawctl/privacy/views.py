@@ -1,6 +1,6 @@
-"""A text as its reader would see it: without invisible characters, with plain letters, with escapes undone.
+"""A text as a reader sees it: without invisible characters, with plain letters, and with escapes undone.
 
-A view knows for each of its places where that stood in the text. Nothing is written from a view: it only says where secrets stand.
+A view maps each of its positions to a position in the text. Views are only used to locate secrets and are never written.
 """
 
 import html
@@ -10,19 +10,19 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_ROUNDS = 3  # escapes within escapes that are undone: JSON in JSON in a shell command
-# Blocks that hold characters whose compatible form is ASCII; a test looks through all of Unicode.
+_ROUNDS = 3  # nested escapes that are undone: JSON in JSON in a shell command
+# Blocks with characters whose compatible form is ASCII; a test checks all of Unicode.
 _BLOCKS = (
     (0x85, 0x86), (0xA0, 0x3400), (0xA69C, 0xA69E), (0xA700, 0xAB70), (0xFB00, 0xFB50), (0xFE00, 0x10000), (0x10780, 0x107C0),
     (0x1BCA0, 0x1BCA4), (0x1CCD6, 0x1CCFA),
     (0x1D173, 0x1D17B), (0x1D400, 0x1D800), (0x1F100, 0x1F200), (0x1FBF0, 0x1FBFA), (0xE0000, 0xE0200),
 )  # fmt: skip
-_FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # they show nothing, and are no format characters
+_FILLERS = "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # invisible characters that are not format characters
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A text, and where its segments come from: segment n begins at `at[n]` here and at `source[n]` there."""
+    """A text and the origin of its segments: segment n starts at `at[n]` in the view and at `source[n]` in the text below."""
 
     text: str
     at: list[int]
@@ -30,7 +30,7 @@ class View:
     below: "View | None" = None
 
     def back(self, start: int, end: int) -> tuple[int, int]:
-        """The place in the original text. Half a replaced segment counts as all of it."""
+        """Return the span in the original text. A partially covered replaced segment counts as a whole."""
         if self.at:
             first, last = bisect_right(self.at, start) - 1, bisect_right(self.at, end - 1) - 1
             begin = self.source[first] + (start - self.at[first] if self._kept(first) else 0)
@@ -39,11 +39,11 @@ class View:
         return (start, end) if self.below is None else self.below.back(start, end)
 
     def _kept(self, segment: int) -> bool:
-        return segment % 2 == 0  # kept and replaced segments take turns
+        return segment % 2 == 0  # kept and replaced segments alternate
 
 
 def replaced(below: View, pattern: re.Pattern[str], by: Callable[[re.Match[str]], str]) -> View:
-    """`below` with each match of `pattern` replaced."""
+    """Return `below` with each match of `pattern` replaced."""
     pieces: list[str] = []
     at, source = [0], [0]
     place = done = 0
@@ -59,7 +59,7 @@ def replaced(below: View, pattern: re.Pattern[str], by: Callable[[re.Match[str]]
 
 
 def plain_view(text: str) -> View:
-    """`text` with compatible letters, digits and spaces as ASCII, and without characters that show nothing."""
+    """Return `text` with compatible letters, digits and spaces as ASCII, and without invisible characters."""
     view = View(text, [], [])
     if "\x1b" in text or "^[[" in text:
         view = _uncoloured(view)
@@ -71,7 +71,7 @@ def plain_view(text: str) -> View:
 
 
 def unescaped_view(view: View) -> View | None:
-    """`view` with escapes of JSON, HTML and URLs undone; None where there are none."""
+    """Return `view` with escapes of JSON, HTML and URLs undone, or None if there are none."""
     unescaped = view
     for _ in range(_ROUNDS):
         below, unescaped = unescaped, replaced(unescaped, ESCAPES, _meant)
@@ -83,7 +83,7 @@ def unescaped_view(view: View) -> View | None:
 
 
 def printable_view(view: View) -> View | None:
-    """`view` with the escapes of quoted-printable mail undone (`Passwort=3A …`); None where there are none."""
+    """Return `view` with the escapes of quoted-printable mail undone (`Passwort=3A …`), or None if there are none."""
     if "=" not in view.text or not any(mark in view.text for mark in _MARKS_OF_MAIL):
         return None
     printable = replaced(view, _PRINTABLE, _meant_by_mail)
@@ -99,12 +99,14 @@ def _meant_by_mail(match: re.Match[str]) -> str:
 
 
 def _uncoloured(view: View) -> View:
-    """`view` without what colours a terminal's text and moves its cursor: a key is often printed right behind it."""
+    """Remove terminal escape sequences for colour and cursor movement: a key is often printed directly after one."""
     return replaced(view, _TERMINAL, lambda _: "")
 
 
 def folded(text: str) -> str:
-    """`text` in lower case, each character at its place. İ is the only one whose lower case is longer; a test tries all."""
+    """Return `text` in lower case with every character at its position. Only İ has a longer lower-case form; a test tries all of
+    Unicode.
+    """
     return text.replace("İ", "i").lower()
 
 
@@ -153,11 +155,11 @@ def _plain_forms() -> dict[str, str]:
     return forms
 
 
-# Letters of other scripts that look like Latin ones, within words that are Latin otherwise.
+# Letters of other scripts that look like Latin ones, inside words that are otherwise Latin.
 _TWINS = str.maketrans("аеорсухіјѕԁһԛԝАВЕКМНОРСТХЅІЈοαενρτυικΟΑΕΡΤ", "aeopcyxijsdhqwABEKMHOPCTXSIJoaevptuikOAEPT")
 _FOREIGN_IN_WORD = re.compile(f"(?<=[A-Za-z])[{''.join(map(chr, _TWINS))}]{{1,3}}(?=[A-Za-z])")
 _PLAIN = _plain_forms()
 _LOOKED_AT = frozenset(_PLAIN) | frozenset(map(chr, _TWINS))
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-# Beyond the first plane any character: a set with such characters in it is searched one by one.
+# Matches any character beyond the first plane: a regex set with such characters is searched character by character, which is slow.
 _ODD = re.compile(f"[{''.join(re.escape(letter) for letter in _PLAIN if letter < chr(0x10000))}]|[\U00010000-\U0010ffff]")

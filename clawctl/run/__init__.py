@@ -1,1 +1,1 @@
-"""The run directory: its paths, rows and files. Each file is published whole; stages meet here and nowhere else."""
+"""The run directory: its paths, rows and files. Each file is published whole. Stages exchange data only through it."""

@@ -1,6 +1,6 @@
-"""The tokens that were allowed at each place of a structured answer: exact sets, stored with the turn.
+"""The tokens that were allowed at each position of a structured answer: exact sets, stored with the turn.
 
-A grammar allows few tokens of the vocabulary at each place, and the sampler's log-probabilities belong to the distribution over
+A grammar allows few tokens of the vocabulary at each position, and the sampler's log-probabilities belong to the distribution over
 these tokens only. A trainer must compute them over the same sets. The sets are stored instead of the grammar. They stay exact when
 the grammar library changes, and no client schema is stored.
 
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_HEAD: Final = struct.Struct("<BIIII")  # version of this layout, vocabulary, tokens, different sets, CRC-32 of the rest
+_HEAD: Final = struct.Struct("<BIIII")  # version of this layout, vocabulary size, tokens, different sets, CRC-32 of the rest
 _VERSION: Final = 1
 _MOST: Final = 64 << 20  # bytes, unpacked
 LONGEST: Final = 1 << 20  # characters of a packed text; a turn that needs more is not trained
@@ -31,11 +31,11 @@ Bits = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The sets of one answer of T tokens."""
+    """The allowed sets of one answer of T tokens."""
 
     vocabulary: int
-    which: tuple[int, ...]  # of each token, the index of its set; -1: any token could be drawn
-    sets: tuple[bytes, ...]  # a bit for each token, the lowest first, in complete 32-bit words
+    which: tuple[int, ...]  # [T] index of each token's set; -1: any token could be sampled
+    sets: tuple[bytes, ...]  # one bit per token of the vocabulary, lowest first, in complete 32-bit words
 
     def __post_init__(self) -> None:
         size = 4 * ((self.vocabulary + 31) // 32)
@@ -45,14 +45,14 @@ class Allowed:
             raise ValueError("a token names a set that is not there")
 
     def admits(self, ids: Sequence[int]) -> bool:
-        """Whether each of `ids` is in the set of its place, and there are as many."""
+        """Whether `ids` has the right length and each id is in the set of its position."""
         return len(ids) == len(self.which) and all(
             index < 0 or (0 <= token < self.vocabulary and self.sets[index][token >> 3] >> (token & 7) & 1)
             for token, index in zip(ids, self.which, strict=True)
         )
 
     def packed(self) -> str | None:
-        """The sets as text; None if the text would be too long to store."""
+        """Return the sets as base64 text, or None if the text would be too long to store."""
         if len(self.sets) * (self.vocabulary // 8 + 4) > _MOST:
             return None
         raw = array("i", self.which).tobytes() + b"".join(_differences(self.sets))
@@ -62,7 +62,7 @@ class Allowed:
 
 
 def unpack(text: str) -> Allowed:
-    """Raises ValueError."""
+    """Decode the text from `Allowed.packed`. Raises ValueError if it cannot be read or is damaged."""
     try:
         data = base64.b64decode(text, validate=True)
         version, vocabulary, tokens, count, checksum = _HEAD.unpack_from(data)
@@ -81,7 +81,7 @@ def unpack(text: str) -> Allowed:
 
 
 def _differences(sets: Sequence[bytes], undo: bool = False) -> Iterator[bytes]:
-    """Each set without what it shares with the set before it, or the reverse."""
+    """Yield each set XORed with the set before it, or undo that."""
     before: Bits | None = None
     for each in sets:
         bits = np.frombuffer(each, np.uint8)

@@ -1,8 +1,9 @@
-"""How much of what was played the trainer has not taken yet. Episodes wait rather than grow staler than the trainer accepts.
+"""Limits how many sampled turns wait for the trainer. New episodes wait, so that turns do not become staler than the trainer
+accepts.
 
-A trainer that is `n` batches behind makes `n` updates before it trains what is sampled now. So no episode begins while more turns
-wait than the trainer can take within `train.max_staleness` updates. Without `train/feed.json` no trainer has looked at this run,
-and no episode waits.
+A trainer that is `n` batches behind makes `n` updates before it trains a turn that is sampled now. Therefore no episode starts
+while more turns wait than the trainer can take within `train.max_staleness` updates. If `train/feed.json` is missing, no trainer
+has worked on this run, and episodes do not wait.
 """
 
 import time
@@ -16,31 +17,32 @@ from clawctl.run.policies import list_versions, live_version
 from clawctl.run.shards import UnreadableShard, read_columns
 
 _LOOK_EVERY_S = 1.0
-_MOST_WAIT_S = 600.0  # for an ended episode to reach the trainer: one without turns never does
+# How long to wait for an ended episode to reach the trainer; an episode without turns never does
+_MOST_WAIT_S = 600.0
 
 
 class Backlog:
-    """The backlog as one worker sees it: what waits in the trainer, and its own episodes that are on their way there."""
+    """The backlog as one worker sees it: turns waiting for the trainer, and this worker's episodes on their way there."""
 
     def __init__(self, run: RunDir, config: TrainConfig) -> None:
         self._run, self._config = run, config
         self._began = max((path.stem for path in published(run.trajectories, ".parquet")), default="")
-        self._read: set[str] = set()  # stems whose sessions are known
-        self._turns, self._episodes = 0, 0  # of the sessions that were published
-        self._ended: dict[str, float] = {}  # sessions on their way, with the time when they ended
+        self._read: set[str] = set()  # stems whose sessions were read
+        self._turns, self._episodes = 0, 0  # published turns and episodes of this worker
+        self._ended: dict[str, float] = {}  # sessions on their way, with the time they ended (monotonic clock, seconds)
         self._stem_of: dict[str, str] = {}
         self._looked_at, self._why = float("-inf"), None  # type: float, str | None
 
     def ended(self, session_id: str) -> None:
-        """An episode is over, and its turns are on their way."""
+        """Record that an episode ended and its turns are on their way to the trainer."""
         self._ended[session_id] = time.monotonic()
 
     def has_ended(self) -> bool:
-        """Whether the trainer has made all its updates (`train.max_steps`), so that nothing that is played would be trained."""
+        """Whether the trainer has made all its updates (`train.max_steps`), so that new episodes would not be trained."""
         return self._config.max_steps is not None and (list_versions(self._run) or [0])[-1] >= self._config.max_steps
 
     def is_full(self, running: int) -> str | None:
-        """Why no episode should begin while `running` are played; None if one may."""
+        """Return the reason why no episode should start while `running` episodes are in progress, or None if one may start."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S and self._why is None:
             return None
         self._looked_at = time.monotonic()

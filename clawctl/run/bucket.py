@@ -1,17 +1,17 @@
 """A run in an object store: `--run s3://bucket/prefix` (also `gs://`, `az://`).
 
-Each host has a local folder of the run. Stages read and write ordinary files there. What concerns other hosts goes through the
-store at once: a file is published, removed or swapped in the store first and in the local folder second, and the store decides
-between two workers. A thread looks about once a second and brings what others published into the local folder, whole.
+Each host has a local folder of the run, in which stages read and write ordinary files. Changes that concern other hosts go through
+the store at once: a file is published, removed or swapped in the store first and in the local folder second. The store decides
+between two workers. A thread polls about once a second and copies what other hosts published into the local folder, as whole files.
 
     PREFIX/run/…           the files of the run under their own names; `policies/3.folder` lists the parts of a folder
     PREFIX/parts/<id>/…    the files of a published folder; it exists once its `.folder` object does
     PREFIX/captures/…      rotated captures of every host
-    PREFIX/leases/…        who works on what (`leases.py`)
-    PREFIX/forgotten/…     what each host must still remove from its own files (`clawctl/privacy/elsewhere.py`)
-    PREFIX/changed         written after a change, so that the others look
+    PREFIX/leases/…        locks that workers hold across hosts (`leases.py`)
+    PREFIX/forgotten/…     requests to each host to remove data from its own files (`clawctl/privacy/elsewhere.py`)
+    PREFIX/changed         written after each change, so that other hosts notice it
 
-In the local folder, `.bucket/about.json` names the bucket, and `.bucket/tags/` has the tag of each object that a local file equals.
+In the local folder, `.bucket/about.json` names the bucket. `.bucket/tags/` holds the tag of each object that a local file equals.
 """
 
 import atexit
@@ -40,18 +40,18 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = ".bucket"  # the folder that marks a local folder of a bucket
 _POLL_S: Final = 1.0
-_LIST_S: Final = 30.0  # how long a change can stay unnoticed if the worker that made it was killed
-_SETTLED_S: Final = 600.0  # a capture file that was not written to for so long goes up although it is its writer's last
-_INLINE: Final = ("policy.json", "READY", "state.json")  # small files of a folder that everybody reads
-_FOREIGN: Final = "another host's"  # in place of the tag of a growing file
-_LEFT_OVER_S: Final = 86400.0  # a folder that was uploaded for so long is not published any more
+_LIST_S: Final = 30.0  # maximum delay until a change is noticed if the worker that made it was killed
+_SETTLED_S: Final = 600.0  # a capture file without writes for this long is uploaded even if it is its writer's newest
+_INLINE: Final = ("policy.json", "READY", "state.json")  # small files of a folder that every host needs
+_FOREIGN: Final = "another host's"  # stands for the tag of a growing file that another host writes
+_LEFT_OVER_S: Final = 86400.0  # age after which unlisted parts and old leases are deleted
 
 
 # ---- the storage ---------------------------------------------------------------------------------------------------------
 
 
 class BucketStorage:
-    """The storage of one run, as one process of one host sees it. `root` is the host's local folder."""
+    """The storage of one run, for one process of one host. `root` is the host's local folder."""
 
     def __init__(self, root: Path, objects: Objects, leases: Leases, poll_s: float = _POLL_S) -> None:
         self._root, self._objects, self._poll_s = root, objects, poll_s
@@ -64,7 +64,7 @@ class BucketStorage:
         self._leading = FileLock(self._about / "pulling.lock", thread_local=False)
         self._changed: str | None = None  # tag of the object `changed`
         self._listed_at = float("-inf")
-        self._told = threading.Event()  # something was published that the others have not been told of
+        self._told = threading.Event()  # set when `changed` must be written so that other hosts notice
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -112,12 +112,12 @@ class BucketStorage:
         self._told.set()
 
     def _folder_of(self, path: Path) -> Path | None:
-        """The published folder that a file is part of."""
+        """Return the published folder that contains the file, or None."""
         above = takewhile(lambda parent: parent != self._root, path.parents)
         return next((parent for parent in above if self._name(parent)[1] is Kind.FOLDER), None)
 
     def _replace_part(self, draft: Path | None, path: Path, folder: Path) -> None:
-        """Replace a part, or remove it: the content first, then the list of parts, which names its size."""
+        """Replace or remove (`draft` None) a part of a folder: the content first, then the list of parts, which holds its size."""
         name, part = self._name(folder)[0] + FOLDER, path.relative_to(folder).as_posix()
         with self._local():
             stored = self._objects.read(f"run/{name}")
@@ -209,7 +209,7 @@ class BucketStorage:
             if kind is Kind.LOCAL:
                 os.replace(source, target)
             elif new_kind is Kind.LOCAL:
-                with self._deleted(name, kind), suppress(FileNotFoundError):  # another host may have removed it as well
+                with self._deleted(name, kind), suppress(FileNotFoundError):  # another host may also have removed it
                     os.replace(source, target)
             elif kind is Kind.FOLDER:
                 self._move_object(name + FOLDER, new + FOLDER, source, target)
@@ -217,14 +217,14 @@ class BucketStorage:
                 stored = self._objects.read(f"run/{name}")
                 if stored is None or stored[0] == source.read_bytes():
                     self._move_object(name, new, source, target)
-                else:  # the damage is here, not in the store
+                else:  # the local copy is damaged, not the object in the store
                     os.replace(source, target)
                     self._write(source, stored[0])
                     self._note(name, stored[1])
                     log.error("the local copy of %s was damaged and is fetched again", name)
 
     def _move_object(self, name: str, new: str, source: Path, target: Path) -> None:
-        """The parts of a folder stay where they are: its list of parts moves."""
+        """Move an object to another name. For a folder only its list of parts moves; the parts stay in place."""
         stored = self._objects.read(f"run/{name}")
         tag = None if stored is None else self._objects.put(f"run/{new}", stored[0])
         self._objects.delete(f"run/{name}")
@@ -248,7 +248,9 @@ class BucketStorage:
 
     @contextmanager
     def _deleted(self, name: str, kind: Kind) -> Iterator[None]:
-        """The name is removed from the store, then from here by the caller; last its tag. After a kill `refresh` does the rest."""
+        """Delete the object from the store, let the caller delete the local file, then delete the tag. After a kill `refresh`
+        completes this.
+        """
         if kind in (Kind.LOCAL, Kind.GROWING):
             copy = _copy_of(name, kind)
             if copy is not None:
@@ -294,7 +296,7 @@ class BucketStorage:
 
     @contextmanager
     def claim(self, lock: Path) -> Iterator[bool]:
-        with DISK.claim(lock) as mine:  # the processes of this host decide without a request
+        with DISK.claim(lock) as mine:  # processes of this host are resolved without a request to the store
             of_this_host = lock.stem == "collect"
             if not mine or not (of_this_host or is_shared_lock(lock.stem)):
                 yield mine
@@ -303,8 +305,8 @@ class BucketStorage:
             leased = self._leases.acquire(name)
             try:
                 if leased and lock.stem.split("-")[0] in ("train", "eval", "forget"):
-                    self.refresh()  # the last worker's results are here before this one begins
-                # `forget` looks for collect workers after it has its lease, and this one for `forget` after it has its own.
+                    self.refresh()  # the results of the previous worker are here before this one starts
+                # `forget` checks for collect workers after it has its lease, and collect checks for `forget` after it has its own.
                 yield leased and not (of_this_host and self._leases.elsewhere("forget"))
             finally:
                 if leased:
@@ -322,7 +324,7 @@ class BucketStorage:
                 raise Timeout(str(lock))
             time.sleep(0.2)
 
-    # ---- what others published -------------------------------------------------------------------------------------------
+    # ---- changes by other hosts ------------------------------------------------------------------------------------------
 
     def follow(self, shards: bool) -> None:
         if shards:
@@ -334,7 +336,7 @@ class BucketStorage:
             atexit.register(self.close)
 
     def close(self) -> None:
-        """Tell the others of the last changes, and give claims back."""
+        """Announce the last changes to other hosts and release the leases."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
@@ -348,13 +350,16 @@ class BucketStorage:
         self._leading.release()
 
     def refresh(self) -> None:
-        """Bring what is in the store and not here, and remove what is gone there. A name is here once its content is here whole."""
-        here = self._all_tags()  # before the listing: what is published from now on may be missing in it
+        """Copy missing files from the store, and remove files that the store no longer has.
+
+        A file appears under its name once its content is complete.
+        """
+        here = self._all_tags()  # before the listing: files published from now on may be missing in it
         remote = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
         for name in sorted(remote, key=order):
             if not self._is_wanted(name) or (name in here and self._tag(name) == remote[name].tag):
                 continue
-            with suppress(FileNotFoundError):  # gone since the listing
+            with suppress(FileNotFoundError):  # removed since the listing
                 self._bring(name, remote[name])
         for name in here - remote.keys():
             self._drop(name)
@@ -396,7 +401,7 @@ class BucketStorage:
                 self._note(name, content[1])
 
     def _bring_folder(self, name: str) -> None:
-        """Make a folder with its small files; `complete` brings the rest when it is needed."""
+        """Create a folder with its small files; `complete` fetches the rest when it is needed."""
         stored = self._objects.read(f"run/{name}{FOLDER}")
         if stored is None:
             return
@@ -409,7 +414,7 @@ class BucketStorage:
                 write_synced(below(draft, part), text.encode())
             with self._local():
                 if self._tag(name + FOLDER) == stored[1]:
-                    return  # this process has published it meanwhile, with all of its files
+                    return  # this process has published the folder meanwhile, with all of its files
                 self._clear(path)
                 os.rename(draft, path)
                 self._note(name + FOLDER, stored[1], stored[0])
@@ -417,12 +422,12 @@ class BucketStorage:
             shutil.rmtree(draft, ignore_errors=True)
 
     def _grow(self, path: Path, stored: StoredObject) -> None:
-        """Append what the writer, on another host, has appended. Of such a file the longer one is newer."""
+        """Append the new data of a writer on another host. The longer version of such a file is the newer one."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._local():
             name = stored.name.removeprefix("run/")
             here = path.stat().st_size if path.exists() else 0
-            if here > stored.size and self._tag(name) == _FOREIGN:  # `forget` took lines out
+            if here > stored.size and self._tag(name) == _FOREIGN:  # `forget` removed lines
                 content = self._objects.read(stored.name)
                 return None if content is None else self._write(path, content[0])
             if here >= stored.size:
@@ -434,7 +439,7 @@ class BucketStorage:
                 file.write(data)
 
     def _drop(self, name: str) -> None:
-        """Remove what the store no longer has."""
+        """Remove a local file or folder that the store no longer has."""
         with self._local():
             if self._tag(name) is None:
                 return  # this process has removed or moved it meanwhile
@@ -444,33 +449,33 @@ class BucketStorage:
                 below(self._root, name).unlink(missing_ok=True)
             self._note(name, None)
 
-    # ---- what every host must remove from its own files ------------------------------------------------------------------
+    # ---- data that every host must remove from its own files -------------------------------------------------------------
 
     def ask(self, name: str, wanted: bytes) -> None:
-        """Ask every host, this one too, to forget what `wanted` describes."""
+        """Ask every host, including this one, to forget what `wanted` describes."""
         self._objects.put(f"forgotten/{name}", wanted)
         self._objects.put("changed", uuid4().bytes)
         self.refresh()
 
     def asked(self) -> dict[str, bytes]:
-        """What this host was asked to forget and has not, by its name."""
+        """Return the requests that this host has not carried out yet, by name."""
         files = sorted((self._about / "forgotten").glob("[!.]*"))
         return {path.name: data for path in files if (data := path.read_bytes())}
 
     def forgot(self, name: str) -> None:
-        """This host has nothing of it left."""
+        """Record that this host has carried out the request."""
         self._write(self._about / "forgotten" / name, b"")
 
     def is_own(self, path: Path) -> bool:
-        """Whether this host wrote a file that hosts append to."""
+        """Whether this host wrote the file. Only for files that hosts append to."""
         return self._tag(self._name(path)[0]) != _FOREIGN
 
     def collecting_elsewhere(self) -> int:
-        """The number of other hosts whose collect works now."""
+        """Return the number of other hosts with a running collect worker."""
         return len(self._leases.elsewhere("collect-"))
 
     def rewrite_copies(self, without: Callable[[bytes], bytes]) -> None:
-        """Let `without` take lines out of every object that a host uploads as it grows: captures, ratings, outcomes."""
+        """Let `without` remove lines from every object that a host uploads as it grows: captures, ratings, outcomes."""
         for prefix in ("captures/", "run/feedback/", "run/episodes/"):
             for stored in self._objects.list(prefix):
                 for _ in range(100):
@@ -481,18 +486,20 @@ class BucketStorage:
                     if not kept:
                         self._objects.delete(stored.name)
                     elif self._objects.swap(stored.name, kept, content[1]) is None:
-                        continue  # its host has just uploaded more
+                        continue  # its host has just uploaded more: try again
                     self._told.set()
                     break
 
     def sweep(self) -> int:
-        """Delete parts that no folder lists, and leases of workers that were killed, once they are a day old. Returns how many."""
+        """Delete parts that no folder lists and leases of killed workers, once they are a day old. Returns how many were
+        deleted.
+        """
         now, used = self._leases.now(), set()
         old = [stored.name for prefix in ("parts/", "leases/") for stored in self._objects.list(prefix)
                if now is not None and now - stored.modified > _LEFT_OVER_S]  # fmt: skip
         if not old:
             return 0
-        for stored in self._objects.list("run/"):  # after the parts: what was published meanwhile is listed
+        for stored in self._objects.list("run/"):  # after listing the parts, so that folders published meanwhile are included
             if stored.name.endswith(FOLDER) and (content := self._objects.read(stored.name)) is not None:
                 used.add(orjson.loads(content[0])["parts"])
         gone = [name for name in old if name.split("/")[1] not in used]
@@ -512,7 +519,7 @@ class BucketStorage:
                 if not failing:
                     log.error("the bucket is not up to date, trying again every second: %s", error)
                 failing = True
-            except Exception:  # the thread must outlive a name or a manifest that cannot be read
+            except Exception:  # the thread must survive a name or a manifest that cannot be read
                 log.exception("the bucket could not be followed")
                 failing = True
             else:
@@ -521,7 +528,7 @@ class BucketStorage:
                 failing = False
 
     def _look_once(self) -> None:
-        """One process of a host brings and uploads for all of them."""
+        """Fetch and upload changes. One process per host does this for all of them."""
         try:
             if not self._leading.is_locked:
                 self._leading.acquire(timeout=0)
@@ -544,8 +551,11 @@ class BucketStorage:
                 raise
 
     def _upload(self) -> None:
-        """Upload what the writers of this host appended, and their rotated captures. A host never appends to another's file, so a
-        file that is longer here than in the store is this host's. Nothing goes up before this host has forgotten what it must."""
+        """Upload what the writers of this host appended, and their rotated captures.
+
+        A host never appends to a file of another host, so a file that is longer here than in the store belongs to this host.
+        Nothing is uploaded before this host has carried out all requests to forget.
+        """
         if self.asked():
             return
         for folder in ("feedback", "episodes"):
@@ -583,7 +593,7 @@ class BucketStorage:
 
     @contextmanager
     def _local(self) -> Iterator[None]:
-        """No other process or thread of this host changes a file and its tag meanwhile."""
+        """Prevent other processes and threads of this host from changing a file and its tag."""
         with self._writing, self._between_processes:
             yield
 
@@ -603,7 +613,7 @@ class BucketStorage:
             shutil.rmtree(doomed, ignore_errors=True)
 
     def _note(self, name: str, tag: str | None, manifest: bytes = b"") -> None:
-        """Remember the tag of the object that a local file equals; None: there is no object."""
+        """Store the tag of the object that a local file equals. None: there is no object."""
         place = below(self._tags, name)
         if tag is None:
             place.unlink(missing_ok=True)
@@ -614,7 +624,7 @@ class BucketStorage:
         os.replace(draft, place)
 
     def _tag(self, name: str) -> str | None:
-        """The tag of what is here. Another process of this host may have brought it."""
+        """Return the tag of the local copy. Another process of this host may have fetched it."""
         try:
             return below(self._tags, name).read_bytes().partition(b"\n")[0].decode()
         except FileNotFoundError:
@@ -632,7 +642,7 @@ class BucketStorage:
 
 
 def _copy_of(name: str, kind: Kind) -> str | None:
-    """The object that a host uploads of its own file, if it does."""
+    """Return the name of the object to which a host uploads its own file, or None."""
     if kind is Kind.GROWING:
         return f"run/{name}"
     return name if name.startswith("captures/") and name.endswith(".jsonl") else None

@@ -1,10 +1,10 @@
-"""Capabilities: what opens the calls of one episode at this run's server, and nothing else.
+"""Capabilities: keys that allow only the calls of one episode at this run's server.
 
 An episode is played for training, or by `clawctl eval` to measure a version.
 
-A capability carries its episode and when it expires. It is signed with a secret of the run, so it needs no list: servers and
-workers on any host agree on it, and a restarted server still accepts it. It is a key: it belongs into no log and no capture. The
-redaction rule for `claw-…` keys finds it.
+A capability contains its episode and its expiry time. It is signed with a secret of the run, so no list is needed: servers and
+workers on any host agree on it, and a restarted server still accepts it. It is a key, so it must not appear in logs or captures.
+The redaction rule for `claw-…` keys finds it.
 """
 
 import hmac
@@ -25,12 +25,12 @@ PREFIX: Final = "claw-e-"
 _SECRET_BYTES = 32
 _MAC_BYTES = 18  # 24 letters
 _MAC_LETTERS = 24
-LONGEST: Final = 400  # letters: the longest that redaction looks for
+LONGEST: Final = 400  # characters: the longest key that the redaction rule finds
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How the server answers an episode that measures a version. None of its calls is captured."""
+    """How the server answers an episode that measures a version. Its calls are not captured."""
 
     model: str  # "tiny@3"
     temperature: float
@@ -39,7 +39,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """What a server learns from a capability."""
+    """The claims that a capability carries."""
 
     session_id: str
     task_id: str
@@ -51,7 +51,7 @@ class Capability:
 
 
 def episode_secret(run: RunDir) -> bytes:
-    """The secret that signs the run's capabilities, made when it is first needed. Raises ClawError if it is damaged."""
+    """Return the secret that signs the run's capabilities, creating it on first use. Raises ClawError if it is damaged."""
     path = run.episode_key
     with FileLock(run.lock("episode_key")):
         if not path.exists():
@@ -66,13 +66,13 @@ def episode_secret(run: RunDir) -> bytes:
 
 
 def issue(secret: bytes, spec: EpisodeSpec) -> str:
-    """The capability of an episode that is played for training. Raises ClawError if its names of task and group are too long."""
+    """Return the capability of an episode that is played for training. Raises ClawError if the task and group ids are too long."""
     own = Capability(spec.session_id, spec.task_id, spec.group_id, spec.attempt, int(spec.deadline), spec.key)
     return sign(secret, own)
 
 
 def sign(secret: bytes, own: Capability) -> str:
-    """A capability as text: letters, digits, `-` and `_`. Raises ClawError if it is too long."""
+    """Return a capability as text: letters, digits, `-` and `_`. Raises ClawError if it is too long."""
     claims = [own.session_id, own.task_id, own.group_id, own.attempt, int(own.expires_at), own.key]
     claims += [] if own.measurement is None else astuple(own.measurement)
     body = urlsafe_b64encode(orjson.dumps(claims)).rstrip(b"=").decode()
@@ -83,7 +83,7 @@ def sign(secret: bytes, own: Capability) -> str:
 
 
 def read_capability(secret: bytes, text: str) -> Capability | None:
-    """What a capability carries, expired or not. None if it is not one of this run."""
+    """Return the claims of a capability, even if it has expired, or None if this run did not issue it."""
     body, signature = text[len(PREFIX) : -_MAC_LETTERS], text[-_MAC_LETTERS:]
     if not text.startswith(PREFIX) or len(text) > LONGEST or not text.isascii():
         return None

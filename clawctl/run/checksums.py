@@ -18,19 +18,21 @@ from clawctl.errors import Damaged
 from clawctl.run.names import below
 
 _SEAL = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\s*\Z')
-_LONGEST_SEAL = 32  # bytes, with the newline behind it
+_LONGEST_SEAL = 32  # bytes, including the newline after it
 _FOOTER_MARK = b"CLAWCRC1"
 _CHUNK = 1 << 20
 
 
 def sealed(json_object: bytes) -> bytes:
-    """A JSON object with `"crc32"` as its last key: the checksum of everything before it. The object must have at least one key."""
+    """Return a JSON object with `"crc32"` as its last key: the checksum of everything before it. The object must have at least one
+    key.
+    """
     head = json_object[: json_object.rindex(b"}")].rstrip()
     return b'%b,"crc32":"%08x"}' % (head, zlib.crc32(head))
 
 
 def read_sealed(data: bytes) -> Any:
-    """The JSON value in `data`, without its checksum. Raises Damaged. A value without a checksum is not checked."""
+    """Return the JSON value in `data`, without its checksum. Raises Damaged. A value without a checksum is not checked."""
     seal = _SEAL.search(data, max(0, len(data) - _LONGEST_SEAL))
     if seal is not None and zlib.crc32(memoryview(data)[: seal.start()]) != int(seal[1], 16):
         raise Damaged("its checksum does not match: it has changed since it was written")
@@ -46,7 +48,7 @@ def read_sealed(data: bytes) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, without its checksum; None if the file is missing, damaged or something else."""
+    """Return the JSON object in a file, without its checksum. None if the file is missing, damaged or not an object."""
     try:
         value = read_sealed(path.read_bytes())
     except (FileNotFoundError, Damaged):
@@ -67,14 +69,17 @@ _YAML_SEAL = re.compile(rb"# crc32 ([0-9a-f]{8})\n\Z")
 
 
 def sealed_yaml(text: bytes) -> bytes:
-    """A YAML document with a first line that marks it as checked and a last line with the checksum of everything before it."""
+    """Return a YAML document with a first line that marks it as checked and a last line with the checksum of everything before
+    it.
+    """
     body = _YAML_HEAD + text.rstrip(b"\n") + b"\n"
     return b"%b# crc32 %08x\n" % (body, zlib.crc32(body))
 
 
 def check_yaml(data: bytes) -> None:
-    """Raises Damaged if a document with a checksum has changed, or if only its beginning is left. A document without a checksum is
-    not checked, but must not be empty."""
+    """Raises Damaged if a document with a checksum has changed or is truncated. A document without a checksum is not checked, but
+    must not be empty.
+    """
     seal = _YAML_SEAL.search(data)
     if seal is not None and zlib.crc32(data[: seal.start()]) != int(seal[1], 16):
         raise Damaged("its checksum does not match: it has changed since clawctl wrote it")
@@ -85,7 +90,7 @@ def check_yaml(data: bytes) -> None:
 
 
 def is_sealed_yaml(data: bytes) -> bool:
-    """Whether clawctl wrote the document, and not a person."""
+    """Whether clawctl wrote the document, not a person."""
     return data.startswith(_YAML_HEAD)
 
 
@@ -111,7 +116,7 @@ def check_footer(path: Path) -> None:
 
 
 def _footer(file: Any) -> tuple[int, bytes]:
-    """Offset of the footer in an open Parquet file, and the bytes from there to the end."""
+    """Return the offset of the footer in an open Parquet file, and the bytes from there to the end."""
     size = file.seek(0, 2)
     file.seek(max(0, size - 8))
     end = file.read(8)
@@ -126,10 +131,10 @@ def _footer(file: Any) -> tuple[int, bytes]:
 
 
 def checksums_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str]:
-    """CRC-32 of each file below `folder`, by its name there; `leave_out` names files and folders in it."""
+    """Return the CRC-32 of each file below `folder`, by relative path. `leave_out` names files and folders directly in it."""
     paths = (path for path in folder.rglob("*") if path.is_file())
     files = sorted(path for path in paths if path.relative_to(folder).parts[0] not in leave_out)
-    with ThreadPoolExecutor(4) as threads:  # zlib lets go of the interpreter
+    with ThreadPoolExecutor(4) as threads:  # zlib releases the GIL
         return dict(zip((str(path.relative_to(folder)) for path in files), threads.map(_checksum, files), strict=True))
 
 

@@ -1,9 +1,9 @@
-"""Whether what people want has changed: complaints that rise after they were rare.
+"""Detects whether users' preferences have changed: complaints that become frequent after they were rare.
 
-Each judged turn is a complaint or none. A change is where the two sides of some split of the newest turns differ by more than
-chance allows: the generalised likelihood ratio for Bernoulli variables, with the threshold of Besson and Kaufmann (arXiv
-1902.01575, §3). No rate counts as high or low by itself, and no number of complaints is fixed: after sixty turns with three
-complaints six in a row are enough; after twenty turns with ten they are not.
+Each judged turn is a complaint or not. A change is a split of the newest turns whose two sides differ by more than chance allows.
+The test is the generalised likelihood ratio for Bernoulli variables, with the threshold of Besson and Kaufmann (arXiv 1902.01575,
+§3). No rate counts as high or low by itself, and no number of complaints is fixed. After sixty turns with three complaints, six in
+a row are enough; after twenty turns with ten, they are not.
 """
 
 import math
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-FALSE_ALARMS = 0.01  # the chance of one, in a stream whose rate never changes
-MOST_TURNS = 512  # that are compared; a change is noticed long before
+FALSE_ALARMS = 0.01  # probability of a false alarm in a stream with a constant rate
+MOST_TURNS = 512  # turns compared; a change is detected long before that many
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAnswer:
-    """What came back after a judged turn."""
+    """The user's reaction to a judged turn."""
 
     turn_id: str
     parent_turn_id: str | None
     key: str  # name of the API key
-    at: float  # unix seconds when the turn was asked
+    at: float  # unix seconds of the request
     complained: bool
 
 
@@ -40,7 +40,7 @@ class Rise:
 
 
 def rises(reactions: Iterable[JudgedAnswer]) -> list[Rise]:
-    """The last rise of each key that had one, the newest first."""
+    """Return the last rise of each key that had one, the newest first."""
     streams: dict[str, list[JudgedAnswer]] = {}
     for reaction in first_answers(reactions):
         streams.setdefault(reaction.key, []).append(reaction)
@@ -49,8 +49,9 @@ def rises(reactions: Iterable[JudgedAnswer]) -> list[Rise]:
 
 
 def first_answers(reactions: Iterable[JudgedAnswer]) -> list[JudgedAnswer]:
-    """The reactions in time, without those to an answer that followed a complaint: a person who complains twice in a conversation
-    wants one thing."""
+    """Return the reactions in order of time, without reactions to an answer that followed a complaint. Two complaints in a row in
+    one conversation concern the same wish, so only the first one counts.
+    """
     ordered = sorted(reactions, key=lambda reaction: reaction.at)
     complained = {reaction.turn_id for reaction in ordered if reaction.complained}
     return [reaction for reaction in ordered if reaction.parent_turn_id not in complained]
@@ -58,7 +59,7 @@ def first_answers(reactions: Iterable[JudgedAnswer]) -> list[JudgedAnswer]:
 
 def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
     rise: Rise | None = None
-    begin = 0  # of the turns since the last change
+    begin = 0  # index of the first turn after the last change
     for end in range(1, len(stream) + 1):
         begin = max(begin, end - MOST_TURNS)
         flags = np.array([reaction.complained for reaction in stream[begin:end]], dtype=np.float64)
@@ -75,7 +76,7 @@ def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
 
 
 def change_point(flags: NDArray[np.float64]) -> int | None:
-    """Where a stream of 0 and 1 changed its rate: the index of the first value after it. None if chance explains it.
+    """Return the index of the first value after a change of rate in a stream of 0 and 1, or None if chance explains the difference.
 
     max over s of s kl(mean of the first s, mean of all) + (n - s) kl(mean of the others, mean of all) > ln(3 n^1.5 / FALSE_ALARMS)
     """

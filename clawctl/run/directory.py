@@ -36,7 +36,7 @@ _ABANDONED_S = 86400.0
 
 
 class _Place:
-    """A path below the root. One with `own=True` is below the folder of the run's policy."""
+    """A path below the root. With `own=True` it is below the folder of the run's policy."""
 
     def __init__(self, folder: str, *parts: str, own: bool = False) -> None:
         self._folder, self._parts, self._own = folder, parts, own
@@ -50,24 +50,24 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """Every path of a run, as one policy has it: `RunDir(root).of("anna").live` is `policies/anna/LIVE`.
+    """Every path of a run, for one policy: `RunDir(root).of("anna").live` is `policies/anna/LIVE`.
 
-    `policies/`, `train/` and `eval/` belong to one policy: the folders themselves to the default policy, and to another one the
-    folder of its name in each. Everything else is common to all policies.
+    The folders `policies/`, `train/` and `eval/` belong to the default policy. Any other policy has a subfolder with its name in
+    each of them. Everything else is common to all policies.
     """
 
     root: Path
     policy: str = DEFAULT_POLICY
 
-    marker = _Place("run.json")  # its schema version: a folder with this file is a run
+    marker = _Place("run.json")  # holds the schema version; a folder with this file is a run
     recipe = _Place("recipe.yaml")
     server = _Place("serve.json")  # the address of the run's server, for the other stages
     api_key = _Place("api_key")  # the server's own key
     api_keys = _Place("api_keys.json")  # the named keys, salted and hashed
-    episode_key = _Place("episode_key")  # the secret that signs the addresses of episodes
+    episode_key = _Place("episode_key")  # the secret that signs the capabilities of episodes
     captures = _Place("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
     feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
-    episodes = _Place("episodes")  # `<worker>-<n>.jsonl`: what is played; a worker appends a line before its episode begins
+    episodes = _Place("episodes")  # `<worker>-<n>.jsonl`: episodes; a worker appends a line before its episode begins
     images = _Place("images")  # `<sha256>`: serve stores each image of a captured message once
     position = _Place("collect.json")  # how far collect has read the captures
     holdout = _Place("holdout.json")  # the shares of held-out sessions, each with the time from which it counts
@@ -77,12 +77,12 @@ class RunDir:
     quarantine = _Place("quarantine")  # files that could not be read, each with the reason next to it
     locks = _Place("locks")
     logs = _Place("logs")
-    launch = _Place("launch.json")  # the jobs of `clawctl up --on`, as they were last seen
-    job_output = _Place("logs", "jobs")  # what those jobs print
+    launch = _Place("launch.json")  # the jobs of `clawctl up --on` and their last known state
+    job_output = _Place("logs", "jobs")  # the output of those jobs
 
     policies = _Place("policies", own=True)  # `<version>/`: train publishes
     live = _Place("policies", "LIVE", own=True)  # one line: the version that serves
-    shared = _Place("policies", "SHARED", own=True)  # the candidate that answers a share of the sessions, while it does
+    shared = _Place("policies", "SHARED", own=True)  # the candidate that serves a share of the sessions, while it does
     moves = _Place("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
     eval = _Place("eval", own=True)  # `<version>.json`
     train = _Place("train", own=True)
@@ -91,22 +91,22 @@ class RunDir:
     steps = _Place("train", "steps.jsonl", own=True)  # the numbers of each step
     spending = _Place("train", "spending.jsonl")  # what each step costs at a training service
     records = _Place("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
-    feed_counts = _Place("train", "feed.json", own=True)  # what became of the turns that the trainer read
+    feed_counts = _Place("train", "feed.json", own=True)  # counts of the turns that the trainer read, by result
     trained_marks = _Place("train", "identical.bin", own=True)  # hashes of trained turns
     tensorboard = _Place("train", "tensorboard", own=True)
     went_back = _Place("train", "back.jsonl", own=True)  # each time that training continued from an older version
     refusals = _Place("train", "refusals.json", own=True)  # whether training is paused
-    abandoned = _Place("train", "abandoned.jsonl", own=True)  # the versions that a person left
-    forgotten = _Place("train", "forgotten.jsonl", own=True)  # how many turns were forgotten, and which versions had learned them
+    abandoned = _Place("train", "abandoned.jsonl", own=True)  # versions that a person abandoned
+    forgotten = _Place("train", "forgotten.jsonl", own=True)  # how many turns were forgotten, and which versions learned from them
 
     def of(self, policy: str) -> "RunDir":
-        """The same run for the policy of another name. Raises ClawError (exit code 2) if it is not a valid name."""
+        """Return the same run for another policy. Raises ClawError (exit code 2) if `policy` is not a valid name."""
         if not is_policy_name(policy):
             raise ClawError(f"{policy!r} is not a policy name", "use letters, digits, '.', '_' and '-', and not only digits", 2)
         return RunDir(self.root, policy)
 
     def folder(self, name: str) -> Path:
-        """The folder of this name (FOLDERS) with what all policies have there."""
+        """Return the folder of this name (one of FOLDERS), which holds the data of all policies."""
         return self.root / name
 
     def quarantined(self, name: str) -> Path:
@@ -123,7 +123,7 @@ class RunDir:
         return self.checkpoints / str(step)
 
     def beside_checkpoints(self, step: int, what: str) -> Path:
-        """A folder that is not a checkpoint yet, or any more."""
+        """Return a hidden folder beside the checkpoints, for a checkpoint that is being written or removed."""
         return self.checkpoints / f".{step}.{what}"
 
     def ledger_entry(self, name: int | str) -> Path:
@@ -139,26 +139,30 @@ class RunDir:
         return self.verdicts / f"{stem}.parquet"
 
     def journal(self, stem: str) -> Path:
-        """The finished verdicts of a shard that judge works on."""
+        """Return the file with the finished verdicts of a shard that judge is working on."""
         return self.verdicts / f"{stem}.jsonl"
 
     def log(self, stage: str) -> Path:
         return self.logs / f"{stage}.log"
 
     def lock(self, name: str) -> Path:
-        """The lock of a stage, a shard or a file. Each policy has its own of `train`, `eval` and `live`."""
+        """Return the lock of a stage, a shard or a file. Each policy has its own `train`, `eval` and `live` lock."""
         own = self.policy != DEFAULT_POLICY and name in ("train", "eval", "live")
         return self.locks / (f"{name}-{self.policy}.lock" if own else f"{name}.lock")
 
     def owner(self, stage: str) -> Path:
-        """The process that is, or was last, the only worker of a stage."""
+        """Return the file that names the current or last worker of a stage."""
         return self.lock(stage).with_suffix(".owner")
 
 
 def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shards: bool = True) -> RunDir:
-    """Open `root` for the policy of this name, making it if `create`. Refuses a newer schema version and a filesystem without locks
-    or rename. `shards`: whether the caller reads turns and verdicts, which a run in a bucket has to fetch."""
-    os.umask(0o077)  # everything that this process writes from now on, also logs and library files, is its owner's only
+    """Open `root` for the policy of this name, creating it if `create`.
+
+    Raises ClawError for a newer schema version or a filesystem without locks or rename. `shards`: whether the caller reads turns
+    and verdicts, which a run in a bucket has to fetch.
+    """
+    # Everything that this process writes from now on, including logs and library files, is accessible to its owner only
+    os.umask(0o077)
     run = RunDir(root.resolve()).of(policy)
     if not run.marker.exists():
         if not create:
@@ -174,10 +178,10 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
     if create:
         if marker["schema_version"] != RUN_VERSION:
             _mark(run, marker.get("created_at"))
-        _make_folders(run)  # those that an older clawctl did not know
+        _make_folders(run)  # folders that an older clawctl did not create
         _sweep(run)
     elif storage_of(run.root) is not DISK:
-        _make_folders(run)  # a host that looks at a run in a bucket for the first time
+        _make_folders(run)  # this host opens a run in a bucket for the first time
     storage_of(run.root).follow(shards)
     return run
 
@@ -199,7 +203,7 @@ def _sweep(run: RunDir) -> None:
 def _make_folders(run: RunDir) -> None:
     try:
         run.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        run.root.chmod(0o700)  # a folder that was made for us beforehand
+        run.root.chmod(0o700)  # the folder may have existed with other permissions
         for folder in (*(run.root / name for name in FOLDERS), run.policies, run.train, run.eval):
             folder.mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
@@ -240,8 +244,10 @@ def _check_filesystem(run: RunDir) -> None:
 
 
 def publish(path: Path, write: Callable[[Path], None], anew: bool = False) -> None:
-    """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one. `anew`:
-    also in a bucket, where files such as shards otherwise keep their first content."""
+    """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one.
+
+    `anew`: overwrite the content in a bucket as well, where files such as shards otherwise keep their first content.
+    """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = _temporary(path)
     try:
@@ -264,7 +270,9 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 
 def publish_folder(path: Path, write: Callable[[Path], None]) -> bool:
-    """Like `publish`, for a folder. False if there was one: it is kept, because an earlier writer published the same content."""
+    """Like `publish`, for a folder. Returns False if the folder exists: it is kept, because an earlier writer published the same
+    content.
+    """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     temporary = _temporary(path)
     temporary.mkdir(mode=0o700)
@@ -281,12 +289,12 @@ def publish_folder(path: Path, write: Callable[[Path], None]) -> bool:
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a file or folder that is on the disk already another name, in one step."""
+    """Rename a published file or folder in one step."""
     storage_of(source).move(source, target)
 
 
 def link(source: Path, target: Path) -> None:
-    """A second name for a file, or a copy if the filesystem has no hard links."""
+    """Create a hard link to a file, or a copy if the filesystem has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -294,13 +302,15 @@ def link(source: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a published file or folder, if it is there. A folder is renamed first: half of one must never look like a whole one.
-    Raises OSError."""
+    """Remove a published file or folder if it exists. Raises OSError.
+
+    A folder is renamed first, so that a partly deleted folder is never mistaken for a complete one.
+    """
     storage_of(path).remove(path)
 
 
 def is_published(path: Path) -> bool:
-    """Whether any worker has published this file or folder by now. Raises OSError."""
+    """Whether any worker has published this file or folder so far. Raises OSError."""
     return storage_of(path).exists(path)
 
 
@@ -318,7 +328,7 @@ def sync(path: Path) -> None:
 
 
 def published(folder: Path, suffix: str) -> list[Path]:
-    """The published files of a folder, in name order. Names that start with a dot are temporary and ignored."""
+    """Return the published files of a folder, in name order. Names that start with a dot are temporary and ignored."""
     try:
         return sorted(path for path in folder.iterdir() if path.suffix == suffix and not path.name.startswith("."))
     except FileNotFoundError:  # a copy of a run may leave out empty folders
@@ -326,7 +336,7 @@ def published(folder: Path, suffix: str) -> list[Path]:
 
 
 def quarantine_bytes(run: RunDir, name: str, data: bytes, reason: bytes) -> None:
-    """Keep a part of a file that could not be read, with the reason next to it. Raises OSError; it may be repeated."""
+    """Keep a part of a file that could not be read, with the reason next to it. Raises OSError. The call may be repeated."""
     publish_bytes(run.quarantine / f"{name}.reason.txt", reason)
     publish_bytes(run.quarantine / name, data)
 
@@ -341,7 +351,7 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
     move(path, target)
     try:
         publish_bytes(target.with_name(target.name + ".reason.txt"), f"{reason}\n".encode())
-    except OSError as error:  # a full disk: the damaged file is moved anyway
+    except OSError as error:  # full disk: the damaged file is moved anyway
         _log.error("%s is in quarantine because %s; the reason could not be written next to it: %s", target.name, reason, error)
     return target
 
@@ -366,7 +376,7 @@ def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
             raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that process first, or use another --run")
         try:
             publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        except OSError as error:  # the lock counts; this only names us
+        except OSError as error:  # the lock is what counts; this file only names its holder
             _log.error("%s cannot be written: %s", owner, error)
         yield
 
@@ -375,11 +385,11 @@ def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
 
 
 def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> Iterator[None]:
-    """Yield at once, then whenever something changed in `folders` and at least every `poll_s`, until `stop` is set.
+    """Yield at once, then whenever something changed in `folders` and at least every `poll_s` seconds, until `stop` is set.
 
-    Events only make it quick: a filesystem that sends none (NFS) is still looked at every `poll_s`.
+    Events only reduce the delay: a filesystem that sends none (NFS) is polled every `poll_s` seconds.
     """
-    from watchfiles import watch  # starts a thread of its own: not at import
+    from watchfiles import watch  # imported late because it starts a thread
 
     yield
     if stop.is_set():
@@ -396,6 +406,6 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
 
 
 def recipe_file(root: Path, named: Path | None = None) -> Path | None:
-    """The recipe file to load: `named`, else that of the run at `root`; None if there is neither."""
+    """Return the recipe file to load: `named`, else the recipe of the run at `root`, or None if neither exists."""
     stored = RunDir(root).recipe
     return named if named is not None else stored if stored.exists() else None

@@ -1,4 +1,4 @@
-"""Survives a full disk: failed writes are retried when there is space again."""
+"""Retries failed writes while the disk is full."""
 
 import errno
 import logging
@@ -25,13 +25,15 @@ def is_full(error: BaseException) -> bool:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Whether the same write may work later: the disk is full, or the bucket of the run cannot be reached."""
+    """Whether the same write may succeed later: the disk is full, or the bucket of the run cannot be reached."""
     return is_full(error) or isinstance(error, StorageUnreachable)
 
 
 def retry_while_full(work: Callable[[], T], what: str, stop: threading.Event | None = None) -> T:
-    """The result of `work`, retried every second while the disk is full or the bucket is away. The problem and its end are logged
-    once. Raises other errors, and ClawError if `stop` is set meanwhile."""
+    """Return the result of `work`, retried every second while the disk is full or the bucket cannot be reached.
+
+    The problem and its end are logged once each. Raises other errors, and ClawError if `stop` is set meanwhile.
+    """
     waits: Exception | None = None
     while True:
         try:

@@ -1,15 +1,16 @@
 """How an episode ends, and what each ending means for its turns.
 
-There are three kinds, and they must not be mixed. An episode that the policy ended is graded and trained: an ending that is left
-out of training is an exit that the policy can learn to take. An episode that something else ended says nothing about the policy, so
-it is not trained and not part of its group's mean and standard deviation; it is played again. A killed episode leaves no outcome.
+There are three kinds, which must be kept apart. An episode that the policy ended is graded and trained: if an ending were excluded
+from training, the policy could learn to use it as an exit. An episode that failed for another reason is no evidence about the
+policy. It is not trained, does not count in its group's mean and standard deviation, and is played again. A killed episode leaves
+no outcome.
 """
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["policy", "other", "killed"]
-MOST_TRIES: Final = 4  # of an attempt: an episode that something else ended is played again up to three times
+MOST_TRIES: Final = 4  # per attempt: an episode that ended for another reason is played again up to three times
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,7 @@ class Ending:
     """One way for an episode to end."""
 
     kind: Kind
-    words: str  # for people
+    words: str  # description for users
 
     @property
     def is_trained(self) -> bool:
@@ -26,7 +27,7 @@ class Ending:
 
     @property
     def is_played_again(self) -> bool:
-        """Whether the attempt gets another episode. Another worker also repeats a killed one, however often that happens."""
+        """Whether the attempt gets another episode. Killed episodes are repeated without a limit, also by other workers."""
         return self.kind != "policy"
 
     @property
@@ -51,7 +52,7 @@ ENDINGS: Final[dict[str, Ending]] = {
 
 
 def ending_of(name: str) -> Ending:
-    """Raises ValueError with the known names."""
+    """Return the ending of this name. Raises ValueError with the known names."""
     if name not in ENDINGS or not ENDINGS[name].is_written:
         known = ", ".join(each for each, ending in ENDINGS.items() if ending.is_written)
         raise ValueError(f"{name!r} is no ending of an episode; the endings are {known}")

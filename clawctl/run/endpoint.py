@@ -30,13 +30,14 @@ class Endpoint:
     url: str  # "http://127.0.0.1:30000/v1"
     api_key: str
     model: str  # the name to ask for
-    headers: Mapping[str, str] = field(default_factory=dict)  # of each call: they name the episode, or keep it out of the captures
-    sampling: Mapping[str, Any] = field(default_factory=dict)  # fields of each request: {"temperature": 1.0}
-    deadline: float | None = None  # unix seconds; of an episode: after it the server answers no call
+    # Headers of each call: they name the episode, or exclude the call from the captures
+    headers: Mapping[str, str] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # request fields to add: {"temperature": 1.0}
+    deadline: float | None = None  # unix seconds; for an episode: the server rejects calls after it
 
 
 def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
-    """The key of this run's server, and whether it was made just now (then the caller shows it, once)."""
+    """Return the key of this run's server, and whether it was just created (then the caller shows it once)."""
     given = recipe.serve.api_key or from_environment("API_KEY")
     if given:
         return given, False
@@ -54,13 +55,15 @@ def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
 
 
 def announce(run: RunDir, host: str, port: int) -> None:
-    """Write the address of the server. One that listens on all addresses is announced with the one that other machines reach."""
+    """Write the address of the server. If it listens on all addresses, write the one that other machines can reach."""
     url = f"http://{own_address() if host in _ALL_ADDRESSES else host}:{port}/v1"
     publish_bytes(run.server, sealed(orjson.dumps({"url": url, "pid": os.getpid()})))
 
 
 def own_address() -> str:
-    """The address at which other machines reach this one: that of its route to them, else its name. Nothing is sent."""
+    """Return the address at which other machines reach this one: the source address of its route, else its host name. Nothing is
+    sent.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # reserved for documentation (RFC 5737)
@@ -70,7 +73,7 @@ def own_address() -> str:
 
 
 def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> Endpoint:
-    """This run's server, asked for the live policy or for one `version`. Raises ClawError before serve has started."""
+    """Return this run's server for the live policy or for one `version`. Raises ClawError if serve has never started."""
     try:
         url = str(read_sealed(run.server.read_bytes())["url"])
     except (OSError, LookupError, TypeError, Damaged) as error:
@@ -80,8 +83,7 @@ def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> End
 
 
 def unserved_versions(recipe: Recipe) -> str | None:
-    """The requests that this run's server cannot serve because it holds one version of full weights at a time. None if there are no
-    such requests, or if the server holds several versions."""
+    """Return the requests that this run's server cannot serve because it holds one version of full weights at a time, or None."""
     if recipe.train.lora is not None or (recipe.serve.engine != "vllm" and recipe.serve.upstream is None):
         return None
     judge, unserved = recipe.judge, []
@@ -107,7 +109,7 @@ def warn_of_unserved_versions(recipe: Recipe) -> None:
 
 
 def check_unserved_versions(run: RunDir, recipe: Recipe) -> None:
-    """The same check. Raises ClawError if trained weights are already live."""
+    """Like `warn_of_unserved_versions`, but raise ClawError if trained weights are already live."""
     unserved, live = unserved_versions(recipe), live_version(run)
     if unserved and live and read_policy(run, live).kind == "full":
         raise one_version_error(unserved)
@@ -115,7 +117,7 @@ def check_unserved_versions(run: RunDir, recipe: Recipe) -> None:
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> ClawError:
-    """Why the address is not available."""
+    """Return the error that explains why the address is not available."""
     if error.errno == errno.EADDRINUSE:
         return ClawError(
             f"port {port} on {host} is already in use", "stop the process that uses it, or choose another port with --port"

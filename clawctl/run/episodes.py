@@ -1,8 +1,8 @@
-"""Episodes that `clawctl collect --env` plays: what each one was, and which attempts still need one.
+"""Episodes that `clawctl collect --env` plays: their specifications, and which attempts still need an episode.
 
 A line of `episodes/` is written before the first call of its episode. The outcome is a line of `feedback/`, which repeats that
-line, so collect needs no other file. An attempt is settled when it has an outcome that is its last. Workers look this up under the
-lock of the task, so an attempt has at most one.
+line, so collect needs no other file. An attempt is settled once it has a final outcome. Workers check this while they hold the lock
+of the task, so an attempt has at most one.
 """
 
 from dataclasses import dataclass, field
@@ -22,24 +22,24 @@ _ROTATE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSpec:
-    """One episode, before it begins: one line of `episodes/`. Its id is the session of its turns."""
+    """One episode before it begins: one line of `episodes/`. Its id is the session id of its turns."""
 
     session_id: str  # "e5c0ffee12-3-0-91b2c4d5": the plan, the task's number, the attempt, and a random part
     created_at: float  # unix seconds
-    plan: str  # tasks, attempts and seed that are played together
+    plan: str  # identifies the tasks, attempts and seed that are played together
     environment: str  # as the user named it
-    version: str  # of the environment: its `version`, or a hash of its code
+    version: str  # version of the environment: its `version`, or a hash of its code
     task_id: str
-    task_hash: str  # of the task's content
+    task_hash: str  # hash of the task's content
     split: str
     seed: int
-    number: int  # of the task in its plan
+    number: int  # number of the task in its plan
     group_id: str  # attempts that share a baseline
     attempt: int
     attempts: int  # how many episodes its group gets
-    attempt_try: int  # 0, or more after episodes that something else than the policy ended
-    deadline: float  # unix seconds; the server answers no call after it
-    sampling: dict[str, Any]  # what the server samples with: {"temperature": 1.0}
+    attempt_try: int  # 0, or higher after episodes that ended for a reason other than the policy
+    deadline: float  # unix seconds; the server rejects calls after it
+    sampling: dict[str, Any]  # sampling parameters of the server: {"temperature": 1.0}
     worker: str  # "host:4711"
     key: str = "default"  # name of the API key whose turns these are
 
@@ -55,34 +55,36 @@ class SpecFile:
         self._lines = LineWriter(run.episodes, _ROTATE_BYTES)
 
     def append(self, spec: EpisodeSpec) -> None:
-        """The line is in the kernel's hands when this returns. Raises OSError."""
+        """Append a line. It is in the kernel's page cache when this returns. Raises OSError."""
         self._lines.append(sealed(orjson.dumps(spec)))
 
 
 def content_hash(content: Any) -> str:
-    """A hash of a task's content: anything that JSON has, dataclasses and paths; else what `repr` shows."""
+    """Return a hash of a task's content: any JSON value, dataclasses and paths; for anything else its `repr`."""
     data = orjson.dumps(content, default=repr, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     return blake2b(data, digest_size=8).hexdigest()
 
 
 @dataclass(slots=True)
 class Attempts:
-    """What is known of one task of a plan."""
+    """The known results of one task of a plan."""
 
-    settled: dict[int, SessionOutcome] = field(default_factory=dict)  # by attempt
-    tries: dict[int, int] = field(default_factory=dict)  # episodes of each attempt that something else than the policy ended
+    settled: dict[int, SessionOutcome] = field(default_factory=dict)  # outcomes by attempt
+    # By attempt: number of episodes that ended for a reason other than the policy
+    tries: dict[int, int] = field(default_factory=dict)
 
 
 class Played:
     """The outcomes of one plan, from the lines in `feedback/`. If forget or retention removed lines, those attempts are played
-    again."""
+    again.
+    """
 
     def __init__(self, run: RunDir, plan: str) -> None:
         self._run, self._plan = run, plan
         self._begin()
 
     def _begin(self) -> None:
-        self.tasks: dict[int, Attempts] = {}  # by number
+        self.tasks: dict[int, Attempts] = {}  # by task number
         self._outcomes = Lines(self._run.feedback)
 
     def look(self) -> None:

@@ -39,9 +39,9 @@ class BadRating(Exception):
 
 
 def read_rating(body: Any, key: str, now: float) -> Feedback:
-    """The body of `POST /v1/feedback`: {"turn_id" or "completion_id": …, "rating": -1..1, "comment": … or null}.
+    """Parse the body of `POST /v1/feedback`: {"turn_id" or "completion_id": …, "rating": -1..1, "comment": … or null}.
 
-    `key` is the name of the API key that asks: it may rate its own turns only. Raises BadRating.
+    `key` is the name of the API key of the request, which may rate only its own turns. Raises BadRating.
     """
     if not isinstance(body, dict):
         raise BadRating("the body must be an object", "body")
@@ -61,7 +61,7 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
 
 
 def turn_of(completion_id: Any) -> str:
-    """The turn of a response id: `chatcmpl…`, `resp_…` and `msg_…` contain it. Raises BadRating."""
+    """Return the turn id that a response id contains: `chatcmpl…`, `resp_…` or `msg_…`. Raises BadRating."""
     match = _COMPLETION.match(_plain(completion_id, "completion_id"))
     if match is None:
         raise BadRating("'completion_id' is not an id of this server", "completion_id")
@@ -75,7 +75,9 @@ def _plain(value: Any, field: str) -> str:
 
 
 def rating_in_header(text: str | None) -> float | None:
-    """The number in an `X-Feedback` header, which rates the turn that its request answers; None without one. Raises BadRating."""
+    """Return the number in an `X-Feedback` header, or None without one. It rates the turn that its request answers. Raises
+    BadRating.
+    """
     if text is None or not text.strip():
         return None
     try:
@@ -88,7 +90,7 @@ def rating_in_header(text: str | None) -> float | None:
 
 
 class FeedbackFile:
-    """One writer of ratings. A rating is in the kernel's hands when `append` returns."""
+    """One writer of ratings. A rating is in the kernel's page cache when `append` returns."""
 
     def __init__(self, folder: Path) -> None:
         self._lines = LineWriter(folder, _ROTATE_BYTES)
@@ -99,7 +101,7 @@ class FeedbackFile:
 
 
 def parse_feedback(line: bytes) -> Feedback | SessionOutcome:
-    """One line of feedback; fields that a newer clawctl added are passed over. Raises ValueError with the reason."""
+    """Parse one line of feedback. Unknown fields from a newer clawctl are ignored. Raises ValueError with the reason."""
     row = read_sealed(line)
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
@@ -121,15 +123,15 @@ class Ratings:
     def _begin(self) -> None:
         self.unreadable = 0
         self._lines = Lines(self._run.feedback)
-        self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # with its writer
+        self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # each with its writer
         self.groups = Groups()
-        self._late: dict[tuple[str, str], SessionOutcome] = {}  # of turns that were published before their episode was over
+        self._late: dict[tuple[str, str], SessionOutcome] = {}  # outcomes of turns that were published before their episode ended
 
     def look(self) -> set[str]:
         """Read new lines. Returns the ids of the turns that they may concern."""
         try:
             return self._take_in()
-        except Rewritten:  # ratings were removed from a file: all are read again
+        except Rewritten:  # ratings were removed from a file: read all of them again
             before = {turn_id for _, turn_id in (*self._newest, *self._late)}
             self._begin()
             return before | self._take_in()
@@ -151,11 +153,11 @@ class Ratings:
         return rated
 
     def read(self) -> Iterator[Feedback | SessionOutcome]:
-        """Lines appended since the last call, for a reader that keeps its own records."""
+        """Yield the rows appended since the last call, for a reader that keeps its own records."""
         return (feedback for _, feedback in self._read())
 
     def _read(self) -> Iterator[tuple[str, Feedback | SessionOutcome]]:
-        """Each with its writer: of the lines of one, the later is the newer, whatever its clock did in between."""
+        """Yield each rating with its writer. Of two lines of one writer the later one is newer, even if its clock was set back."""
         for path in self._lines.grown():
             for _, line in self._lines.read(path):
                 try:
@@ -164,11 +166,13 @@ class Ratings:
                     self.unreadable += bool(line)
 
     def of(self, user: str, turn_id: str) -> Feedback | None:
-        """The rating of a turn by its owner, or else its label. Ratings by other users do not count."""
+        """Return the rating of a turn by its owner, or else its label. Ratings by other users do not count."""
         newest = self._newest.get((user, turn_id)) or self._newest.get((LABEL, turn_id))
         return None if newest is None else newest[1]
 
     def late_outcome(self, user: str, turn_id: str) -> SessionOutcome | None:
-        """The outcome of a turn's episode, if it came after the row was published. The turn is then worth the outcome alone: its
-        verdict was made without it."""
+        """Return the outcome of a turn's episode if it arrived after the row was published.
+
+        The turn's reward is then the outcome alone, because its verdict was made without it.
+        """
         return self._late.get((user, turn_id))

@@ -1,7 +1,7 @@
 """Finds shards that no stage needs: they are judged, and each usable turn is used up or too stale to train.
 
-A turn is used up when it is skipped, or when the version of its step was accepted. Until the gate decides, and after a refusal, it
-may be given back. A manual rollback only gives back turns that still exist.
+A turn is used up when it was skipped, or when the version of its step was accepted. Until the gate decides, and after a refusal,
+the trainer may still return the turn to the queue. A manual rollback returns only turns that still exist.
 """
 
 from collections.abc import Iterable, Sequence, Set
@@ -18,7 +18,7 @@ from clawctl.run.reward import worth
 from clawctl.run.rows import is_judged, lacks_reaction
 from clawctl.run.shards import UnreadableShard, read_columns
 
-SUFFIX = "-merged"  # of a shard that was merged from finished shards
+SUFFIX = "-merged"  # suffix of a shard that was merged from finished shards
 
 
 class FinishedShards:
@@ -27,9 +27,11 @@ class FinishedShards:
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._recipe = run, recipe
         self._done: set[str] = set()
-        self._ledger: dict[str, set[str]] = {}  # turns in the ledger by stem, of shards that are there and not done
-        self._entered: set[Path] = set()  # ledger files that were taken in
-        self._updates: dict[str, list[dict[int, int]]] = {}  # of each policy: from each version to the tip, and to the live version
+        # Turn ids in the ledger by stem, for existing shards that are not finished
+        self._ledger: dict[str, set[str]] = {}
+        self._entered: set[Path] = set()  # ledger files that were read
+        # By policy: updates from each version to the tip, and to the live version
+        self._updates: dict[str, list[dict[int, int]]] = {}
         self._ratings = Ratings(run)
 
     def look(self) -> None:
@@ -37,7 +39,8 @@ class FinishedShards:
         self._ratings.look()
         policies = [self._run.of(name) for name in policy_names(self._run)]
         entries = [published(run.ledger, ".json") for run in policies]
-        there = {path.stem for path in published(self._run.trajectories, ".parquet")}  # after the entries: of these none is missed
+        # Listed after the entries, so that every shard they name is in the list
+        there = {path.stem for path in published(self._run.trajectories, ".parquet")}
         self._ledger = {stem: turn_ids for stem, turn_ids in self._ledger.items() if stem in there}
         for run, paths in zip(policies, entries, strict=True):
             lineage = read_lineage(run)
@@ -46,10 +49,10 @@ class FinishedShards:
             self._enter(paths, there, lineage.parents.keys() - set(lineage.ancestry(lineage.live)))
 
     def _enter(self, paths: Sequence[Path], there: Set[str], open_steps: Set[int]) -> None:
-        """Take in the turns of a ledger, except those of open steps, which may be given back."""
+        """Record the turns of ledger entries, except those of open steps, which may be returned to the queue."""
         for path in paths:
             if path in self._entered or (entry := read_object(path)) is None:
-                continue  # a damaged one is quarantined and rebuilt by the trainer
+                continue  # the trainer quarantines and rebuilds a damaged entry
             if entry["outcome"] == "trained" and entry["step"] in open_steps:
                 continue
             self._entered.add(path)
@@ -72,18 +75,20 @@ class FinishedShards:
         return True
 
     def _is_stale(self, policy: str, version: int | None) -> bool:
-        """Whether a turn is too old for the next step, and also for one after going back to the live version."""
+        """Whether a turn is too old for the next step, and also for a step after a return to the live version."""
         if version is None:
             return False
         return all(updates.get(version, 0) > self._recipe.train.max_staleness for updates in self._updates.get(policy, [{}]))
 
     def again(self, stems: Iterable[str]) -> None:
-        """Forget these shards, which are gone or have changed."""
+        """Forget the results for these shards, which were removed or changed."""
         self._done.difference_update(stems)
 
     def _wanted(self, stem: str) -> dict[str, tuple[str, int | None]]:
-        """The turns of a judged shard that a trainer could use, with the policy and version that sampled them. The version of an
-        imported text is None: it never grows stale."""
+        """Return the turns of a judged shard that a trainer could use, with the policy and version that sampled them.
+
+        The version of an imported text is None: it never becomes stale.
+        """
         verdicts_path = self._run.verdict_shard(stem)
         if not verdicts_path.exists():
             raise FileNotFoundError(stem)
@@ -97,7 +102,7 @@ class FinishedShards:
         return {row["turn_id"]: (row["policy_name"], row["policy_version"]) for row in useful}
 
     def _is_useful(self, turn: dict[str, Any], verdict: dict[str, Any] | None) -> bool:
-        """Whether a step could use the turn under its verdict and the newest rating of its user."""
+        """Whether a step could use the turn, given its verdict and the newest rating by its user."""
         late = self._ratings.late_outcome(turn["user"], turn["turn_id"])
         turn = turn if late is None else {**turn, **late.changes(turn["untrainable_reason"], turn["turn_id"])}
         rating, state = self._ratings.of(turn["user"], turn["turn_id"]), (turn["source"], turn["untrainable_reason"])

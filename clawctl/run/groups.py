@@ -1,4 +1,6 @@
-"""Which episodes of each group are over. A group is complete when its episodes are, not when their sessions were seen."""
+"""Tracks which episodes of each group have ended. A group is complete when its episodes have ended, not when their sessions were
+seen.
+"""
 
 from collections import OrderedDict
 from collections.abc import Set
@@ -7,25 +9,26 @@ from typing import Final
 
 from clawctl.run.outcomes import SessionOutcome
 
-MOST_GROUPS: Final = 1 << 15  # that are remembered; the newest
+MOST_GROUPS: Final = 1 << 15  # maximum number of groups remembered; the oldest are dropped
 
 
 @dataclass(slots=True)
 class _Group:
     attempts: int
-    patience_s: float = 0.0  # two episodes' time: after that, its workers are gone
-    settled: dict[int, str | None] = field(default_factory=dict)  # by attempt: the session, None if it is not trained
+    patience_s: float = 0.0  # seconds, twice the time limit of an episode; after that the group's workers are assumed to be gone
+    settled: dict[int, str | None] = field(default_factory=dict)  # by attempt: the session id, or None if it is not trained
 
 
 class Groups:
-    """The groups of episodes that clawctl plays, from their outcomes. Episodes that other programs play do not say how many they
-    are."""
+    """The groups of episodes that clawctl plays, from their outcomes. Outcomes from other programs do not state the size of their
+    group.
+    """
 
     def __init__(self) -> None:
         self._groups: OrderedDict[tuple[str, str], _Group] = OrderedDict()
 
     def add(self, outcome: SessionOutcome) -> None:
-        """Take in an outcome."""
+        """Record an outcome."""
         spec = outcome.episode
         if spec is None or outcome.turn_ids is not None:
             return
@@ -41,8 +44,11 @@ class Groups:
         return (key, group_id) in self._groups
 
     def is_complete(self, key: str, group_id: str, sessions: Set[str], waited_s: float) -> bool | None:
-        """Whether all episodes of a group are over, and the turns of those that are trained are among the sessions `seen`. A group
-        that has waited for `waited_s`, longer than two episodes take, counts as complete. None if clawctl does not play it."""
+        """Whether all episodes of a group have ended and the turns of the trained ones are among `sessions`.
+
+        A group that has waited for `waited_s`, longer than twice an episode's time limit, counts as complete. None if clawctl does
+        not play it.
+        """
         group = self._groups.get((key, group_id))
         if group is None:
             return None

@@ -1,10 +1,10 @@
 """Held-out sessions: a share of each key's sessions is never trained, so that versions can be measured on them.
 
-A hash of key and session id decides, so every process and every restart decides alike. `holdout.json` keeps each share with the
-time from which it counts, and a session keeps the share of the time of its first request. A change of `eval.holdout` therefore
-splits no session. What is held out stands in the row (`HELD_OUT`), which is never edited: no later setting trains such a turn.
+A hash of key and session id decides, so every process decides alike, also after a restart. `holdout.json` stores each share with
+the time from which it applies. A session keeps the share that applied at its first request, so a change of `eval.holdout` splits no
+session. The decision is stored in the row (`HELD_OUT`), which is never edited: no later setting trains such a turn.
 
-Episodes and imported texts are not held out: an environment has held-out tasks of its own, and a text has no exact prompt.
+Episodes and imported texts are not held out: an environment has its own held-out tasks, and an imported text has no exact prompt.
 """
 
 import hashlib
@@ -18,24 +18,26 @@ from clawctl.errors import Damaged
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
 
-HELD_OUT = "held out"  # why a turn is not trained that lacks nothing: its session measures versions
+HELD_OUT = "held out"  # the reason why a turn of a held-out session is not trained
 
 
 @dataclass(frozen=True, slots=True)
 class Holdout:
-    """The shares of a run, the oldest first, each with the time from which it counts (unix seconds)."""
+    """The shares of a run, oldest first, each with the time from which it applies (unix seconds)."""
 
     shares: tuple[tuple[float, float], ...]
 
     def has(self, key: str, session_id: str, began: float) -> bool:
-        """Whether the session is held out that began at `began` (unix seconds)."""
+        """Whether a session that began at `began` (unix seconds) is held out."""
         share = next((share for since, share in reversed(self.shares) if since <= began), 0.0)
         digest = hashlib.sha256(f"{key}\0{session_id}".encode(errors="surrogatepass")).digest()
         return int.from_bytes(digest[:8]) < share * 2**64
 
 
 def read_holdout(run: RunDir, share: float, now: float | None = None) -> Holdout:
-    """The shares of the run if `share` counts from `now` on. A run that has turns already begins with its next session."""
+    """Return the shares of the run if `share` applies from `now` on. In a run that already has turns, the first share applies from
+    `now`.
+    """
     since = time.time() if now is None else now
     shares = _read(run.holdout)
     if not shares:
@@ -44,7 +46,7 @@ def read_holdout(run: RunDir, share: float, now: float | None = None) -> Holdout
 
 
 def keep_holdout(run: RunDir, share: float) -> Holdout:
-    """The same, written down. The one collect worker calls it before it publishes a row. Raises OSError."""
+    """Return the same shares and store them. The one collect worker calls this before it publishes a row. Raises OSError."""
     try:
         known = _read(run.holdout)
     except Damaged as error:
@@ -57,7 +59,7 @@ def keep_holdout(run: RunDir, share: float) -> Holdout:
 
 
 def _read(path: Path) -> tuple[tuple[float, float], ...]:
-    """Raises Damaged."""
+    """Return the stored shares, or an empty tuple without a file. Raises Damaged."""
     try:
         shares = read_sealed(path.read_bytes())["shares"]
         return tuple((float(since), float(share)) for since, share in shares)

@@ -17,15 +17,15 @@ from clawctl.run.directory import RunDir, publish_bytes, published
 from clawctl.run.rows import Message
 from clawctl.run.shards import UnreadableShard, read_columns
 
-IMAGE = "image_url"  # the type of a part
-NOT_STORED = "images are not stored"  # the reason of a turn that cannot be trained because of `privacy.store_images: false`
+IMAGE = "image_url"  # the type of a message part with an image
+NOT_STORED = "images are not stored"  # why a turn cannot be trained with `privacy.store_images: false`
 _NAMED = re.compile(rb"image:([0-9a-f]{64})")
 _NAME = re.compile("[0-9a-f]{64}")
-_IN_FLIGHT_S = 5.0  # an image is stored just before the line that refers to it
+_IN_FLIGHT_S = 5.0  # seconds; an image is stored just before the line that refers to it
 
 
 def image_urls(messages: Sequence[Message]) -> Iterator[str]:
-    """The address of each image: `data:…`, `image:…`."""
+    """Yield the URL of each image: `data:…`, `image:…`."""
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
@@ -39,8 +39,9 @@ def has_images(messages: Sequence[Message]) -> bool:
 
 
 def without_bytes(messages: Sequence[Message], folder: Path | None) -> list[Message]:
-    """The messages with a reference in place of each image's bytes. `folder` stores the bytes; None: they are dropped. Raises
-    OSError."""
+    """Return the messages with a reference in place of each image's bytes. `folder` stores the bytes; None: they are dropped.
+    Raises OSError.
+    """
     return [
         {**message, "content": [_referring(part, folder) for part in message["content"]]}
         if isinstance(message.get("content"), list)
@@ -67,7 +68,7 @@ def _referring(part: Any, folder: Path | None) -> Any:
 
 
 def read_image(folder: Path, name: str) -> bytes:
-    """The file of an image. Raises FileNotFoundError, OSError, and ValueError if it has changed."""
+    """Return the bytes of a stored image. Raises FileNotFoundError, OSError, and ValueError if the file has changed."""
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} names no image")
     content = (folder / name).read_bytes()
@@ -77,8 +78,10 @@ def read_image(folder: Path, name: str) -> bytes:
 
 
 def remove_unused(run: RunDir) -> list[Path]:
-    """Delete the images that no stored message refers to. If one was used within the last seconds, wait: its line may not be
-    written yet."""
+    """Delete the images that no stored message refers to.
+
+    If such an image was used in the last few seconds, wait first: the line that refers to it may not be written yet.
+    """
     if not any(run.images.glob("*")):
         return []
     unused = _unused(run)
@@ -91,7 +94,8 @@ def remove_unused(run: RunDir) -> list[Path]:
 
 
 def _unused(run: RunDir) -> list[Path]:
-    there = [path for path in run.images.iterdir() if not path.name.startswith(".")]  # listed first: later ones are in use
+    # Listed before the references are read: images stored later are in use
+    there = [path for path in run.images.iterdir() if not path.name.startswith(".")]
     used = {name.decode() for content in _stored(run) for name in _NAMED.findall(content)}
     return [path for path in there if path.name not in used]
 

@@ -28,16 +28,16 @@ RESERVED = {  # names that are reserved, because turns use them with another mea
     LABEL: "is reserved for labels",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LOOK_EVERY_S = 1.0  # a key that was added or removed counts this soon, without a restart
+_LOOK_EVERY_S = 1.0  # seconds; added and removed keys take effect within this time, without a restart
 _PATIENCE_S = 10.0
-_LONGEST_KEY = 1024  # characters; a longer one is not even hashed
+_LONGEST_KEY = 1024  # characters; a longer key is rejected without hashing
 
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
     name: str  # "anna": whose turns these are
     salt: str  # hex
-    digest: str  # hex: SHA-256 of salt and key. Keys have 192 random bits, so no slow hash is needed
+    digest: str  # hex: SHA-256 of salt and key; keys have 192 random bits, so no slow hash is needed
     created_at: float
 
 
@@ -68,7 +68,7 @@ def remove_key(run: RunDir, name: str) -> None:
 
 
 def list_keys(run: RunDir) -> list[StoredKey]:
-    """The named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
+    """Return the named keys of a run, oldest first. Raises ClawError if the file cannot be read."""
     path = run.api_keys
     try:
         return from_json(list[StoredKey], read_sealed(path.read_bytes())["keys"])
@@ -79,7 +79,7 @@ def list_keys(run: RunDir) -> list[StoredKey]:
 
 
 def show_keys(run: RunDir, as_json: bool) -> None:
-    """Names and ages, on stdout."""
+    """Print the names and creation times of the keys on stdout."""
     stored = list_keys(run)
     if as_json:
         print_json({"keys": [{"name": key.name, "created_at": key.created_at} for key in stored]})
@@ -91,13 +91,14 @@ def show_keys(run: RunDir, as_json: bool) -> None:
 
 
 def _why_not(name: str) -> str | None:
-    """Why this can be no name of a key, if it cannot."""
+    """Return the reason why this name is not allowed for a key, or None."""
     return RESERVED.get(name.lower()) or (None if _NAME.fullmatch(name) else "is not a valid key name")
 
 
 def _opening(keys: list[StoredKey]) -> list[StoredKey]:
-    """The keys that are accepted. An invalid name comes from an older clawctl or a manual edit, and its turns would have no valid
-    user."""
+    """Return the keys that are accepted. An invalid name comes from an older clawctl or a manual edit; its turns would have no
+    valid user.
+    """
     for key in keys:
         if (why := _why_not(key.name)) is not None:
             cure = f"run `clawctl keys remove {key.name}`, and add a key with another name"
@@ -128,7 +129,7 @@ class KeyRing:
         self._seen, self._looked_at = self._stamp(), time.monotonic()
 
     def owner(self, given: str) -> str | None:
-        """The name of the key, or None. Takes as long for a wrong key as for any right one."""
+        """Return the name of the key, or None. Every key is compared, so the time does not depend on which key matches."""
         if len(given) > _LONGEST_KEY:
             return None
         self._look()
@@ -149,7 +150,7 @@ class KeyRing:
     def _readable(self) -> list[StoredKey]:
         try:
             return _opening(list_keys(self._run))
-        except ClawError:  # a file that was damaged by an edit accepts no key
+        except ClawError:  # a file damaged by an edit: no named key is accepted
             return []
 
     def _stamp(self) -> tuple[int, int] | None:

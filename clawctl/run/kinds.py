@@ -1,4 +1,4 @@
-"""What happens to each file of a run in a bucket (`bucket.py`), by its path below the run."""
+"""How each file of a run in a bucket (`bucket.py`) is synchronised, by its path below the run."""
 
 import re
 from enum import Enum
@@ -6,11 +6,11 @@ from typing import Final
 
 from clawctl.run.names import number_of
 
-FOLDER: Final = ".folder"  # the end of the object that lists the parts of a folder
+FOLDER: Final = ".folder"  # suffix of the object that lists the parts of a folder
 
 
 class Kind(Enum):
-    """What happens to a file of a run in a bucket."""
+    """How a file of a run in a bucket is synchronised."""
 
     LOCAL = "stays on its host"
     ONCE = "is published once and never changed"
@@ -27,7 +27,7 @@ _CHANGING_BY_NAME = {
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a file, by its path below the run."""
+    """Return the kind of a file from its path below the run."""
     head, *rest = parts = name.split("/")
     if name in _CHANGING:
         return Kind.CHANGING
@@ -52,11 +52,11 @@ def kind_of(name: str) -> Kind:
 
 
 def is_shared_lock(name: str) -> bool:
-    """Whether a lock is between all hosts. Collect and `up` work for one host each."""
+    """Whether all hosts share the lock. Collect and `up` workers serve one host each."""
     return name.startswith("judge-") or name.split("-")[0] in ("train", "eval", "live", "forget")
 
 
-_RANKS = (  # what is read together arrives in this order: a version is here before LIVE names it
+_RANKS = (  # files that are read together arrive in this order: a version is here before LIVE names it
     re.compile(r"run\.json|recipe\.yaml|feedback/|episodes/"),
     re.compile(r"train/.*ledger/|verdicts/"),
     re.compile(r"trajectories/|eval/|quarantine/"),

@@ -1,7 +1,8 @@
-"""Claims in a bucket: an object that its holder writes again and again, and that others may take over when it is old.
+"""Locks in a bucket: an object that its holder rewrites regularly, and that others may take over once it is old.
 
-Its age is measured by the store's clock alone. A worker that is stopped for longer than a lease may still believe that it holds
-one. Therefore a lease saves work and decides nothing: publishing is create-if-absent, and moving LIVE is compare-and-swap.
+The age is measured by the store's clock only. A worker that was paused for longer than a lease may still assume that it holds one.
+Therefore a lease only avoids duplicate work. Correctness does not depend on it: publishing is create-if-absent, and moving LIVE is
+compare-and-swap.
 """
 
 import logging
@@ -20,16 +21,16 @@ from clawctl.run.storage import StorageUnreachable
 log = logging.getLogger(__name__)
 
 LEASE_S: Final = 30.0
-_CLOCK_S: Final = 5.0  # the store's clock is asked at most this often
+_CLOCK_S: Final = 5.0  # seconds; minimum time between two queries of the store's clock
 
 
 @dataclass(slots=True)
 class Lease:
-    """A lease that this process holds, or held."""
+    """A lease that this process holds or has held."""
 
     name: str
     tag: str
-    token: str = field(default_factory=lambda: uuid4().hex)  # no two leases have the same content
+    token: str = field(default_factory=lambda: uuid4().hex)  # makes the content of each lease unique
     renewed: float = field(default_factory=time.monotonic)
 
 
@@ -42,15 +43,18 @@ class Leases:
         self.host = host
         self._objects, self._lease_s = objects, lease_s
         self._clock = clock or self._store_time
-        self._told: tuple[float, float] | None = None  # store's time, and monotonic time when it was asked
+        self._told: tuple[float, float] | None = None  # the store's time (unix seconds), and the monotonic time when it was read
         self._held: dict[str, Lease] = {}
         self._guard = threading.Lock()
         self._renewer: threading.Thread | None = None
         self._stop = threading.Event()
 
     def acquire(self, name: str) -> bool:
-        """Take a lease that nobody holds, that is too old, or that a dead process of this host held: the caller has this host's
-        own lock of that name. Raises StorageUnreachable."""
+        """Take a lease that is free, expired, or held by a dead process of this host. Returns whether it was taken. Raises
+        StorageUnreachable.
+
+        The caller holds this host's own lock of the same name, so a lease of this host belongs to a dead process.
+        """
         key, lease = f"leases/{name}", Lease(name, "")
         content = self._content(lease)
         tag = self._objects.create(key, content)
@@ -69,7 +73,7 @@ class Leases:
         return True
 
     def release(self, name: str) -> None:
-        """Give a lease back. One that may be another's by now is left alone."""
+        """Release a lease. A lease that another host may hold by now is left alone."""
         with self._guard:
             lease = self._held.pop(name, None)
         if lease is None or time.monotonic() - lease.renewed > self._lease_s / 2:
@@ -83,7 +87,7 @@ class Leases:
             log.warning("a lease is not given back; it ends by itself: %s", error)
 
     def elsewhere(self, prefix: str) -> list[str]:
-        """The leases whose names begin so that other hosts hold now. Raises StorageUnreachable."""
+        """Return the leases with this name prefix that other hosts hold now. Raises StorageUnreachable."""
         names = []
         for stored in self._objects.list("leases/"):
             if stored.name.startswith(f"leases/{prefix}") and not self._is_old(stored.name):
@@ -93,7 +97,7 @@ class Leases:
         return names
 
     def now(self) -> float | None:
-        """What time it is by the store's clock, in unix seconds."""
+        """Return the time of the store's clock in unix seconds, or None if it is unknown."""
         return self._clock()
 
     def close(self) -> None:
@@ -106,7 +110,7 @@ class Leases:
         return written is None or (now is not None and now - written > self._lease_s + 1)  # stores round to seconds
 
     def _store_time(self) -> float | None:
-        """What time it is by the store's clock."""
+        """Return the time of the store's clock in unix seconds. Between queries it is extrapolated."""
         if self._told is None or time.monotonic() - self._told[1] > _CLOCK_S:
             self._objects.put("leases/.clock", uuid4().bytes)
             now = self._objects.modified("leases/.clock")

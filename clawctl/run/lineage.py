@@ -1,13 +1,13 @@
-"""The tree of versions, and the version that training continues from. Versions that did not go live are not continued.
+"""The tree of versions, and the version from which training continues. Training does not continue from rejected versions.
 
-Everything here is derived from files that are published whole by others. `policies/<version>/policy.json` names the parent.
+Everything here is derived from files that other stages publish whole. `policies/<version>/policy.json` names the parent.
 `policies/LIVE` and `policies/moves.jsonl` name the live version and the earlier ones. `eval/<version>.json` contains the gate's
-decision, and `train/abandoned.jsonl` the versions that `clawctl train --from` left. A crash at any moment does not change the
+decision, and `train/abandoned.jsonl` the versions that `clawctl train --from` abandoned. A crash at any moment does not change the
 result.
 
-The *tip* is the version that the next step continues from. It is the newest version if the live version is among its ancestors and
-nothing between the two was refused, rolled back or abandoned. Otherwise it is the live version. A version is *dead* if it is
-neither the tip nor one of its ancestors. A dead version comes back to life when a person promotes it.
+The *tip* is the version from which the next step continues. It is the newest version if the live version is among its ancestors and
+no version between the two was refused, rolled back or abandoned. Otherwise it is the live version. A version is *dead* if it is
+neither the tip nor one of its ancestors. A dead version becomes living again when a person promotes it.
 """
 
 import functools
@@ -24,11 +24,11 @@ from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.policies import list_versions, read_moves, readable_live
 from clawctl.run.rows import DEFAULT_POLICY
 
-OVERTAKEN = "overtaken by"  # a decision with this beginning skipped the version; it is not a refusal
-BY_EVAL = "eval, because"  # the mover of LIVE when users complained of a version
-BUILT_ON = "built on version"  # a decision that begins so is about an ancestor
+OVERTAKEN = "overtaken by"  # prefix of a decision that skipped the version without refusing it
+BY_EVAL = "eval, because"  # prefix of the mover of LIVE when users complained about a version
+BUILT_ON = "built on version"  # prefix of a decision that concerns an ancestor
 TWICE = "trained into refused versions twice"
-MOST_TIMES = 2  # number of dead steps that a turn may be in; after that it is not tried again
+MOST_TIMES = 2  # maximum number of dead steps with the same turn; after that the turn is not tried again
 _UNREADABLE = "its eval record cannot be read, and it may have been a refusal"
 _LONGEST_CACHE = 1 << 16  # files
 
@@ -37,14 +37,14 @@ _LONGEST_CACHE = 1 << 16  # files
 class Lineage:
     """The tree of a policy's versions at one moment."""
 
-    parents: dict[int, int | None]  # of each published version: {0: None, 1: 0, 2: 1, 3: 0}
+    parents: dict[int, int | None]  # parent of each published version: {0: None, 1: 0, 2: 1, 3: 0}
     live: int | None
-    tip: int  # the version that the next step is built on
-    newest: int  # the highest number
+    tip: int  # the version from which the next step continues
+    newest: int  # the highest version number
     policy: str = DEFAULT_POLICY  # the name of the policy
 
     def ancestry(self, version: int | None) -> list[int]:
-        """`version` and its ancestors, the youngest first; as far as they are published."""
+        """Return `version` and its ancestors, youngest first, as far as they are published."""
         ancestors = []
         while version is not None and version in self.parents:
             ancestors.append(version)
@@ -52,26 +52,25 @@ class Lineage:
         return ancestors
 
     def above(self, version: int, ancestor: int) -> list[int]:
-        """The versions after `ancestor` up to `version`, oldest first. Empty if `ancestor` is not an ancestor."""
+        """Return the versions after `ancestor` up to `version`, oldest first. Empty if `ancestor` is not an ancestor."""
         path = self.ancestry(version)
         return path[: path.index(ancestor)][::-1] if ancestor in path else []
 
     def living(self) -> set[int]:
-        """The tip and its ancestors."""
+        """Return the tip and its ancestors."""
         return set(self.ancestry(self.tip))
 
     def dead(self) -> list[int]:
-        """All other versions, in order."""
+        """Return all other versions, in order."""
         living = self.living()
         return sorted(version for version in self.parents if version not in living)
 
     def depth(self, version: int) -> int:
-        """Number of updates between the base model and `version`."""
+        """Return the number of updates between the base model and `version`."""
         return len(self.ancestry(version)) - 1
 
     def updates_from(self, version: int) -> dict[int, int]:
-        """For each version, the number of updates between it and `version`: back to the newest common ancestor, then forward from
-        it.
+        """Return for each version the number of updates between it and `version`, by way of the newest common ancestor.
 
         Among ancestors this is the age in steps. It defines staleness for turns that a dead version sampled.
         """
@@ -81,12 +80,12 @@ class Lineage:
             if other not in distances and parent in distances:
                 distances[other] = distances[parent] + 1
             else:
-                distances.setdefault(other, abs(version - other))  # a version in between is gone, so only the numbers are left
+                distances.setdefault(other, abs(version - other))  # a version in between is gone: only the numbers are left
         return distances
 
 
 def read_lineage(run: RunDir) -> Lineage:
-    """The tree of the policy `run.policy` as it is on disk now."""
+    """Return the tree of the policy `run.policy` as it is on disk now."""
     versions = list_versions(run)
     parents = {version: _made(run, version)[0] for version in versions}
     live, newest = readable_live(run), max(versions, default=0)
@@ -104,7 +103,7 @@ def read_lineage(run: RunDir) -> Lineage:
 
 
 def why_dead(run: RunDir, lineage: Lineage) -> dict[int, str]:
-    """For each dead version the reason, as a clause: "the gate refused it: …", "it was built on version 3"."""
+    """Return the reason for each dead version, as a clause: "refused by the gate: …", "built on version 3, which is dead"."""
     shown, left, reasons = served(run), abandoned(run), dict[int, str]()
     dead = lineage.dead()
     for version in dead:  # a parent comes before its children
@@ -124,7 +123,7 @@ def why_dead(run: RunDir, lineage: Lineage) -> dict[int, str]:
 
 
 def refusal(run: RunDir, version: int) -> str | None:
-    """The gate's reason for refusing a version; None if it did not refuse this version itself.
+    """Return the gate's reason for refusing a version, or None if the gate did not refuse this version itself.
 
     An unreadable record counts as a refusal, because it may have been one. If the record is gone (quarantined or deleted), the
     trainer's own record still names the refused version.
@@ -139,7 +138,7 @@ def refusal(run: RunDir, version: int) -> str | None:
 
 
 def decision_of(run: RunDir, version: int) -> dict[str, Any] | None:
-    """The decision in the eval record of a version; None if there is none."""
+    """Return the decision in the eval record of a version, or None."""
     path = run.eval_record(version)
     stamp = _stamp(path)
     return None if stamp is None else _read_decision(path, stamp)
@@ -152,8 +151,10 @@ def is_undecided(run: RunDir, version: int) -> bool:
 
 
 def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int]:
-    """The versions numbered above `after` that the gate or a server refused, or that users complained of, since one was last let
-    in, newest first."""
+    """Return the refused versions numbered above `after`, newest first, back to the last accepted version.
+
+    A version counts as refused if the gate or a server refused it, or if users complained about it.
+    """
     let_in = set(lineage.ancestry(lineage.live)) | served(run)
     by_server = {move["from"] for move in read_moves(run) if str(move["by"]).startswith(("serve", BY_EVAL))}
     refused = []
@@ -169,7 +170,7 @@ def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int
     return refused
 
 
-# ---- versions that a person left -----------------------------------------------------------------------------------------
+# ---- abandoned versions ------------------------------------------------------------------------------------------------
 
 
 def abandon(run: RunDir, versions: list[int], by: str) -> None:
@@ -179,7 +180,7 @@ def abandon(run: RunDir, versions: list[int], by: str) -> None:
 
 
 def abandoned(run: RunDir) -> dict[int, str]:
-    """Versions that `abandon` recorded, each with the person or command that left it."""
+    """Return the versions that `abandon` recorded, each with the person or command that abandoned it."""
     rows = [row for row in read_lines(run.abandoned) if {"version", "made", "by"} <= row.keys()]
     return {int(row["version"]): str(row["by"]) for row in rows if _is_same(run, row["version"], row["made"])}
 
@@ -188,8 +189,10 @@ def abandoned(run: RunDir) -> dict[int, str]:
 
 
 def served(run: RunDir) -> set[int]:
-    """Versions that LIVE named at some time. A number may have been used before, by a version that is in quarantine now: it
-    counts only if the move names the same one."""
+    """Return the versions that LIVE has named at some time.
+
+    A number may have been used before, by a version that is now in quarantine. It counts only if the move names the same version.
+    """
     versions = set()
     for move in read_moves(run):
         for end in ("from", "to"):
@@ -199,7 +202,7 @@ def served(run: RunDir) -> set[int]:
 
 
 def _last_mover(run: RunDir, lineage: Lineage, version: int) -> str:
-    """The person or stage that moved LIVE off a version's branch."""
+    """Return a clause that names the person or stage that moved LIVE off a version's branch."""
     moves = [
         move
         for move in read_moves(run)
@@ -213,7 +216,7 @@ def _is_same(run: RunDir, version: int, created_at: float | None) -> bool:
 
 
 def _made(run: RunDir, version: int) -> tuple[int | None, float | None]:
-    """Parent and creation time of a version. If policy.json is damaged, the ledger provides the parent."""
+    """Return parent and creation time of a version. If policy.json is damaged, the ledger provides the parent."""
     path = run.version_folder(version) / "policy.json"
     stamp = _stamp(path)
     policy = None if stamp is None else _read_policy(path, stamp)
@@ -236,12 +239,12 @@ def _read_decision(path: Path, stamp: tuple[int, int]) -> dict[str, Any] | None:
 
 
 def refused_now(run: RunDir, versions: list[int]) -> list[dict[str, Any]]:
-    """The versions that the gate itself refused, for `RunDir.went_back`, where they outlive their eval records."""
+    """Return the versions that the gate itself refused, to be stored in `RunDir.went_back`, which outlives their eval records."""
     return [{"version": version, "made": _made(run, version)[1]} for version in versions if refusal(run, version)]
 
 
 def _noted(run: RunDir) -> list[tuple[int, float | None]]:
-    """The versions that `refused_now` named when training went back."""
+    """Return the versions that `refused_now` named when training went back."""
     path = run.went_back
     stamp = _stamp(path)
     return [] if stamp is None else _read_noted(path, (*stamp, path.stat().st_size))
@@ -255,7 +258,7 @@ def _read_noted(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, floa
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """A value that changes whenever a file is published again."""
+    """Return a value that changes whenever a file is published again, or None if there is no file."""
     try:
         stat = path.stat()
     except FileNotFoundError:

@@ -20,9 +20,9 @@ CHUNK = 1 << 18  # bytes read at a time
 
 
 def append_lines(path: Path, lines: Sequence[bytes], to_disk: bool = True) -> None:
-    """Append complete lines, given without their newlines, all or none. `to_disk`: also flush them to the disk.
+    """Append complete lines, given without their newlines, all or none. `to_disk`: also flush them to disk.
 
-    What a killed writer left of a line is cut off first. Raises OSError, also if the file is a link.
+    An incomplete line that a killed writer left is cut off first. Raises OSError, also if the file is a link.
     """
     data = b"".join(line + b"\n" for line in lines)
     storage_of(path).append(path, data, partial(_append, path, data, to_disk))
@@ -41,7 +41,7 @@ def _append(path: Path, data: bytes, to_disk: bool) -> None:
 
 
 def append_bytes(path: Path, data: bytes) -> None:
-    """Append to a file that is no more than a cache, all or nothing. Raises OSError, also if the file is a link."""
+    """Append to a file that is only a cache, all or nothing. Raises OSError, also if the file is a link."""
     descriptor = open_to_append(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -51,7 +51,7 @@ def append_bytes(path: Path, data: bytes) -> None:
 
 
 def _end_line(path: Path, descriptor: int) -> None:
-    """Make a file end with a newline: behind its last line if that is whole, else in place of it."""
+    """Make a file end with a newline: append one if the last line is complete, else cut that line off."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":
@@ -66,7 +66,7 @@ def _end_line(path: Path, descriptor: int) -> None:
 
 
 def _write_whole(descriptor: int, data: bytes) -> None:
-    """Append `data` to a locked file, or nothing of it. Raises OSError."""
+    """Append all of `data` to a locked file, or nothing. Raises OSError."""
     done = os.write(descriptor, data)
     try:
         while done < len(data):  # the disk is nearly full
@@ -77,10 +77,10 @@ def _write_whole(descriptor: int, data: bytes) -> None:
 
 
 class LineWriter:
-    """One writer of a folder: `<host>-<pid>-<random>-<n>.jsonl`. A line is in the kernel's hands when `append` returns.
+    """One writer of a folder: `<host>-<pid>-<random>-<n>.jsonl`. A line is in the kernel's page cache when `append` returns.
 
-    Each line is written under a lock that others take to rewrite or delete the file. A new file is begun when the last one is full,
-    old or gone: whole files expire (`clawctl/run/retention.py`).
+    Each line is written under a lock that others take to rewrite or delete the file. A new file is started when the current one is
+    full, old or removed, because files expire as a whole (`clawctl/run/retention.py`).
     """
 
     def __init__(self, folder: Path, rotate_bytes: int, rotate_s: float = 86400.0) -> None:
@@ -91,7 +91,7 @@ class LineWriter:
         self._began = 0.0
 
     def append(self, line: bytes) -> None:
-        """Append a line, given without its newline, whole or not at all. Raises OSError."""
+        """Append a complete line, given without its newline, or nothing. Raises OSError."""
         descriptor = self._locked()
         try:
             _write_whole(descriptor, line + b"\n")
@@ -121,7 +121,7 @@ class LineWriter:
 
 
 def whole_end(path: Path) -> int:
-    """Offset after the last complete line of a file. Only a line that is being written, or was cut off, can follow."""
+    """Return the offset after the last complete line of a file. Only a line that is being written or was cut off can follow."""
     with path.open("rb") as file:
         at = file.seek(0, 2)
         while at > 0:
@@ -135,8 +135,11 @@ def whole_end(path: Path) -> int:
 
 
 def read_lines(path: Path, damaged: Callable[[int, Damaged], object] | None = None) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, one a line, without their checksums; none if there is no file. Damaged lines are passed over.
-    `damaged` is called with the number of each, except for the last line, which may still be in the making."""
+    """Yield the JSON objects of a file with one object per line, without their checksums. A missing file yields nothing.
+
+    Damaged lines are skipped. `damaged` is called with the number of each, except for the last line, which may still be being
+    written.
+    """
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -158,25 +161,25 @@ class Rewritten(Exception):
 
 
 class Lines:
-    """The lines of all `*.jsonl` in a folder, each file from `start` (byte offsets by name; by default its beginning).
+    """The lines of all `*.jsonl` files in a folder, each from `start` (byte offsets by name; default: the beginning).
 
-    A line without its newline waits until it is complete, because its writer has not finished it and has not confirmed it to a
+    A line without a newline is not returned until it is complete: its writer has not finished it and has not confirmed it to a
     client.
     """
 
     def __init__(self, folder: Path, start: Mapping[str, int] | None = None) -> None:
-        self.offsets = dict(start or {})  # how far each file was read, by name
+        self.offsets = dict(start or {})  # how far each file was read, in bytes, by name
         self._inodes: dict[str, int] = {}
         self._folder = folder
 
     def grown(self) -> list[Path]:
-        """The files with unread bytes. Raises Rewritten."""
+        """Return the files with unread bytes. Raises Rewritten."""
         grown = []
         for path in published(self._folder, ".jsonl") if self._folder.exists() else []:
             try:
                 now = path.stat()
             except FileNotFoundError:
-                continue  # taken away while we looked
+                continue  # removed meanwhile
             if self._inodes.setdefault(path.name, now.st_ino) != now.st_ino or now.st_size < self.offsets.get(path.name, 0):
                 raise Rewritten(path.name)
             if now.st_size > self.offsets.get(path.name, 0):
@@ -184,8 +187,10 @@ class Lines:
         return grown
 
     def read(self, path: Path) -> Iterator[tuple[int, bytes]]:
-        """(offset, line) for each line appended to one file since the last read. A line counts as read when the next one is
-        requested or the file ends. A caller that stops earlier gets it again."""
+        """Yield (offset, line) for each line appended to one file since the last read.
+
+        A line counts as read when the next one is requested or the file ends. A caller that stops earlier receives it again.
+        """
         size = CHUNK
         while True:
             offset = self.offsets.get(path.name, 0)

@@ -1,7 +1,7 @@
-"""Decides the model of a run, which a failed first attempt does not fix.
+"""Determines the model of a run. A failed first attempt does not fix the model.
 
 The model is fixed once a server has registered on the run or a version was trained. Before that, `serve` and `up` may use another
-model. If they fail before they start to work, they remove what they wrote.
+model. If they fail before they start to work, they remove their files.
 """
 
 from collections.abc import Iterator
@@ -15,13 +15,13 @@ from clawctl.run.policies import list_versions, read_policy
 
 
 def is_bound(run: RunDir) -> bool:
-    """Whether the run has its model: a server worked on it, or the trainer did."""
+    """Whether the run's model is fixed: a server or the trainer has worked on it."""
     worked = run.server.exists() or any(run.checkpoints.glob("*"))
     return worked or max(list_versions(run), default=0) > 0
 
 
 def bound_model(root: Path, begins: bool) -> str | None:
-    """The model of the run at `root`, for a recipe without one; None if the run has no model yet. Raises ClawError."""
+    """Return the model of the run at `root`, for a recipe without one, or None if the run has no model yet. Raises ClawError."""
     run = RunDir(root.resolve())
     if not (run.version_folder(0) / "policy.json").exists() or (begins and not is_bound(run)):
         return None
@@ -29,10 +29,10 @@ def bound_model(root: Path, begins: bool) -> str | None:
 
 
 def bind_model(run: RunDir, model: str, begins: bool) -> None:
-    """Check that `model` is the run's model. If the run has no fixed model yet and the caller `begins` it, drop the model of an
-    earlier attempt.
+    """Check that `model` is the run's model. Raises ClawError (exit code 2) before anything is written if the run has another
+    model.
 
-    Raises ClawError (exit code 2) before anything is written, if the run has another model.
+    If the run has no fixed model yet and the caller `begins` it, the model of an earlier attempt is dropped.
     """
     if not (run.version_folder(0) / "policy.json").exists():
         return
@@ -49,7 +49,9 @@ def bind_model(run: RunDir, model: str, begins: bool) -> None:
 
 @contextmanager
 def first_attempt(root: Path) -> Iterator[None]:
-    """Around a server, or all stages: a run without a model at the end keeps the recipe that it had before, and no base policy."""
+    """Wrap a server or all stages. If the run still has no model at the end, restore its earlier recipe and remove the base
+    policy.
+    """
     stored_recipe = RunDir(root).recipe
     before = stored_recipe.read_bytes() if stored_recipe.exists() else None
     run = RunDir(root.resolve())
@@ -65,7 +67,7 @@ def first_attempt(root: Path) -> Iterator[None]:
 
 
 def _is_trained(run: RunDir) -> bool:
-    """Whether a trainer is at work on the run."""
+    """Whether a trainer is working on the run."""
     with claimed(run, "train") as free:
         return not free
 

@@ -9,14 +9,14 @@ import orjson
 
 from clawctl.run.shards import Origin
 
-_AGAIN_S = 60.0  # a model may be downloaded meanwhile
-_LOOSE = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # of tokenizers that have no tokenizer.json
-_SAMPLED_BYTES = 512  # of each tensor: another training moves some of them, and to read all would take minutes
+_AGAIN_S = 60.0  # seconds; the model may be downloaded meanwhile
+_LOOSE = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # files of tokenizers without a tokenizer.json
+_SAMPLED_BYTES = 512  # per tensor: another training run changes some of them, and reading all bytes would take minutes
 _HEADER = 8  # bytes with the header length of a safetensors file
 
 
 def origin_of(name: str, model: str) -> Origin:
-    """What is known of `model`, called `name` by the recipe; nothing of one that is not on this machine."""
+    """Identify `model`, which the recipe calls `name`. If the model is not on this machine, its fields are None."""
     folder = _folder(model)
     known = (_architecture(folder), _weights(folder)) if folder is not None else (None, None)
     return Origin(name, tokenizer_fingerprint(model), *known)
@@ -28,7 +28,7 @@ def _folder(model: str) -> Path | None:
 
 
 def _architecture(folder: Path) -> str | None:
-    """The size of the model, from keys that every config has. Models that differ in it are different models."""
+    """Return the size of the model from keys that every config has, or None. Models of different sizes are different models."""
     try:
         config = orjson.loads((folder / "config.json").read_bytes())
         text = config.get("text_config", config)
@@ -39,8 +39,10 @@ def _architecture(folder: Path) -> str | None:
 
 
 def _weights(folder: Path) -> str | None:
-    """16 hexadecimal digits from names, types, shapes and some bytes of all tensors. Equal weights give equal digits, in any number
-    of files. None if there are no safetensors."""
+    """Return 16 hex digits computed from names, types, shapes and some bytes of all tensors. None if there are no safetensors.
+
+    Equal weights give equal digits, in any number of files.
+    """
     try:
         parts = sorted(part for file in folder.glob("*.safetensors") for part in _tensors(file))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -63,8 +65,10 @@ def _tensors(path: Path) -> list[bytes]:
 
 
 def tokenizer_fingerprint(model: str) -> str | None:
-    """16 hexadecimal digits that identify the meaning of the ids. Equal vocabularies give equal digits, whatever their file layout.
-    None if `model` has no tokenizer files on this machine."""
+    """Return 16 hex digits that identify the meaning of the ids. None if `model` has no tokenizer files on this machine.
+
+    Equal vocabularies give equal digits, whatever their file layout.
+    """
     whole = model_file(model)
     if whole is not None:
         try:
@@ -78,7 +82,7 @@ def tokenizer_fingerprint(model: str) -> str | None:
 
 
 class IdReader:
-    """Decodes token ids with the `tokenizer.json` of `model`. Without the file it returns nothing and checks again later."""
+    """Decodes token ids with the `tokenizer.json` of `model`. Without that file it returns an empty text and checks again later."""
 
     def __init__(self, model: str) -> None:
         self._model, self._tried_at = model, float("-inf")
@@ -102,7 +106,7 @@ class IdReader:
 
 
 def model_file(model: str, name: str = "tokenizer.json") -> Path | None:
-    """A file of a model, in its folder or in the download cache; None if it is not on this machine."""
+    """Return a file of a model, in its folder or in the download cache, or None if it is not on this machine."""
     folder = Path(model)
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None

@@ -1,4 +1,4 @@
-"""Which run `--run` names: a folder, or a bucket with a local folder on this host."""
+"""Resolves `--run`: a folder, or a bucket with a local folder on this host."""
 
 import hashlib
 import re
@@ -20,8 +20,9 @@ _URL: Final = re.compile(r"(s3|gs|az)://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/([A
 
 
 def run_folder(text: str | Path) -> Path:
-    """The folder that `--run` names: a path, or the local folder of a run in a bucket, with what the bucket has. Raises
-    ClawError."""
+    """Return the folder that `--run` names: a path, or the local folder of a run in a bucket, updated from the bucket. Raises
+    ClawError.
+    """
     text = str(text)
     if "://" not in text:
         root = Path(text)
@@ -55,7 +56,7 @@ def _state_folder() -> Path:
 
 
 def mount(root: Path, open_url: Callable[[str], Any] = open_store) -> BucketStorage:
-    """Make the bucket that the local folder belongs to responsible for it. Raises ClawError (exit code 2)."""
+    """Connect a local folder to its bucket. Raises ClawError (exit code 2)."""
     known = storage_of(root)
     if isinstance(known, BucketStorage):
         return known
@@ -74,7 +75,7 @@ def mount(root: Path, open_url: Callable[[str], Any] = open_store) -> BucketStor
 
 
 def _check_conditions(objects: Objects) -> None:
-    """Try create-if-absent and compare-and-swap once: a store that lacks them would train turns twice."""
+    """Try create-if-absent and compare-and-swap once: with a store that lacks them, turns could be trained twice."""
     name = f"leases/.probe-{uuid4().hex}"
     try:
         first = objects.create(name, b"1")
@@ -86,7 +87,7 @@ def _check_conditions(objects: Objects) -> None:
 
 
 def about_of(root: Path) -> dict[str, str]:
-    """The URL of the bucket that a local folder belongs to, and the id of this host's folder. Raises ClawError."""
+    """Return the URL of the bucket that a local folder belongs to, and the id of this host's folder. Raises ClawError."""
     place = root / ABOUT / "about.json"
     try:
         mount: dict[str, str] = orjson.loads(place.read_bytes())

@@ -9,9 +9,10 @@ from clawctl.errors import Damaged
 
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_OTHER_NAMES = frozenset(("live", "shared", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))  # in policies/ and train/
+# Names used in policies/ and train/
+_OTHER_NAMES = frozenset(("live", "shared", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))
 _OTHER_SUFFIXES = (".json", ".jsonl", ".bin", ".tmp")
-_LONGEST = 200  # bytes; a suffix and a mark of a temporary file must fit behind it
+_LONGEST = 200  # bytes; leaves space for a suffix and the mark of a temporary file
 
 
 def is_name(value: Any) -> bool:
@@ -25,15 +26,17 @@ def is_name(value: Any) -> bool:
 
 
 def named(value: Any) -> str:
-    """`value`, if it is a valid file name. Raises Damaged otherwise."""
+    """Return `value` if it is a valid file name. Raises Damaged otherwise."""
     if not is_name(value):
         raise Damaged(f"{str(value)[:100]!r} is not a file name")
     return str(value)
 
 
 def below(folder: Path, value: Any) -> Path:
-    """The file `value` ("policy/config.json") below `folder`. Raises Damaged if a part is not a name or is a link, because the file
-    could then be elsewhere."""
+    """Return the path of `value` ("policy/config.json") below `folder`.
+
+    Raises Damaged if a part is not a valid name or is a link, because the file could then be elsewhere.
+    """
     path = folder
     for part in str(value).split("/") if isinstance(value, str) else [value]:
         path = path / named(part)
@@ -43,31 +46,32 @@ def below(folder: Path, value: Any) -> Path:
 
 
 def counted(value: Any) -> int:
-    """`value`, which is to be the number of a step or version: it becomes a name too. Raises Damaged."""
+    """Return `value`, a step or version number, which also becomes a file name. Raises Damaged if it is not a valid number."""
     if type(value) is not int or value < 0:
         raise Damaged(f"{str(value)[:100]!r} is not a step number")
     return value
 
 
 def is_policy_name(value: Any) -> bool:
-    """Whether this can be the name of a policy: a folder of that name stands beside versions and files in `policies/`, `train/` and
-    `eval/`, also on a filesystem that ignores case."""
+    """Whether this can be the name of a policy. Its folder is created beside versions and files in `policies/`, `train/` and
+    `eval/`, also on file systems that ignore case.
+    """
     if not isinstance(value, str) or not _POLICY.fullmatch(value) or value.isdigit():
         return False
     return value.lower() not in _OTHER_NAMES and not value.lower().endswith(_OTHER_SUFFIXES)
 
 
 def number_of(name: str) -> int | None:
-    """The number of a step or version that `name` is, as we write it; None of any other name (`²`, `007`, a hundred digits)."""
+    """Return the step or version number in canonical form, or None for any other name (`²`, `007`, a hundred digits)."""
     return int(name) if _NUMBER.fullmatch(name) else None
 
 
 def numbers_in(folder: Path) -> list[int]:
-    """The numbers that name files and folders here, in order. Other names are somebody else's; none where there is no folder."""
+    """Return the numbers that name files and folders here, in order. Other names are ignored. Empty if there is no folder."""
     names = [path.name for path in folder.iterdir()] if folder.exists() else []
     return sorted(number for name in names if (number := number_of(name)) is not None)
 
 
 def open_to_append(path: Path) -> int:
-    """A descriptor to append with. A link is not followed: it may point out of the run. Raises OSError."""
+    """Return a file descriptor for appending. A link is not followed, because it may point outside the run. Raises OSError."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)

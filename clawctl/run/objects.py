@@ -1,7 +1,8 @@
-"""The objects of a bucket: the few calls that a run needs, with conditions that the store itself decides.
+"""The objects of a bucket: the few operations that a run needs, with conditions that the store itself evaluates.
 
-The library is obstore, which speaks S3, Google Cloud Storage and Azure Blob Storage and repeats what fails for a moment. A request
-whose answer was lost may have worked. Every conditional write therefore compares what it finds with what it wanted to write.
+The library is obstore, which supports S3, Google Cloud Storage and Azure Blob Storage and retries temporary failures. A request
+whose response was lost may have succeeded. Every conditional write therefore compares the stored content with the content it wanted
+to write.
 """
 
 import os
@@ -23,7 +24,7 @@ _LONGEST_PROBLEM = 300  # characters
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object, as a listing shows it."""
+    """One object as a listing describes it."""
 
     name: str
     tag: str  # changes whenever the content does
@@ -41,7 +42,7 @@ class Objects:
         self._store, self._calls, self._problems = store, obstore, exceptions
 
     def create(self, name: str, data: bytes | Path) -> str | None:
-        """The tag of a new object. None if there is one of that name with other content."""
+        """Create an object and return its tag. None if the name exists with other content."""
         with self._errors(name):
             try:
                 return str(self._calls.put(self._store, name, data, mode="create", use_multipart=False)["e_tag"])
@@ -52,12 +53,14 @@ class Objects:
         return self._same(name, data.read_bytes() if isinstance(data, Path) else data)
 
     def put(self, name: str, data: bytes | Path) -> str:
-        """The tag of the object, which replaces an older one."""
+        """Write an object, replacing an older one, and return its tag."""
         with self._errors(name):
             return str(self._calls.put(self._store, name, data)["e_tag"])
 
     def swap(self, name: str, data: bytes, tag: str | None) -> str | None:
-        """The tag of the object if it had this `tag` before (None: if there was no object); else None."""
+        """Replace the object if its tag is `tag` (None: if there is no object). Returns the new tag, or None if the condition
+        failed.
+        """
         if tag is None:
             return self.create(name, data)
         with self._errors(name):
@@ -68,12 +71,12 @@ class Objects:
         return self._same(name, data)
 
     def _same(self, name: str, data: bytes) -> str | None:
-        """The tag of an object that holds just this: an earlier try of the same request worked."""
+        """Return the tag of an object with exactly this content: an earlier try of the same request succeeded. Otherwise None."""
         stored = self.read(name)
         return stored[1] if stored is not None and stored[0] == data else None
 
     def read(self, name: str, but: str | None = None) -> tuple[bytes, str] | None:
-        """Content and tag of a small object; None if there is none, or if its tag is `but`."""
+        """Return content and tag of a small object. None if it does not exist or its tag is `but`."""
         with self._errors(name):
             try:
                 response = self._calls.get(self._store, name, options={} if but is None else {"if_none_match": but})
@@ -82,12 +85,12 @@ class Objects:
                 return None
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
-        """Raises FileNotFoundError."""
+        """Return the bytes from `start` up to `end`. Raises FileNotFoundError."""
         with self._errors(name):
             return bytes(self._calls.get_range(self._store, name, start=start, end=end))
 
     def download(self, name: str, target: Path, size: int) -> None:
-        """Write an object of `size` bytes to a new file. Raises FileNotFoundError, and StorageUnreachable if not all bytes came."""
+        """Write an object of `size` bytes to a new file. Raises FileNotFoundError, and StorageUnreachable if bytes are missing."""
         with target.open("wb") as file:
             os.chmod(target, 0o600)
             for start in range(0, size, _CHUNK):
@@ -98,7 +101,7 @@ class Objects:
             os.fsync(file.fileno())
 
     def modified(self, name: str) -> float | None:
-        """When an object was written, by the clock of the store; None if there is none."""
+        """Return when an object was written (unix seconds, by the clock of the store), or None if it does not exist."""
         with self._errors(name):
             try:
                 return float(self._calls.head(self._store, name)["last_modified"].timestamp())
@@ -106,25 +109,25 @@ class Objects:
                 return None
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """The objects below `prefix`, in the order of their names. One request for each thousand."""
+        """Yield the objects below `prefix`, in name order. One request per thousand objects."""
         with self._errors(prefix):
             for chunk in self._calls.list(self._store, prefix):
                 for entry in chunk:
                     yield StoredObject(entry["path"], str(entry["e_tag"]), entry["size"], entry["last_modified"].timestamp())
 
     def copy(self, source: str, target: str) -> None:
-        """Raises FileNotFoundError."""
+        """Copy an object. Raises FileNotFoundError."""
         with self._errors(source):
             self._calls.copy(self._store, source, target)
 
     def delete(self, name: str) -> None:
-        """Without an object of that name nothing happens."""
+        """Delete an object if it exists."""
         with self._errors(name), suppress(FileNotFoundError):
             self._calls.delete(self._store, name)
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
-        """The library's errors as StorageUnreachable. Only their first line: the rest describes the request."""
+        """Convert the library's errors to StorageUnreachable. Only the first line is kept: the rest describes the request."""
         try:
             yield
         except (self._problems.BaseError, TimeoutError) as error:
@@ -132,8 +135,10 @@ class Objects:
 
 
 def open_store(url: str, retries: int = _RETRIES) -> Any:
-    """The library's store for `s3://bucket/prefix`. Credentials come from the environment, or from the machine's role. Raises
-    ClawError (exit code 2)."""
+    """Return the library's store for `s3://bucket/prefix`. Raises ClawError (exit code 2).
+
+    Credentials come from the environment or from the machine's role.
+    """
     try:
         from obstore import store
         from obstore.exceptions import BaseError

@@ -1,8 +1,8 @@
-"""Outcomes of episodes: what an environment says of a whole session. One line each in `feedback/`, beside the ratings.
+"""Outcomes of episodes: the result of a whole session in its environment. Each is one line in `feedback/`, beside the ratings.
 
-An outcome belongs to a session of the key that gave it. Collect writes it into the rows of that session's turns. For turns that
-were published before, collect appends a second line which names them. The judge, the trainer and `inspect` look it up there, as
-they do with ratings.
+An outcome belongs to a session of the key that sent it. Collect writes it into the rows of that session's turns. For turns that
+were published before, collect appends a second line that names them. The judge, the trainer and `inspect` look it up there, as they
+do with ratings.
 """
 
 import math
@@ -14,9 +14,10 @@ from urllib.parse import quote
 from clawctl.run.endings import ending_of
 from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, newer
 
-EPISODE_FAILED = "episode failed"  # why a turn is not trained: something else than the policy ended its episode
-WITHOUT_OUTCOME = "episode without outcome"  # its episode was killed, or was over when it was asked
-TRUNCATED = ("turns", "time", "context")  # the endings by a limit
+EPISODE_FAILED = "episode failed"  # why a turn is not trained: its episode ended for a reason other than the policy
+# Why a turn is not trained: its episode was killed, or had ended when the turn was requested
+WITHOUT_OUTCOME = "episode without outcome"
+TRUNCATED = ("turns", "time", "context")  # the endings that are caused by a limit
 _LONGEST_NAME = 256  # characters
 _MOST_STEPS = 1000
 
@@ -34,20 +35,20 @@ class SessionOutcome:
     """The outcome of one session: one line of `feedback/`."""
 
     feedback_id: str
-    created_at: float  # unix seconds when it was given; it concerns what was asked before
-    key: str  # name of the API key that gave it
+    created_at: float  # unix seconds when it was sent; it applies to earlier requests
+    key: str  # name of the API key that sent it
     session_id: str  # as in `Turn.session_id`
     status: Literal["done", "failed"]
-    reward: float | None  # -1..1; None: the environment has no opinion, or the episode failed
-    parts: dict[str, float]  # what the reward is made of
+    reward: float | None  # -1..1; None: the environment gave no reward, or the episode failed
+    parts: dict[str, float]  # components of the reward
     steps: dict[str, float]  # rewards of single turns, by turn id
-    turn_ids: list[str] | None = None  # in the second line: the turns that were published before
-    ending: str = ""  # a name in `clawctl.run.endings`; "": the sender did not say
-    truncated: bool = False  # whether a limit ended it: turns, time or context
-    log: str | None = None  # of the verdict
+    turn_ids: list[str] | None = None  # in the second line: ids of the turns that were published before
+    ending: str = ""  # a name in `clawctl.run.endings`; "": the sender gave none
+    truncated: bool = False  # whether a limit ended the episode: turns, time or context
+    log: str | None = None  # log of the verdict
     timings: dict[str, float] = field(default_factory=dict)  # seconds by phase: {"play": 12.3}
     settled: bool = True  # False: the attempt gets another episode
-    episode: dict[str, Any] | None = None  # its line in `episodes/`, if clawctl played it
+    episode: dict[str, Any] | None = None  # the episode's line in `episodes/`, if clawctl played it
 
     def __post_init__(self) -> None:
         numbers = [self.created_at, *self.parts.values(), *self.steps.values(), *self.timings.values()]
@@ -63,12 +64,14 @@ class SessionOutcome:
 
     @property
     def decides(self) -> bool:
-        """Whether a turn that was published before is worth this reward alone. Its verdict was made without the outcome, so the
-        reward of that verdict no longer counts: nothing counts twice."""
+        """Whether this reward replaces the reward of a turn that was published before.
+
+        The verdict of such a turn was made without the outcome. Its reward no longer counts, so that nothing counts twice.
+        """
         return self.reward is not None
 
     def changes(self, untrainable_reason: str | None, turn_id: str = "") -> dict[str, Any]:
-        """The fields of a turn that was published before, as they would have been with this outcome."""
+        """Return the fields of an already published turn that this outcome would have changed."""
         if self.status == "failed":
             return {"trainable": False, "untrainable_reason": untrainable_reason or EPISODE_FAILED}
         step_reward = {"step_reward": self.steps[turn_id]} if turn_id in self.steps else {}
@@ -78,8 +81,9 @@ class SessionOutcome:
         return {"outcome_reward": self.reward, **step_reward, **reacted}
 
     def in_row(self, versions: tuple[int | None, int | None]) -> dict[str, Any]:
-        """What each row of the episode's turns says of it. `versions`: the policy versions that sampled the first token of its
-        turns and the last."""
+        """Return the episode fields of each row of its turns. `versions`: the policy versions of the first and last sampled
+        token.
+        """
         fields = {
             "status": self.status, "ending": self.ending or ("done" if self.status == "done" else "environment"),
             "reward": self.reward, "parts": self.parts, "steps": self.steps, "truncated": self.truncated,
@@ -90,8 +94,9 @@ class SessionOutcome:
 
 
 def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
-    """The body of `POST /v1/outcome`: {"session_id": …, "reward": -1..1 or null, "status" or "ending", "parts", "steps"}.
-    Raises BadOutcome."""
+    """Parse the body of `POST /v1/outcome`: {"session_id": …, "reward": -1..1 or null, "status" or "ending", "parts", "steps"}.
+    Raises BadOutcome.
+    """
     if not isinstance(body, dict):
         raise BadOutcome("the body must be an object", "body")
     if unknown := body.keys() - {"session_id", "reward", "status", "ending", "parts", "steps"}:
@@ -132,7 +137,7 @@ def _is_number(value: Any, most: float) -> bool:
 
 
 def parse_outcome(row: dict[str, Any]) -> SessionOutcome:
-    """One line of feedback that names a session. Raises ValueError or TypeError."""
+    """Parse one line of feedback that names a session. Raises ValueError or TypeError."""
     version = row.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ValueError(newer(version))
@@ -140,5 +145,7 @@ def parse_outcome(row: dict[str, Any]) -> SessionOutcome:
 
 
 def scoped_id(user: str, claim: str) -> str:
-    """A claimed session id in its user's own name space: two users never share one. The default user's are left as they are."""
+    """Return a claimed session id in the namespace of its user, so that two users never share one. Ids of the default user are
+    unchanged.
+    """
     return claim if user == "default" and "/" not in claim else f"{quote(user, safe='')}/{claim}"

@@ -1,9 +1,9 @@
 """Policies on disk: a policy has a name and versions, and one of its versions is live.
 
-A step goes live in this order: `publish_policy` writes `policies/<version>/` whole, `check_policy` finds damage before a loader
-does, and `move_live` points `policies/LIVE` at it and records who did so in `policies/moves.jsonl`.
+A version goes live in three steps. `publish_policy` writes `policies/<version>/` whole. `check_policy` detects damage before the
+version is loaded. `move_live` points `policies/LIVE` at it and records the mover in `policies/moves.jsonl`.
 
-A function takes the run as one policy has it (`RunDir.of`), which fixes the name; a `version` is then one of that policy.
+Functions take the run of one policy (`RunDir.of`), which fixes the policy's name. A `version` is then a version of that policy.
 """
 
 import time
@@ -27,7 +27,7 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PolicyId:
-    """Which weights: `PolicyId("anna", 3)`. As text "anna@3", and "3" of the default policy."""
+    """Identifies weights: `PolicyId("anna", 3)`. As text "anna@3", or "3" for the default policy."""
 
     name: str
     version: int
@@ -37,7 +37,7 @@ class PolicyId:
 
     @classmethod
     def parse(cls, text: str) -> "PolicyId":
-        """Raises ValueError."""
+        """Parse "3" or "anna@3". Raises ValueError."""
         name, _, version = text.rpartition("@")
         number = number_of(version)
         if number is None or not is_policy_name(name or DEFAULT_POLICY):
@@ -46,14 +46,14 @@ class PolicyId:
 
 
 def policy_names(run: RunDir) -> list[str]:
-    """The names of the run's policies, the default one first."""
+    """Return the names of the run's policies, the default policy first."""
     folder = run.of(DEFAULT_POLICY).policies
     others = [path.name for path in folder.iterdir() if is_policy_name(path.name) and path.is_dir()] if folder.exists() else []
     return [DEFAULT_POLICY, *sorted(others)]
 
 
 def list_versions(run: RunDir) -> list[int]:
-    """Published versions in order."""
+    """Return the published versions in order."""
     return [number for number in numbers_in(run.policies) if (run.version_folder(number) / "READY").exists()]
 
 
@@ -61,7 +61,7 @@ def list_versions(run: RunDir) -> list[int]:
 
 
 def ensure_base_policy(run: RunDir, base_model: str) -> None:
-    """Publish version 0, the base model itself, and point LIVE at it, unless both exist. Any stage may be the first."""
+    """Publish version 0, the base model itself, and point LIVE at it, unless both exist. Any stage may be the first to do so."""
     base = Policy(0, None, 0, None, "base", base_model, [], None, {}, time.time())
     if not run.version_folder(0).exists():
         publish_policy(run, base, lambda folder: None)
@@ -77,8 +77,11 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
 
 
 def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], checksums: dict[str, str] | None = None) -> None:
-    """Publish one version of the run's policy. `write` saves the weights (Hugging Face or peft layout). policy.json and READY are
-    added; READY contains a checksum of each file. `checksums` are those of the files that `write` saves, if known."""
+    """Publish one version of the run's policy. `write` saves the weights (Hugging Face or peft layout).
+
+    policy.json and READY are added; READY contains a checksum of each file. `checksums` are the checksums of the files that `write`
+    saves, if known.
+    """
 
     def fill(folder: Path) -> None:
         write(folder)
@@ -92,7 +95,7 @@ def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], c
 
 
 def read_policy(run: RunDir, version: int) -> Policy:
-    """Raises ClawError if the version is not published, or its policy.json is damaged."""
+    """Return the record of a version. Raises ClawError if the version is not published or its policy.json is damaged."""
     try:
         policy = Policy(**read_sealed((run.version_folder(version) / "policy.json").read_bytes()))
         if (policy.name, counted(policy.version)) != (run.policy, version):
@@ -140,11 +143,11 @@ def check_harmless(folder: Path) -> None:
             named(name)
 
 
-# ---- and goes live -------------------------------------------------------------------------------------------------------
+# ---- a version goes live -------------------------------------------------------------------------------------------------
 
 
 class LiveMoved(Exception):
-    """LIVE names another version than the mover expected."""
+    """LIVE names a different version than expected."""
 
 
 def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | None = None) -> int | None:
@@ -164,7 +167,7 @@ def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | N
         creation_times = {
             "from_made": _made_at(run, before),
             "to_made": _made_at(run, version),
-        }  # numbers may be used again: `setback`
+        }  # numbers may be reused, see `setback`
         if not storage.swap(run.live, f"{version}\n".encode(), current):
             raise LiveMoved(f"LIVE moved away from {before} meanwhile")
         append_lines(
@@ -181,18 +184,18 @@ def _made_at(run: RunDir, version: int | None) -> float | None:
 
 
 def live_version(run: RunDir) -> int | None:
-    """The version that serves, or None before anything was published."""
+    """Return the version that serves, or None before anything was published. Raises ClawError if LIVE is damaged."""
     try:
         return int(run.live.read_text())
     except FileNotFoundError:
         return None
-    except ValueError as error:  # a flipped bit is no UTF-8, or no digit
+    except ValueError as error:  # a damaged file is not UTF-8, or not a number
         place = run.live.relative_to(run.root)
         raise ClawError(f"{place} is not a number: {error}", "write the number of a published version into it") from error
 
 
 def readable_live(run: RunDir) -> int | None:
-    """The live version, or None if LIVE is missing or damaged."""
+    """Return the live version, or None if LIVE is missing or damaged."""
     try:
         return _readable(run.live.read_bytes())
     except FileNotFoundError:
@@ -202,10 +205,10 @@ def readable_live(run: RunDir) -> int | None:
 def _readable(live: bytes | None) -> int | None:
     try:
         return None if live is None else int(live)
-    except ValueError:  # broken by hand: the next move repairs it
+    except ValueError:  # damaged by a manual edit: the next move repairs it
         return None
 
 
 def read_moves(run: RunDir) -> list[dict[str, Any]]:
-    """The moves of LIVE, oldest first: [{"at": …, "from": 0, "to": 1, "by": "train"}, …]. Unreadable lines are skipped."""
+    """Return the moves of LIVE, oldest first: [{"at": …, "from": 0, "to": 1, "by": "train"}, …]. Unreadable lines are skipped."""
     return [move for move in read_lines(run.moves) if {"at", "from", "to", "by"} <= move.keys()]

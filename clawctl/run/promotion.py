@@ -1,4 +1,4 @@
-"""`clawctl policies promote|rollback`: a person moves LIVE and sees the consequences."""
+"""`clawctl policies promote|rollback`: moves LIVE on request and reports the consequences."""
 
 import getpass
 import socket
@@ -11,8 +11,9 @@ from clawctl.run.policies import check_policy, list_versions, live_version, move
 
 
 def promote(run: RunDir, version: int) -> str:
-    """Point LIVE at `version`. Returns the message to print. Raises ClawError (exit code 2) if the version is not published
-    completely."""
+    """Point LIVE at `version`. Returns the message to print. Raises ClawError (exit code 2) if the version is not completely
+    published.
+    """
     return _move(run, version, "promote")
 
 
@@ -33,7 +34,8 @@ def _before(run: RunDir, live: int | None) -> int:
         raise ClawError("no policy is live", "choose a version: `clawctl policies promote N`", 2)
     published = list_versions(run)
     came_from = [move["from"] for move in read_moves(run) if move["to"] == live and move["from"] in published]
-    earlier = [version for version in came_from if version < live]  # returning to a version that a rollback left goes forward
+    # After a rollback, the newer version that was live before is not an earlier one
+    earlier = [version for version in came_from if version < live]
     parent = read_policy(run, live).parent
     for candidate in (*earlier[::-1], parent):
         if candidate in published:
@@ -43,7 +45,7 @@ def _before(run: RunDir, live: int | None) -> int:
 
 def _move(run: RunDir, version: int, what: str) -> str:
     if version in list_versions(run):
-        read_policy(run, version)  # READY, but unreadable or damaged: the server would refuse it, so we do
+        read_policy(run, version)  # READY, but unreadable or damaged: the server would refuse it as well
         check_policy(run, version)
     if version == readable_live(run):
         return f"policy {version} is already live"
@@ -66,7 +68,7 @@ def _what_follows(run: RunDir) -> list[str]:
 
 
 def _for_training(run: RunDir) -> list[str]:
-    """The version that training continues from, and the versions that it leaves."""
+    """Return a message with the version from which training continues and the dead versions."""
     lineage = read_lineage(run)
     left = lineage.dead()
     if not left:

@@ -1,11 +1,11 @@
 """Deletes old conversations by age and by size (`privacy.max_age_days`, `privacy.max_gb`).
 
-The limits are guaranteed: what exceeds them is deleted even if a stage still needs it. With `privacy.keep_untrained` they are best
-effort, and what a stage still needs stays.
+The limits are guaranteed: data that exceeds them is deleted even if a stage still needs it. With `privacy.keep_untrained` the
+limits are best effort, and data that a stage still needs is kept.
 
-Whole files are deleted, the oldest first. Serve begins a new capture file each day, so that files can expire. A trajectory shard is
+Whole files are deleted, oldest first. Serve starts a new capture file each day, so that files can expire. A trajectory shard is
 deleted only after all captures it may come from, because collect rebuilds missing shards from captures. Policies, the ledger and
-eval records stay. The numbers in an eval record stay as well, but not the texts of turns that are deleted.
+eval records are kept. The numbers in an eval record are kept as well, but not the texts of deleted turns.
 
 In a bucket each host deletes its own captures and ratings with their copies in the bucket, and any host deletes shards. A shard
 counts as a day younger than its name says, because captures of other hosts, which it may come from, span up to a day.
@@ -39,12 +39,12 @@ _EVERY_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Files that go together: a capture file, a shard with its verdicts, a quarantined file with its reason."""
+    """Files that belong together: a capture file, a shard with its verdicts, a quarantined file with its reason."""
 
     paths: tuple[Path, ...]
-    newest: float  # unix seconds when something was last written to them
+    newest: float  # unix seconds of the last write to them
     size: int
-    needed: bool = False  # by a stage that still needs it
+    needed: bool = False  # whether a stage still needs it
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Expired:
 
 
 class Retention:
-    """`expire`, now and then, for a worker that has other things to do."""
+    """Runs `expire` regularly, for a worker with other main tasks."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._recipe = run, recipe
@@ -78,8 +78,9 @@ class Retention:
 
 
 def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool = False) -> Expired:
-    """Delete what the recipe's limits exclude. Any process may call this at any time; each file is deleted completely or not at
-    all."""
+    """Delete the files that exceed the recipe's limits. Any process may call this at any time; each file is deleted whole or not at
+    all.
+    """
     stored = _stored(run)
     if recipe.privacy.keep_untrained:
         stored = _marked(run, recipe, stored)
@@ -94,7 +95,7 @@ def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool 
 
 
 def choose(stored: Sequence[Stored], privacy: PrivacyConfig, now: float) -> list[Stored]:
-    """The files to delete, the oldest first. At equal age, captures precede the rows made from them."""
+    """Return the files to delete, oldest first. At equal age, captures precede the rows made from them."""
     oldest_first = sorted(stored, key=lambda entry: entry.newest)
     too_old = now - privacy.max_age_days * _DAY_S if privacy.max_age_days is not None else float("-inf")
     room = privacy.max_gb * 1e9 if privacy.max_gb is not None else float("inf")
@@ -111,7 +112,7 @@ def choose(stored: Sequence[Stored], privacy: PrivacyConfig, now: float) -> list
 
 
 def _stored(run: RunDir) -> list[Stored]:
-    """The stored files, captures before rows of the same age. A shard is as young as the captures it may come from."""
+    """Return the stored files, captures before rows of the same age. A shard is as young as the captures it may come from."""
     captures = {path: entry for path in published(run.captures, ".jsonl") if (entry := _entry(path))}
     began = {path: _first_moment(path) for path in captures}
     shards = []
@@ -126,7 +127,7 @@ def _stored(run: RunDir) -> list[Stored]:
         for path in run.quarantine.iterdir()
         if path.suffix != ".txt" and path.is_file()
     ]
-    # A rating is younger than its turn, so a file is as old as its turns, or younger.
+    # A rating is given after its turn, so a rating file is at least as young as the turns it rates.
     ratings = [entry for path in _rating_files(run) if (entry := _entry(path))]
     images = [entry for path in run.images.glob("*") if not path.name.startswith(".") and (entry := _entry(path))]
     return [*captures.values(), *images, *ratings, *shards, *(entry for entry in aside if entry is not None)]
@@ -139,7 +140,7 @@ def _rating_files(run: RunDir) -> list[Path]:
 
 
 def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
-    """`stored`, with files that a stage still needs marked as needed."""
+    """Return `stored`, with files that a stage still needs marked as needed."""
     done, read = FinishedShards(run, recipe), _read_to(run)
     done.look()
 
@@ -149,23 +150,24 @@ def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Store
         return path.parent == run.captures and read.get(path.name) != whole_end(path)
 
     marked = [replace(entry, needed=any(needed(path) for path in entry.paths if path.exists())) for entry in stored]
-    if any(entry.needed for entry in marked):  # a turn that waits may have been rated
+    if any(entry.needed for entry in marked):  # a waiting turn may have been rated
         marked = [replace(entry, needed=True) if entry.paths[0].parent == run.feedback else entry for entry in marked]
     open_captures = [path for entry in marked if entry.needed for path in entry.paths if path.parent == run.captures]
-    open_since = min(map(_first_moment, open_captures), default=float("inf"))  # its result must exist if it is read again
+    # Shards since then must be kept, because collect may read these captures again
+    open_since = min(map(_first_moment, open_captures), default=float("inf"))
     return [replace(e, needed=True) if e.paths[0].parent == run.trajectories and e.newest >= open_since else e for e in marked]
 
 
 def _read_to(run: RunDir) -> dict[str, int]:
-    """The offset of each capture file before which all turns are published."""
+    """Return for each capture file the offset before which all turns are published."""
     try:
         return dict(read_sealed(run.position.read_bytes())["offsets"])
     except (OSError, LookupError, TypeError, ValueError):
-        return {}  # collect has not reported: everything may still be needed
+        return {}  # collect has not stored a position: everything may still be needed
 
 
 def _published_at(path: Path, written: float, downloaded: bool) -> float:
-    """When the newest rows of a shard were first published: merging or downloading them makes them no younger."""
+    """Return when the newest rows of a shard were first published. Merging or downloading them does not make them younger."""
     try:
         if downloaded:
             return min(written, int(path.stem[:20]) / 1e9) + _DAY_S
@@ -179,14 +181,14 @@ def _entry(*paths: Path) -> Stored | None:
     try:
         entries = {path: path.stat() for path in paths if path.exists()}
     except FileNotFoundError:
-        return None  # its stage took it away
+        return None  # its stage removed it meanwhile
     if not entries:
         return None
     return Stored(tuple(entries), max(entry.st_mtime for entry in entries.values()), sum(e.st_size for e in entries.values()))
 
 
 def _first_moment(path: Path) -> float:
-    """Time of the first request in a capture file. A file without a readable time may contain anything."""
+    """Return the time of the first request in a capture file. A file without a readable time may contain anything."""
     try:
         with path.open("rb") as file:
             return float(orjson.loads(file.readline())["created_at"])
@@ -202,7 +204,7 @@ def _turn_ids(path: Path) -> list[str]:
 
 
 def _remove_texts(run: RunDir, turn_ids: set[str]) -> None:
-    """Take the texts of these turns out of the eval records of all policies."""
+    """Remove the texts of these turns from the eval records of all policies."""
     for path in sorted(run.folder("eval").rglob("*.json")) if turn_ids else []:
         data = path.read_bytes()
         if not any(turn_id.encode() in data for turn_id in turn_ids):
@@ -210,11 +212,11 @@ def _remove_texts(run: RunDir, turn_ids: set[str]) -> None:
         try:
             publish_bytes(path, sealed(orjson.dumps(_without_texts(read_sealed(data), turn_ids))))
         except Damaged:
-            remove(path)  # nobody can read it, and it names a turn that is deleted
+            remove(path)  # unreadable, and it names a deleted turn
 
 
 def _without_texts(value: Any, turn_ids: set[str]) -> Any:
-    """`value` with an empty object in place of each that has one of these as its `turn_id`."""
+    """Return `value` with an empty object in place of each object whose `turn_id` is among these."""
     if isinstance(value, dict):
         if value.get("turn_id") in turn_ids:
             return {}
@@ -225,8 +227,11 @@ def _without_texts(value: Any, turn_ids: set[str]) -> Any:
 
 
 def _remove(path: Path, newest: float) -> None:
-    """Under the lock that a capture's writer takes for each line: it writes before, or finds its file gone and opens another. A
-    capture that was written to since it was chosen stays."""
+    """Remove a file under the lock that a capture's writer takes for each line.
+
+    The writer then either writes before the removal, or finds its file gone and opens another one. A capture that was written to
+    after it was selected is kept.
+    """
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,12 +1,12 @@
-"""The reward of a turn, computed here only. Judge, train and inspect all call this.
+"""The reward of a turn, computed here only. Judge, train and inspect all use this module.
 
 The rating of the turn's own user takes precedence, then the outcome that an environment gave the episode, then rules, then the
-judge. An environment may also score single turns; this step reward is added to the outcome, in place of one by rules or judge. With
+judge. An environment may also score single turns. This step reward is added to the outcome and replaces one by rules or judge. With
 `judge.outcome: decides`, rules and judge are not used for turns with an outcome. With `apart` they are used, and their result is
 the step reward: a turn is worth outcome + step reward, each once (OpenClaw-RL, arXiv 2603.10165, calls it integrated).
 
-A verdict names its source, so its row shows which of the two was in force, whatever the recipe contains today. A verdict by RATING
-or OUTCOME repeats a number in the turn's own row and is never added to that number.
+A verdict names its source, so its row shows which of the two settings applied, whatever the recipe contains today. A verdict by
+RATING or OUTCOME repeats a number in the turn's own row and is never added to that number.
 """
 
 import math
@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-RATING = "user feedback"  # the judge in a verdict that the turn's user decided
-OUTCOME = "environment outcome"  # where the environment did
-RULES = "rules "  # beginning of the name if a rule decided: "rules 2: pytest"
+RATING = "user feedback"  # `judge` of a verdict that the user's rating decided
+OUTCOME = "environment outcome"  # `judge` of a verdict that the environment's outcome decided
+RULES = "rules "  # prefix of `judge` if a rule decided: "rules 2: pytest"
 NOT_A_NUMBER = "reward is not a number"
 
 STEP = "environment step"
@@ -26,16 +26,16 @@ Decider = Literal["rating", "outcome", "step", "rules", "judge"]
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """The reward of a turn, and how it was found."""
+    """The reward of a turn and how it was determined."""
 
-    value: float | None  # None: not known, or `problem`
-    by: Decider | None  # the source that decided; None: none did
+    value: float | None  # None: not known, or see `problem`
+    by: Decider | None  # the source that decided; None: no source did
     parts: tuple[tuple[str, float], ...] = ()  # the summands of `value`: (("outcome", 1.0), ("rules 2: pytest", -1.0))
     problem: str | None = None  # why there is no value although a source decided
 
     @property
     def outcome(self) -> float | None:
-        """The part from the environment. It belongs to the episode, and all of its turns share it."""
+        """The environment's share of the value. It belongs to the episode, and all of the episode's turns share it."""
         return next((value for name, value in self.parts if name == "outcome"), None)
 
     @property
@@ -44,12 +44,12 @@ class Worth:
         return self.value is not None and (self.value != 0 or self.outcome is not None)
 
     def counts(self, compared: bool) -> bool:
-        """Whether a step can use the value. Where turns are `compared` with each other (`train.credit`), any value counts."""
+        """Whether a step can use the value. If turns are `compared` with each other (`train.credit`), any value counts."""
         return self.says_something or (compared and self.value is not None)
 
     @property
     def words(self) -> str:
-        """The sum, for people: "0 = outcome +1, rules 2: pytest -1"."""
+        """The sum as text: "0 = outcome +1, rules 2: pytest -1"."""
         if self.value is None:
             return self.problem or "not known"
         if len(self.parts) == 1:
@@ -60,12 +60,14 @@ class Worth:
 def worth(
     rating: float | None, outcome: float | None, judge: str | None = None, reward: float | None = None, step: float | None = None
 ) -> Worth:
-    """The reward of a turn. `rating` is the newest rating by its own user, and `outcome` that of its episode. `judge` and `reward`
-    come from its verdict and are None without one. `step` is the environment's own step reward, which outranks those of rules and
-    judge. If the number that decides is not finite, the turn has no value, and no other
-    source decides."""
+    """Return the reward of a turn.
+
+    `rating` is the newest rating by its own user, and `outcome` the reward of its episode. `judge` and `reward` come from its
+    verdict and are None without one. `step` is the environment's own step reward, which outranks those of rules and judge. If the
+    deciding number is not finite, the turn has no value, and no other source decides.
+    """
     if rating is None and judge == RATING:
-        rating = reward  # its rating is gone, or was never written apart: rows of older versions
+        rating = reward  # in rows of older versions the rating is only in the verdict
     if outcome is None and judge == OUTCOME:
         outcome = reward
     if rating is not None:
@@ -85,7 +87,7 @@ def worth(
 
 def _sum(by: Decider, *parts: tuple[str, float]) -> Worth:
     total = sum(float(value) for _, value in parts)
-    if not math.isfinite(total):  # one of them is not, or their sum
+    if not math.isfinite(total):  # a summand or the sum is not finite
         return Worth(None, by, problem=NOT_A_NUMBER)
     return Worth(total, by, tuple((name, float(value)) for name, value in parts))
 
@@ -100,11 +102,11 @@ class Signs:
 
 
 def signs(values: Iterable[float | None]) -> Signs:
-    """None does not count."""
+    """Count the values by sign. None is not counted."""
     known = [value for value in values if value is not None]
     return Signs(sum(v > 0 for v in known), sum(v == 0 for v in known), sum(v < 0 for v in known))
 
 
 def signed(value: float) -> str:
-    """ "+1", "-0.25", "0"."""
+    """Format a number with its sign: "+1", "-0.25", "0"."""
     return f"{value:+.3g}" if value else "0"

@@ -8,21 +8,23 @@ import msgspec
 
 T = TypeVar("T")
 
-DEFAULT_POLICY = "default"  # the name of the policy that everybody shares
+DEFAULT_POLICY = "default"  # the policy that all users share
 
-SCHEMA_VERSION = 1  # of a line of `captures/` and `feedback/`, and of `collect.json`
-SHARD_VERSIONS = {"turns": 3, "verdicts": 1}  # of a shard, by kind; older ones go through `shards.MIGRATIONS`
-RUN_VERSION = 3  # of the run directory: it rises with any of the others, so that an older clawctl refuses the run as a whole
+SCHEMA_VERSION = 1  # version of a line of `captures/` and `feedback/`, and of `collect.json`
+SHARD_VERSIONS = {"turns": 3, "verdicts": 1}  # version of a shard, by kind; older ones go through `shards.MIGRATIONS`
+# Version of the run directory: raised with any of the others, so that an older clawctl refuses the run as a whole
+RUN_VERSION = 3
 
-TEXT_ONLY = "text only"  # of an imported turn that lacks nothing but token ids, see Turn.judged
-NO_NEXT_STATE = "no next state"  # of a turn that lacks nothing but a reaction, see lacks_reaction
-REGENERATED = "regenerated"  # likewise, and the same request was sent again
+TEXT_ONLY = "text only"  # an imported turn that lacks only token ids, see Turn.judged
+NO_NEXT_STATE = "no next state"  # a turn that lacks only a reaction, see lacks_reaction
+REGENERATED = "regenerated"  # a turn that lacks only a reaction because the same request was sent again
 
-Message = dict[str, Any]  # {"role": "user", "content": "…"} in OpenAI chat form; tool calls and tool results as that API has them
+# {"role": "user", "content": "…"} in OpenAI chat format, including tool calls and tool results
+Message = dict[str, Any]
 
 
 class PromptImage(TypedDict):
-    """An image in the ids of a prompt: from `start` on, `tokens` ids are placeholders of the image in `images/<sha256>`."""
+    """An image in the prompt ids: from `start` on, `tokens` ids are placeholders of the image in `images/<sha256>`."""
 
     sha256: str
     start: int
@@ -30,7 +32,7 @@ class PromptImage(TypedDict):
 
 
 def are_images(images: Any, prompt: int) -> bool:
-    """Whether `images` are images in order, within a prompt of `prompt` ids."""
+    """Whether `images` is a list of images in order, within a prompt of `prompt` ids."""
     end = 0
     for image in images if isinstance(images, list) else [None]:
         if not isinstance(image, dict) or not isinstance(image.get("sha256"), str):
@@ -43,22 +45,24 @@ def are_images(images: Any, prompt: int) -> bool:
 
 
 def plain_prompt(text: str) -> Message:
-    """A prompt that entered the engine as it is, without a chat template, as the one message of its conversation."""
+    """Return a prompt without a chat template as the only message of its conversation."""
     return {"role": "user", "content": text, "plain": True}
 
 
 def is_plain(messages: Sequence[Message]) -> bool:
-    """Whether a conversation is a prompt of that kind: no template shows it as the model read it."""
+    """Whether a conversation is such a prompt. A template would not render it as the model read it."""
     return len(messages) == 1 and messages[0].get("plain") is True
 
 
 def newer(version: object, known: int = SCHEMA_VERSION) -> str:
-    """The message for a row whose schema version this clawctl does not know. Unknown fields alone do not make a row unreadable."""
+    """Return the message for a row whose schema version this clawctl does not support. Unknown fields alone do not make a row
+    unreadable.
+    """
     return f"schema version {version}, written by a newer clawctl; this clawctl reads version {known}, so update it"
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """A record from the JSON object of its fields. Fields that a newer clawctl added are passed over. Raises ValueError."""
+    """Create a record from the JSON object of its fields. Unknown fields from a newer clawctl are ignored. Raises ValueError."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -71,34 +75,36 @@ class Exchange:
 
     exchange_id: str  # "x4Jd…", 24 alphanumeric characters: the handle that clients echo; becomes the turn_id
     created_at: float  # unix seconds when the request arrived
-    finished_at: float  # unix seconds when the last token left
+    finished_at: float  # unix seconds when the last token was sent
     api: str  # "chat", "responses", "messages", "completions"
-    key: str  # name of the API key that asked: "default"
+    key: str  # name of the API key of the request: "default"
     status: Literal["ok", "cancelled", "error"]
-    model: str  # the name that was asked for: "demo"
+    model: str  # the requested name: "demo"
     messages: list[Message]  # as the client sent them
     tools: list[dict[str, Any]] | None
     response: Message | None  # {"role": "assistant", "content": "…"}: as the client received it; None after an error
     finish_reason: str | None  # "stop", "length", "tool_calls"
     prompt_ids: Sequence[int] | None  # prompt ids in the engine; None if the engine does not return them
     completion_ids: Sequence[int] | None  # sampled ids, including the end token
-    logprobs: Sequence[float] | None  # one for each of completion_ids, of the distribution that was sampled from
+    logprobs: Sequence[float] | None  # one per id in completion_ids, from the distribution that was sampled
     policy_version: int | None  # at the first sampled token
     policy_version_end: int | None  # at the last sampled token
     temperature: float  # as applied
     top_p: float
     top_k: int  # 0: off
-    hints: dict[str, Any]  # the client's claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
-    untrainable_reason: str | None  # a reason that serve knows: "greedy", "no token ids"
+    # The client's claims: {"session_id": "s1", "turn_type": "main", "session_done": False, "task_id": …}
+    hints: dict[str, Any]
+    untrainable_reason: str | None  # a reason known to serve: "greedy", "no token ids"
     ttft_s: float | None = None
-    spliced: int | None = None  # earlier answers that are in the prompt as sampled, not as rendered; None: not requested
-    unspliced: str | None = None  # why earlier answers of ours do not: "the engine renders these messages otherwise"
+    spliced: int | None = None  # number of earlier answers in the prompt as sampled, not as rendered; None: not requested
+    unspliced: str | None = None  # why earlier answers are not included as sampled: "the engine renders these messages otherwise"
     redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
     adapted: str | None = None  # changes that the template required: "later system messages as user"
-    allowed: str | None = None  # which tokens could be drawn in each place (`allowed_tokens.py`); None: any, the form was free
+    allowed: str | None = None  # allowed tokens at each position (`allowed_tokens.py`); None: any, the answer was unconstrained
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
-    policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
-    images: list[PromptImage] | None = None  # in `prompt_ids`, in order; None: none, or the engine does not say where they are
+    policy_name: str = DEFAULT_POLICY  # the policy that `policy_version` refers to
+    # Images in `prompt_ids`, in order; None: none, or the engine does not report their positions
+    images: list[PromptImage] | None = None
 
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
@@ -112,8 +118,8 @@ class Feedback:
     """An explicit rating: one line of `feedback/`."""
 
     feedback_id: str
-    created_at: float  # unix seconds when it was given; of several for one turn the newest counts
-    key: str  # name of the API key that gave it: only the turn's own user is believed
+    created_at: float  # unix seconds when it was given; the newest rating of a turn counts
+    key: str  # name of the API key that gave it; only a rating by the turn's own user counts
     turn_id: str
     rating: float  # -1..1
     comment: str | None
@@ -130,11 +136,11 @@ class Turn:
     """One model call with its next state: one row of `trajectories/`."""
 
     turn_id: str  # = exchange_id
-    session_id: str  # "s1" ("anna/s1" for a key with a name) or, without a header, an id that collect made
+    session_id: str  # "s1" ("anna/s1" for a named key) or, without a header, an id that collect created
     parent_turn_id: str | None  # the turn that this request continues
     turn_index: int  # depth in its session, 0 for a root
     kind: Literal["main", "side"]
-    source: str  # "serve"; an import or an environment names itself
+    source: str  # "serve", or the name of an import or environment
     task_id: str | None
     group_id: str | None  # turns that answer the same task and share a baseline
     user: str  # name of the API key
@@ -142,7 +148,7 @@ class Turn:
     messages: list[Message]
     tools: list[dict[str, Any]] | None
     response: Message | None
-    next_state: list[Message] | None  # everything that came back: all tool results, the user's words; None: nothing came
+    next_state: list[Message] | None  # everything that came back: all tool results, the user's message; None: nothing came
     prompt_ids: Sequence[int] | None
     completion_ids: Sequence[int] | None
     logprobs: Sequence[float] | None
@@ -156,17 +162,17 @@ class Turn:
     feedback: float | None  # the user's explicit rating, -1..1
     trainable: bool
     untrainable_reason: str | None  # "side turn", "no next state", "regenerated", "truncated", …; None exactly if trainable
-    allowed: str | None = None  # of a structured answer: the tokens that could be drawn (`allowed_tokens.py`); None: any
-    redacted_by: str | None = None  # the rule that found a secret, and the place, if serve knew
+    allowed: str | None = None  # for a structured answer: the allowed tokens (`allowed_tokens.py`); None: any
+    redacted_by: str | None = None  # the rule that found a secret and the place, if serve knew them
     parent_evidence: str | None = None  # how its parent was found: "handle", "conversation", "prefix", …; see collect/parents.py
-    policy_name: str = DEFAULT_POLICY  # whose versions `policy_version` counts
+    policy_name: str = DEFAULT_POLICY  # the policy that `policy_version` refers to
     step_reward: float | None = None  # the environment's score of this turn alone
-    episode: dict[str, Any] | None = None  # of the turn's episode: its spec and its outcome, the same in each of its rows
-    images: list[PromptImage] | None = None  # in `prompt_ids`, in order; None: none
+    episode: dict[str, Any] | None = None  # the turn's episode: its spec and its outcome, the same in each of its rows
+    images: list[PromptImage] | None = None  # images in `prompt_ids`, in order; None: none
 
     @property
     def judged(self) -> bool:
-        """Whether a verdict on this turn is useful: it is trainable, or it lacks nothing but token ids.
+        """Whether a verdict on this turn is useful: it is trainable, or it lacks only token ids.
 
         The latter is `source="import"` with `untrainable_reason=TEXT_ONLY`. Its ids and logprobs are null and stay null. A trainer
         that uses such turns renders the text with its own template, computes the logprobs with its current weights, and marks the
@@ -184,12 +190,12 @@ class Turn:
 
 
 def is_judged(trainable: bool, source: str, untrainable_reason: str | None) -> bool:
-    """`Turn.judged`, for readers of a few columns."""
+    """Return `Turn.judged` for readers of a few columns."""
     return trainable or (source == "import" and untrainable_reason == TEXT_ONLY)
 
 
 def lacks_reaction(source: str, untrainable_reason: str | None) -> bool:
-    """Whether a turn is exact and lacks only a next state. A rating makes it trainable, however late."""
+    """Whether a turn is exact and lacks only a next state. A rating makes it trainable, however late it comes."""
     return source != "import" and untrainable_reason in (NO_NEXT_STATE, REGENERATED)
 
 
@@ -199,8 +205,8 @@ class Verdict:
 
     turn_id: str
     reward: float | None  # 1.0, -1.0, 0.0 (neutral or a tie); None: no valid vote, or the turn was not judged
-    votes: list[int | None]  # [1, -1, None]: None is an answer that named no valid score
-    hint: str | None  # the one the teacher is given
+    votes: list[int | None]  # [1, -1, None]; None: an answer without a valid score
+    hint: str | None  # the hint that the teacher receives
     hints: list[str]  # every acceptable candidate
     judge: str  # "demo@0 prompt 1"
     reason: str | None  # why reward is None: "not trainable: side turn", "no valid vote"
@@ -209,16 +215,17 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`policies/<version>/policy.json`, or `policies/<name>/<version>/policy.json` of another name than the default."""
+    """`policies/<version>/policy.json`, or `policies/<name>/<version>/policy.json` for a policy other than the default."""
 
     version: int  # 0 is the base model
     parent: int | None
-    step: int  # optimizer step whose weights these are
+    step: int  # the optimizer step that produced these weights
     method: str | None  # "combine"
     kind: Literal["base", "full", "adapter"]
-    base_model: str  # what the recipe names: "demo" or a path
-    turns: list[str]  # ids of the turns that this step trained
-    canary: dict[str, Any] | None  # {"prompt_ids": [[…]], "logprobs": [[…]]}: the trainer's own, to compare the engine's with
+    base_model: str  # as the recipe names it: "demo" or a path
+    turns: list[str]  # ids of the turns that this step trained on
+    # {"prompt_ids": [[…]], "logprobs": [[…]]}: the trainer's values, to compare with the engine's
+    canary: dict[str, Any] | None
     metrics: dict[str, float]
     created_at: float
     name: str = DEFAULT_POLICY

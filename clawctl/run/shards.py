@@ -1,7 +1,7 @@
-"""Turns and verdicts as Parquet: published whole, never edited, read whole or in pieces.
+"""Turns and verdicts as Parquet: published whole, never edited, read whole or piece by piece.
 
-The page follows a shard: its columns, `write_turns` and `write_verdicts`, reading it whole or piece by piece, and the migration of
-older shards.
+The module follows a shard: its columns, `write_turns` and `write_verdicts`, reading it whole or piece by piece, and the migration
+of older shards.
 """
 
 import errno
@@ -40,25 +40,25 @@ _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
     ("hints", pa.list_(pa.string())), ("judge", pa.string()), ("reason", pa.string()), ("latency_s", pa.float64()),
 ])  # fmt: skip
-# A session's rows repeat their prompt, and lie together. Plain values in pages that hold many rows let zstd find the repetition;
-# a dictionary's packed indices would hide it, so only columns with few values have one.
+# Rows of a session repeat their prompt and are adjacent. Plain values in large pages let zstd find the repetition. The packed
+# indices of a dictionary would hide it, so only columns with few distinct values use one.
 _FEW_VALUES = [
     "session_id", "kind", "source", "task_id", "group_id", "user", "finish_reason", "untrainable_reason", "judge", "reason",
     "parent_evidence", "redacted_by", "policy_name",
 ]  # fmt: skip
 _COMPRESSION = {"compression": "zstd", "compression_level": 3, "use_dictionary": _FEW_VALUES, "data_page_size": 8 << 20}
-# A merged shard is written once and rarely read: Brotli's entropy coder saves 4 % over zstd -9 in the same time.
-# Log-probabilities never repeat; of their bytes only sign and exponent do, so these are laid side by side.
+# A merged shard is written once and rarely read: Brotli's entropy coder saves 4 % over zstd -9 in the same time. Log-probabilities
+# never repeat. Only their sign and exponent bytes do, so the bytes are stored side by side.
 _LOGPROBS = "logprobs.list.element"
 _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "column_encoding": {_LOGPROBS: "BYTE_STREAM_SPLIT"}}
 _SCHEMAS = {"turns": _TURN, "verdicts": _VERDICT}
-_ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # how long lists of numbers are packed
+_ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # typecodes for packing long lists of numbers
 _NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
-_LATER = frozenset(  # columns that older shards may lack; None there
+_LATER = frozenset(  # columns that older shards may lack; their value is then None
     ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode")
 )
 _JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode", "images")
-ROWS_AT_ONCE = 64  # as Python objects a row takes about five times its size in a table
+ROWS_AT_ONCE = 64  # as Python objects, rows take about five times their size in a table
 
 
 class UnreadableShard(Exception):
@@ -67,12 +67,12 @@ class UnreadableShard(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of the ids and logprobs in a shard of turns, as far as its writer knew it; stored in the file's metadata."""
+    """Where the ids and logprobs in a shard of turns come from, as far as its writer knew; stored in the file's metadata."""
 
     base_model: str | None = None  # as the recipe names it
     tokenizer: str | None = None  # `model_files.tokenizer_fingerprint`
     architecture: str | None = None  # the base model's size
-    weights: str | None = None  # a fingerprint of the base model's
+    weights: str | None = None  # fingerprint of the base model's weights
 
 
 UNKNOWN = Origin()
@@ -82,14 +82,13 @@ UNKNOWN = Origin()
 
 
 def write_turns(path: Path, turns: Sequence[Turn], origin: Origin = UNKNOWN) -> None:
-    """Publish one trajectory shard with its rows sorted by (session, turn). Rows of a session are adjacent, so that zstd finds
-    repetitions."""
+    """Publish one trajectory shard with its rows sorted by (session, turn), so that zstd finds the repetition within a session."""
     ordered = sorted(turns, key=lambda turn: (turn.session_id, turn.turn_index, turn.created_at))
     _write(path, "turns", ordered, {name: known for name, known in asdict(origin).items() if known is not None})
 
 
 def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """Publish one verdict shard; its stem is that of the trajectory shard it judges."""
+    """Publish one verdict shard. It has the same stem as the trajectory shard that it judges."""
     _write(path, "verdicts", verdicts, {})
 
 
@@ -109,7 +108,7 @@ def _column(field: pa.Field, values: list[Any]) -> pa.Array:
 
 
 def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
-    """Lists of numbers as Arrow data, several times as fast as `pa.array`. Raises TypeError if a list contains None."""
+    """Return lists of numbers as Arrow data, several times as fast as `pa.array`. Raises TypeError if a list contains None."""
     flat: array[Any] = array(typecode)
     ends = [0]
     for value in values:
@@ -120,21 +119,23 @@ def _packed(values: list[Sequence[float] | None], typecode: str) -> pa.Array:
 
 
 def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table], anew: bool = False) -> None:
-    """Publish a shard piece by piece. Each piece is a row group that can be read alone. The metadata marks a merged shard."""
+    """Publish a shard piece by piece. Each piece is a row group that can be read alone. A merged shard is marked in the
+    metadata.
+    """
     how = _MERGED if b"merged" in (schema.metadata or {}) and "messages" in schema.names else _COMPRESSION
 
     def write(temporary: Path) -> None:
         with pq.ParquetWriter(temporary, schema, write_page_checksum=True, **how) as writer:
             for piece in pieces:
                 writer.write_table(piece)
-                del piece  # before the next is made
+                del piece  # free it before the next one is made
         seal_footer(temporary)
 
     publish(path, write, anew)
 
 
 def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
-    """Replace a shard by what is `left` of each piece, in the same layout. Raises UnreadableShard."""
+    """Replace a shard by the rows that `left` returns for each piece, in the same layout. Raises UnreadableShard."""
     pieces = (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows)
     publish_pieces(path, read_schema(path), pieces, anew=True)
 
@@ -146,21 +147,21 @@ def write_table(path: Path, table: pa.Table, **how: Any) -> None:
 
 
 def schema_of(kind: str, marks: Mapping[str, str] = MappingProxyType({})) -> pa.Schema:
-    """The columns of a shard of `kind` ("turns", "verdicts"), with metadata: what identifies it, and `marks`."""
+    """Return the columns of a shard of `kind` ("turns", "verdicts"), with `marks` and the identifying keys as metadata."""
     return _SCHEMAS[kind].with_metadata({"schema_version": str(SHARD_VERSIONS[kind]), "kind": kind, **marks})
 
 
-# ---- and read whole ------------------------------------------------------------------------------------------------------
+# ---- reading a shard whole -----------------------------------------------------------------------------------------------
 
 
 def read_turns(path: Path) -> list[Turn]:
-    """Raises UnreadableShard."""
+    """Return all turns of a shard. Raises UnreadableShard."""
     with _reading(path):
         return [Turn(**row) for row in _rows("turns", read_shard(path, "turns"))]
 
 
 def read_verdicts(path: Path, of: Collection[str] | None = None) -> list[Verdict]:
-    """All verdicts of a shard, or those `of` some turns. Raises UnreadableShard."""
+    """Return all verdicts of a shard, or those of the turns in `of`. Raises UnreadableShard."""
     with _reading(path):
         table = read_shard(path, "verdicts")
         if of is not None:
@@ -169,27 +170,29 @@ def read_verdicts(path: Path, of: Collection[str] | None = None) -> list[Verdict
 
 
 def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Some columns of each row of a shard of `kind` ("turns", "verdicts"), for readers that need no token ids: those are most of
-    a shard. Raises UnreadableShard."""
+    """Return some columns of each row of a shard of `kind` ("turns", "verdicts"). Raises UnreadableShard.
+
+    For readers that need no token ids, which take up most of a shard.
+    """
     with _reading(path):
         return _rows(kind, read_shard(path, kind, columns), columns)
 
 
 def read_turn_ids(path: Path) -> list[str]:
-    """Only the turn ids, without decoding the other columns. Raises UnreadableShard."""
+    """Return the turn ids without decoding the other columns. Raises UnreadableShard."""
     with _reading(path):
         return [str(turn_id) for turn_id in read_table(path, ["turn_id"]).column("turn_id").to_pylist()]
 
 
 def read_parents(path: Path) -> dict[str, str | None]:
-    """The parent of each turn, without decoding the rest. Raises UnreadableShard."""
+    """Return the parent of each turn without decoding the other columns. Raises UnreadableShard."""
     with _reading(path):
         table = read_table(path, ["turn_id", "parent_turn_id"])
         return dict(zip(table.column("turn_id").to_pylist(), table.column("parent_turn_id").to_pylist(), strict=True))
 
 
 def read_origin(path: Path) -> Origin:
-    """The origin that the writer of a shard recorded; empty if it recorded none. Raises UnreadableShard."""
+    """Return the origin that the writer of a shard recorded; its fields are None if it recorded none. Raises UnreadableShard."""
     with _reading(path):
         metadata = read_schema(path).metadata or {}
         known = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
@@ -197,14 +200,14 @@ def read_origin(path: Path) -> Origin:
 
 
 def merged_from(path: Path) -> list[str]:
-    """The stems of the shards that were merged into this one. Raises UnreadableShard."""
+    """Return the stems of the shards that were merged into this one. Raises UnreadableShard."""
     with _reading(path):
         metadata = read_schema(path).metadata or {}
         return [named(stem) for stem in orjson.loads(metadata.get(b"merged", b"[]"))]
 
 
 def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """A shard of `kind` ("turns", "verdicts") in this clawctl's schema. Raises UnreadableShard."""
+    """Return a shard of `kind` ("turns", "verdicts") in this clawctl's schema. Raises UnreadableShard."""
     if columns is not None:
         there = set(read_schema(path).names)
         columns = [name for name in columns if name in there]
@@ -212,22 +215,24 @@ def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> p
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a file that `write_table` wrote. Other files are refused."""
+    """Return a table from a file that `write_table` wrote. Raises UnreadableShard for any other file."""
     with _reading(path):
         check_footer(path)
         return pq.read_table(path, columns=None if columns is None else list(columns), page_checksum_verification=True)
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """The columns of a shard, those of a newer clawctl included, and its metadata. Raises UnreadableShard."""
+    """Return the columns of a shard, including those from a newer clawctl, and its metadata. Raises UnreadableShard."""
     with _reading(path):
         check_footer(path)
         return pq.read_schema(path)
 
 
 def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """The rows of a shard, or these `columns` of them, with their JSON read. A column that only a newer clawctl knows is passed
-    over; it stays in the file. One that an older clawctl did not know is None."""
+    """Return the rows of a shard, or these `columns` of them, with their JSON parsed.
+
+    A column that only a newer clawctl knows is ignored and stays in the file. A column that an older clawctl did not know is None.
+    """
     known = [name for name in (_SCHEMAS[kind].names if columns is None else columns) if name in table.column_names]
     lacking = dict.fromkeys(set(columns or ()).difference(known))
     if not lacking.keys() <= _LATER:
@@ -243,8 +248,10 @@ def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> l
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turns every error from the bytes of a damaged file into UnreadableShard. Other errors are raised unchanged: a missing file
-    descriptor, for example, must not quarantine a good file."""
+    """Convert every error from the bytes of a damaged file to UnreadableShard.
+
+    Other errors are raised unchanged: running out of file descriptors, for example, must not quarantine a good file.
+    """
     try:
         yield
     except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
@@ -253,7 +260,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise UnreadableShard(f"{path.name}: {error}") from error
 
 
-# ---- or piece by piece ---------------------------------------------------------------------------------------------------
+# ---- reading a shard piece by piece --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,26 +272,28 @@ class Piece:
     _group: int
 
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Raises UnreadableShard."""
+        """Return the piece as a table. Raises UnreadableShard."""
         with _reading(self._path):
             return self._file.read_row_group(self._group, None if columns is None else list(columns))
 
     def rows(self, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-        """As `read_columns`."""
+        """Like `read_columns`, for this piece."""
         there = [name for name in columns if name in self._file.schema_arrow.names]
         with _reading(self._path):
             return _rows(kind, _migrated(self._path, kind, self.table(there)), columns)
 
     def some_rows(self, kind: str, columns: Sequence[str], places: Sequence[int]) -> list[dict[str, Any]]:
-        """As `rows`, of these places of the piece alone."""
+        """Like `rows`, for these row indices of the piece only."""
         there = [name for name in columns if name in self._file.schema_arrow.names]
         with _reading(self._path):
             table = self.table(there).take(pa.array(places, pa.int64()))
             return _rows(kind, _migrated(self._path, kind, table), columns)
 
     def turns(self, places: Sequence[int]) -> Iterator[Turn]:
-        """The turns at these places of the piece. At most ROWS_AT_ONCE of them are Python objects at a time. Raises UnreadableShard
-        before the first turn if the piece is damaged."""
+        """Yield the turns at these row indices of the piece. At most ROWS_AT_ONCE of them are Python objects at a time.
+
+        Raises UnreadableShard before the first turn if the piece is damaged.
+        """
         table = _migrated(self._path, "turns", self.table())
         if len(places) < table.num_rows:
             table = table.take(pa.array(places, pa.int64()))
@@ -299,8 +308,10 @@ class Piece:
 
 
 def rows_of(path: Path, columns: Sequence[str], turn_ids: Collection[str]) -> list[dict[str, Any]]:
-    """These columns of these turns, in the order of the shard. Only the row groups that contain them are decoded. Raises
-    UnreadableShard."""
+    """Return these columns of these turns, in the order of the shard. Raises UnreadableShard.
+
+    Only the row groups that contain the turns are decoded.
+    """
     rows = []
     for piece in read_pieces(path):
         ids = piece.table(["turn_id"]).column("turn_id").to_pylist()
@@ -311,7 +322,7 @@ def rows_of(path: Path, columns: Sequence[str], turn_ids: Collection[str]) -> li
 
 
 def read_pieces(path: Path) -> Iterator[Piece]:
-    """The row groups of a shard, in order. The file may be removed or replaced meanwhile. Raises UnreadableShard."""
+    """Yield the row groups of a shard, in order. The file may be removed or replaced meanwhile. Raises UnreadableShard."""
     with _reading(path):
         check_footer(path)
         file = pq.ParquetFile(path, page_checksum_verification=True)
@@ -323,7 +334,7 @@ def read_pieces(path: Path) -> Iterator[Piece]:
 
 
 def _migrated(path: Path, kind: str, table: pa.Table) -> pa.Table:
-    """The table in this clawctl's schema of `kind`. Raises UnreadableShard if it is of another kind, or of a newer version."""
+    """Return the table in this clawctl's schema of `kind`. Raises UnreadableShard if its kind differs or its version is newer."""
     metadata, known = table.schema.metadata or {}, SHARD_VERSIONS[kind]
     stored_kind, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
     if stored_kind != kind or not version.isdigit():
@@ -338,17 +349,19 @@ def _migrated(path: Path, kind: str, table: pa.Table) -> pa.Table:
 
 
 def _name_the_policy(turns: pa.Table) -> pa.Table:
-    """1 to 2: there was one policy, and it had no name."""
+    """Migrate from version 1 to 2: there was only one policy, and it had no name."""
     return turns.append_column("policy_name", pa.repeat(pa.scalar(DEFAULT_POLICY), turns.num_rows))
 
 
 def _say_that_no_turn_has_images(turns: pa.Table) -> pa.Table:
-    """2 to 3: where images were in the ids was not known, and such turns were not trained. An older clawctl would train the ids of
-    version 3 without the pixels."""
+    """Migrate from version 2 to 3: the positions of images in the ids were unknown, and such turns were not trained.
+
+    The version had to change because an older clawctl would train the ids of version 3 without the images.
+    """
     return turns.append_column("images", pa.nulls(turns.num_rows, _JSON))
 
 
-# What makes a shard of version v one of version v + 1, by kind and v. It must work on any selection of the columns.
+# Functions that convert a shard of version v to version v + 1, by kind and v. They must work on any selection of the columns.
 MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {
     ("turns", 1): _name_the_policy,
     ("turns", 2): _say_that_no_turn_has_images,

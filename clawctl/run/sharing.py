@@ -1,4 +1,4 @@
-"""A candidate that answers a share of the new sessions before it goes live: `policies/SHARED`.
+"""A candidate that serves a share of the new sessions before it goes live: `policies/SHARED`.
 
 The gate writes it, and serve reads it.
 """
@@ -15,20 +15,20 @@ from clawctl.run.directory import RunDir, publish_bytes, remove
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A candidate and its share."""
+    """A candidate and its share of new sessions."""
 
     version: int
-    share: float  # of the new sessions: 0.1
+    share: float  # fraction of new sessions: 0.1
     since: float  # unix seconds
 
     def has(self, session: str) -> bool:
-        """Whether a new session belongs to the candidate. The answer depends on the version and the session alone."""
+        """Whether a new session belongs to the candidate. The answer depends on the version and the session only."""
         digest = hashlib.sha256(f"{self.version} {session}".encode()).digest()
         return int.from_bytes(digest[:8], "big") < self.share * 2**64
 
 
 def read_share(run: RunDir) -> Share | None:
-    """The share of now; None without one, or if its file is damaged."""
+    """Return the current share, or None if there is none or its file is damaged."""
     record = read_object(run.shared)
     if record is None or not {"version", "share", "since"} <= record.keys():
         return None

@@ -1,10 +1,10 @@
-"""Where the files of a run are published, claimed and swapped: one seam, two implementations.
+"""Publishing, locking and swapping of a run's files: one interface with two implementations.
 
-`Disk` is a filesystem that all workers share. `clawctl/run/bucket.py` is an object store with a local folder on each host. The
-functions of `directory.py`, `lines.py` and `policies.py` call the storage of a path; stages see paths only and read ordinary local
+`Disk` is a file system that all workers share. `clawctl/run/bucket.py` is an object store with a local folder on each host. The
+functions of `directory.py`, `lines.py` and `policies.py` call the storage of a path. Stages use paths only and read ordinary local
 files in both cases.
 
-A folder that belongs to a bucket is mounted by `bucket.mount`. All other paths are on `DISK`.
+A folder that belongs to a bucket is mounted by `mounts.mount`. All other paths are on `DISK`.
 """
 
 import os
@@ -19,54 +19,61 @@ from filelock import FileLock, Timeout
 
 
 class StorageUnreachable(OSError):
-    """The object store did not answer, or refused. The same call may work later."""
+    """The object store did not answer or refused. The same call may succeed later."""
 
 
 class Storage(Protocol):
-    """What decides between workers. Every call raises OSError if the disk or the store fails; it may then be repeated."""
+    """The operations that decide between workers. Every call raises OSError if the disk or the store fails; it may then be
+    repeated.
+    """
 
     def publish(self, draft: Path, path: Path) -> None:
-        """Give a complete file its name. In a bucket a name that is published once keeps its first content, and `path` has that."""
+        """Publish a complete file under `path`. In a bucket, a file that is published once keeps its first content, which `path`
+        then has.
+        """
 
     def replace(self, draft: Path, path: Path) -> None:
-        """Give a complete file a name that others have, even one that is published once or in a published folder."""
+        """Replace the file at `path`, even one that is published once or part of a published folder."""
 
     def publish_folder(self, draft: Path, path: Path) -> bool:
-        """Give a complete folder its name. False if another worker published one: then `path` has that one."""
+        """Publish a complete folder. Returns False if another worker published one: then `path` has that one."""
 
     def complete(self, folder: Path, suffix: str = "") -> None:
-        """Make sure that a published folder has all of its files here, or those whose names end so."""
+        """Fetch the missing files of a published folder, or only those whose names end with `suffix`."""
 
     def append(self, path: Path, data: bytes, locally: Callable[[], None]) -> None:
-        """Append whole lines to a file that several workers may append to. `locally` does it on this host's disk."""
+        """Append complete lines to a file that several workers may append to. `locally` appends on this host's disk."""
 
     def move(self, source: Path, target: Path) -> None:
-        """Give a published file or folder another name."""
+        """Rename a published file or folder."""
 
     def remove(self, path: Path) -> None:
-        """Remove a published file or folder, if it is there. Half a folder never looks like a whole one."""
+        """Remove a published file or folder if it exists. A partly removed folder is never visible."""
 
     def exists(self, path: Path) -> bool:
-        """Whether a file or folder of this name is published, for all workers now."""
+        """Whether a file or folder of this name is currently published, for all workers."""
 
     def latest(self, path: Path) -> bytes | None:
-        """What a small file contains now, for all workers; None if there is none."""
+        """Return the current content of a small file for all workers, or None if there is no file."""
 
     def swap(self, path: Path, data: bytes, expected: bytes | None) -> bool:
-        """Publish `data` if the file contains what was `seen`. Callers hold a claim (`exclusive`); a bucket does not rely on it."""
+        """Publish `data` if the file's content is `expected`. Returns whether it was published.
+
+        Callers hold a lock (`exclusive`); a bucket does not rely on it.
+        """
 
     def claim(self, lock: Path) -> AbstractContextManager[bool]:
-        """True while this process holds the lock. The lock of a dead worker becomes free."""
+        """Yield True while this process holds the lock, else False. The lock of a dead worker is released."""
 
     def exclusive(self, lock: Path, patience_s: float) -> AbstractContextManager[None]:
-        """Hold the lock. Raises filelock.Timeout."""
+        """Hold the lock. Raises filelock.Timeout after `patience_s` seconds."""
 
     def follow(self, shards: bool) -> None:
-        """Bring what other hosts have published up to now, and what they publish from now on. `shards`: turns and verdicts too."""
+        """Fetch what other hosts have published, now and from now on. `shards`: turns and verdicts as well."""
 
 
 class Disk:
-    """A filesystem with locks and rename, which all workers share."""
+    """A file system with locks and rename that all workers share."""
 
     def publish(self, draft: Path, path: Path) -> None:
         os.replace(draft, path)
@@ -81,7 +88,7 @@ class Disk:
         return True
 
     def complete(self, folder: Path, suffix: str = "") -> None:
-        """It is: it was published by a rename."""
+        """Do nothing: a folder that was published by a rename is complete."""
 
     def append(self, path: Path, data: bytes, locally: Callable[[], None]) -> None:
         locally()
@@ -136,11 +143,11 @@ class Disk:
             yield
 
     def follow(self, shards: bool) -> None:
-        """Everybody sees the same files."""
+        """Do nothing: all workers share the same files."""
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file and flush it to the disk."""
+    """Write a file and flush it to disk."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         with open(descriptor, "wb", closefd=False) as file:
@@ -151,11 +158,11 @@ def write_synced(path: Path, data: bytes) -> None:
 
 
 DISK = Disk()
-_mounted: dict[Path, Storage] = {}  # roots of runs that are elsewhere
+_mounted: dict[Path, Storage] = {}  # roots of runs that are not on a shared file system
 
 
 def mount_at(root: Path, storage: Storage) -> None:
-    """From now on `storage` is responsible for everything below `root`, which is a resolved path."""
+    """Make `storage` responsible for everything below `root`, a resolved path."""
     _mounted[root] = storage
 
 
@@ -164,7 +171,7 @@ def unmount(root: Path) -> None:
 
 
 def storage_of(path: Path) -> Storage:
-    """The storage that is responsible for a path."""
+    """Return the storage that is responsible for a path."""
     if not _mounted:
         return DISK
     return next((_mounted[folder] for folder in (path, *path.parents) if folder in _mounted), DISK)

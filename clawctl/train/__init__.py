@@ -1,1 +1,1 @@
-"""The training loop: which turns a step takes, what was trained, and which version training continues from."""
+"""The training loop: which turns a step uses, which turns were trained, and from which version training continues."""

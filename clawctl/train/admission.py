@@ -29,12 +29,12 @@ MISSING_IMAGE = "an image is missing"
 
 
 class TurnRefused(Exception):
-    """This turn is not trained; the message is the counted reason."""
+    """This turn is not trained. The message is the reason, which is counted."""
 
 
 @dataclass(slots=True)
 class Admission:
-    """The rules, for one model."""
+    """The admission rules for one model."""
 
     config: TrainConfig
     texts: Texts  # of the trained model
@@ -42,11 +42,11 @@ class Admission:
     plain: bool = False  # the trainer computes logprobs at temperature 1 over the whole vocabulary only
     reader: ImageReader | None = None  # how the trained model reads images; None: it reads none
     images: Path | None = None  # the folder of the run's images
-    lost_hints: Counter[str] = field(default_factory=Counter)  # hints that a turn with a reward is trained without
+    lost_hints: Counter[str] = field(default_factory=Counter)  # hints lost by turns that are trained with their reward only
     _known: set[Origin] = field(default_factory=set)
 
     def check_origin(self, origin: Origin) -> None:
-        """Report once for each sampling model whether it differs, or may differ, from the trained model."""
+        """Log a warning once for each sampling model whether it differs, or may differ, from the trained model."""
         if origin in self._known:
             return
         self._known.add(origin)
@@ -56,8 +56,10 @@ class Admission:
     def sample(
         self, stem: str, turn: Turn, verdict: Verdict | None, origin: Origin, version: int, earlier: Sequence[str] = ()
     ) -> Sample:
-        """The turn in the form that the trainer uses, for a policy at `version`. The teacher also reads the `earlier` hints. Raises
-        TurnRefused."""
+        """Return the turn in the form that the trainer uses, for a policy at `version`. Raises TurnRefused.
+
+        The teacher also reads the `earlier` hints.
+        """
         if not turn.judged:
             raise TurnRefused(UNTRAINABLE)
         imported = not turn.trainable
@@ -98,7 +100,7 @@ class Admission:
         )  # fmt: skip
 
     def _hints(self, verdict: Verdict) -> list[str]:
-        """The hints for the method's teachers, shortest first: all different ones if the method selects among them."""
+        """Return the hints for the method's teachers: all different ones, shortest first, if the method selects among them."""
         if not self.config.uses_hints:
             return []
         if self.config.method != "hybrid":
@@ -107,7 +109,7 @@ class Admission:
         return sorted(result, key=len)[: self.config.hint_candidates]
 
     def _teacher_prompt(self, turn: Turn, hint: str, earlier: Sequence[str]) -> list[int] | None:
-        """The turn's prompt with a hint, and with as many of the earlier ones as the context has room for."""
+        """Return the turn's prompt with a hint, and with as many of the earlier hints as fit into the context."""
         for first in range(len(earlier) + 1):
             ids = self.texts.with_hint(turn, below(earlier[first:], hint))
             if ids is None or not _shows_images(turn, ids):
@@ -117,7 +119,7 @@ class Admission:
         return ids
 
     def _reward(self, turn: Turn, earned: Worth, verdict: Verdict, hinted: bool) -> float | None:
-        """The reward, or None if the method trains the turn without one. Raises TurnRefused if there is nothing to train."""
+        """Return the reward, or None if the method trains the turn without one. Raises TurnRefused if there is nothing to train."""
         if earned.problem is not None:
             raise TurnRefused(earned.problem)
         if not self.config.uses_rewards:
@@ -134,7 +136,7 @@ class Admission:
         return reward
 
     def _allowed(self, turn: Turn) -> Allowed | None:
-        """The allowed tokens of a structured answer. Raises TurnRefused if they do not match this answer and model."""
+        """Return the allowed tokens of a structured answer. Raises TurnRefused if they do not match this answer and model."""
         if turn.allowed is None:
             return None
         try:
@@ -148,7 +150,7 @@ class Admission:
         return allowed
 
     def _check_images(self, turn: Turn) -> None:
-        """Raises TurnRefused if the trainer would compute other images than the engine did."""
+        """Raises TurnRefused if the trainer would process other images than the engine did."""
         if not turn.images:
             return
         if self.reader is None or self.images is None:
@@ -188,19 +190,21 @@ class Admission:
 
 
 def _shows_images(turn: Turn, ids: list[int]) -> bool:
-    """Whether another prompt has the turn's images where the turn has them."""
+    """Whether another prompt has the turn's images at the same positions."""
     last = max((image["start"] + image["tokens"] for image in turn.images or ()), default=0)
     return ids[:last] == list(turn.prompt_ids or [])[:last]
 
 
 def worth_of(turn: Turn, verdict: Verdict | None) -> Worth:
-    """The worth of a turn under its verdict. `turn.feedback` must be the newest rating."""
+    """Return the worth of a turn under its verdict. `turn.feedback` must be the newest rating."""
     judge, reward = (None, None) if verdict is None else (verdict.judge, verdict.reward)
     return worth(turn.feedback, turn.outcome_reward, judge, reward, turn.step_reward)
 
 
 def kind_of(turn: Turn) -> str:
-    """The kind of task for a turn's baseline: "homework" for "homework-17". Each key has its own kinds, so that no user affects
-    another user's baseline."""
+    """Return the kind of task for a turn's baseline: "homework" for "homework-17".
+
+    Each key has its own kinds, so that no user affects another user's baseline.
+    """
     kind = (turn.task_id or "").split("/")[0].split("-")[0]
     return kind if turn.user == "default" else f"{quote(turn.user, safe='')}/{kind}"

@@ -14,19 +14,19 @@ from clawctl.train.sample import Batch
 
 log = logging.getLogger("clawctl.train")
 
-FEWEST = 3  # turns that disagree before the model is called the wrong one: one or two may be broken by themselves
-# Far above what rounding makes of the mean |difference| of a step: float32 engines are within 1e-5; bfloat16 ones within 0.004 on
-# the demo model, and about 0.01 on models of billions of weights.
+FEWEST = 3  # minimum number of disagreeing turns before the model is considered the wrong one; one or two may be damaged themselves
+# Far above the effect of rounding on the mean |difference| of a step: float32 engines are within 1e-5. Engines in bfloat16 are
+# within 0.004 on the demo model, and about 0.01 on models with billions of weights.
 UNUSUAL, UNUSUAL_ROUNDED = 2e-3, 0.03
 
 
 def differs(theirs: str | None, ours: str | None) -> bool:
-    """Whether both are known, and not the same."""
+    """Whether both values are known and differ."""
     return None not in (theirs, ours) and theirs != ours
 
 
 def unlike(origin: Origin, own: Origin) -> str | None:
-    """How the model that sampled a shard differs, or may differ, from the trained base model; None if there is no evidence."""
+    """Return how the model that sampled a shard differs, or may differ, from the trained base model, or None without evidence."""
     theirs, ours = origin.base_model or "an unnamed model", own.base_model or "an unnamed model"
     if differs(origin.architecture, own.architecture):
         return f"turns of {theirs} ({origin.architecture}) are refused, because the trained model is {ours} ({own.architecture})"
@@ -41,8 +41,10 @@ def unlike(origin: Origin, own: Origin) -> str | None:
 
 
 def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, ...], bool]:
-    """The turns of the newest version whose logprobs differ by more than `most` on average over their tokens, and whether they are
-    most of the turns that it sampled."""
+    """Return the turns of the newest version with a mean logprob difference above `most`, and whether they are the majority.
+
+    The majority is counted among the turns that the newest version sampled.
+    """
     newest = [sample.turn_id for sample in batch.samples if is_newest(sample, batch.version)]
     far = tuple(name for name in newest if float(abs(whole.turns[name].log_ratio_T).mean()) > most)
     return far, len(far) >= FEWEST and 2 * len(far) > len(newest)
@@ -56,7 +58,7 @@ class Watch:
     warned: bool = False
 
     def check(self, row: dict[str, Any]) -> None:
-        """At a row of steps.jsonl."""
+        """Check one row of steps.jsonl."""
         mismatch, most = row["mismatch_mean"], UNUSUAL if self.exact else UNUSUAL_ROUNDED
         if self.warned or mismatch is None or mismatch <= most:
             return

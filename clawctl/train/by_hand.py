@@ -1,4 +1,4 @@
-"""`clawctl train --from VERSION`: a person sends training back."""
+"""`clawctl train --from VERSION`: returns training to an earlier version on request."""
 
 import getpass
 import socket
@@ -12,16 +12,16 @@ from clawctl.train.going_back import forgive
 
 
 def go_back_to(run: RunDir, version: int) -> str:
-    """Make `version` the one that training continues from. Returns the message to print. Repeating it changes nothing.
+    """Make `version` the version from which training continues. Returns the message to print. Repeating the call changes nothing.
 
-    An ancestor of the live version becomes live itself, so that the served and the trained version agree. A candidate without a
-    decision of the gate does not change LIVE. Raises ClawError (exit code 2) for a dead or unpublished version, and (1) if a
-    trainer is working on the run.
+    An ancestor of the live version becomes live itself, so that the served and the trained version agree. A candidate that the gate
+    has not decided on does not change LIVE. Raises ClawError (exit code 2) for a dead or unpublished version, and (1) if a trainer
+    is working on the run.
     """
     who = f"train --from {version} by {getpass.getuser()} on {socket.gethostname()}"
     with sole_worker(run, "train"):
         if version in list_versions(run):
-            check_policy(run, version)  # a damaged one would replace the live one
+            check_policy(run, version)  # a damaged version would replace the live one
         lineage = read_lineage(run)
         if version not in lineage.parents:
             raise ClawError(f"policy {version} is not published", f"choose one of {sorted(lineage.parents)}", 2)
@@ -38,8 +38,9 @@ def go_back_to(run: RunDir, version: int) -> str:
 
 
 def _leave_others(run: RunDir, version: int, who: str) -> None:
-    """Abandon the versions that training would otherwise continue from: newer children of `version`, and other undecided
-    branches."""
+    """Abandon the versions from which training would otherwise continue: newer children of `version`, and other undecided
+    branches.
+    """
     while (lineage := read_lineage(run)).tip != version:
         way = lineage.above(lineage.tip, lineage.live or 0)
         first = next((other for other in way if other not in lineage.ancestry(version)), None)
@@ -49,7 +50,7 @@ def _leave_others(run: RunDir, version: int, who: str) -> None:
 
 
 def without_from(words: Sequence[str]) -> list[str]:
-    """A command line without its `--from`, because torchrun must not go back again when it restarts its processes."""
+    """Return a command line without its `--from`, because torchrun must not go back again when it restarts its processes."""
     left, skip = list[str](), False
     for word in words:
         if not skip and word != "--from" and not word.startswith("--from="):

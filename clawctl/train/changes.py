@@ -1,4 +1,4 @@
-"""Notices that what people want has changed, so that turns from before are not trained any more (`run/complaints.py`)."""
+"""Detects that users' preferences have changed, so that earlier turns are no longer trained (`run/complaints.py`)."""
 
 import logging
 import math
@@ -12,12 +12,12 @@ OUTDATED = "asked before what people want changed"
 
 
 class Changes:
-    """What came back to each key's newest turns, as far as this trainer has read them, and when complaints last rose."""
+    """The reactions to each key's newest turns, as far as this trainer has read them, and when complaints last rose."""
 
     def __init__(self) -> None:
         self._reactions: dict[str, dict[str, JudgedAnswer]] = {}  # by key and turn id
         self._rises: dict[str, Rise] = {}  # by key
-        self._grown: set[str] = set()  # keys with reactions that were not looked at
+        self._grown: set[str] = set()  # keys with reactions that were not examined yet
 
     def add(self, reaction: JudgedAnswer) -> None:
         known = self._reactions.setdefault(reaction.key, {})
@@ -27,7 +27,7 @@ class Changes:
         self._grown.add(reaction.key)
 
     def look(self) -> None:
-        """Report keys whose complaints rose since the last look."""
+        """Log the keys whose complaints rose since the last look."""
         for key in self._grown:
             for rise in rises(self._reactions[key].values()):
                 if key not in self._rises or rise.since > self._rises[key].since:
@@ -40,9 +40,9 @@ class Changes:
         self._grown.clear()
 
     def since(self, key: str) -> float:
-        """When complaints of a key last rose, in unix seconds; -inf if they never did."""
+        """Return when complaints of a key last rose, in unix seconds, or -inf if they never did."""
         return self._rises[key].since if key in self._rises else -math.inf
 
     def is_outdated(self, key: str, asked_at: float) -> bool:
-        """Whether a turn was asked before complaints of its key rose."""
+        """Whether a turn was requested before complaints of its key rose."""
         return asked_at < self.since(key)

@@ -1,14 +1,14 @@
-"""Checkpoints that survive a crash: after SIGKILL at any moment no turn is lost or trained twice, and the weights are the same.
+"""Checkpoints that survive a crash: after a SIGKILL at any moment no turn is lost or trained twice, and the weights are the same.
 
-One rename commits a step, that of `train/checkpoints/<step>/`, which contains all results of the step:
+One rename commits a step: that of `train/checkpoints/<step>/`, which contains all results of the step:
 
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
-    …                the trainer's own files, which `Trainer.resume` reads: of `local`, the optimizer and rounded masters
+    …                the trainer's own files, which `Trainer.resume` reads; with `local`: the optimizer and rounded masters
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, the identity of the model, and checksums of
                      the other files
 
-`settle` derives everything else from it, and repeats on resume what is missing: the ledger, `policies/<version>/` (hard links, so
+`settle` derives everything else from it, and creates missing files on resume: the ledger, `policies/<version>/` (hard links, so
 nothing is written twice), LIVE, and last the row in `steps.jsonl`, which marks the rest as done.
 """
 
@@ -42,7 +42,7 @@ _CURE = "restore it from a copy, or start a new run with --run"
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
-    """The properties that a checkpoint and the recipe must share for training to resume."""
+    """Return the properties that a checkpoint and the recipe must share for training to resume."""
     lora = recipe.train.lora
     if lora is None:
         return {"base_model": recipe.model.path, "lora": None}
@@ -74,7 +74,8 @@ def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> 
     def fill(checkpoint: Path) -> None:
         (checkpoint / "policy").mkdir(mode=0o700)
         save(checkpoint)
-        files = checksums_of(checkpoint, leave_out=(NAME, "sharded"))  # one has its own, the other lies on many hosts
+        # turns.parquet has its own checksums, and sharded/ is spread over many hosts
+        files = checksums_of(checkpoint, leave_out=(NAME, "sharded"))
         (checkpoint / "state.json").write_bytes(sealed(orjson.dumps({**state, "files": files})))
 
     checkpoint = run.checkpoint(state["step"])
@@ -85,7 +86,7 @@ def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> 
 
 
 def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, snapshot: Snapshot, about: dict[str, Any]) -> Path:
-    """Commit a step that was made. `about` are the parts of the state that only the loop knows."""
+    """Commit a completed step. `about` holds the parts of the state that only the loop has."""
     row = result.row
     assert row is not None
     policy = Policy(
@@ -112,8 +113,10 @@ def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, s
 
 
 def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, float] | None = None) -> None:
-    """Make everything that follows from a checkpoint true. Doing it again changes nothing; not even a LIVE that someone moved
-    since. LIVE is not moved to a version that is dead by then. `seconds` are added to the row."""
+    """Derive everything else from a checkpoint. Repeating the call changes nothing, not even a LIVE that was moved since.
+
+    LIVE is not moved to a version that is dead by then. `seconds` are added to the row.
+    """
     state = read_state(checkpoint)
     policy = Policy(**state["policy"])
     write_trained(run, state["step"], state["turns"], policy.parent)
@@ -130,7 +133,7 @@ def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, flo
 
 
 def _go_live(run: RunDir, version: int) -> None:
-    """Point LIVE at a version that was just made, unless LIVE left its lineage meanwhile."""
+    """Point LIVE at a new version, unless LIVE has left its lineage meanwhile."""
     lineage = read_lineage(run)
     if lineage.tip != version or lineage.live == version:
         return
@@ -182,15 +185,17 @@ def steps_kept(run: RunDir) -> list[int]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same files in a second folder."""
+    """Create the same files in a second folder, as hard links."""
     for file in sorted(source.iterdir()):
-        if file.is_file() and not file.is_symlink():  # clawctl writes no links: one may lead out of the run
+        if file.is_file() and not file.is_symlink():  # clawctl writes no symbolic links; one may point outside the run
             link(file, target / file.name)
 
 
 def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
-    """The checkpoints that training may resume from: the newest of the lineage, the live version, and undecided candidates. The
-    newest of all always stays, because it records the last step."""
+    """Return the checkpoints that training may resume from: the newest of the lineage, the live version, and undecided candidates.
+
+    The newest of all is always kept, because it records the last step.
+    """
     steps = steps_kept(run)
     kept = set(steps[-1:]) | {lineage.live or 0}
     kept |= set([step for step in steps if step in lineage.living()][-recipe.train.keep_checkpoints :])
@@ -202,9 +207,10 @@ def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
 def _prune(run: RunDir, kept: set[int]) -> None:
     folder = run.checkpoints
     for step in sorted(set(steps_kept(run)) - kept):
-        move(run.checkpoint(step), run.beside_checkpoints(step, "doomed"))  # half a checkpoint must never look like one
-    # Also the rest of a killed trainer; only trainers write here. What cannot be removed yet goes later: NFS lists names late,
-    # and keeps open files.
+        # A partly deleted checkpoint must never look like a complete one
+        move(run.checkpoint(step), run.beside_checkpoints(step, "doomed"))
+    # Also remove files left by a killed trainer; only trainers write here. Files that cannot be removed yet are removed later: NFS
+    # updates listings late and keeps open files.
     for left in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):
         shutil.rmtree(left, ignore_errors=True)
 
@@ -213,7 +219,9 @@ def _prune(run: RunDir, kept: set[int]) -> None:
 
 
 def read_rows(run: RunDir) -> list[dict[str, Any]]:
-    """The intact lines of `steps.jsonl`. An incomplete line of a killed trainer is skipped; `inspect` reports damaged ones."""
+    """Return the intact lines of `steps.jsonl`. An incomplete line of a killed trainer is skipped; `inspect` reports damaged
+    ones.
+    """
     return list(read_lines(run.steps, lambda _, error: log.error("skipped a row of train/steps.jsonl: %s", error)))
 
 

@@ -1,7 +1,8 @@
-"""What a key asked for before: the hints on its earlier turns, which the teacher reads above the hint on this one.
+"""Earlier hints of a key, which the teacher reads above the hint on the current turn.
 
-A teacher that is shown one wish at a time answers the others as it likes, and so unteaches them. The text of a hint is distilled
-into the weights anyway (context distillation: Askell et al., arXiv 2112.00861); here the context is all that was asked for.
+A teacher that sees only the current hint answers without regard to earlier ones, and training then undoes them. The text of a hint
+is distilled into the weights in any case (context distillation: Askell et al., arXiv 2112.00861); here the context is all hints of
+the key.
 """
 
 from bisect import insort
@@ -10,11 +11,11 @@ from collections.abc import Sequence
 
 from clawctl.run.rows import Turn, Verdict
 
-_KEPT = 64  # hints of a key
+_KEPT = 64  # hints per key
 
 
 def below(earlier: Sequence[str], hint: str) -> str:
-    """A hint below the hints before it, the oldest first. Where they differ, the last one counts."""
+    """Return a hint preceded by earlier hints, oldest first. If they conflict, the last one counts."""
     return "\n".join([*(f"Earlier: {text}" for text in earlier), hint])
 
 
@@ -22,12 +23,13 @@ class EarlierHints:
     """The newest hints of each key, as far as this trainer has read them."""
 
     def __init__(self, most: int) -> None:
-        """`most` hints are returned for a turn (`train.earlier_hints`)."""
+        """At most `most` hints are returned for a turn (`train.earlier_hints`)."""
         self._most = most
-        self._hints: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)  # by key: when the turn was asked, and the text
+        # By key: request time of the turn, and the text
+        self._hints: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
 
     def add(self, turn: Turn, verdict: Verdict | None) -> None:
-        """Remember the hint on a turn if a person's reply gave it. A tool's failure says nothing about later turns."""
+        """Remember the hint on a turn if a person's reply produced it. A tool failure is no evidence about later turns."""
         by_person = not turn.next_state or any(message.get("role") == "user" for message in turn.next_state)
         if not self._most or verdict is None or not verdict.hint or not by_person:
             return
@@ -38,6 +40,6 @@ class EarlierHints:
         del known[:-_KEPT]
 
     def before(self, turn: Turn, since: float) -> list[str]:
-        """The newest hints of the turn's key on turns asked from `since` on and before this one, the oldest first."""
+        """Return the newest hints of the turn's key, oldest first, from turns requested from `since` on and before this one."""
         known = [text for at, text in self._hints.get(turn.user, ()) if since <= at < turn.created_at]
         return known[-self._most :] if self._most else []

@@ -1,7 +1,7 @@
-"""Selects the waiting turns of the next step. Each key gets an equal part, and more only if others leave room.
+"""Selects the waiting turns of the next step. Each key gets an equal share, and more only if others leave room.
 
 A key is the name of the API key of the request (`Turn.user`). All imported turns share the key `import`, and all turns of a custom
-rollout the key `custom`. An environment that uses serve has the key of its client.
+rollout the key `custom`. Turns of an environment that uses serve have the key of its client.
 """
 
 from collections import Counter, defaultdict, deque
@@ -15,11 +15,11 @@ from clawctl.train.waiting import Waiting, is_enough
 def fair_batch(
     waiting: Sequence[Waiting], count: int, config: TrainConfig, behind: Callable[[Sample], int], served: Mapping[str, int]
 ) -> list[Waiting]:
-    """At least `count` of the turns, in the order in which they wait. `behind` is the number of updates since a turn was sampled,
-    and `served` the last step that had a turn of a key.
+    """Return at least `count` of the turns, in the order in which they wait.
 
-    Turns (or whole groups) are taken one by one from the key with the fewest turns in this step. In a tie, the key whose next turn
-    goes stale first comes first, then the key that was served longest ago, then the key that has waited longest.
+    `behind` returns the number of updates since a turn was sampled. `served` holds the last step with a turn of each key. Turns (or
+    whole groups) are taken one by one from the key with the fewest turns in this step. In a tie, the key whose next turn becomes
+    stale first comes first, then the key that was served longest ago, then the key that has waited longest.
     """
     queues = _queues(waiting, config)
     taken: list[int] = []
@@ -41,7 +41,7 @@ def fair_batch(
 
 
 def _queues(waiting: Sequence[Waiting], config: TrainConfig) -> dict[str, deque[list[int]]]:
-    """By key (one for all, unless `train.fair_keys`): the places of its turns, those of a group together."""
+    """Return by key (one for all, unless `train.fair_keys`) the indices of its turns; turns of a group are together."""
     queues: defaultdict[str, deque[list[int]]] = defaultdict(deque)
     groups: dict[str, list[int]] = {}
     for place, turn in enumerate(waiting):
@@ -57,12 +57,12 @@ def _queues(waiting: Sequence[Waiting], config: TrainConfig) -> dict[str, deque[
 
 
 def demand_of(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> "Demand":
-    """Of which keys more turns are read."""
+    """Determine the keys for which more turns should be read."""
     return Demand(is_enough(waiting, config, most), Counter(turn.key for turn in waiting), config)
 
 
 class Demand:
-    """While enough turns wait, only turns of keys with less than a batch of waiting turns are read."""
+    """Decides which turns to read. While enough turns wait, only keys with less than a batch of waiting turns need more."""
 
     def __init__(self, full: bool, turns: Counter[str], config: TrainConfig) -> None:
         self.full, self._turns, self._config = full, turns, config

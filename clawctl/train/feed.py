@@ -1,4 +1,4 @@
-"""From judged turns to batches: which turns are usable, which are refused and why, and when there are enough of them.
+"""Turns judged turns into batches: which turns are usable, which are refused and why, and when there are enough of them.
 
 Turns wait in the order of their shards. Turns beyond a batch stay in the queue, and untrainable turns never take a place in one.
 """
@@ -45,7 +45,7 @@ OTHER_POLICY = "sampled by another policy"
 
 
 def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
-    """The feed of a trainer that continues from the tip of the lineage."""
+    """Open the feed of a trainer that continues from the tip of the lineage."""
     lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
     used, again = read_ledger(run, lineage), given_back(run, lineage)
     return Feed(run, recipe.train, model.texts, used, own, given_back=again, plain=model.plain, reader=model.images)
@@ -66,9 +66,11 @@ class Feed:
         plain: bool = False,
         reader: ImageReader | None = None,
     ) -> None:
-        """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `own` is the trained model. Reading
-        pauses while `read_ahead` turns, or READ_AHEAD_TOKENS of them, wait and fill two batches. `given_back` are the turns of dead
-        steps that may be trained again; turns identical to them may be as well."""
+        """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `own` is the trained model.
+
+        Reading pauses while `read_ahead` turns, or READ_AHEAD_TOKENS tokens of turns, wait and fill two batches. `given_back` are
+        the turns of dead steps that may be trained again, and so may turns identical to them.
+        """
         self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
         self.admission = Admission(config, texts, own, plain, reader, run.images)
         self.origins: dict[str, Origin] = {}  # by shard
@@ -78,34 +80,38 @@ class Feed:
         self.refused: Counter[str] = Counter()
         self.ratings = Ratings(run)
         self.forming = Forming(config, self.refused, self.ratings)
-        self.unreadable = 0  # shards
+        self.unreadable = 0  # unreadable shards
         self._begun = time.time() - time.monotonic()
-        self._version = 0  # of the policy that the next batch is for
-        self._updates: Mapping[int, int] | None = None  # from each version to that one
-        self._seen = TurnIds()  # turns that were looked at
-        self._known: dict[str, str] = {}  # the shard of each of them that a step may still use
-        self._refusals: dict[str, str] = {}  # why turns that have a verdict did not become samples
+        self._version = 0  # version of the policy that the next batch is for
+        self._updates: Mapping[int, int] | None = None  # updates from each version to that version
+        self._seen = TurnIds()  # turns that were examined
+        self._known: dict[str, str] = {}  # the shard of each examined turn that a step may still use
+        self._refusals: dict[str, str] = {}  # why turns with a verdict did not become samples
         self._stems: set[str] = set()  # shards that were read
-        self._begun_stems: set[str] = set()  # shards with later pieces on disk, or whose other half was damaged
+        self._begun_stems: set[str] = set()  # shards with unread pieces, or with a damaged half
         self._expired: set[str] = set()  # shards that no longer exist
         self._merged: set[str] = set()  # shards that contain the rows of others
-        self._left: dict[str, set[str]] = {}  # the keys whose turns were left on disk, by shard
-        self._served: dict[str, int] = {}  # the last step that trained a turn of a key
+        self._left: dict[str, set[str]] = {}  # the keys whose turns were left unread, by shard
+        self._served: dict[str, int] = {}  # by key: the last step that trained one of its turns
         self._trained_marks = TrainedMarks(run.trained_marks, given_back)
-        self._waiting_marks: dict[int, str] | None = None  # of waiting turns, with their owners; None: to be recomputed
+        # Marks of waiting turns with their owners; None: must be recomputed
+        self._waiting_marks: dict[int, str] | None = None
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
         self._changes, self._earlier = Changes(), EarlierHints(config.earlier_hints if config.uses_hints else 0)
-        self._recalled = False  # what earlier steps used
+        self._recalled = False  # whether turns used by earlier steps were recalled
         self._file = CountsFile(run)
 
     def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
-        """The next batch for a policy at `version`, or None while there are too few turns. Turns stay in the feed until `done`
-        reports their result. `updates` is the number of updates between each published version and `version`; None means that there
-        are no branches and the numbers are subtracted."""
-        now = self._begun + time.monotonic() if now is None else now  # a clock that jumps neither hurries nor delays a batch
+        """Return the next batch for a policy at `version`, or None while there are too few turns.
+
+        Turns stay in the feed until `done` reports their result. `updates` is the number of updates between each published version
+        and `version`; None means that there are no branches, so version numbers are subtracted.
+        """
+        # Monotonic, so that a clock change neither hastens nor delays a batch
+        now = self._begun + time.monotonic() if now is None else now
         self._version, self._updates = version, updates
         ready, more = 0, True
-        while more and not ready:  # turns on disk are needed if all turns in memory are too stale
+        while more and not ready:  # more turns must be read from disk if all turns in memory are too stale
             more = self._read_new(now)
             self._changes.look()
             self._refuse_stale()
@@ -123,7 +129,7 @@ class Feed:
         return Batch(version + 1, own, parent=version, updates=updates or {}, images=images)
 
     def _images_of(self, samples: Iterable[Sample]) -> tuple[dict[str, bytes], list[str]]:
-        """The files of the samples' images, and the turns of which one is gone since they were admitted."""
+        """Return the files of the samples' images, and the ids of turns with an image that was removed since their admission."""
         files: dict[str, bytes] = {}
         lost: list[str] = []
         for sample in samples:
@@ -135,14 +141,14 @@ class Feed:
         return files, lost
 
     def _drop(self, turn_ids: Iterable[str], reason: str) -> None:
-        """Refuse turns that wait."""
+        """Refuse waiting turns."""
         gone = set(turn_ids)
         for turn_id in gone:
             self._refuse(turn_id, reason)
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
 
     def done(self, turn_ids: list[str], outcome: str) -> None:
-        """These turns are in the ledger now, as "trained" or "skipped"."""
+        """Record that these turns are now in the ledger, as "trained" or "skipped"."""
         gone = set(turn_ids)
         self._outcomes[outcome] += sum(turn_id not in self.used for turn_id in gone)
         self.used.update(gone)
@@ -156,8 +162,11 @@ class Feed:
         self.write_counts()
 
     def drop_hints(self, reasons: dict[str, str], kept: list[str]) -> None:
-        """The teacher did not answer for these turns (reasons by id). Those not among `kept` have nothing left to train. They leave
-        the queue but are not in the ledger, so a later start tries them again."""
+        """Remove hints for which the teacher gave no answer (reasons by turn id).
+
+        Turns that are not in `kept` have nothing left to train. They leave the queue but are not entered in the ledger, so a later
+        start tries them again.
+        """
         for turn_id, reason in reasons.items():
             (self.admission.lost_hints if turn_id in kept else self.refused)[reason] += 1
         gone = reasons.keys() - set(kept)
@@ -165,11 +174,11 @@ class Feed:
         self.write_counts()
 
     def write_counts(self) -> None:
-        """Save the results of the turns for `inspect`."""
+        """Save the counts of the turns by result, for `inspect`."""
         self._file.write(self._counts())
 
     def summary(self) -> str:
-        """The results of the turns that were read, in one line."""
+        """Return the counts of the turns by result as one line."""
         return in_a_line(self._counts(), self.config)
 
     def _counts(self) -> Counts:
@@ -187,7 +196,9 @@ class Feed:
         }
 
     def _behind(self, sample: Sample) -> int:
-        """Number of updates between the version that sampled a turn and the version of the next batch; negative if unknown."""
+        """Return the number of updates between the version that sampled a turn and the version of the next batch; negative if
+        unknown.
+        """
         if sample.imported:
             return 0  # the version that trains it also scores it
         sampler = sample.policy_version
@@ -211,8 +222,10 @@ class Feed:
         self.forming.drop_unless(fresh)
 
     def _read_new(self, now: float) -> bool:
-        """Read new shards that have turns and verdicts, in stem order, then new ratings. True if some are left because enough turns
-        wait."""
+        """Read new shards that have turns and verdicts, in stem order, then new ratings.
+
+        Returns True if shards are left because enough turns wait.
+        """
         self._waiting_marks = None
         rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
@@ -244,7 +257,7 @@ class Feed:
         return left
 
     def _forget_expired(self, there: Set[str]) -> None:
-        """A turn whose shard was deleted cannot be looked at again."""
+        """Remove turns whose shard was deleted: they cannot be examined again."""
         expired = self._stems - self._expired - there
         if expired:
             self._expired |= expired
@@ -254,7 +267,7 @@ class Feed:
             self._refusals = {turn_id: why for turn_id, why in self._refusals.items() if turn_id in self._known}
 
     def _is_merged(self, stem: str, path: Path) -> bool:
-        """Whether a shard holds nothing but the rows of shards that were read."""
+        """Whether a shard contains only rows of shards that were read."""
         try:
             parts = set(merged_from(path))
         except UnreadableShard:
@@ -270,8 +283,10 @@ class Feed:
         return True
 
     def _take_again(self, rated: Set[str], now: float) -> None:
-        """Check turns again that were rated after they were checked. The reward of a waiting turn may have changed, and a refused
-        turn may have become usable."""
+        """Examine turns again that were rated after they were examined.
+
+        The reward of a waiting turn may have changed, and a refused turn may have become usable.
+        """
         by_stem: defaultdict[str, set[str]] = defaultdict(set)
         for turn_id in rated:
             by_stem[self._known[turn_id]].add(turn_id)
@@ -279,8 +294,10 @@ class Feed:
             self._join(stem, now, turn_ids)
 
     def _join(self, stem: str, now: float, again: Set[str] = frozenset()) -> bool:
-        """Add the new turns of a shard, or of a shard that was read before those to be checked `again`. False if turns are left
-        because enough turns of their keys wait."""
+        """Add the new turns of a shard, or in a shard that was read before, the turns to examine `again`.
+
+        Returns False if turns are left because enough turns of their keys wait.
+        """
         demand, left_keys, left = self._demand(), set[str](), set[str]()
 
         def is_wanted(row: dict[str, Any]) -> bool:
@@ -303,7 +320,7 @@ class Feed:
                 demand = self._demand()
                 left.clear()
         except FileNotFoundError:
-            self._stems.discard(stem)  # another worker put it into quarantine between our listing and our reading
+            self._stems.discard(stem)  # another worker quarantined it after the listing
         except UnreadableShard as error:
             self._put_aside(stem, turns_path, error)
         except Half as error:
@@ -330,7 +347,7 @@ class Feed:
             quarantine(self.run, path, str(error))
 
     def _is_wanted(self, row: dict[str, Any]) -> bool:
-        """Whether more than a few columns of a turn are needed: a step may use it, or others are compared with it."""
+        """Whether a turn must be read completely: a step may use it, or other turns are compared with it."""
         if row["turn_id"] in self._seen:
             return False
         if self.config.credit != "reward":
@@ -354,7 +371,7 @@ class Feed:
                 self._admit(stem, turn, verdict, since)
 
     def _is_new(self, stem: str, turn_id: str) -> bool:
-        """Whether a turn is seen for the first time. It is seen from now on."""
+        """Whether a turn is seen for the first time. The turn is recorded as seen."""
         if turn_id not in self._seen:
             self._seen.update([turn_id])
             if turn_id not in self.used:
@@ -363,16 +380,16 @@ class Feed:
         if stem not in self._merged and stem not in self._begun_stems:
             self.refused["in two shards"] += 1
         elif turn_id in self._known:
-            self._known[turn_id] = stem  # its part is gone
+            self._known[turn_id] = stem  # the part that contained it was removed
         return False
 
     def _admit(self, stem: str, turn: Turn, verdict: Verdict | None, since: float) -> None:
-        """Let a turn wait, or refuse it."""
+        """Queue a turn, or refuse it."""
         if turn.untrainable_reason == HELD_OUT:
-            self._refuse(turn.turn_id, HELD_OUT)  # nothing is learned from it: its group does not see its reward either
+            self._refuse(turn.turn_id, HELD_OUT)  # nothing is learned from it: its reward does not affect its group either
             return
         if turn.policy_version is not None and turn.policy_name != self.run.policy:
-            self._refuse(turn.turn_id, OTHER_POLICY)  # it is compared with no turn of this one either
+            self._refuse(turn.turn_id, OTHER_POLICY)  # it is not compared with turns of this policy either
             return
         turn, verdict = self._as_rated(turn, verdict)
         earned = worth_of(turn, verdict)
@@ -394,7 +411,7 @@ class Feed:
             self._refuse(turn.turn_id, str(reason))
 
     def _as_rated(self, turn: Turn, verdict: Verdict | None) -> tuple[Turn, Verdict | None]:
-        """The turn and its verdict with what arrived after they were published: a rating, or an outcome."""
+        """Return the turn and its verdict with later data applied: a rating or an outcome."""
         rating = self.ratings.of(turn.user, turn.turn_id)
         if rating is not None:
             turn = replace(turn, feedback=float(rating.rating))  # newer than the row's value
@@ -407,17 +424,17 @@ class Feed:
         return turn, verdict
 
     def _remember(self, turn: Turn, verdict: Verdict | None, earned: Worth) -> None:
-        """What came back to this turn, for what people want and asked for."""
+        """Record the reaction to this turn, for the detection of changes and for earlier hints."""
         if turn.kind == "main":
             if earned.value:
                 self._changes.add(JudgedAnswer(turn.turn_id, turn.parent_turn_id, turn.user, turn.created_at, earned.value < 0))
             self._earlier.add(turn, verdict)
 
     def _recall(self, stems: Iterable[str]) -> None:
-        """Remember the newest MOST_TURNS turns that steps used before this start. No other turn is decoded."""
+        """Record the newest MOST_TURNS turns that steps used before this start. Other turns are not decoded."""
         newest, chosen = list[str](), set[str]()
         for stem in sorted(stems, reverse=True) if self.used else ():
-            with suppress(UnreadableShard, FileNotFoundError):  # reading deals with these
+            with suppress(UnreadableShard, FileNotFoundError):  # reported when the shard is read
                 used = [turn_id for turn_id in read_turn_ids(self.run.turn_shard(stem)) if turn_id in self.used]
                 chosen.update(used[len(chosen) - MOST_TURNS :])
                 newest.insert(0, stem)
@@ -440,11 +457,11 @@ class Feed:
         return any(self._waiting_marks.get(mark, owner) != owner for mark in turn.marks)
 
     def _owner(self, turn: Waiting) -> str:
-        """Copies of one owner all count: those within a group; each other turn is its own."""
+        """Return the owner of a turn's marks: its group, whose identical turns all count, or the turn itself."""
         return turn.unit if self.config.credit == "group" and turn.unit is not None else turn.sample.turn_id
 
     def _skip_copies(self) -> None:
-        """Enter the turns that are identical to others in the ledger, so that they are accounted for."""
+        """Enter turns that are identical to others in the ledger, so that they are accounted for."""
         if self._copies:
             try:
                 write_skipped(self.run, self._version + 1, self._copies, IDENTICAL)
@@ -459,7 +476,7 @@ class Feed:
         self._refusals[turn_id] = reason
 
     def _forget(self, turn: Turn) -> None:
-        """Forget the current result of a turn."""
+        """Discard the current result of a turn."""
         reason = self._refusals.pop(turn.turn_id, None)
         if reason is not None:
             self.refused[reason] -= 1

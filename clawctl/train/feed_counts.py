@@ -1,4 +1,4 @@
-"""The results of the turns that a trainer read: `train/feed.json` for `inspect`, and one line for the log."""
+"""The counts of the turns that a trainer read, by result: `train/feed.json` for `inspect`, and one line for the log."""
 
 import logging
 from typing import Any
@@ -14,7 +14,7 @@ Counts = dict[str, Any]
 
 
 class CountsFile:
-    """Written only when something changed."""
+    """The counts file. It is written only when something changed."""
 
     def __init__(self, run: RunDir) -> None:
         self._path = run.feed_counts
@@ -31,7 +31,7 @@ class CountsFile:
 
 
 def in_a_line(counts: Counts, config: TrainConfig) -> str:
-    """The number of trained, waiting and refused turns, with reasons."""
+    """Return the number of trained, waiting and refused turns, with reasons."""
     fewest = min(config.batch_min_turns, config.batch_turns)
     needed = f" (a step needs {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s)" if counts["waiting"] else ""
     refused = ", ".join(f"{reason} {count}" for reason, count in counts["refused"].items())

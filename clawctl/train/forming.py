@@ -1,4 +1,4 @@
-"""Holds turns until their group or session is complete, because the others decide their credit.
+"""Holds turns until their group or session is complete, because the other turns determine their credit.
 
 Every turn is added here, even one that is not trained itself, because its reward counts for the others.
 """
@@ -18,7 +18,7 @@ from clawctl.train.advantages.gae import session_credits
 from clawctl.train.advantages.grpo import Earned, group_credits
 from clawctl.train.waiting import Waiting
 
-MOST_IDLE = 4096  # groups or sessions in which nothing waits that are remembered
+MOST_IDLE = 4096  # maximum number of groups or sessions without waiting turns that are remembered
 
 
 @dataclass(slots=True)
@@ -26,25 +26,25 @@ class _Unit:
     """A group of episodes, or a session."""
 
     earned: list[Earned] = field(default_factory=list)  # every turn that was seen
-    answered: set[str | None] = field(default_factory=set)  # turns that were seen to have a successor
-    open_ends: set[str] = field(default_factory=set)  # turns after which something came back: a successor may follow
+    answered: set[str | None] = field(default_factory=set)  # turns with a known successor
+    open_ends: set[str] = field(default_factory=set)  # turns with a next state, so that a successor may follow
     waiting: list[Waiting] = field(default_factory=list)
-    seen: int = 0  # when a turn of it was seen last, in turns
+    seen: int = 0  # value of the turn counter when a turn of it was last seen
     place: tuple[str, str] = ("", "")  # the key and the group as its turns name them
 
 
 def state_of(turn: Turn) -> bytes:
-    """A digest of what the agent was shown last: the messages behind the last answer in its request, or all of them."""
+    """Return a digest of the agent's latest input: the messages after the last answer in its request, or all messages."""
     answered = max((place for place, message in enumerate(turn.messages) if message.get("role") == "assistant"), default=-1)
     shown = [(message.get("role"), message.get("content")) for message in turn.messages[answered + 1 :]]
     return blake2b(orjson.dumps(shown), digest_size=16).digest()
 
 
 class Forming:
-    """The groups or sessions of a run, complete and not."""
+    """The complete and incomplete groups or sessions of a run."""
 
     def __init__(self, config: TrainConfig, refused: Counter[str], ratings: Ratings | None = None) -> None:
-        """Reasons are counted in `refused`. `ratings` know which episodes of a group are over."""
+        """`refused` counts the reasons. `ratings` provides which episodes of a group have ended."""
         self.config, self.refused, self._ratings = config, refused, ratings
         self._units: dict[str, _Unit] = {}
         self._seen, self._look_again = 0, 2 * MOST_IDLE
@@ -54,7 +54,7 @@ class Forming:
         return [turn for unit in self._units.values() for turn in unit.waiting]
 
     def unit_of(self, turn: Turn) -> str | None:
-        """The unit that the turn's reward is compared with, within the turns of its key; None if there is none."""
+        """Return the unit within which the turn's reward is compared, separate for each key, or None."""
         name = {"reward": None, "group": turn.group_id, "gae": turn.session_id}[self.config.credit]
         return name if name is None or (turn.user == "default" and "/" not in name) else f"{quote(turn.user, safe='')}/{name}"
 
@@ -76,11 +76,12 @@ class Forming:
             self._forget_idle()
 
     def _forget_idle(self) -> None:
-        """Of the groups without waiting turns, keep the most recent ones, equally many for each key. A later turn of a dropped
-        group starts it again."""
+        """Drop the oldest groups without waiting turns, and keep equally many for each key. A later turn of a dropped group starts
+        it anew.
+        """
         idle = sorted(((unit.seen, name) for name, unit in self._units.items() if not unit.waiting), reverse=True)
         of_key: Counter[str] = Counter()
-        places: list[tuple[int, int, str]] = []  # how many newer ones its key has, how many newer ones there are
+        places: list[tuple[int, int, str]] = []  # (number of newer groups of the same key, number of newer groups, name)
         for place, (_, name) in enumerate(idle):
             key = name.partition("/")[0] if "/" in name else "default"
             places.append((of_key[key], place, name))
@@ -90,7 +91,7 @@ class Forming:
         self._look_again = len(self._units) + MOST_IDLE
 
     def remove(self, turn: Turn) -> None:
-        """Forget the reward of a turn that is about to be added again."""
+        """Remove the reward of a turn that is about to be added again."""
         unit = self._units.get(self.unit_of(turn) or "")
         if unit is not None:
             unit.earned = [earned for earned in unit.earned if earned.turn_id != turn.turn_id]
@@ -102,11 +103,11 @@ class Forming:
         self._units[turn.unit].waiting.append(turn)
 
     def pop_ready(self, now: float) -> list[Waiting]:
-        """The turns whose group or session is complete, or has waited long enough, with their credit.
+        """Return the turns whose group or session is complete, or has waited long enough, with their credit.
 
-        A group that clawctl plays is complete when all its episodes are over, however long that takes; another one with
-        `group_size` episodes. A session is complete when no turn of it can be continued. Later turns get their credit from
-        everything known by then.
+        A group that clawctl plays is complete when all its episodes have ended, however long that takes. Any other group is
+        complete with `group_size` episodes, and a session when none of its turns can be continued. Later turns get their credit
+        from everything known by then.
         """
         released = []
         for unit in self._units.values():
@@ -140,7 +141,7 @@ class Forming:
         return session_credits(unit.earned, config.gamma, config.gae_lambda)
 
     def _credited(self, turn: Waiting, credit: float | None) -> Waiting | None:
-        """The turn with its credit; None, and counted, if there is nothing left to train."""
+        """Return the turn with its credit, or None if there is nothing left to train, which is counted."""
         sample = turn.sample
         if credit is not None or sample.reward is None:
             return replace(turn, sample=replace(sample, credit=credit))

@@ -1,4 +1,4 @@
-"""Going back to the live version: noticing it, recording it, and pausing after many refusals in a row.
+"""Returning to the live version: detecting it, recording it, and pausing after many consecutive refusals.
 
 `train/back.jsonl`      one line for each time that training continued from a version other than the newest
 `train/refusals.json`   whether training is paused, and which refusals no longer count
@@ -30,7 +30,7 @@ _CURE = (
 
 
 def note_start(run: RunDir, start: Start) -> None:
-    """Log and record once that training goes back, and the result for the turns of the dead versions."""
+    """Log and record once that training goes back, and how many turns of the dead versions can be trained again."""
     lineage = start.lineage
     turns = give_back(run, lineage)
     if lineage.tip == lineage.newest:
@@ -64,7 +64,7 @@ def note_start(run: RunDir, start: Start) -> None:
 
 
 def read_back(run: RunDir) -> list[dict[str, Any]]:
-    """Each time that training went back, oldest first. Lines that cannot be read are left out."""
+    """Return each time that training went back, oldest first. Unreadable lines are skipped."""
     return list(read_lines(run.went_back))
 
 
@@ -95,7 +95,7 @@ class LineageWatch:
 
 
 class Pause:
-    """Whether so many updates in a row were refused that training should pause."""
+    """Decides whether so many consecutive updates were refused that training should pause."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._most = run, recipe.train.max_refusals
@@ -105,7 +105,7 @@ class Pause:
         self._found: ClawError | None = None
 
     def check(self, lineage: Lineage) -> ClawError | None:
-        """The message while training is paused, else None. Changes are recorded."""
+        """Return the error message while training is paused, else None. Changes are recorded."""
         if lineage is self._looked:
             return self._found
         run, known = self._run, read_refusals(self._run)
@@ -131,7 +131,7 @@ class Pause:
 
 
 def forgive(run: RunDir, newest: int, why: str) -> None:
-    """Refusals of versions up to `newest` no longer count, and training resumes."""
+    """Stop counting refusals of versions up to `newest`, and resume training."""
     known = read_refusals(run)
     if known.get("paused") or newest > known.get("forgiven", 0):
         _write_refusals(run, {"forgiven": max(newest, known.get("forgiven", 0)), "paused": None})

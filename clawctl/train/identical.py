@@ -2,11 +2,11 @@
 
 Two turns of one key are identical if they have the same completion, token by token, after the same prompt. Prompts are the same if
 their tokens are equal, or if their messages differ only in system messages, white space and case, which are easy to vary. A number
-in the prompt is just as easy to vary, but two real problems often differ in nothing else. The shares of keys (`fair.py`) bound that
-case.
+in the prompt is just as easy to vary, but two real problems often differ only in a number. The shares of keys (`fair.py`) limit the
+effect of that case.
 
-The members of a group are sampled from one prompt on purpose, and their credits add up to nothing, so all of them count. So do all
-turns of episodes that clawctl plays: no client can repeat them, and a task that is played again is sampled again.
+The members of a group are sampled from one prompt on purpose, and their credits sum to zero, so all of them count. So do all turns
+of episodes that clawctl plays: no client can repeat them, and a task that is played again is sampled again.
 """
 
 import hashlib
@@ -26,17 +26,17 @@ from clawctl.run.rows import Turn
 log = logging.getLogger("clawctl.train")
 
 IDENTICAL = "identical to another turn of its key"
-MOST = 1 << 20  # marks that are remembered, two a turn, at 16 bytes each in memory and on disk
+MOST = 1 << 20  # maximum number of marks remembered: two per turn, 16 bytes each in memory and on disk
 _RECENT = 4096
-_SPACE = re.compile(r"(?:\s|\\[nrtf])+")  # also as JSON escapes it
+_SPACE = re.compile(r"(?:\s|\\[nrtf])+")  # including JSON escapes
 
 Marks = tuple[int, int]
 _Pairs = NDArray[np.uint64]  # [N, 2]: a mark and its owner
-_HEADERS = ("system", "developer")  # roles whose messages clients add by themselves: dates, session names
+_HEADERS = ("system", "developer")  # roles of messages that clients add automatically: dates, session names
 
 
 def marks_of(turn: Turn, prompt_ids: list[int], completion_ids: list[int]) -> Marks:
-    """The two hashes of a turn. Identical turns share at least one of them."""
+    """Return the two hashes of a turn. Identical turns share at least one of them."""
     said = [turn.user, completion_ids, *([turn.images] if turn.images else [])]
     messages = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in turn.messages if m.get("role") not in _HEADERS]
     asked = _SPACE.sub(" ", orjson.dumps(messages, default=str).decode().casefold()).replace('" ', '"').replace(' "', '"')
@@ -46,12 +46,12 @@ def marks_of(turn: Turn, prompt_ids: list[int], completion_ids: list[int]) -> Ma
 class TrainedMarks:
     """The hashes of trained turns with their owners, in a file that grows until it is cut to its newer half.
 
-    They are 64-bit hashes: among a million, a lookup is wrong once in 10^13. The file is a cache: if data in it is lost or damaged,
-    a turn may be trained a second time, and nothing else.
+    The hashes have 64 bits: among a million, a lookup is wrong once in 10^13. The file is a cache: if data in it is lost or
+    damaged, the only effect is that a turn may be trained a second time.
     """
 
     def __init__(self, path: Path, given_back: Iterable[str] = ()) -> None:
-        """`given_back`: owners whose version died. Their hashes exclude no turn until they are added again."""
+        """`given_back`: owners whose version is dead. Their hashes exclude no turn until they are added again."""
         self._path = path
         self._given_back = {_hash(owner.encode()) for owner in given_back}
         self._marks, self._owners = np.empty(0, np.uint64), np.empty(0, np.uint64)
@@ -59,12 +59,12 @@ class TrainedMarks:
         self._load()
 
     def has(self, marks: Marks, owner: str) -> bool:
-        """Whether a turn of another owner was trained that has one of the marks."""
+        """Whether a turn of another owner with one of the marks was trained."""
         own = _hash(owner.encode())
         return any((result := self._owner(mark)) not in (None, own) and result not in self._given_back for mark in marks)
 
     def add(self, trained: Iterable[tuple[Marks, str]]) -> None:
-        """Add the hashes of trained turns by their owners."""
+        """Add the hashes of trained turns with their owners."""
         pairs = [(mark, _hash(owner.encode())) for marks, owner in trained for mark in marks]
         if not pairs:
             return
@@ -96,12 +96,12 @@ class TrainedMarks:
         except OSError as error:
             log.warning("cannot read %s, so identical turns may be trained again: %s", self._path, error)
             return
-        pairs = pairs[::-1]  # the newest owner of a mark counts: one before it was given back
+        pairs = pairs[::-1]  # the newest owner of a mark counts; earlier owners were given back
         self._marks, first = np.unique(pairs[:, 0], return_index=True)
         self._owners = pairs[first, 1].copy()
         self._recent = {}
 
 
 def _hash(text: bytes) -> int:
-    """The same in every process, unlike `hash`."""
+    """Return a 64-bit hash that is the same in every process, unlike `hash`."""
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

@@ -1,4 +1,4 @@
-"""A shard of turns with its verdicts, piece by piece: of turns that a step cannot use only a few columns are read."""
+"""Reads a shard of turns with its verdicts piece by piece. Only a few columns are read of turns that a step cannot use."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ FEW = ("turn_id", "user", "source", "trainable", "untrainable_reason")
 class JudgedPiece:
     """A row group of turns."""
 
-    passed: list[dict[str, Any]]  # FEW of the turns that were not wanted
-    turns: Iterator[tuple[Turn, Verdict | None]]  # those that were
+    passed: list[dict[str, Any]]  # the columns FEW of turns that were not wanted
+    turns: Iterator[tuple[Turn, Verdict | None]]  # wanted turns with their verdicts
 
 
 class Half(Exception):
@@ -29,8 +29,10 @@ class Half(Exception):
 
 
 def judged_pieces(run: RunDir, stem: str, is_wanted: Callable[[dict[str, Any]], bool]) -> Iterator[JudgedPiece]:
-    """The pieces of a shard, decoded one at a time. `is_wanted` gets FEW columns of each row. Raises Half before the first turn of
-    a damaged piece."""
+    """Yield the pieces of a shard, decoded one at a time. `is_wanted` receives the columns FEW of each row.
+
+    Raises Half before the first turn of a damaged piece.
+    """
     turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (run.trajectories, run.verdicts))
     path = turns_path
     try:

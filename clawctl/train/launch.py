@@ -1,4 +1,4 @@
-"""The door of the stage: the recipe's backend, and the loop where it leads."""
+"""Entry points of the train stage: selects the recipe's backend and runs the loop with it."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,12 +12,12 @@ from clawctl.trainers import TRAINERS, TrainingBackend
 
 
 def backend_of(recipe: Recipe) -> TrainingBackend:
-    """The implementation that `train.backend` names. Raises ClawError."""
+    """Return the implementation that `train.backend` names. Raises ClawError."""
     return TRAINERS.load(recipe.train.backend, "train.backend")
 
 
 def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: Sequence[str]) -> None:
-    """Replace this process by several if the backend or the user wants several. Raises ClawError."""
+    """Replace this process by several if the backend or the user requires it. Raises ClawError."""
     backend_of(recipe).spread(recipe, gpus, processes, words)
 
 
@@ -28,8 +28,11 @@ def show_estimate(recipe: Recipe, gpus: str | None, processes: int | None) -> No
 
 
 def train(run: RunDir, recipe: Recipe, once: bool) -> None:
-    """Train the policy on the judged turns of `run` until SIGINT or SIGTERM, `train.max_steps` or, with `once`, until no batch is
-    full. A trainer of several processes calls this in each; only one runs the loop. Raises ClawError."""
+    """Train the policy on the judged turns of `run`. Raises ClawError.
+
+    Ends on SIGINT or SIGTERM, after `train.max_steps` or, with `once`, when no full batch is left. A trainer with several processes
+    calls this in each of them; only one runs the loop.
+    """
     stop = stop_on_signals()
     with ExitStack() as leaving:
 

@@ -1,12 +1,12 @@
-"""`train/ledger/`: which turns were trained, or skipped, so that none is trained twice. It is never deleted.
+"""`train/ledger/`: which turns were trained or skipped, so that none is trained twice. It is never deleted.
 
 `<step>.json`        {"step": 7, "parent": 6, "outcome": "trained", "reason": None, "turns": {"<stem>": ["<turn_id>", …]},
                      "policy": "default"}
-`skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is the first turn's, and `step` the failed one
+`skipped-<id>.json`  the same with "outcome": "skipped" and the reason; <id> is that of the first turn, and `step` the failed step
 `refused-<step>.json`  the same for turns of a dead step that were already in another dead step
 
 An entry never changes. Whether a trained turn counts as used depends on the lineage (`clawctl/run/lineage.py`). A turn of a step
-whose version is dead is given back once. A turn that is in two dead steps, and in no living one, is not tried again.
+whose version is dead may be trained once more. A turn that is in two dead steps, and in no living one, is not tried again.
 """
 
 import logging
@@ -33,7 +33,7 @@ log = logging.getLogger("clawctl.train")
 
 
 def by_stem(samples: Sequence[Sample]) -> dict[str, list[str]]:
-    """Turn ids by shard, as the ledger and the checkpoint keep them."""
+    """Group turn ids by shard, as the ledger and the checkpoint store them."""
     stems: dict[str, list[str]] = {}
     for sample in samples:
         stems.setdefault(sample.stem, []).append(sample.turn_id)
@@ -53,8 +53,10 @@ def write_skipped(run: RunDir, step: int, samples: Sequence[Sample], reason: str
 
 
 def read_ledger(run: RunDir, lineage: Lineage | None = None) -> dict[str, str]:
-    """The result of each turn that was in a step: "trained" into a living version, or "skipped". Missing turns may be trained: they
-    were in no step, or the version of their step is dead and they are given back."""
+    """Return the result of each turn that was in a step: "trained" into a living version, or "skipped".
+
+    Missing turns may be trained: they were in no step, or the version of their step is dead.
+    """
     return _outcomes(lineage or read_lineage(run), list(_entries(run)))
 
 
@@ -63,7 +65,7 @@ def _outcomes(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> dict[str, 
     outcomes = {turn_id: "skipped" for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
     outcomes |= dict.fromkeys(_twice(dead), "skipped")
     steps = {entry["step"] for entry in dead}
-    # A step whose version is not published yet counts as living: its turns must not be trained twice.
+    # A step whose version is not published yet counts as living, so that its turns are not trained twice.
     living = [entry for entry in entries if entry["outcome"] == "trained" and entry["step"] not in steps]
     return outcomes | {turn_id: "trained" for entry in living for turn_id in _ids(entry)}
 
@@ -73,19 +75,19 @@ class GivenBack:
     """Counts of the turns of dead steps, by result."""
 
     free: int  # may be trained again
-    gone: int  # might be, but their shards were deleted meanwhile
-    twice: int  # are not, because they were in two
+    gone: int  # could be trained again, but their shards were deleted meanwhile
+    twice: int  # may not be trained again, because they were in two dead steps
 
 
 def given_back(run: RunDir, lineage: Lineage) -> set[str]:
-    """The turns of dead steps that may be trained again."""
+    """Return the turns of dead steps that may be trained again."""
     entries = list(_entries(run))
     used = _outcomes(lineage, entries)
     return {turn_id for entry in _dead(lineage, entries) for turn_id in _ids(entry) if turn_id not in used}
 
 
 def give_back(run: RunDir, lineage: Lineage) -> GivenBack:
-    """Count the turns of dead steps. Those that were in two are entered as skipped, with the reason."""
+    """Count the turns of dead steps. Turns that were in two of them are entered as skipped, with the reason."""
     entries = list(_entries(run))
     used, dead = _outcomes(lineage, entries), _dead(lineage, entries)
     there = _stems_there(run)
@@ -103,7 +105,7 @@ def give_back(run: RunDir, lineage: Lineage) -> GivenBack:
 
 
 def _stems_there(run: RunDir) -> set[str]:
-    """The shards that are there, also those whose rows are in a merged one."""
+    """Return the existing shards, including those whose rows are in a merged shard."""
     paths = published(run.trajectories, ".parquet")
     there = {path.stem for path in paths}
     for path in paths:
@@ -113,7 +115,7 @@ def _stems_there(run: RunDir) -> set[str]:
 
 
 def _twice(dead: Sequence[dict[str, Any]]) -> list[str]:
-    """Turns that are in two of these steps."""
+    """Return the turns that are in two of these steps."""
     times = Counter(turn_id for entry in dead for turn_id in set(_ids(entry)))
     return [turn_id for turn_id, count in times.items() if count >= MOST_TIMES]
 
@@ -124,7 +126,7 @@ def _dead(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> list[dict[str,
 
 
 def _entries(run: RunDir) -> Iterator[dict[str, Any]]:
-    """All entries. Damaged ones are repaired if possible."""
+    """Yield all entries. Damaged ones are repaired if possible."""
     folder = run.ledger
     for path in published(folder, ".json") if folder.exists() else []:
         try:
@@ -138,8 +140,11 @@ def _ids(entry: dict[str, Any]) -> list[str]:
 
 
 def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
-    """Quarantine a damaged entry and rebuild it from the policy of its step, which lists its turns as well. Skipped turns are
-    listed nowhere else; they are tried again and at worst skipped again. Raises ClawError if a step's turns are lost."""
+    """Quarantine a damaged entry and rebuild it from the policy of its step, which lists its turns as well.
+
+    Skipped turns are listed nowhere else, so they are tried again and at worst skipped again. Raises ClawError if a step's turns
+    are lost.
+    """
     entry: dict[str, Any] = {"step": 0, "outcome": "skipped", "reason": None, "turns": {}}
     step = number_of(path.stem)
     if step is not None:
@@ -158,7 +163,7 @@ def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
 
 
 def _by_stem(run: RunDir, turn_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Turns by the shard that contains them, or under "unknown" if the shard is gone."""
+    """Return turns by the shard that contains them, or under "unknown" if the shard is gone."""
     stems: dict[str, str] = {}
     for path in published(run.trajectories, ".parquet"):
         with suppress(UnreadableShard):

@@ -1,7 +1,7 @@
-"""The training loop: wait for a batch, make the step, commit it, publish the new version.
+"""The training loop: waits for a batch, makes the step, commits it, and publishes the new version.
 
 Before each step, and before a step is committed, the loop checks whether training still continues from these weights. After a
-refusal or a rollback it does not. Then the trainer resumes, exactly as after a kill, at the version that `lineage.py` names.
+refusal or a rollback it does not. Then the trainer resumes, exactly as after a kill, at the version that `lineage.py` determines.
 """
 
 import logging
@@ -33,7 +33,7 @@ log = logging.getLogger("clawctl.train")
 
 
 def run_training(run: RunDir, recipe: Recipe, trainer: Trainer, stop: threading.Event, once: bool) -> None:
-    """Train until `stop`, `train.max_steps` or, with `once`, until no batch is full."""
+    """Train until `stop`, `train.max_steps` or, with `once`, until no full batch is left."""
     with ExitStack() as leaving:
         teacher = open_remote_teacher(recipe.train)
         session = resume(run, recipe, trainer, teacher)
@@ -45,7 +45,7 @@ def run_training(run: RunDir, recipe: Recipe, trainer: Trainer, stop: threading.
 
 
 def resume(run: RunDir, recipe: Recipe, trainer: Trainer, teacher: RemoteTeacher | None = None) -> "Session":
-    """Load the version that training continues from."""
+    """Load the version from which training continues."""
     start = start_of(run, recipe)
     note_start(run, start)
     model = trainer.resume(start.version, start.checkpoint, start.weights)
@@ -62,18 +62,18 @@ class Session:
     recipe: Recipe
     trainer: Trainer
     model: Model
-    version: int  # of the weights
+    version: int  # version of the weights
     baselines: Baselines
     feed: Feed
-    teacher: RemoteTeacher | None  # behind a URL
-    moved: bool = False  # training continues from another version
+    teacher: RemoteTeacher | None  # a teacher behind a URL
+    moved: bool = False  # whether training continues from another version
     paused: ClawError | None = None  # why no step is made
 
     def train(self, trackers: Sequence[Tracker], stop: threading.Event, once: bool) -> bool:
-        """Make steps. True if training now continues from another version."""
+        """Make steps. Returns True if training now continues from another version."""
         run, config, watch = self.run, self.recipe.train, Watch(self.model.exact)
         spending = Spending(run, config)
-        failed = 0  # steps in a row
+        failed = 0  # consecutive failed steps
         for batch in self._batches(stop, once):
             cost = spending.pay(batch)
             result = self.trainer.step(batch)
@@ -84,7 +84,7 @@ class Session:
                 self._refuse_model(batch, result)
             if result.row is None:
                 retry_while_full(partial(self._skip, batch, result), "the ledger", stop)
-            if read_lineage(run).tip != batch.version:  # the computation is discarded: no turn is used up
+            if read_lineage(run).tip != batch.version:  # the computation is discarded, so no turn is used up
                 self.moved = True
                 break
             if result.row is not None:
@@ -100,10 +100,10 @@ class Session:
         return self.moved and not stop.is_set()
 
     def _batches(self, stop: threading.Event, once: bool) -> Iterator[Batch]:
-        """Batches as they fill.
+        """Yield batches as they fill.
 
-        A step is always finished; a stop takes effect between steps. Ends with `moved` if training continues from another version.
-        While training is paused there are no batches; with `once` the reason is in `paused`.
+        A step is always finished; a stop takes effect between steps. The iteration ends with `moved` if training continues from
+        another version. While training is paused there are no batches; with `once`, `paused` then holds the reason.
         """
         run, lineages, pause = self.run, LineageWatch(self.run), Pause(self.run, self.recipe)
         paused: ClawError | None = None
@@ -122,7 +122,9 @@ class Session:
         self.paused = paused if once else None
 
     def _take(self, lineage: Lineage) -> Batch | None:
-        """The next batch, for the tip. It has the baselines of its turns, and the answers of a teacher behind a URL."""
+        """Return the next batch for the tip, or None. It has the baselines of its turns and the answers of a teacher behind a
+        URL.
+        """
         batch = self.feed.take(lineage.tip, updates=lineage.updates_from(lineage.tip))
         if batch is None:
             return None
@@ -138,7 +140,7 @@ class Session:
         return self.recipe.train.max_steps is not None and lineage.newest >= self.recipe.train.max_steps
 
     def _publish(self, batch: Batch, result: StepResult, stop: threading.Event) -> None:
-        """Commit the step and make its version known, as soon as the disk takes it."""
+        """Commit the step and publish its version, as soon as the disk has space."""
         run, recipe, row, timing = self.run, self.recipe, result.row, Measures()
         assert row is not None
         with timing.clock("checkpoint"):
@@ -148,7 +150,7 @@ class Session:
             self.version = batch.step
             about = {"baselines": self.baselines.means}
             commit = partial(checkpoints.commit_step, run, recipe, batch, result, snapshot, about)
-            # if a snapshot cannot be saved twice, the trainer makes the step again
+            # If a snapshot cannot be saved twice, a failure makes the trainer repeat the step
             path = retry_while_full(commit, f"checkpoint {batch.step}", stop) if snapshot.repeatable else commit()
         with timing.clock("publish"):
             seconds = dict(timing.seconds)
@@ -161,7 +163,7 @@ class Session:
         )  # fmt: skip
 
     def _skip(self, batch: Batch, result: StepResult) -> None:
-        """Name the turns that broke the step and never try them again; the others of the batch wait for the next one."""
+        """Log the turns that broke the step and never try them again. The other turns of the batch wait for the next one."""
         blamed = [sample for sample in batch.samples if sample.turn_id in result.broken] or batch.samples
         ids = [sample.turn_id for sample in blamed]
         log.error("step %d skipped: %s; turns %s are not retried", batch.step, result.problem, ", ".join(ids))
@@ -169,7 +171,7 @@ class Session:
         self.feed.done(ids, "skipped")
 
     def _refuse_model(self, batch: Batch, result: StepResult) -> None:
-        """Raises ClawError: another model sampled the turns. They all stay available."""
+        """Raise ClawError because another model sampled the turns. All turns stay available."""
         origins = {self.feed.origins[sample.stem].base_model for sample in batch.samples if sample.turn_id in result.broken}
         named = ", ".join(sorted(name or "a model that is not named" for name in origins))
         count, ours = f"{len(result.broken)} of {len(batch.samples)} turns", f"{self.recipe.model.path} (version {batch.version})"

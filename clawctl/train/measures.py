@@ -24,11 +24,12 @@ class TurnNumbers:
     policy_T: Floats  # logprobs of the policy before the step
     sampler_T: Floats
     teacher_T: Floats | None = None
-    bounded: float = 1.0  # factor of its loss that a trainer set to bound its gradient
+    bounded: float = 1.0  # loss factor that a trainer set to bound the turn's gradient
     advantages: dict[str, Floats] = field(default_factory=dict)  # by term
     acting: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # by term: False for masked tokens
-    divergences: dict[str, Floats] = field(default_factory=dict)  # by term, for terms without advantages
-    pulls: dict[int, float] = field(default_factory=dict)  # by token: how far the hint wants it up (> 0) or down
+    divergences: dict[str, Floats] = field(default_factory=dict)  # by term; for terms without advantages
+    # By token id: how far the teacher with the hint would raise (> 0) or lower its probability
+    pulls: dict[int, float] = field(default_factory=dict)
 
     @property
     def log_ratio_T(self) -> Floats:
@@ -36,7 +37,7 @@ class TurnNumbers:
 
     @property
     def finite(self) -> bool:
-        """Whether its loss is, and the norm of its gradient, which squares the ratio."""
+        """Whether the turn's loss and its gradient norm, which squares the ratio, are finite."""
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isfinite(np.square(np.exp(self.log_ratio_T)) + np.square(self.log_ratio_T)).all())
 
@@ -45,13 +46,13 @@ class TurnNumbers:
 class Measures:
     """The measurements of one process for its part of a step; `merged` combines those of several."""
 
-    losses: dict[str, float] = field(default_factory=dict)  # by term, each already over its global count
+    losses: dict[str, float] = field(default_factory=dict)  # by term, each already divided by its global count
     turns: dict[str, TurnNumbers] = field(default_factory=dict)  # by turn id
-    computed_tokens: int = 0  # without padding, with prompts and teacher passes, shared tokens once
-    sequence_tokens: int = 0  # the same, were each turn a sequence of its own
-    cuts: int = 0  # places where tries were cut because they were too long for a microbatch
-    recomputed_tokens: int = 0  # that were computed again because of that
-    flops: float = 0.0  # of the model's matrix products
+    computed_tokens: int = 0  # without padding, including prompts and teacher passes; shared tokens count once
+    sequence_tokens: int = 0  # the same if each turn were a separate sequence
+    cuts: int = 0  # how often tries were split because they were too long for a microbatch
+    recomputed_tokens: int = 0  # tokens that were computed again because of that
+    flops: float = 0.0  # floating-point operations of the model's matrix products
     peak_memory: int = 0  # bytes
     seconds: dict[str, float] = field(default_factory=dict)  # by phase
 
@@ -64,7 +65,7 @@ class Measures:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - begin
 
     def add_work(self, other: "Measures") -> None:
-        """The time and the operations of passes whose turns and tokens were counted before."""
+        """Add the time and operations of passes whose turns and tokens were counted before."""
         self.flops += other.flops
         for phase, seconds in other.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
@@ -74,8 +75,10 @@ class Measures:
 
 
 def merged(parts: Sequence[Measures]) -> Measures:
-    """The measurements of the whole step. Seconds are those of the first part, because the processes work in parallel. Memory is
-    that of the fullest one."""
+    """Combine the measurements of a whole step.
+
+    Seconds are those of the first part, because the processes work in parallel. Memory is the maximum over the parts.
+    """
     whole = Measures(seconds=parts[0].seconds, peak_memory=max(part.peak_memory for part in parts))
     for part in parts:
         for name, loss in part.losses.items():
@@ -91,14 +94,14 @@ def merged(parts: Sequence[Measures]) -> Measures:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a trainer returns for a batch: the metrics of the step it made, or the reason why it made none."""
+    """The result of a batch: the metrics of the step, or the reason why no step was made."""
 
-    row: dict[str, Any] | None  # of steps.jsonl (`step_row`); None: no weight changed
+    row: dict[str, Any] | None  # row of steps.jsonl (`step_row`); None: no weight changed
     turns: dict[str, TurnNumbers] = field(default_factory=dict)  # by turn id
     facts: "StepFacts | None" = None  # None: no step was made
-    problem: str | None = None  # why not
-    broken: tuple[str, ...] = ()  # the turns that caused it; empty: no single one
-    wrong_model: bool = False  # most turns of the newest version disagree with the model: no other batch will do better
+    problem: str | None = None  # why no step was made
+    broken: tuple[str, ...] = ()  # ids of the turns that caused the problem; empty: no single turn did
+    wrong_model: bool = False  # most turns of the newest version disagree with the model, so no other batch will succeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +111,15 @@ class StepFacts:
     method: str
     weights: dict[str, float]  # by term
     counts: dict[str, int]  # by term
-    grad_norm: float | None  # None: a service does not report it
+    grad_norm: float | None  # None: the service does not report it
     lr: float
-    peak_flops: float | None  # a second, of all devices together; None: not known
+    peak_flops: float | None  # floating-point operations per second of all devices together; None: not known
     clip_grad: float
-    correction: dict[str, Any] | None  # of off-policy tokens, as it was set; None: a custom loss corrects by itself
+    correction: dict[str, Any] | None  # settings of the off-policy correction; None: a custom loss applies its own
 
 
 def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
-    """The row, without the seconds of later phases (checkpoint, publish)."""
+    """Return the row, without the seconds of later phases (checkpoint, publish)."""
     samples, turns = batch.samples, list(whole.turns.values())
     rewards = [sample.reward for sample in samples if sample.reward is not None]
     staleness = [batch.staleness(sample) for sample in samples]
@@ -167,7 +170,7 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
 
 
 def _term(name: str, whole: Measures, facts: StepFacts) -> dict[str, Any]:
-    """The values of one term: the advantage is None for a divergence, and the reverse."""
+    """Return the values of one term. The advantage values are None for a divergence, and the reverse."""
     advantages = [turn.advantages[name] for turn in whole.turns.values() if name in turn.advantages]
     divergences = [turn.divergences[name] for turn in whole.turns.values() if name in turn.divergences]
     left_out = sum(int((~turn.acting[name]).sum()) for turn in whole.turns.values() if name in turn.acting)
@@ -183,17 +186,17 @@ def _term(name: str, whole: Measures, facts: StepFacts) -> dict[str, Any]:
 
 
 def is_newest(sample: Sample, version: int) -> bool:
-    """Whether all of a turn was sampled by `version`: then trainer and sampler must agree on it, but for rounding."""
+    """Whether `version` sampled the whole turn. Trainer and sampler must then agree on it up to rounding."""
     return not sample.imported and sample.policy_version == version and sample.policy_version_end in (None, version)
 
 
 def policy_metrics(row: dict[str, Any]) -> dict[str, float]:
-    """The few numbers of a row that `policy.json` repeats."""
+    """Return the numbers of a row that `policy.json` repeats."""
     names = ("loss", "grad_norm", "lr", "turns", "reward_mean", "mismatch_mean", "masked_fraction", "staleness_mean", "cost")
     return {name: float(row[name]) for name in names if row.get(name) is not None}
 
 
 def _quantiles(values: Floats) -> list[float]:
-    """At QUANTILES, by sorting."""
+    """Return the values at QUANTILES, without interpolation."""
     ordered = np.sort(values)
     return [float(ordered[round(q * (len(ordered) - 1))]) for q in QUANTILES]

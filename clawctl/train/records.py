@@ -1,7 +1,7 @@
 """`train/turns/<step>.parquet`: every number of each turn in a step, one row per turn, for `clawctl inspect why`.
 
-It is written into the checkpoint, so that it is committed with the step, and linked from there. The newest
-`train.keep_turn_records` are kept.
+The file is written into the checkpoint, so that it is committed with the step, and linked from there. The newest
+`train.keep_turn_records` files are kept.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from clawctl.run.shards import write_table
 from clawctl.train.measures import StepFacts, StepResult, TurnNumbers
 from clawctl.train.sample import Batch, Sample
 
-NAME = "turns.parquet"  # in the checkpoint
+NAME = "turns.parquet"  # file name in the checkpoint
 
 _FLOATS = pa.list_(pa.float32())
 _TERM = pa.struct([
@@ -39,7 +39,7 @@ def write_records(path: Path, batch: Batch, result: StepResult) -> None:
 
 
 def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
-    """Link a checkpoint's record to the place where `inspect` reads it, and remove the oldest ones."""
+    """Link a checkpoint's record to the place where `inspect` reads it, and remove the oldest records."""
     folder, source = run.records, checkpoint / NAME
     if keep and source.exists():
         target = run.record(int(checkpoint.name))

@@ -1,7 +1,7 @@
 """The teacher behind a URL: any server that supports vLLM's completions with `prompt_logprobs`.
 
 It is called before the step with exact ids: the prompt with the hint, and the turn's own tokens. A turn without a complete answer
-loses its hint and records the reason; no number is ever invented.
+loses its hint, and the reason is recorded. Missing numbers are never replaced.
 """
 
 import asyncio
@@ -15,24 +15,24 @@ from clawctl.http_client import Client, RequestFailed, fetch, proxy_for
 from clawctl.train.advantages import likeliest
 from clawctl.train.sample import Batch, Sample
 
-CALLS = 8  # at a time
+CALLS = 8  # concurrent calls
 TIMEOUT_S = 120.0
 
 
 class NoTeacherLogprobs(Exception):
-    """The message is the reason that is counted."""
+    """The teacher returned no usable logprobs. The message is the reason, which is counted."""
 
 
 class RemoteTeacher:
-    """A client of the server. Its tokens must be those of the policy."""
+    """A client of the teacher's server. The server's tokenizer must be that of the policy."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
-        """Raises ClawError if the server does not answer or does not serve `model`."""
+        """Raises ClawError if `model` is None and the server does not list its models."""
         self._url, self._key = url.rstrip("/"), api_key
         self.model = model or self._served()
 
     def ask(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
-        """For each turn: the logprobs of its tokens, the reason why they are missing, or None if it has no hint."""
+        """Return for each turn the logprobs of its tokens, the reason why they are missing, or None if it has no hint."""
         return asyncio.run(self._answers(batch))
 
     async def _answers(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
@@ -90,7 +90,7 @@ class RemoteTeacher:
 
 
 def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:
-    """The recipe's, if it names a URL. Raises ClawError."""
+    """Return the recipe's teacher if it is a URL, else None. Raises ClawError."""
     if not config.teacher.startswith("http"):
         return None
     if likeliest(config) is not None:
@@ -100,7 +100,7 @@ def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:
 
 
 def taught(batch: Batch, answers: list[tuple[float, ...] | str | None]) -> tuple[Batch, dict[str, str]]:
-    """The batch with the teacher's answers, and the reason for each turn without one.
+    """Return the batch with the teacher's answers, and the reason for each turn without one.
 
     Such a turn is trained with its reward only, or leaves the batch if it has none.
     """

@@ -1,4 +1,4 @@
-"""A turn as the trainer uses it, in memory only."""
+"""A turn in the form that the trainer uses, in memory only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,24 +16,26 @@ class Sample:
     """
 
     turn_id: str
-    stem: str  # the shard it came from: the ledger is kept by shard
-    kind: str  # kind of task, the key of its baseline: "homework" of task_id "homework-17", "anna/homework" of a key with a name
+    stem: str  # the shard that it came from, because the ledger is kept by shard
+    # Kind of task, the key of its baseline: "homework" for task_id "homework-17", "anna/homework" for a named key
+    kind: str
     prompt_ids: list[int]
     completion_ids: list[int]
-    logprobs: list[float] | None  # the sampler's, one for each completion token; None: imported and not scored yet
-    temperature: float  # of the sampler; every logprob of this turn is compared at this temperature
-    policy_version: int  # that sampled the first token
+    logprobs: list[float] | None  # [T] the sampler's, one per completion token; None: imported and not scored yet
+    temperature: float  # the sampler's temperature; every logprob of this turn is compared at this temperature
+    policy_version: int  # the version that sampled the first token
     reward: float | None  # None: the judge had no opinion, so there is no reward term
     teacher_prompt_ids: list[int] | None  # the prompt with the hint; None: no hint, so there is no distillation term
-    policy_version_end: int | None = None  # that sampled the last token; None: the same
-    credit: float | None = None  # advantage within its group or session; None: the recipe compares a turn with neither
-    other_prompts: tuple[tuple[int, ...], ...] = ()  # with the other hints, for a method that chooses among them
+    policy_version_end: int | None = None  # the version that sampled the last token; None: the same
+    credit: float | None = None  # advantage within its group or session; None: the recipe uses neither
+    other_prompts: tuple[tuple[int, ...], ...] = ()  # prompts with the other hints, for a method that selects among them
     session_id: str = ""  # turns of a session share prefixes
-    teacher_logprobs: tuple[float, ...] | None = None  # of the completion, from a teacher behind a URL; None: not requested
-    allowed: Allowed | None = None  # which tokens could be drawn in each place: all logprobs of the turn are over these; None: any
-    worth: str = ""  # the sum that gives `reward`, in words
-    imported: bool = False  # off-policy: text from elsewhere, scored by the trainer
-    images: tuple[PromptImage, ...] = ()  # in all prompts of the turn, at the same places
+    teacher_logprobs: tuple[float, ...] | None = None  # [T] of the completion, from a teacher behind a URL; None: not requested
+    # Allowed tokens at each position: all logprobs of the turn are over these; None: any
+    allowed: Allowed | None = None
+    worth: str = ""  # the sum that gives `reward`, as text
+    imported: bool = False  # off-policy: text from another source, scored by the trainer
+    images: tuple[PromptImage, ...] = ()  # images in all prompts of the turn, at the same positions
 
     def __post_init__(self) -> None:
         if not (self.prompt_ids and self.completion_ids):
@@ -56,24 +58,24 @@ class Sample:
 class Batch:
     """The turns of one optimizer step."""
 
-    step: int  # the step they make, which is also the version it publishes
+    step: int  # the step, which is also the version that it publishes
     samples: list[Sample]
-    parent: int | None = None  # the version whose weights the step changes; None: step - 1
-    depth: int | None = None  # steps between the base model and the version they make, with this one; None: `step` of them
+    parent: int | None = None  # the version that the step updates; None: step - 1
+    depth: int | None = None  # number of steps from the base model to the new version; None: `step`
     updates: Mapping[int, int] = field(default_factory=dict)  # from each version to the parent; missing: parent - version
-    baselines: Mapping[str, float] = field(default_factory=dict)  # by turn id: what its reward is compared with; missing: 0
+    baselines: Mapping[str, float] = field(default_factory=dict)  # by turn id: the baseline of its reward; missing: 0
     images: Mapping[str, bytes] = field(default_factory=dict)  # the files of all images of the samples, by SHA-256
 
     @property
     def version(self) -> int:
-        """That the step is built on."""
+        """The version that the step updates."""
         return self.step - 1 if self.parent is None else self.parent
 
     def advantage(self, sample: Sample) -> float:
-        """Of each token of a turn with a reward: its credit, or its reward minus the baseline."""
+        """Return the advantage of each token of a turn with a reward: its credit, or its reward minus the baseline."""
         assert sample.reward is not None
         return sample.reward - self.baselines.get(sample.turn_id, 0.0) if sample.credit is None else sample.credit
 
     def staleness(self, sample: Sample) -> int:
-        """Updates between the version that sampled a turn and the one that trains it."""
+        """Return the number of updates between the version that sampled a turn and the version that is updated."""
         return self.updates.get(sample.policy_version, self.version - sample.policy_version)

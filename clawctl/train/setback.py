@@ -1,10 +1,10 @@
 """Finds the start of training: the tip of the lineage (`clawctl/run/lineage.py`), or the next best version.
 
-After a refusal or a rollback, the trainer starts at another version than the newest. Its weights come from the checkpoint. If that
-was pruned, they come from the published policy, with a fresh optimizer.
+After a refusal or a rollback, the trainer starts at another version than the newest. Its weights come from the checkpoint. If the
+checkpoint was pruned, they come from the published policy, with a fresh optimizer.
 
-For a damaged checkpoint, training goes back to the newest ancestor with an intact checkpoint and discards everything after it: that
-is quarantined with the reason. The turns of the discarded steps are trained again, and so count once in the weights.
+If a checkpoint is damaged, training goes back to the newest ancestor with an intact checkpoint. Everything after that is
+quarantined with the reason. The turns of the discarded steps are trained again, and so count once in the weights.
 """
 
 import logging
@@ -28,7 +28,7 @@ log = logging.getLogger("clawctl.train")
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The version and state that the next step continues from."""
+    """The version and state from which the next step continues."""
 
     lineage: Lineage
     checkpoint: Path | None  # None: the base model, or `weights`
@@ -40,8 +40,10 @@ class Start:
 
 
 def start_of(run: RunDir, recipe: Recipe) -> Start:
-    """The start of training, after everything that follows from the newest checkpoint is done. Raises ClawError if this recipe
-    cannot continue from it."""
+    """Return the start of training, after everything that follows from the newest checkpoint is done.
+
+    Raises ClawError if this recipe cannot continue from it.
+    """
 
     def finish(checkpoint: Path) -> None:
         retry_while_full(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
@@ -54,14 +56,16 @@ def start_of(run: RunDir, recipe: Recipe) -> Start:
 
 
 def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
-    """The start of training, after `settle` has completed everything that follows from the newest checkpoint, and after going back
-    from damaged ones. Raises ClawError if no intact checkpoint is left."""
+    """Return the start of training. Raises ClawError if no intact checkpoint is left.
+
+    First `settle` completes everything that follows from the newest checkpoint. If checkpoints are damaged, training goes back.
+    """
     while True:
         steps = steps_kept(run)
         problem = _problem_of(run, steps[-1]) if steps else None
         if steps and problem is None:
             settle(run.checkpoint(steps[-1]))
-        elif steps and not run.version_folder(steps[-1]).exists():  # it was committed, and nothing followed from it yet
+        elif steps and not run.version_folder(steps[-1]).exists():  # it was committed, but nothing was published from it yet
             _set_back(run, read_lineage(run), steps[-1], problem or "")
             continue
         lineage = read_lineage(run)
@@ -85,11 +89,11 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
 
 
 def _problem_of(run: RunDir, step: int) -> str | None:
-    """The problem of a checkpoint, or None."""
+    """Return the problem of a checkpoint, or None."""
     checkpoint = run.checkpoint(step)
     try:
         storage_of(checkpoint).complete(checkpoint)
-        check_folder(checkpoint, read_state(checkpoint).get("files", {}))  # none: written before there were checksums
+        check_folder(checkpoint, read_state(checkpoint).get("files", {}))  # no checksums: written by an older version
     except ClawError as error:
         return f"checkpoint {step}: {error.problem}"
     except Damaged as error:
@@ -98,9 +102,11 @@ def _problem_of(run: RunDir, step: int) -> str | None:
 
 
 def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
-    """Go back to the newest intact checkpoint among the ancestors of `step`. Repeating it after a kill completes it: the
-    checkpoints are removed last. LIVE moves first, so that the served version stays available. Raises ClawError if there is no such
-    checkpoint."""
+    """Go back to the newest intact checkpoint among the ancestors of `step`. Raises ClawError if there is none.
+
+    Repeating the call after a kill completes it, because the checkpoints are removed last. LIVE moves first, so that the served
+    version stays available.
+    """
     log.error("%s", problem)
     steps = steps_kept(run)
     if not steps:
@@ -112,7 +118,7 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
         message = f"{run.checkpoints} contains no intact checkpoint; {problem}"
         raise ClawError(message, "restore one from a copy, or start a new run with --run")
     gone = {step}
-    for version in sorted(lineage.parents):  # a parent comes before its children
+    for version in sorted(lineage.parents):  # parents come before their children
         if version in lineage.above(lineage.tip, back) or lineage.parents[version] in gone:
             gone.add(version)
     reason = f"training went back to step {back}: {problem}"
@@ -130,7 +136,7 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
 
 
 def _numbered(folder: Path) -> list[Path]:
-    """The files of a folder that are named by a step or version."""
+    """Return the files of a folder whose names contain a step or version."""
     paths = [path for suffix in (".json", ".parquet") for path in published(folder, suffix)] if folder.exists() else []
     return [path for path in paths if number_of(path.stem.removeprefix("refused-")) is not None]
 

@@ -1,4 +1,4 @@
-"""`train/spending.jsonl`: what training at a service costs, and the limit.
+"""`train/spending.jsonl`: the cost of training at a service, and the limit.
 
 One line is written before each step is sent: {"step": 7, "time": …, "to": "https://…", "prefill_tokens": 5120, "train_tokens":
 4096, "cost": 0.002}. So a step that was killed, refused or discarded counts too, and a limit holds across restarts. `cost` is null
@@ -20,14 +20,14 @@ from clawctl.train.sample import Batch
 
 log = logging.getLogger("clawctl.train")
 
-CANARY_TOKENS = 40  # about as many as the canary prompts have; they are read once for each version
+CANARY_TOKENS = 40  # approximate size of the canary prompts, which are read once per version
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """The tokens that a service computes for one step."""
 
-    prefill: int  # are read: by the policy before the step, and by the teacher
+    prefill: int  # tokens read by the policy before the step, and by the teacher
     train: int
 
     def cost(self, service: ServiceConfig) -> float | None:
@@ -53,7 +53,7 @@ class Spending:
         return sum(row["cost"] or 0.0 for row in read_lines(self.run.spending, _warn))
 
     def pay(self, batch: Batch) -> float | None:
-        """Count a step that is about to be sent. Returns its cost. Raises ClawError, and counts nothing, above the limit."""
+        """Record a step that is about to be sent and return its cost. Above the limit, raises ClawError and records nothing."""
         if self.config.backend == "local" or not self.config.send_conversations:
             return None
         service = self.config.service or ServiceConfig()

@@ -23,7 +23,7 @@ class Tracker(Protocol):
 
 
 def open_trackers(run: RunDir, config: TrainConfig, step: int) -> list[Tracker]:
-    """The trackers of the recipe, continued after `step`. Raises ClawError if a package is missing."""
+    """Open the trackers of the recipe, continuing after `step`. Raises ClawError if a package is missing."""
     return [_open(name, run, config, step) for name in config.trackers]
 
 
@@ -45,7 +45,7 @@ def track(trackers: Sequence[Tracker], row: dict[str, Any]) -> None:
 
 
 def metrics_of(row: dict[str, Any]) -> dict[str, float]:
-    """A row of `steps.jsonl` under common names, without missing values."""
+    """Return a row of `steps.jsonl` under common names, without missing values."""
     result: dict[str, float | None] = {
         "loss/total": row["loss"],
         "reward/mean": row["reward_mean"],
@@ -130,7 +130,7 @@ class Tensorboard:
 
 
 class Trackio:
-    """Trackio's own folder on this machine; `trackio show` looks at it."""
+    """Trackio's own folder on this machine; `trackio show` displays it."""
 
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         import trackio

@@ -1,4 +1,4 @@
-"""Very many turn ids in little memory."""
+"""A memory-efficient set of turn ids."""
 
 from collections.abc import Iterable
 
@@ -10,8 +10,8 @@ _RECENT = 4096
 class TurnIds:
     """A growing set of turn ids, at 8 bytes each.
 
-    It stores 64-bit hashes, so a lookup among a million ids may be wrong once in 10^13 questions. Use it only where a wrong yes
-    merely skips work.
+    It stores 64-bit hashes, so a lookup among a million ids is wrong about once in 10^13. Use it only where a false positive merely
+    skips work.
     """
 
     def __init__(self, turn_ids: Iterable[str] = ()) -> None:

@@ -8,8 +8,8 @@ from clawctl.config import TrainConfig
 from clawctl.train.identical import Marks
 from clawctl.train.sample import Sample
 
-READ_AHEAD = 4096  # turns; on disk they wait as well
-READ_AHEAD_TOKENS = 4 << 20  # at some 40 bytes each
+READ_AHEAD = 4096  # turns in memory; others wait on disk
+READ_AHEAD_TOKENS = 4 << 20  # about 40 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +19,9 @@ class Waiting:
     sample: Sample
     since: float  # unix seconds when its verdict was published
     unit: str | None = None  # the group or session that its reward is compared with
-    key: str = ""  # name of the API key that asked
+    key: str = ""  # name of the API key of the request
     marks: Marks = (0, 0)  # the hashes that it shares with identical turns
-    asked_at: float = math.inf  # unix seconds when it was asked; inf: as new as can be
+    asked_at: float = math.inf  # unix seconds of the request; inf: treated as newest
 
     @property
     def tokens(self) -> int:
@@ -29,8 +29,9 @@ class Waiting:
 
 
 def in_order(waiting: list[Waiting], grouped: bool) -> list[Waiting]:
-    """The turns in the order of their shards; if `grouped`, with the turns of a group together. Within a shard they keep their
-    order."""
+    """Return the turns in the order of their shards and, within a shard, in their previous order. `grouped`: keep groups
+    together.
+    """
     order = {stem: place for place, stem in enumerate(sorted({turn.sample.stem for turn in waiting}))}
     first: dict[str | None, int] = {}
     for turn in waiting:
@@ -44,7 +45,7 @@ def in_order(waiting: list[Waiting], grouped: bool) -> list[Waiting]:
 
 
 def ready_turns(waiting: list[Waiting], config: TrainConfig, now: float) -> int:
-    """How many turns the next batch has: a full batch, or those that have waited long enough, or none. A group is not torn."""
+    """Return the size of the next batch: a full batch, or the turns that have waited long enough, or 0. Groups are not split."""
     count = len(waiting)
     if count >= config.batch_turns:
         full = config.batch_turns
@@ -56,7 +57,7 @@ def ready_turns(waiting: list[Waiting], config: TrainConfig, now: float) -> int:
 
 
 def is_enough(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> bool:
-    """Whether reading can stop: `most` turns wait, or READ_AHEAD_TOKENS of them that fill two batches."""
+    """Whether reading can stop: `most` turns wait, or enough turns for two batches with READ_AHEAD_TOKENS tokens."""
     if len(waiting) >= most:
         return True
     return len(waiting) >= 2 * config.batch_turns and sum(turn.tokens for turn in waiting) >= READ_AHEAD_TOKENS

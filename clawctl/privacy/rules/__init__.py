@@ -1,8 +1,8 @@
-"""What a secret looks like, kept as data.
+"""Rules that describe the form of secrets as data.
 
-Every rule reads a bounded number of characters at a bounded number of places, so its time grows with the length of the text and no
-faster. A rule is tried only where one of its words stands. The formats are facts that the issuers document and that the public rule
-sets (detect-secrets, gitleaks, trufflehog) list; the expressions are ours.
+Every rule reads a bounded number of characters at a bounded number of places, so its time is linear in the length of the text. A
+rule is tried only where one of its words occurs. The formats are facts that the issuers document and that public rule sets
+(detect-secrets, gitleaks, trufflehog) list; the expressions were written for clawctl.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way to find secrets. `by_words`: it believes the words around a value, so ordinary prose may deceive it."""
+    """One way to find secrets. `by_words`: the rule relies on the words around a value, so ordinary prose may trigger it."""
 
     name: str  # as `inspect health` shows it
     kind: Kind
@@ -49,7 +49,7 @@ class Rule:
     by_words: bool = False
 
 
-# In the order in which kinds win where they overlap.
+# In order of precedence where findings overlap.
 RULES = (
     Rule("a private key", "private_key", private_keys),
     Rule("a key with a known format", "api_key", keys),

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Columns of tables whose heading names a secret, and lists of backup codes below their heading."""
+"""Finds secrets in table columns whose heading names a secret, and backup codes listed below their heading."""
 
 import re
 from collections.abc import Iterator
@@ -86,7 +86,7 @@ _MOST_LINES, _MOST_CODES = 24, 40
 
 
 def in_columns(piece: Text) -> Iterator[Span]:
-    """`…,login_password,login_totp` and `| Lock | Code |`: what stands below such a heading."""
+    """Find values below headings such as `…,login_password,login_totp` and `| Lock | Code |`."""
     text = piece.text
     if "\n" not in text:
         return
@@ -110,7 +110,7 @@ _SELECT = re.compile(
 
 
 def in_selected(piece: Text) -> Iterator[Span]:
-    """What a query printed without a heading: the names of its columns stand in the query."""
+    """Find secrets in query output that has no heading: the query itself names the columns."""
     for at in () if _SELECTS.absent(piece) else _SELECTS.places(piece):
         match = _SELECT.match(piece.text, at)
         if match is None:
@@ -168,7 +168,7 @@ def _below(text: str, begin: int) -> Iterator[Span]:
 
 
 def _kind(head: str, heads: list[str]) -> str:
-    """What stands below a heading: `any` secret, the digits of a `code`, or nothing of interest."""
+    """Return what a column with this heading holds: `any` secret, the digits of a `code`, or nothing relevant ("")."""
     if re.fullmatch(r"(?i)(?:.*[_ -])?(?:totp|otpauth|otp|2fa|mfa|seed)(?:[_ -]?(?:secret|key|seed|url|auth|uri|phrase))?", head):
         return "any"
     if _SECRETS.fullmatch(head):
@@ -213,7 +213,7 @@ def _cells(row: str, mark: str) -> list[tuple[int, str]]:
 
 
 def in_backup_codes(piece: Text) -> Iterator[Span]:
-    """All codes of a list below `backup codes`, in one column or several, with numbers before them or without."""
+    """Find all codes of a list below a heading such as `backup codes`, in one column or several, numbered or not."""
     text = piece.text
     positions = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
     if piece.beyond:
@@ -247,7 +247,7 @@ def in_backup_codes(piece: Text) -> Iterator[Span]:
 
 
 def _codes_of(text: str, start: int, end: int) -> list[tuple[int, int]]:
-    """The codes of a line that holds little else."""
+    """Return the codes of a line that contains little else."""
     codes = [
         match.span("code") for match in _CODE.finditer(text, start, end) if DIGIT.search(match["code"]) or "-" in match["code"]
     ]

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Secrets in addresses, and those that commands and calls are given."""
+"""Finds secrets in addresses, and secrets passed to commands and calls."""
 
 import re
 from collections import Counter
@@ -20,7 +20,8 @@ from clawctl.privacy.rules.values import (
 _ADDRESS = re.compile(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::(?:x-oauth-basic)?)?@)"""
 )
-_PUBLIC_DSN = re.compile(r"[0-9a-f]{32}@(?:[\w-]{1,40}\.){0,4}sentry\.")  # what a browser sends its errors to
+# Address to which a browser reports errors; its key is public
+_PUBLIC_DSN = re.compile(r"[0-9a-f]{32}@(?:[\w-]{1,40}\.){0,4}sentry\.")
 _ORACLES = Anchors("thin:", "oci:", "sqlplus ")
 _ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
 
@@ -48,11 +49,11 @@ def in_addresses(piece: Text) -> Iterator[Span]:
 
 
 _PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
-_GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an address of IPv6
+_GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an IPv6 address
 
 
 def in_lines(piece: Text) -> Iterator[Span]:
-    """Lines of `.pgpass`."""
+    """Find passwords in lines of `.pgpass`."""
     text = piece.text
     for line in _PGPASS.finditer(text):
         if (
@@ -64,8 +65,9 @@ def in_lines(piece: Text) -> Iterator[Span]:
             yield Span(*line.span("value"), "password")
 
 
-_SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"  # what looks like an option is one
-# A flag and what stands behind it, tried only in a line that names the command before.
+# A value that looks like an option is not a secret
+_SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"
+# A flag and its value, tried only if the command occurs earlier in the line.
 _FLAGS = re.compile(r" -(?:[paPwUuNAXktT]|-user|-auth|-proxy-user|-pass)")
 _FLAGGED = tuple(
     (re.compile(rf"(?:^|[^\w-])(?:{command})"), re.compile(flag))
@@ -111,7 +113,7 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
          r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
-_MOST_FLAGS = 24  # in a line
+_MOST_FLAGS = 24  # per line
 SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
@@ -139,7 +141,7 @@ _BASE64 = re.compile(r"(?=[^\n]*[A-Z0-9]{2})(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-
 
 
 def is_given(value: str, loose: bool) -> bool:
-    """Whether what a command is given is a password; `loose`: its flag may take other things too."""
+    """Whether the argument of a command is a password. `loose`: the flag may also take other values."""
     good = (
         (
             (is_strong_password(value) or _NUMBER.fullmatch(value))
@@ -165,7 +167,7 @@ _SURE_CALL = re.compile(
 
 
 def in_calls(piece: Text) -> Iterator[Span]:
-    """Literals behind the first argument of what logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
+    """Find string literals after the first argument of a call that logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
     text = piece.text
     yield from in_characters(piece)
     for at in _CALLS.places(piece):
@@ -190,7 +192,7 @@ _CHARACTERS = Anchors(".tochararray(")
 
 
 def in_characters(piece: Text) -> Iterator[Span]:
-    """`"…".toCharArray()`: what Java hands over as a password."""
+    """Find `"…".toCharArray()`, which is how Java code passes a password."""
     for at in () if _CHARACTERS.absent(piece) else _CHARACTERS.places(piece):
         match = _LITERAL.search(piece.text, max(0, at - 130), at)
         if match and is_strong_password(match["value"], 5):

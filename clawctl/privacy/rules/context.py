@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Opaque text near a word that names a secret, whatever stands between the two.
+"""Finds opaque text near a word that names a secret, whatever is between the two.
 
-The other rules know the forms in which a value is joined to its name. This one knows none: it looks for text that is no word, path,
-version, date or identifier, and asks whether a name stands in the same clause, in the label or question above it, or in the comment
-behind it. The less the text looks like a secret by itself, the nearer its name must be.
+The other rules expect specific forms of joining a value to its name. This rule looks for text that is no word, path, version, date
+or identifier. It then looks for a name in the same clause, in the label or question above, or in the comment after it. The less the
+text looks like a secret by itself, the closer its name must be.
 """
 
 import re
@@ -39,17 +39,17 @@ _OTHERS_OF_NAMES = Anchors(
     "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =", "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
-_MOST_WORDS = 8  # before a text, that may name it
+_MOST_WORDS = 8  # words before a text that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
 _ENDS_TOKEN = "\"'`“”«»„<>|\\"
-_ODD = re.compile(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital behind a small letter
+_ODD = re.compile(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital after a lower-case letter
 _ASSIGNED = re.compile(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
 RANDOM, TYPED, PLAIN, PHRASE = 4, 3, 2, 1  # how much a text looks like a secret
-_FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48, PHRASE: 32}  # characters between a name and its value
+_FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48, PHRASE: 32}  # maximum distance in characters between a name and its value
 
 
 def near_names(piece: Text) -> Iterator[Span]:
-    """Opaque texts that a word around them names."""
+    """Find opaque texts that a nearby word names as a secret."""
     text = piece.text
     words = _places(piece)
     if not words:
@@ -74,7 +74,7 @@ def near_names(piece: Text) -> Iterator[Span]:
 
 @lru_cache(maxsize=1 << 14)
 def _graded(token: str) -> tuple[int, int, int] | None:
-    """How much the bare text of a token looks like a secret, where it begins and how long it is. Most tokens are words seen before."""
+    """Return how much the bare text of a token looks like a secret, its start and its length. Cached, because most tokens recur."""
     if not (_ODD.search(token) or token.count("-") >= 3):
         return None
     start, end = _bare(token, 0, len(token))
@@ -83,7 +83,7 @@ def _graded(token: str) -> tuple[int, int, int] | None:
 
 
 def _place_of(text: str, token: str, at: int) -> int:
-    """Where the token stands, which may also be part of an earlier one."""
+    """Return the position of the token at or after `at`. The same letters may also occur inside a longer token."""
     position = text.find(token, at)
     for _ in range(8):
         if position <= at or text[position - 1] in _ENDS_TOKEN or text[position - 1].isspace():
@@ -98,7 +98,7 @@ def _places(piece: Text) -> list[int]:
 
 
 def _windows(words: list[int], length: int) -> Iterator[tuple[int, int]]:
-    """The parts of a text in which a name is near."""
+    """Return the parts of a text that are close to a name."""
     first = last = 0
     for at in words:
         if at - _BEHIND - 200 > last:
@@ -110,7 +110,7 @@ def _windows(words: list[int], length: int) -> Iterator[tuple[int, int]]:
 
 
 class _Names:
-    """What the words of a piece name. Each is looked at once, and only if something opaque is near."""
+    """The names found in a piece. Each word is examined once, and only if opaque text is near it."""
 
     def __init__(self, piece: Text) -> None:
         self._piece, self._known = piece, dict[int, Named | None]()
@@ -153,7 +153,7 @@ _NO_VALUE_OF = re.compile(
 
 
 def _bare(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without the punctuation around it and the name that is joined to it."""
+    """Strip the surrounding punctuation and a name that is joined to the value."""
     while (start < end and text[start] in "([{,;:") or text.startswith("**", start):
         start += 1
     if joined := _ASSIGNED.match(text, start, end):
@@ -165,8 +165,11 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def likeness(value: str) -> int:
-    """How much a text looks like a secret by itself: `RANDOM` as a generator of keys makes it, `TYPED` with signs as in a password,
-    `PLAIN` letters and digits. 0: a word, a name, a path, a date, a version or code."""
+    """Return how much a text looks like a secret by itself.
+
+    `RANDOM`: like a generated key. `TYPED`: with special characters, like a password. `PLAIN`: letters and digits. `PHRASE`: a
+    passphrase. 0: a word, a name, a path, a date, a version or code.
+    """
     if value.count("-") >= 3 and is_passphrase(value):
         return PHRASE
     if (
@@ -204,7 +207,7 @@ def likeness(value: str) -> int:
 
 
 def _is_short_key(value: str) -> bool:
-    """Eight letters and digits or more of both cases, of which no half is words (`ofuYx43r`)."""
+    """Whether the value has eight or more letters and digits in both cases and words make up at most half of it (`ofuYx43r`)."""
     return (
         8 <= len(value) <= 32
         and value.isalnum()
@@ -237,7 +240,7 @@ _EXPRESSION = re.compile(r"[a-z_]{2,40}(?:\*\*|²|[+*-](?=\d+$))|[A-Za-z]\w{1,40
 
 
 def _is_identifier(value: str) -> bool:
-    """A name in a program: words with few digits, joined by case, underscores, dots or colons."""
+    """Whether the value is an identifier: words with few digits, joined by case, underscores, dots or colons."""
     bare = value.removesuffix("()").strip("$_")
     parts = _SEPARATOR.split(bare)
     if _EXPRESSION.match(value) or _CONSTANT.fullmatch(value):
@@ -247,11 +250,11 @@ def _is_identifier(value: str) -> bool:
     if len(parts) == 1:
         return _CAMEL.fullmatch(bare) is not None
     if bare[:1].isupper() and not bare.isupper() and sum(map(str.isdigit, bare)) >= 2 and bare[-1].isdigit():
-        return False  # `Pumpkin_435` is what people choose
+        return False  # `Pumpkin_435` is a typical chosen password
     return len(parts) <= 16 and all(_WORD.fullmatch(part) and not is_shuffled(part) for part in parts)
 
 
-_HOST = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{2,63}){1,5}(?:[/:?]|$)")  # the rest of an address of the web
+_HOST = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{2,63}){1,5}(?:[/:?]|$)")  # the rest of a web address
 _CONSTANT = re.compile(r"(?=\w*?[A-Z]{4})[A-Z]{2,16}\d?(?:_[A-Z0-9]{1,16}){1,6}")
 _DOTTED = re.compile(r"[a-z_]\w{0,40}(?:\.[A-Za-z_]\w{0,60}){1,6}")
 _CAMEL = re.compile(
@@ -271,7 +274,7 @@ _FILE = re.compile(r"\.(?:[a-z]{2,5}|[a-z]{1,2}\d?|7z|mp[34])$")
 
 
 def _announces(text: str, named: Named, start: int, end: int, grade: int) -> bool:
-    """Whether a name says of the text from `start` to `end` that it is its value."""
+    """Whether a name marks the text from `start` to `end` as its value."""
     if named.begin >= end:
         following = text[end : named.begin]
         if named.kind == "password" and (_IS_THE.match(following) or (grade >= TYPED and _COMMENT.match(following))):
@@ -286,7 +289,7 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
         return False
     if "\n" in between:
         return _is_below(text, between, named, start, end, grade)
-    if named.name.endswith("("):  # the call of a cipher or signature: its key is a literal
+    if named.name.endswith("("):  # call of a cipher or signature, whose key is a literal
         return len(between) <= _FARTHEST[RANDOM] and "))" not in between and _QUOTE.search(between[-1:]) is not None
     if len(between) > _FARTHEST[grade] or _SENTENCE_END.search(between):
         return False
@@ -312,14 +315,14 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     return _JOINED.search(between) is not None or (between == " " and named.kind == "password" and "log" not in named.name)
 
 
-# Words that may stand between a word like token and its hex: `try this token instead …`, `token (read only) …`.
+# Words that may occur between a word like token and its hex value: `try this token instead …`, `token (read only) …`.
 _BETWEEN_THEM = re.compile(
     r"(?i)[^\n]{0,2}|[ ,:]{0,2}(?:\([^()\n]{1,24}\)|instead|for now|now|here|again|below|please|today|works|stattdessen|jetzt|en su lugar|à la place)[ ,:]{1,2}"
 )
 _DIGEST_OF = re.compile(r"(?i)x\.?509|\bcert(?:ificate)?s?\b|fingerprint|thumbprint|checksum|digest|\bhash(?:ed|es)?[ _-]")
 _SENTENCE_END = re.compile(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
 _QUOTE = re.compile(r"[\"'`“„«]")
-# What stands right before a value: a sign, or a word that says what something is.
+# What may directly precede a value: a punctuation mark, or a verb such as "is".
 _JOINED = re.compile(
     r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|using|try|enter|type|with|mit|con|avec|got|gave|set|one)\b:?
     |[:=][ ]{0,2}[\w.@+-]{2,40}[ ,/|]{1,4})[ ]{0,3}[*_"'`(]{0,3}$"""
@@ -331,7 +334,7 @@ _OTHER_LABEL = re.compile(
 
 @lru_cache(maxsize=4096)
 def _is_other(between: str) -> bool:
-    """Whether the last word before a value says that it is an id, a hash or something else that nobody hides."""
+    """Whether the last word before a value marks it as an id, a hash or other data that is not secret."""
     label = _OTHER_LABEL.search(between[-40:])
     if label is None:
         return False
@@ -351,7 +354,9 @@ _OTHERS = frozenset((
 
 
 def _names_before(text: str, start: int, end: int, named: Named) -> bool:
-    """`let k = "…"; // api key of the shop`, `… <- token for staging`, `… (deploy token)`."""
+    """Whether a name after the value refers to it: `let k = "…"; // api key of the shop`, `… <- token for staging`, `… (deploy
+    token)`.
+    """
     between = text[end : named.begin]
     if _WRITTEN_TO.match(between):
         return True
@@ -367,7 +372,7 @@ def _names_before(text: str, start: int, end: int, named: Named) -> bool:
 _IS_THE = re.compile(
     r"[\"'`*]{0,2}[ ](?:\(|(?:is|was|should be|will be|as)[ ])(?:the|my|our|your|a|that)[ ](?:[\w-]{1,16}[ ]){0,3}$"
 )
-_WRITTEN_TO = re.compile(r"[\"'`]{0,2}[ ]{1,2}>{1,2}[ ]?[\w./~-]{0,48}$")  # a file whose name says it
+_WRITTEN_TO = re.compile(r"[\"'`]{0,2}[ ]{1,2}>{1,2}[ ]?[\w./~-]{0,48}$")  # the name of the target file is the name of the secret
 _COMMENT = re.compile(r"[\"'`)]{0,2}(?:\{\w{1,12}\})?[;,]?[ ]{1,4}(?://|#|;|--|/\*)[ ][^.\n]{0,32}$")
 _POINTS_BACK = re.compile(
     r"[\"'`)]{0,2}[;,]?[ ]{0,4}(?:(?://|#|/\*|--|<!--|<-|<=|←|\()[^.\n]{0,48}|(?:is|as|=)[ ](?:the|my|our|your|a|an)?[ ]?(?:[\w-]{1,16}[ ]){0,2})$"
@@ -375,7 +380,7 @@ _POINTS_BACK = re.compile(
 
 
 def _is_below(text: str, between: str, named: Named, start: int, end: int, grade: int) -> bool:
-    """Whether the value stands alone in its line, below a line that announces it."""
+    """Whether the value is alone on its line, below a line that announces it."""
     head, *lines = between.split("\n")
     line_end = text.find("\n", end, end + 8)
     rest = text[end : line_end if line_end >= 0 else end + 8]
@@ -399,7 +404,7 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
     )
 
 
-# What may stand before a value in its line: signs of quotes, lists and tables, who says it and when, and a few words.
+# What may precede a value on its line: quotation, list and table marks, speaker and time, and a few words.
 _DECORATION = re.compile(
     r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}"""
 )

@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Codes of digits that people say: PIN, PUK, door and alarm codes, CVV, TAN, combinations, in digits or spoken.
+"""Finds numeric codes in conversation, in digits or spoken: PIN, PUK, door and alarm codes, CVV, TAN, combinations.
 
-A number is a code if a word near it says so. That word stands in the same clause, or in a label above the number. `PIN` and its
-like are enough. `code` and its like need a word for what the code opens. Words of another sense (`error code`, `room 1204`,
-`6 digits`) forbid it. The words are data: `lexicon.py`.
+A number is a code if a word near it names it as one. That word is in the same clause, or in a label above the number. `PIN` and
+similar words suffice. `code` and similar words also need a word for what the code opens. Words with another meaning (`error code`,
+`room 1204`, `6 digits`) rule a code out. The words are data: `lexicon.py`.
 """
 
 import re
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from clawctl.privacy.rules.lexicon import ANCHORED, NAMES, TOKEN, Meaning, meaning_of, plain, words_within
 from clawctl.privacy.rules.text import Span, Text, positions_of
 
-_BEHIND, _AHEAD = 150, 130  # characters around a name that are read
+_BEHIND, _AHEAD = 150, 130  # characters read around a name
 _DIGITS = re.compile(r"\d(?:\d\d|[- ]\d|[A-ZА-Я]\d)")
 _CODE = re.compile(
     r"""(?=[\d#*A-ZА-Я])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)•●][.,:/-])(?<![•●…])(?<![*•●][-.])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
@@ -61,7 +61,7 @@ class _Word(NamedTuple):
 
 
 def in_digit_codes(piece: Text) -> Iterator[Span]:
-    """`front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
+    """Find codes such as `front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
     for start, end in _regions(piece):
         if _CODE.search(piece.text, start, end) or words_in(piece) & (VOCABULARY.digits | VOCABULARY.numbers):
             yield from _Region(piece.text, start, end).codes()
@@ -72,7 +72,7 @@ _PARTS_OF_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_]+")
 
 
 def is_code_under(name: str, value: str) -> bool:
-    """`{"pin": "6390"}`: whether digits are a code, given the name that they stand under."""
+    """Whether `value` is a code, given its key `name`: `{"pin": "6390"}`."""
     if not _UNDER.fullmatch(value) or not name or len(name) > 60:
         return False
     text = f"{' '.join(_PARTS_OF_NAME.findall(name))}: {value}"
@@ -80,7 +80,7 @@ def is_code_under(name: str, value: str) -> bool:
 
 
 def words_in(piece: Text) -> frozenset[str]:
-    """The words of a text, in lower case. The vocabulary knows them all."""
+    """Return the words of a text in lower case. New words are added to the vocabulary."""
     global _LAST
     last, words = _LAST
     if last is piece:
@@ -95,7 +95,7 @@ def words_in(piece: Text) -> frozenset[str]:
 
 
 def _regions(piece: Text) -> list[tuple[int, int]]:
-    """The parts of a text around the words that name codes, with digits in them."""
+    """Return the parts of a text that contain digits around words that name codes."""
     words = words_in(piece)
     spoken, numbers = words & VOCABULARY.digits, words & VOCABULARY.numbers
     if len(spoken) < 2 and not numbers and not _DIGITS.search(piece.text):
@@ -126,7 +126,7 @@ def whole_words(piece: Text, word: str) -> Iterator[int]:
 
 
 class _Vocabulary:
-    """The words that were seen, and which of them name codes or are digits."""
+    """The words seen so far, and which of them name codes or stand for digits."""
 
     def __init__(self) -> None:
         self.known, self.names, self.digits, self.numbers = set[str](), set[str](), set[str](), set[str]()
@@ -155,11 +155,12 @@ def _digits_within(run: str) -> int:
 _MOST_WORDS = 1 << 16
 _LETTERS = frozenset(("", *"abcdefghijklmnopqrstuvwxyz"))
 VOCABULARY = _Vocabulary()
-_LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())  # of the piece that was looked at last: several rules ask for it
+# Cache for the last piece, because several rules ask for its words
+_LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())
 
 
 def _run_meaning(word: str) -> int:
-    """All that a word or a run of letters without spaces says."""
+    """Return all meanings of a word, or of a run of letters without spaces."""
     if word == "tan":
         return Meaning.STRONG
     if _SPACELESS.match(word):
@@ -168,12 +169,12 @@ def _run_meaning(word: str) -> int:
 
 
 class _Region:
-    """A part of a text, its words, and the codes that were found in it so far."""
+    """A part of a text, its words, and the end of the last code found in it."""
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self.text, self.start, self.end = text, start, end
         self.words: list[_Word] = []
-        self.last: int = -1  # where the last code ended
+        self.last: int = -1  # the end of the last code
 
     def codes(self) -> Iterator[Span]:
         self.words = list(_words(self.text, self.start, self.end))
@@ -189,7 +190,7 @@ class _Region:
                 yield Span(start, end, "password")
 
     def _spoken(self) -> Iterator[tuple[int, int, bool]]:
-        """Three words for digits or more, one behind the other."""
+        """Find three or more consecutive words for digits."""
         run: list[_Word] = []
         for word in (*self.words, _Word(self.end + 9, self.end + 9, 0)):
             is_digit = bool(word.meaning & (Meaning.DIGIT | Meaning.TWICE))
@@ -209,7 +210,7 @@ class _Region:
         spoken = digits == 0
         if not spoken and ((digits > 12 and "-" not in value) or _DATE.fullmatch(value) or value in _TRIVIAL):
             return False
-        if value[:1] == "0" and digits >= 9:  # a telephone
+        if value[:1] == "0" and digits >= 9:  # a telephone number
             return False
         if not spoken and (
             _OTHER_VALUE.search(text, max(self.start, start - 64), start)
@@ -237,7 +238,7 @@ class _Region:
         )
 
     def _is_joined(self, before: int, floor: int, start: int) -> bool:
-        """`… is 4471`, `… est le 4471`."""
+        """Whether a verb joins the number to its name: `… is 4471`, `… est le 4471`."""
         if not before or start - self.words[before - 1].end > 4:
             return False
         last = self.words[before - 1]
@@ -255,7 +256,7 @@ class _Region:
         return self.words[bisect_left(self._starts, start) : bisect_right(self._ends, end)]
 
     def _is_counted(self, before: int, after: int, start: int, end: int) -> bool:
-        """Whether the number is one of a room, a page, a year or an order, or counts something."""
+        """Whether the number belongs to a room, a page, a year or an order, or counts something."""
         if after < len(self.words):
             word = self.words[after]
             if word.meaning & Meaning.AFTER and _COUNTED.fullmatch(self.text, end, word.start):
@@ -282,7 +283,7 @@ class _Region:
         )
 
     def _floor(self, start: int) -> int:
-        """Where the clause begins. For a number alone on its line: where the label above it begins."""
+        """Return the start of the clause or, for a number alone on its line, of the label above it."""
         low = max(self.start, start - 170)
         if _BLANK_LINE.search(self.text, low, start):
             above = self.text[low:start].rstrip(" \t>*|`_-\n\r")
@@ -358,9 +359,10 @@ class _Region:
             adjacent = self.words[place - 1] if place else word
             return bool(adjacent.meaning & (Meaning.LOCK | Meaning.OWNER)) and word.start - adjacent.end == 1
         if meaning & Meaning.PIN:
-            if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):  # of an address
+            # A postal code in an Indian address
+            if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):
                 return False
-            if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # of a chip
+            if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # a pin of a chip
                 return False
             return (digits >= 4 or spoken) and not any(
                 each.meaning & Meaning.HARMLESS for each in self._between(floor, word.start)[-4:]
@@ -396,7 +398,7 @@ class _Region:
         return any(word.meaning & (Meaning.OPENS | Meaning.IS) for word in self._between(start, end))
 
     def _goes_on(self, start: int, floor: int, before: int) -> bool:
-        """`… 774610, back gate 1355`, `lockers 4471, 8812 and 9021`: the next of several codes."""
+        """Whether the number is the next of several codes: `… 774610, back gate 1355`, `lockers 4471, 8812 and 9021`."""
         if self.last < floor or start - self.last > 60:
             return False
         gap = self.text[self.last : start].lstrip("#*")
@@ -412,7 +414,9 @@ class _Region:
     def _is_opened_with(
         self, before: int, after: int, floor: int, start: int, end: int, value: str, joined: bool, spoken: bool
     ) -> bool:
-        """`the safe opens with 19-68-12`, `key box beside the shed: 0620`: what it opens, and no word for a code."""
+        """Whether the text says what the number opens without calling it a code: `the safe opens with 19-68-12`, `key box beside
+        the shed: 0620`.
+        """
         digits = sum(map(str.isdigit, value))
         if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
             return False
@@ -476,12 +480,12 @@ class _Region:
         )
 
     def _is_on_back(self, floor: int, start: int, joined: bool) -> bool:
-        """`the three digits on the back: 640`."""
+        """Whether the number is a card verification code: `the three digits on the back: 640`."""
         clause = self.text[max(floor, start - 70) : start]
         return (joined or clause.endswith(" ")) and _BACK.search(clause) is not None and _CARD.search(clause) is not None
 
     def _is_label(self, floor: int, start: int, value: str, word: _Word) -> bool:
-        """`coffre : 27-09-61`, `Key safe 4827`: nothing but what it opens stands before it."""
+        """Whether the label consists only of the thing that the number opens: `coffre : 27-09-61`, `Key safe 4827`."""
         gap = self.text[word.end : start]
         return (
             not self.text[floor : word.start].strip(" \t-*•").count(" ") > 1
@@ -490,7 +494,7 @@ class _Region:
         )
 
     def _named_behind(self, after: int, floor: int, end: int, ceiling: int, value: str, joined: bool) -> bool:
-        """`4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""
+        """Whether a name after the number makes it a code: `4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""
         digits = sum(map(str.isdigit, value))
         if after >= len(self.words) or (digits and digits < 4) or _YEAR.fullmatch(value):
             return False
@@ -542,7 +546,7 @@ _SET_TO = re.compile(r"[\"']?[ ]?[:=][ ]?[\"']?")
 
 
 def _is_status(text: str, word: _Word, start: int, value: str) -> bool:
-    """`code: 404`: what a server answers with."""
+    """Whether the value is an HTTP status: `code: 404`."""
     return _STATUS.fullmatch(value) is not None and _SET_TO.fullmatch(text, word.end, start) is not None
 
 
@@ -551,7 +555,7 @@ def _is_time(value: str) -> bool:
 
 
 def _words(text: str, start: int, end: int) -> Iterator[_Word]:
-    """The words of a part of a text. Those of scripts without spaces that say nothing are left out."""
+    """Yield the words of a part of a text. Words without a meaning are skipped in scripts without spaces."""
     for match in TOKEN.finditer(text, start, end):
         word = match[0]
         if _SPACELESS.match(word):
@@ -561,7 +565,7 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
             tag = text.endswith("[redacted:", 0, match.start()) or (
                 text[match.start() - 1 : match.start()] in ("<", "/") and text[match.end() : match.end() + 1] == ">"
             )
-            if text[match.start() - 1 : match.start()] == "\\" and word[0] in "nrt":  # an escape
+            if text[match.start() - 1 : match.start()] == "\\" and word[0] in "nrt":  # an escape sequence
                 word = word[1:]
             yield _Word(match.start(), match.end(), 0 if tag else _token_meaning(word))
 
@@ -569,7 +573,7 @@ def _words(text: str, start: int, end: int) -> Iterator[_Word]:
 def _token_meaning(word: str) -> int:
     if word == "TAN":
         return Meaning.STRONG
-    if word in _UNITS:  # `gib` is a word of German
+    if word in _UNITS:  # `gib` is also a German word
         return Meaning.AFTER
     return Meaning.DIGIT if _SINO.fullmatch(word) else meaning_of(word)
 

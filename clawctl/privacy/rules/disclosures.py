@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Passwords told in a sentence that look like words, in many languages, and answers to security questions."""
+"""Finds word-like passwords stated in a sentence, in many languages, and answers to security questions."""
 
 import re
 from collections.abc import Iterator
@@ -66,7 +66,9 @@ _BEYOND = (
 
 
 def in_disclosures(piece: Text) -> Iterator[Span]:
-    """`das Telefon-Kennwort ist Lampewiese`, `кодовое слово «…»`, `maiden name: …`, `the new one is otter-lamp-91`."""
+    """Find statements such as `das Telefon-Kennwort ist Lampewiese`, `кодовое слово «…»`, `maiden name: …`, `the new one is
+    otter-lamp-91`.
+    """
     yield from _after_codewords(piece)
     yield from _after_passwords(piece)
     yield from _renewed_passwords(piece)
@@ -90,7 +92,7 @@ def _after_codewords(piece: Text) -> Iterator[Span]:
 
 
 def _after_passwords(piece: Text) -> Iterator[Span]:
-    """Behind the words for a password, some words, and what joins them to it."""
+    """Find values after a word for a password, optional other words and a joining word or sign."""
     text = piece.text
     positions = [(at, at + len(word)) for word in words_in(piece) & VOCABULARY.passwords for at in whole_words(piece, word)]
     for start, end in positions:
@@ -106,7 +108,7 @@ def _after_passwords(piece: Text) -> Iterator[Span]:
 
 
 def _phrase_after(text: str, start: int, end: int) -> Iterator[Span]:
-    """Words that are a password, or what one is told to type, behind its name from `start` to `end`."""
+    """Find a phrase, or text that the reader is asked to type, after its name from `start` to `end`."""
     for pattern, check in ((_ORDERED, _is_chosen_word), (_QUOTED_PHRASE, _is_quoted_phrase), (_SPOKEN_PHRASE, _is_spoken_phrase)):
         match = pattern.match(text, end)
         if match is None or (pattern is _SPOKEN_PHRASE and not _OF_HOTLINE.search(text, max(0, start - 24), match.start("value"))):
@@ -117,12 +119,12 @@ def _phrase_after(text: str, start: int, end: int) -> Iterator[Span]:
             return
 
 
-# `for the password use maple-803-Kettle`, `pour le mot de passe mets …`: what one is told to type.
+# Text that the reader is asked to type: `for the password use maple-803-Kettle`, `pour le mot de passe mets …`.
 _ORDERED = re.compile(
     r"(?i)[\"'`:,*]{0,3}(?:[ ][\w'’@.-]{1,16}){0,3}?[,:]?[ ](?:use|take|try|type(?: in)?|enter|give (?:it|them|him|her)|put|say|nimm|nehmen(?: Sie)?|verwende|benutze|nutze|gib|eingeben|mets|mettez|tapez?|utilisez?|saisis(?:sez)?|entrez?|pon|ponga|usa|use|escribe|introduce|teclea"
     r"|metti|inserisci|digita|coloca|coloque|digite|gebruik|neem|vul|typ|użyj|wpisz|podaj|kullan\w{0,2}|gir|bruk|brug|använd|skriv|käytä|введи\w{0,2}|используй\w{0,2}|вводи\w{0,2}|укажи\w{0,2})[ ][\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“]{7,64})"
 )
-# Words in quotes, some words behind their label: `Passphrase on my key is “guitar acoustic fossil adapt”`.
+# Quoted words that follow their label after some other words: `Passphrase on my key is “guitar acoustic fossil adapt”`.
 _QUOTED_PHRASE = re.compile(
     r"(?i)[\"'`:*]{0,2}(?:[ ](?:[\w'’@./-]{1,20}|\([^()\n]{1,24}\)),?){0,8}?[ ]{0,2}(?:is|was|reads|ist|lautet|war|est|es|era|è|é|to|brzmi|je|är|er|on|luidt|is now|это|такой|:|=|→|->)[ ]{0,2}[«„“‚‘\"'`][ \u00a0]?(?P<value>[^\W\d_][^«»„“”\"`\n]{8,70}[^\W\d_])[ \u00a0]?[»”“\"'`’]"
 )
@@ -135,7 +137,9 @@ _OF_HOTLINE = re.compile(
 
 
 def _is_chosen_word(value: str) -> bool:
-    """Words and a number joined, or what only a generator makes: no name of an algorithm or a manager of passwords."""
+    """Whether the value is words joined with a number, or looks generated. Names of algorithms and password managers are
+    excluded.
+    """
     if is_stand_in(value) or TECHNICAL.match(value) or "/" in value:
         return False
     return _JOINED_WORDS.fullmatch(value) is not None or is_stronger_password(value)
@@ -150,7 +154,7 @@ _WORD_OF_PHRASE = re.compile(r"[^\W\d_]{3,14}(?:['’][^\W\d_]{1,8})?|[^\W\d_]['
 
 
 def _is_quoted_phrase(value: str) -> bool:
-    """Three words or more of which none belongs to a sentence or a message."""
+    """Whether the value is three to eight words, none of which is typical of a sentence or a message."""
     words = re.split("[ ,]+", value.lower())
     return (
         3 <= len(words) <= 8
@@ -177,7 +181,9 @@ _ANSWER = re.compile(
 
 
 def _security_answers(piece: Text) -> Iterator[Span]:
-    """`security question (first pet): I answer zk3Biscotte`: whichever words stand between the question and its answer."""
+    """Find answers to security questions, whatever is between question and answer: `security question (first pet): I answer
+    zk3Biscotte`.
+    """
     text = piece.text
     positions = [] if _QUESTIONS.absent(piece) else _QUESTIONS.places(piece)
     if piece.beyond:
@@ -253,7 +259,7 @@ _PERSONAL = Meaning.LOCK | Meaning.OWNER | Meaning.YOURS
 
 
 def _is_disclosed(value: str, words: bool, gap: str) -> bool:
-    """Whether what follows is a password. `words`: its name promises a word."""
+    """Whether the value is a password. `words`: its name promises a word."""
     if (
         not 4 <= len(value) <= 64
         or is_stand_in(value)
@@ -293,7 +299,7 @@ def _is_disclosed(value: str, words: bool, gap: str) -> bool:
 
 
 def _is_jumbled(value: str) -> bool:
-    """Eight letters or more with capitals where no word has them (`ZAomSqqGGVVT`)."""
+    """Whether the value has eight or more letters with capitals in unusual places (`ZAomSqqGGVVT`)."""
     return (
         len(value) >= 8
         and value.isascii()

@@ -1,4 +1,4 @@
-"""Text in base64 and hex."""
+"""Decodes text in base64 and hex."""
 
 import base64
 import binascii
@@ -12,7 +12,7 @@ _HEX = re.compile(r"(?<![A-Za-z0-9])(?:[2-7][0-9a-fA-F]){16,}(?![A-Za-z0-9])")
 
 
 def encoded(piece: Text) -> Iterator[tuple[int, int, str]]:
-    """What stands in base64 or hex, where that is text: its place, and what it says."""
+    """Yield start, end and decoded text of base64 and hex runs that decode to text."""
     for start, end in piece.blobs:
         for match in _BASE64.finditer(piece.text, start, end):
             run = match[0]
@@ -28,7 +28,7 @@ def encoded(piece: Text) -> Iterator[tuple[int, int, str]]:
 
 
 def is_login(name: str, value: str) -> bool:
-    """Docker's `auth` and its like: a user and a password in base64."""
+    """Whether the value is a user and password in base64, as in Docker's `auth`."""
     if not name.lower().endswith(("auth", "authorization")) or _BASE64.fullmatch(value) is None:
         return False
     decoded = _decoded(value)

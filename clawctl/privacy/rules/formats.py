@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Formats of keys: those that issuers document, and the form that keys of any issuer have."""
+"""Finds keys by format: formats that issuers document, and the general form of keys from any issuer."""
 
 import re
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ _FORMATS = "|".join(
         r"(?:https?://)?hooks\.zapier\.com/hooks/catch/\d{4,12}/\w{5,32}", r"cloudinary://\d{10,20}:[\w-]{20,40}(?:@[\w-]{1,40})?", r"00[A-Za-z0-9_-]{40}", r"4b1d[A-Za-z0-9]{38}", r"(?:sdk|api|mob)-[a-z0-9]{8}-(?:[a-z0-9]{4}-){3}[a-z0-9]{12}",
         r"1//0[\w-]{40,200}", r"cio[A-Za-z0-9]{32}", r"npg_[A-Za-z0-9]{12,16}", r"[\w-]{6}\.[\w-]{6}:[\w-]{40,50}", r"2[A-Za-z0-9]{26}_[A-Za-z0-9]{21}", r"hcp\.[\w-]{50,300}", r"A21AA[\w-]{80,120}", r"AQE[\w+/]{40,120}-[\w+/]{30,80}=-[\w!-~]{8,32}", r"mfa\.[\w-]{60,120}", r"oauth:[a-z0-9]{30}", r"BQ[\w-]{120,400}", r"AQ[VX][\w-]{150,400}", r"IGQV[\w-]{80,300}", r"act\.[A-Za-z0-9]{40,100}!\d[\w.]{3,12}",
         r"(?:xaat-|waka_|luma-)[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}(?:-[a-f0-9]{20,64})?", r"[a-f0-9]{24}:[a-f0-9]{64}", r"mlsn\.[a-f0-9]{64}", r"token-[a-z0-9]{5,10}:[A-Za-z0-9]{40,64}", r"(?=[a-z]{0,5}\d)(?=\d{0,5}[a-z])[a-z0-9]{6}\.(?=[a-z]{0,15}\d)[a-z0-9]{16}(?![A-Za-z0-9.])", r"tr_(?:prod|dev|stg|preview)_[A-Za-z0-9]{18,30}",
-        # the bodies of private keys without their first line (PKCS 8, PKCS 1, SEC 1, OpenSSH)
+        # Bodies of private keys without their first line (PKCS 8, PKCS 1, SEC 1, OpenSSH)
         r"MII[A-Za-z0-9]{2,5}IBA(?:DANBgkqhkiG9w0BAQEFAASC|AKCA)[A-Za-z0-9+/=]{40,4000}", r"MHcCAQEE[A-Za-z0-9+/=]{60,200}", r"MI[GH][A-Za-z0-9]AgEAMB[A-Za-z0-9+/=]{60,300}",
         r"MC4CAQAwBQYDK2V[A-Za-z0-9+/=]{40,60}", r"b3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=]{40,4000}",
     )
@@ -63,7 +63,7 @@ _LONGER = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*={0,2}")
 
 _WRAPPED = re.compile(
     r"\r?\n[ \t>|]{0,8}(?P<run>[A-Za-z0-9_-]{16,512})={0,2}(?=[ \t]*(?:\r?\n|$))"
-)  # what a mail or a terminal broke
+)  # a continuation that a mail client or a terminal has wrapped
 
 
 def keys(piece: Text) -> Iterator[Span]:
@@ -89,10 +89,10 @@ def keys(piece: Text) -> Iterator[Span]:
 
 
 _ACCESS_ID = re.compile("AKIA|ASIA")
-_SECRET_OF_ID = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])")  # of Amazon's
+_SECRET_OF_ID = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])")  # of Amazon
 
 
-# Prefixes that nothing else has: a key is known by them also behind a letter, and where its line was broken soon after them.
+# Unique prefixes: such a key is recognised even directly after a letter, or if its line was broken soon after the prefix.
 _PREFIXES = (
     "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "sk-proj-", "sk-ant-", "sk-svcacct-", "sk-or-v1-", "glpat-", "gldt-", "glrt-",
     "xoxb-", "xoxp-", "xapp-", "hf_", "npm_", "dckr_pat_", "pypi-AgE", "hvs.", "dop_v1_", "shpat_", "sk_live_", "sk_test_", "rk_live_",
@@ -106,7 +106,9 @@ _BROKEN = re.compile(
 
 
 def marked_keys(piece: Text) -> Iterator[Span]:
-    """Keys of unmistakable prefixes, right behind a letter (`\\x1b[0mghp_…` without its escape) or broken into two lines."""
+    """Find keys with a unique prefix that follow a letter directly (`\\x1b[0mghp_…` without its escape) or are broken into two
+    lines.
+    """
     if _MARKED.absent(piece):
         return
     text = piece.text
@@ -119,7 +121,7 @@ def marked_keys(piece: Text) -> Iterator[Span]:
 
 
 def _is_one(broken: re.Match[str]) -> bool:
-    """Whether both lines are one key: neither alone reads as words."""
+    """Whether both lines form one key: the second mixes letters and digits, and the whole looks random."""
     joined, rest = broken["first"] + broken["rest"], broken["rest"]
     return len(joined) >= 16 and mixed(rest) and is_drawn(joined) and turns(rest) * 6 >= len(rest)
 
@@ -139,7 +141,8 @@ def is_key(match: re.Match[str]) -> bool:
     )
 
 
-# A key of any issuer: short names, then what no name looks like. Ids look the same, so their names are listed.
+# A key of any issuer: short name parts, then a body that does not look like a name. Ids have the same form, so their names are
+# listed.
 ISSUED = re.compile(
     r"(?<![A-Za-z0-9_-])(?:(?P<issuer>(?:[a-z][a-z0-9]{1,11}[_-]){1,3}+)(?P<body>[A-Za-z0-9][A-Za-z0-9_-]{19,512})|(?P<upper>[A-Z][A-Z0-9]{1,7}[_-])(?P<run>[A-Za-z0-9]{24,128}))={0,2}(?![A-Za-z0-9])"
 )
@@ -157,13 +160,13 @@ def is_issued(match: re.Match[str]) -> bool:
     parts, body = re.split("[_-]", (match["issuer"] or match["upper"])[:-1].lower()), match["body"] or match["run"]
     if parts[0] in IDS or (len(parts) > 1 and not _MODES.issuperset(parts[1:]) and not IDS.isdisjoint(parts)):
         return False
-    if EXAMPLE.search(match[0][:200]) or parts[0] == "pk":  # that is a public one
+    if EXAMPLE.search(match[0][:200]) or parts[0] == "pk":  # `pk` marks a public key
         return False
     keyed = not KEY_PARTS.isdisjoint(parts) or any(part.endswith(_KEYED) for part in parts)
     if UUID_ALONE.fullmatch(body):
         return keyed
     run = max(RUN.findall(body), key=len, default="")
-    if run != body and not keyed and _DIGEST.fullmatch(run):  # a name with a digest: the key of a cache, an artefact
+    if run != body and not keyed and _DIGEST.fullmatch(run):  # a name with a digest: the key of a cache or an artefact
         return False
     if is_random(run) or _is_restless(run):
         return len(body) >= 20 and len(run) >= 16
@@ -176,7 +179,7 @@ def is_issued(match: re.Match[str]) -> bool:
 
 
 def _is_restless(run: str) -> bool:
-    """Small runs of letters alone, though some of them may read as words."""
+    """Whether the run has only short runs of letters, although some of them may be words."""
     digits = sum(map(str.isdigit, run))
     return len(run) >= 20 and digits >= 3 and turns(run[:128]) * 4 >= len(run[:128]) and _LONG_WORD.search(run) is None
 
@@ -185,7 +188,7 @@ _LONG_WORD = re.compile(r"[a-z]{6}")
 _DIGEST = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})")
 
 
-# The name of a provider, and what it is set to: keys of most providers have no format of their own.
+# The name of a provider and its value: keys of most providers have no format of their own.
 _OPAQUE = re.compile(r"(?<![A-Za-z0-9+/_.~-])[A-Za-z0-9][A-Za-z0-9+/_.~-]{14,200}={0,2}")
 _SIGN = re.compile("[=:,>|]")
 _SET_TO = re.compile(r"""([A-Za-z][\w.-]{1,48})["'`\])]{0,2}[ \t]{0,4}(?::=|=>|->|[=:,>]|\|\|)[ \t"'`=(]{0,5}$""")
@@ -193,7 +196,7 @@ _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 def of_providers(piece: Text) -> Iterator[Span]:
-    """`airtable = "…"`, `MY_DATADOG: …`: an opaque value under the name of somebody who issues keys."""
+    """Find an opaque value under the name of a key issuer: `airtable = "…"`, `MY_DATADOG: …`."""
     for start, end in piece.blobs:
         for match in _OPAQUE.finditer(piece.text, start, end):
             at = match.start()
@@ -203,7 +206,7 @@ def of_providers(piece: Text) -> Iterator[Span]:
 
 
 def is_opaque_under(value: str) -> bool:
-    """Whether what stands under a provider's name is a key: letters and digits in no order, a UUID, or hex."""
+    """Whether a value under a provider's name is a key: letters and digits in random order, a UUID, or hex."""
     if UUID_ALONE.fullmatch(value):
         return True
     bare = value.rstrip("=")

@@ -1,4 +1,4 @@
-"""Stored hashes of passwords: whoever has one can guess the password at leisure."""
+"""Finds stored password hashes: a password can be guessed offline from its hash."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _NAMES = Anchors(
 
 
 def hashed_passwords(piece: Text) -> Iterator[Span]:
-    """`$6$…` of a shadow file, `$2b$12$…`, `$argon2id$…`, `{SSHA}…`, and those of web frameworks."""
+    """Find `$6$…` of a shadow file, `$2b$12$…`, `$argon2id$…`, `{SSHA}…`, and the hashes of web frameworks."""
     text = piece.text
     if text.count("$") >= 2:
         done = 0

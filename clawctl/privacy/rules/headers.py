@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Tokens that travel in headers and cookies."""
+"""Finds tokens in headers and cookies."""
 
 import re
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ _JWT = re.compile(
 _JWT_REST = re.compile(r"(?:\r?\n[ >]{0,8}(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Z])[\w-]{16,1000}(?:\.[\w-]{16,1000})?)")
 _JWT_LINE = re.compile(r"[ >]{0,8}(?P<part>[\w.-]{1,1000}+)[ ]{0,2}(?:\r?\n|$)")
 _JWT_LINES = 80
-_JWT_HEADER = 512  # characters before the first dot
-_JWT_DOTS = 5  # of an encrypted one, and a full stop
+_JWT_HEADER = 512  # maximum number of characters before the first dot
+_JWT_DOTS = 5  # an encrypted JWT has four, plus a full stop
 _HEADER = re.compile(
     r"""(?i)(?:\bbearer[ ]+(?:token[ ]+)?|\b(?:proxy-)?authorization\\{0,3}["']?(?:\s{0,3}[:=,]\s{0,3}\\{0,3}["']?(?:basic|token|digest|apikey|key|bot|bearer|)[ ]*|\s{1,3}["']?(?:basic|token|digest|apikey|key|bot|bearer)[ ]+))"""
     r"""(?P<value>[\w.~+/=%-]{8,4096})"""
@@ -35,9 +35,10 @@ _SIGS = Anchors("sig")
 
 
 def _wrapped_end(text: str, at: int) -> int:
-    """Where a JWT ends that a program has wrapped at one width, wherever its dots are; `at` if none begins there.
+    """Return the end of a JWT that a program has wrapped at a fixed width, wherever its dots are, or `at` if none starts there.
 
-    It does not begin inside a longer run, so that no character is read again for each "eyJ" of a run."""
+    A JWT may not start inside a longer run; otherwise every "eyJ" of a run would scan the same characters again.
+    """
     if at and (text[at - 1].isalnum() or text[at - 1] in "_.-"):
         return at
     parts: list[str] = []
@@ -104,7 +105,7 @@ _OPEN_PARAMETERS = frozenset(
 
 
 def _parameters(text: str, at: int) -> Iterator[Span]:
-    """`Digest username="x", response="…"`; `AWS4-HMAC-SHA256 Credential=…, Signature=…`."""
+    """Find secret parameters: `Digest username="x", response="…"`; `AWS4-HMAC-SHA256 Credential=…, Signature=…`."""
     for _ in range(16):
         match = _PARAMETER.match(text, at)
         if match is None:
@@ -115,7 +116,7 @@ def _parameters(text: str, at: int) -> Iterator[Span]:
 
 
 def _cookies(text: str, at: int) -> Iterator[Span]:
-    """The values of one cookie line, the session's above all."""
+    """Find opaque cookie values and session ids in one cookie line."""
     begin = text.find(":", at, at + 10)
     line_end = text.find("\n", at, at + 2048)
     end = min(line_end if line_end >= 0 else at + 2048, len(text))
@@ -133,7 +134,7 @@ def _cookies(text: str, at: int) -> Iterator[Span]:
 
 _OF_VISITORS = re.compile(
     r"(?i)_ga|_gid|_gcl|_fb|_hj|_pk_|_uet|_clck|__utm|__cf_bm|ajs_|mp_|amplitude|optimizely|cookieconsent"
-)  # counted, not logged in
+)  # analytics cookies, which hold no login
 _SESSION_NAME = re.compile(r"(?i)sess|sid$")
 
 
@@ -142,7 +143,9 @@ def _is_drawn_by_server(value: str) -> bool:
 
 
 def _is_credential(match: re.Match[str]) -> bool:
-    """Not prose (`bearer of bad news`); `Basic` credentials are short base64, in which no digit need be."""
+    """Whether the value is a credential and not prose (`bearer of bad news`). `Basic` credentials are short base64, possibly
+    without digits.
+    """
     value, named = match["value"], "authorization" in match[0].lower()
     if EXAMPLE.search(value) or CODE.match(value) or ("-" in value and is_wordy(value)):
         return False

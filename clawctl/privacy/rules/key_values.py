@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Values beside a name: assignments, pairs, elements, tables and sentences."""
+"""Finds values beside a name: assignments, pairs, elements, tables and sentences."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from clawctl.privacy.rules.values import (
     is_words,
 )
 
-_MOST_NAMES = 400  # in one piece
+_MOST_NAMES = 400  # per piece
 
 _Q = r"""\\{0,3}["'`“”«»„]"""
 _QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
@@ -59,18 +59,18 @@ _COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,16}}{_QUOTED}""")
 _SPACE = re.compile(
     rf"""(?:{_Q}|[*_]{{1,2}}|[ ]d['’]ordine)?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
 )
-_ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # of two columns
+_ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # a row with two columns
 _QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
-_CELL = re.compile(r"[`*_]{0,2}[ \t]{0,12}\|[ \t]{0,12}[`*_]{0,2}(?P<value>[^\s|`]{6,256})")  # beside it in a row of a table
+_CELL = re.compile(r"[`*_]{0,2}[ \t]{0,12}\|[ \t]{0,12}[`*_]{0,2}(?P<value>[^\s|`]{6,256})")  # the next cell of the same table row
 _CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
 _NEXT_LINE = re.compile(
     r"[^\n:]{0,40}:[ \t]{0,4}(?:\[[a-z ]{4,24}\]|\*{3,32})?[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)"
-)  # what was typed at a prompt
+)  # text typed at a prompt
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 
 
 def in_key_values(piece: Text) -> Iterator[Span]:
-    """Values beside the names of secrets."""
+    """Find values beside the names of secrets."""
     text, lower = piece.text, piece.ascii
     done, names = 0, 0
     for at in name_places(piece):
@@ -80,7 +80,8 @@ def in_key_values(piece: Text) -> Iterator[Span]:
         if named is None:
             continue
         done, names = named.end, names + 1
-        if names > _MOST_NAMES:  # no text that somebody wrote; what hides in it is not looked for but taken out
+        # Not text that a person wrote: redact all of it instead of searching it
+        if names > _MOST_NAMES:
             yield Span(0, len(text), "password")
             return
         for span in _values_of(text, lower, named):
@@ -89,7 +90,7 @@ def in_key_values(piece: Text) -> Iterator[Span]:
 
 
 def _values_of(text: str, lower: str, named: Named) -> Iterator[Span]:
-    """The values beside a name, whichever way they are written."""
+    """Find the values beside a name, in any notation."""
     if _NO_VALUE.search(text, max(0, named.begin - 90), named.begin) or (
         text.endswith("${", 0, named.begin) and text.startswith(("?", ":?", "+", ":+"), named.end)
     ):
@@ -103,7 +104,8 @@ def _values_of(text: str, lower: str, named: Named) -> Iterator[Span]:
 
 
 _SEALED = re.compile(r"[\"']?:[ ]{0,4}[\"']?Ag[A-Za-z0-9+/]{200}")  # ciphertext of a SealedSecret
-_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|arn:[\w:-]{4,80}:$")  # what follows is a type's name
+# A type name follows
+_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|arn:[\w:-]{4,80}:$")
 
 
 def _assigned_value(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
@@ -135,8 +137,9 @@ def _assigned_value(text: str, begin: int, end: int, name: str, kind: str) -> Sp
 
 
 def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: str) -> bool:
-    """`DB_PASSWORD=blauwolke` alone on its line, `?password=Poppy_Field`, `--set db.password=moss-agate`: words, but nothing else
-    can stand there."""
+    """Whether a value of plain words is a password by its position: `DB_PASSWORD=blauwolke` alone on its line,
+    `?password=Poppy_Field`, `--set db.password=moss-agate`.
+    """
     if (
         kind != "password"
         or not 7 <= len(value) <= 60
@@ -153,7 +156,7 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
         and _USER_LINE.search(text, max(0, line_start - 120), line_start)
     ):
         return True
-    if match.re is _PAIR:  # of the environment of a container
+    if match.re is _PAIR:  # environment of a container
         return text[begin : begin + 4].isupper() and is_words(value) and text[match.end() : match.end() + 1] in ("", "\n", "\r")
     if not match[0].startswith("=") or match[0][1] != value[0]:
         return False
@@ -165,7 +168,7 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
     )
 
 
-# The line above names who logs in: `Identifiant : mlegrand`.
+# The line above names the user: `Identifiant : mlegrand`.
 _USER_LINE = re.compile(
     r"(?i)(?:^|\n)[ \t>*•-]{0,8}(?:user(?:[ _-]?name)?|login|log-?in|account|identifiant|utilisateur|usuario|utente|usuário|benutzer(?:name)?|nutzer(?:name)?|gebruiker(?:snaam)?|użytkownik|användare|bruker(?:navn)?|käyttäjä|kullanıcı(?: adı)?|логин|пользователь|uživatel|e-?mail|mail|adresse)"
     r"[ ]{0,2}[:=][ ]{1,3}[^\s]{2,64}[ \t]*\r?\n$"
@@ -175,7 +178,7 @@ _COMMAND = re.compile(r" [a-z][\w./-]{1,40}(?: |$)")
 
 
 def _adjacent_values(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> Iterator[Span]:
-    """Values that no sign of assignment joins to their name."""
+    """Find values that no assignment sign joins to their name."""
     if text.rfind("<", max(0, begin - 60), begin) > text.rfind(">", max(0, begin - 60), begin):
         match = _ELEMENT.match(text, end)
         if (
@@ -226,7 +229,9 @@ def _adjacent_values(text: str, lower: str, begin: int, end: int, name: str, kin
 
 
 def _after_words(text: str, match: re.Match[str] | None) -> re.Match[str] | None:
-    """`the password on that machine is …`: some words that join a value to its name in one language are common in another."""
+    """Skip words that join a value to its name in one language but are ordinary words in another: `the password on that machine is
+    …`.
+    """
     for _ in range(_MOST_JOINING):
         if match is None or not match["value"].isalpha() or len(match["value"]) > 20:
             return match
@@ -240,7 +245,7 @@ def _after_words(text: str, match: re.Match[str] | None) -> re.Match[str] | None
 _MOST_JOINING = 3
 _ASSIGNMENT = re.compile(r"[a-z][\w.-]*=")
 
-# What stands between a name and a number or words that are its value.
+# What may occur between a name and a value that is a number or words.
 _IS = re.compile(
     r"""(?i)(?:["'`*_]{0,2}[ ]?(?:is|is now|is still|was|ist|lautet|est|es|é|è|jest|это|=|:|は|是|为|는|은)[ :]{0,2}["'`“«„*_]{0,2})"""
 )
@@ -248,7 +253,7 @@ _NUMBER = re.compile(r"\d{6,24}")
 
 
 def _is_number_or_words(value: str) -> bool:
-    """`the password is 84013377`, `… is Harbor-Lights`."""
+    """Whether the value is a number or words: `the password is 84013377`, `… is Harbor-Lights`."""
     bare = value.rstrip(".,;:?!)\"'`")
     return _NUMBER.fullmatch(bare) is not None or (is_words(bare) and bare[0].isupper() and "." not in bare)
 
@@ -257,12 +262,12 @@ _ROW_BEGINS = re.compile(r"(?:^|\n)\|?[ \t`*]{0,6}(?:[\w-]{1,16}[ ]){0,2}$")
 
 
 def _is_cell(value: str) -> bool:
-    """What stands beside a password's name in a table: with a sign in it, for a version or an id has none."""
+    """Whether a table cell is a password. A special character is required, because versions and ids have none."""
     return is_stronger_password(value) and re.search(r"[!@#$%^&*?~+=]", value) is not None
 
 
 def _is_key_alone(value: str) -> bool:
-    """With nothing between it and its name."""
+    """Whether the value is a key although nothing separates it from its name."""
     return is_long_key(value) and not is_fingerprint(value)
 
 
@@ -271,7 +276,9 @@ def _is_constant(name: str) -> bool:
 
 
 def _is_default(value: str) -> bool:
-    """`define('DB_PASSWORD', '…')`, `getenv("DB_PASSWORD", "…")`: no name of a setting and no single word."""
+    """Whether a default is a password and not a setting's name or a single word: `define('DB_PASSWORD', '…')`,
+    `getenv("DB_PASSWORD", "…")`.
+    """
     return is_password(value) and not value.isalpha() and not _SETTING.fullmatch(value) and (is_odd(value) or is_words(value))
 
 
@@ -279,7 +286,7 @@ _SETTING = re.compile(r"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z]+(?:_[a-z]+)+\d?")
 
 
 def _values_before(text: str, begin: int) -> Iterator[Span]:
-    """`hunter2! is my password`, `use hunter2! as the password`."""
+    """Find values before their name: `hunter2! is my password`, `use hunter2! as the password`."""
     if not text.endswith(" ", 0, begin):
         return
     words = text[max(0, begin - 96) : begin].split()
@@ -302,7 +309,7 @@ _WORD_AT = re.compile(r"[^\s\"']{5,256}")
 
 
 def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
-    """The words below a heading in columns of spaces (`kubectl`, `column -t`)."""
+    """Find the words below a heading in columns separated by spaces (`kubectl`, `column -t`)."""
     for _ in range(_ROWS):
         stop = text.find("\n", at, at + 600)
         end = stop if stop >= 0 else min(len(text), at + 600)
@@ -325,7 +332,7 @@ _RULE = re.compile(r"[ +|:=-]{3,300}")  # between the heading of a table and its
 
 
 def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
-    """The column below a heading: Markdown, CSV, TSV or the output of a database's shell."""
+    """Find the column below a heading in Markdown, CSV, TSV or the output of a database shell."""
     line_start = text.rfind("\n", max(0, begin - 300), begin) + 1
     line_end = text.find("\n", end, end + 300)
     if line_end < 0 or (begin - line_start >= 300):

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Forms that say what stands in them: one-time secrets, wallets, PINs, constructors, literals that are joined."""
+"""Finds secrets in forms that identify them: one-time secrets, wallets, PINs, constructors, joined literals."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def _is_pair(value: str) -> bool:
 
 
 def _is_salt(value: str) -> bool:
-    """Letters and at least six different signs, as generators of salts make them. A space may be among them."""
+    """Whether the value has letters and at least six different special characters, like generated salts. It may contain spaces."""
     return len(set(_SIGN.findall(value))) >= 6 and mixed(value)
 
 
@@ -49,12 +49,12 @@ def _is_loose(value: str) -> bool:
 
 
 def _is_generated(value: str) -> bool:
-    """With letters, digits and a sign in no order of words."""
+    """Whether the value mixes letters, digits and special characters and looks generated."""
     return is_stronger_password(value) and (is_chosen(value) or re.search(r"\w[!#$%^&*+=~?]+\w|[!#$%*?]", value) is not None)
 
 
 def _is_derived(value: str) -> bool:
-    """`the last 8 of the serial, i.e. GN330T5C`: digits, or capitals and digits."""
+    """Whether the value is digits, or capitals and digits: `the last 8 of the serial, i.e. GN330T5C`."""
     bare = value.rstrip(".,;)")
     return (
         (bare.isdigit() and len(bare) <= 12)
@@ -64,7 +64,7 @@ def _is_derived(value: str) -> bool:
 
 
 def _is_network_word(value: str) -> bool:
-    """Words and a number (`aurora-8812`), or what only a generator makes."""
+    """Whether the value is words and a number (`aurora-8812`), or looks generated."""
     value = value.rstrip(".,;:)!")
     return is_stronger_password(value) or (_WORDS_AND_NUMBER.fullmatch(value) is not None and not is_stand_in(value))
 
@@ -72,7 +72,7 @@ def _is_network_word(value: str) -> bool:
 _WORDS_AND_NUMBER = re.compile(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){0,3}[-_.]?\d{2,6}[!?#*]?")
 
 
-# What must stand before some of the words.
+# Patterns that must precede some of the words.
 _OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
     "i.e. ": re.compile(
@@ -89,7 +89,7 @@ _NEEDED_BEFORE = {
     "reset it to ": re.compile(r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|login)[^\n]{0,60}$"),
     "send": re.compile(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
 }
-# Words, the form that stands where one of them does, and what its value must be.
+# For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
     (Anchors(*words.split(",")), _NEEDED_BEFORE.get(words.split(",")[0]), re.compile(pattern), check)
     for words, pattern, check in (
@@ -242,7 +242,7 @@ _NO_CLIENT = re.compile(
 
 
 def in_constructors(piece: Text) -> Iterator[Span]:
-    """`new Client("…")`, `sdk.init('…')`: an opaque value as the first argument of what reaches a service."""
+    """Find an opaque value as the first argument of a call to a service: `new Client("…")`, `sdk.init('…')`."""
     text = piece.text
     for at in positions_of(text, "("):
         if match := _ARGUMENT.match(text, at):
@@ -262,14 +262,14 @@ _JOIN = re.compile(r"""["'](?<!["'].)\s{0,12}(?:\+|\.{1,2}|&|\|\||\\)?\s{0,12}[b
 _PARTS = re.compile(_LITERAL)
 _POLICY = re.compile(
     r"self|none|unsafe-[\w-]{4,24}|strict-dynamic|report-sample|sha\d{3}-[\w+/-]{40,90}={0,2}"
-)  # of a page's content
+)  # content security policy of a page
 _ASSIGNED_TO = re.compile(
     r"([A-Za-z_][\w.-]{1,60})[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$"
 )
 
 
 def in_chains(piece: Text) -> Iterator[Span]:
-    """A secret cut into literals that the source joins: each of them."""
+    """Find a secret that is split into joined literals; yields each literal."""
     text = piece.text
     if not _JOIN.search(text):
         return
@@ -288,11 +288,12 @@ def in_chains(piece: Text) -> Iterator[Span]:
                     yield Span(start, start + len(literal), "password")
 
 
-_KEY_BYTES = re.compile(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4}\]")  # 64 bytes: a key pair of a wallet
+# 64 bytes: a key pair of a wallet
+_KEY_BYTES = re.compile(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4}\]")
 
 
 def in_bytes(piece: Text) -> Iterator[Span]:
-    """Keys as lists of bytes."""
+    """Find keys written as lists of bytes."""
     if "," in piece.text and "[" in piece.text:
         for at in positions_of(piece.text, "["):
             if match := _KEY_BYTES.match(piece.text, at):
@@ -307,7 +308,7 @@ _CELL = re.compile(r"""\s*(?:'(?P<one>[^'\n]{0,200})'|"(?P<two>[^"\n]{0,200})"|(
 
 
 def in_inserts(piece: Text) -> Iterator[Span]:
-    """`INSERT INTO users (name, password) VALUES ('ann', '…')`: the values of the columns whose names announce a secret."""
+    """Find values of columns whose names announce a secret: `INSERT INTO users (name, password) VALUES ('ann', '…')`."""
     for at in _INSERTS.places(piece):
         match = _INSERT.match(piece.text, at)
         if match is None:

@@ -1,8 +1,9 @@
 # ruff: noqa: E501 - lists of words stay lines
-"""Words that people say around codes, by what they tell of a number. A line a language or a group of related ones.
+"""Words that occur around codes, grouped by their meaning for a nearby number. One line per language or group of related languages.
 
-`stem*` is the beginning of a word, `*stem*` a part of it, `=word` is compared with its accents; all others are whole words. Words in
-Latin and Greek letters are compared without accents. Of scripts without spaces every entry is a part of a run of letters.
+`stem*` matches the start of a word, `*stem*` a part of it, and `=word` is compared with its accents. All other entries match whole
+words. Words in Latin and Greek letters are compared without accents. In scripts without spaces every entry matches a part of a run
+of letters.
 """
 
 import re
@@ -11,29 +12,29 @@ from functools import lru_cache
 
 
 class Meaning:
-    """What a word tells of a number near it: bits of one number, for many words are asked."""
+    """What a word means for a number near it. Meanings are bits of one integer, because many words are looked up."""
 
     NOTHING = 0
     STRONG = 1  # the number is a secret: PIN, PUK, CVV, TAN
-    WEAK = 2  # it is one if something says what it opens: code, combination
+    WEAK = 2  # the number is a secret if another word says what it opens: code, combination
     PASSWORD = 4
     LOCK = 8  # what a code opens: door, alarm, safe
     KEYBOX = 16
-    OWNER = 32  # what else a code belongs to or is for: card, phone, verification
-    HARMLESS = 64  # a code of another sense: postal, error, bar
-    BEFORE = 128  # a number right behind it is its number: room, page, order
-    AFTER = 256  # a number right before it is a count or a measure: digits, minutes
+    OWNER = 32  # other things a code belongs to: card, phone, verification
+    HARMLESS = 64  # a code with another meaning: postal, error, bar
+    BEFORE = 128  # a number directly after it is its number: room, page, order
+    AFTER = 256  # a number directly before it is a count or a measure: digits, minutes
     IS = 512  # joins a number to what it is
-    OPENS = 1024  # what one does with a code: opens, press, type
-    DIGIT = 2048  # zero to nine, spoken
+    OPENS = 1024  # an action performed with a code: opens, press, type
+    DIGIT = 2048  # zero to nine as a word
     TWICE = 4096  # double, triple
-    KEYS = 8192  # speaks of how to get in
+    KEYS = 8192  # refers to access
     AND = 16384
-    WHEN = 1 << 16  # a year or a time right behind it is one
+    WHEN = 1 << 16  # a year or a time directly after it is just that
     YOURS = 1 << 17
-    PLACE = 1 << 19  # of the words for what a code opens: those that are common in other texts
-    SECRECY = 1 << 18  # tells whom not to tell
-    PIN = 32768  # PIN alone: it has four digits or more, and other senses
+    PLACE = 1 << 19  # words for what a code opens that are also common in other texts
+    SECRECY = 1 << 18  # mentions sharing or secrecy
+    PIN = 32768  # PIN alone: it has four digits or more, and other meanings
 
 
 WORDS: dict[int, str] = {
@@ -339,7 +340,7 @@ zero unu doi trei patru cinci sase sapte opt noua
 }  # fmt: skip
 
 _SPACELESS = "\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇"
-# Letters of the other scripts, and the signs for vowels that belong to them. Digits and punctuation are left out.
+# Letters of the other scripts and their vowel signs. Digits and punctuation are left out.
 _LETTERS = (
     "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u0300-\u037d\u0386-\u0481\u048a-\u0556\u0561-\u0587\u0591-\u05bd\u05bf-\u05c2\u05d0-\u05f2"
     "\u0610-\u061a\u0620-\u065f\u066e-\u06d3\u06d5-\u06ef\u06fa-\u06ff\u0900-\u0963\u0971-\u09e5\u0a01-\u0a65\u0a70-\u0ae5\u0b01-\u0b65"
@@ -351,7 +352,7 @@ _IS_SPACELESS = re.compile(f"[{_SPACELESS}]")
 
 @lru_cache(maxsize=1 << 14)
 def plain(word: str) -> str:
-    """In lower case; Latin and Greek letters without accents."""
+    """Return the word in lower case, with Latin and Greek letters stripped of accents."""
     word = word.lower().replace("’", "'")
     if word.isascii() or (max(word) >= "\u0400" and not "\u1e00" <= max(word) < "\u2000"):
         return word
@@ -368,7 +369,7 @@ class _Lexicon:
         self.accented: dict[str, int] = {}
         self.stems: dict[str, int] = {}
         self.parts: dict[str, int] = {}
-        self.within: dict[str, int] = {}  # of scripts without spaces
+        self.within: dict[str, int] = {}  # for scripts without spaces
         for meaning_of, block in WORDS.items():
             for entry in dict.fromkeys(block.split()):
                 table, word = self._table(entry)
@@ -392,7 +393,7 @@ class _Lexicon:
 
 
 _LEXICON = _Lexicon()
-# `Türcode`, `portkod`, `ovikoodi`: what a code opens is part of the word.
+# `Türcode`, `portkod`, `ovikoodi`: the word also names what the code opens.
 _COMPOUND = re.compile(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
@@ -406,7 +407,7 @@ _OF_CODES = Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX
 
 @lru_cache(maxsize=1 << 15)
 def meaning_of(word: str) -> int:
-    """What a word of a script with spaces says."""
+    """Return the meanings of a word in a script with spaces."""
     bare = plain(word).replace("\u200c", "")
     meanings = _LEXICON.accented.get(word.lower(), Meaning.NOTHING) | _LEXICON.exact.get(bare, Meaning.NOTHING)
     if "'" in bare:
@@ -426,7 +427,7 @@ def meaning_of(word: str) -> int:
         and (compound := _COMPOUND.fullmatch(bare))
     ):
         of = meaning_of(compound["of"]) | meaning_of(bare[: compound.start("word")])
-        if not of & (_OF_CODES | Meaning.HARMLESS):  # `Haustürcode`, `sykkellåskode`: the last part of several
+        if not of & (_OF_CODES | Meaning.HARMLESS):  # `Haustürcode`, `sykkellåskode`: try the last parts of a longer compound
             of |= next(
                 (
                     meaning
@@ -448,7 +449,7 @@ def _exact_meaning(word: str) -> int:
 
 @lru_cache(maxsize=1 << 13)
 def words_within(run: str) -> tuple[tuple[int, int, int], ...]:
-    """The words of a run of letters without spaces: where they begin and end, and what they say. The longest win."""
+    """Return start, end and meanings of the words in a run of letters without spaces. The longest match wins."""
     words: list[tuple[int, int, int]] = []
     at, low = 0, run.lower()
     while at < len(low):

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Addresses that are a secret themselves: who has the link is logged in, may write there, or uses up somebody's quota."""
+"""Finds addresses that are secrets themselves: whoever has the link is logged in, may write there, or uses up a quota."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import EXAMPLE, UUID_ALONE, is_opaque, is_strong_key
 
-# Parts of a path behind which such a secret stands. A path of words goes on with a word, which is none.
+# Path segments that precede such a secret. In an ordinary path a word follows, which is not a secret.
 _PURPOSES = (
     "invite", "invites", "invitation", "invitations", "magic", "magic-link", "magiclink", "magic-login", "passwordless", "reset", "reset-password", "password-reset", "set-password", "new-password",
     "forgot-password", "recover", "recovery", "activate", "activation", "accept", "share", "shared", "verify", "verify-email", "verification", "confirm", "confirm-email", "confirmation", "login", "signin", "sign-in",
@@ -31,11 +31,13 @@ _QUERY = re.compile(
 
 
 def in_links(piece: Text) -> Iterator[Span]:
-    """`https://app.example/auth/verify/8f…`, `hooks.example/…`, `https://mainnet.infura.io/v3/69…`, `?token=…`."""
+    """Find secret links: `https://app.example/auth/verify/8f…`, `hooks.example/…`, `https://mainnet.infura.io/v3/69…`,
+    `?token=…`.
+    """
     text = piece.text
     done = -1
     for at in () if _ANCHORS.absent(piece) else sorted(_ANCHORS.places(piece)):
-        if at < done:  # within a path that was looked through
+        if at < done:  # inside a path that was already searched
             continue
         link = _LINK.search(text, at, at + 600) if text.startswith("script.google", at) else _LINK.match(text, at)
         addressed = _in_address(text, at)
@@ -52,13 +54,13 @@ def in_links(piece: Text) -> Iterator[Span]:
 
 
 def _in_address(text: str, at: int) -> bool:
-    """`://` or a host stands before it without a space between."""
+    """Whether `at` is inside a URL, or a webhook host starts there."""
     before = text[max(0, at - 120) : at]
     return "://" in re.split(r"[\s\"'<>`]", before)[-1] or text.startswith(("hooks.", "hook."), at)
 
 
 def _opaque_part(path: str) -> int | None:
-    """Where the first part of a path that is no word begins."""
+    """Return the start of the first path segment that is not a word, or None."""
     at = 0
     for part in path.split("/"):
         if any(

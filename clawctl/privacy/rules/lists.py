@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""One-time codes in a sentence, and lists whose heading says that each of their values is a secret."""
+"""Finds one-time codes in sentences, and lists whose heading marks each value as a secret."""
 
 import re
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from clawctl.privacy.rules.values import is_bare_password, is_stand_in
 _MOST_LINES = 32
 _HEADED = Anchors("stringdata:", "chpasswd:", "chpasswd <<")
 _INDENT = re.compile(r"[ \t]{0,40}")
-# `connection: …` in a manifest, `- root:…` and `ubuntu:…` of chpasswd. A heading in between has no value.
+# `connection: …` in a manifest, `- root:…` and `ubuntu:…` of chpasswd. A nested heading has no value.
 _LINE = re.compile(
     r"""(?P<indent>[ \t]{0,40})(?:-[ ])?["']?[\w.@-]{1,80}["']?:[ \t]{0,8}["']?(?P<value>[^\s"']{0,512})["']?[^\n]{0,200}(?:\n|$)"""
 )
 
 
 def in_lists(piece: Text) -> Iterator[Span]:
-    """The values below `stringData:` of a Kubernetes secret, and the logins that `chpasswd` is given."""
+    """Find the values below `stringData:` of a Kubernetes secret, and the logins passed to `chpasswd`."""
     text = piece.text
     for at in () if _HEADED.absent(piece) else _HEADED.places(piece):
         line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
@@ -39,7 +39,7 @@ _IS_YOUR = re.compile(
     r"(?<![\w.-])(?:[A-Z]{1,3}-)?(?P<value>\d{3,4}[ -]?\d{1,4})[>)\]*`\"']{0,2}[ ](?:is your|is the|ist (?:dein|ihr)e?|est votre|es (?:tu|su)|è il tuo|é o seu)[ ](?:[\w.'-]{1,24}[ ]){0,4}?(?:[\w-]{0,20}code|[\w-]{0,20}otp|pin|passcode|password|código|codice|kennwort|passwort|one-time)\b",
     re.IGNORECASE,
 )
-# Words for a one-time code, in lower case. An anchor has `?` for each letter beyond ASCII.
+# Words for a one-time code, in lower case. In an anchor, `?` stands for a non-ASCII letter.
 _CODES = Anchors(
     "code de ", "code d'", "code d?", "c?digo de ", "codice di ", "verificatiecode", "beveiligingscode", "best?tigungscode", "sicherheitscode", "einmalcode",
     "freigabecode", "zugangscode", "do?rulama kodu", "onay kodu", "kod weryf", "kod potw", "kod dost", "verifieringskod", "bekr?ftelseskode", "bekreftelseskode",
@@ -61,7 +61,7 @@ _IS_BEHIND = re.compile(r"\d[>)\]*`\"']{0,2}[ ](?=(?:is|ist|est|es|è|é)[ ])", 
 
 
 def in_codes(piece: Text) -> Iterator[Span]:
-    """`G-558537 is your verification code`, `验证码:355778`, `Votre code de vérification : 190 384`."""
+    """Find one-time codes: `G-558537 is your verification code`, `验证码:355778`, `Votre code de vérification : 190 384`."""
     text = piece.text
     for joined in _IS_BEHIND.finditer(text):
         at = joined.end() - 1

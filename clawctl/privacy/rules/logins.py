@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Logins in notes and messages: `ann@mail.example / Otter12`, `Netflix: ann / Otter12`, `login: ann, Otter12`."""
+"""Finds logins in notes and messages: `ann@mail.example / Otter12`, `Netflix: ann / Otter12`, `login: ann, Otter12`."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, TECHNICAL, is_stand_in, is_words, mixed
 
-_MOST = 400  # pairs in a piece that are looked at
+_MOST = 400  # maximum number of pairs examined per piece
 _USER = r"(?P<user>[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,24}){1,3}|\+?\d[\d ()-]{5,18}\d|[\w.@+-]{2,48})"
 _VALUE = r"[\"'`«„“]?(?P<value>[^\s\"'`|<>«»„“”]{5,64})"
 _SEPARATOR = r"[ \t]{0,3}(?:/|\||·|–|—|-|->|→|=>)[ \t]{1,3}|[ \t]{1,3}(?:/|\||->|→)[ \t]{0,3}|[ \t]{0,2}/[ \t]{0,2}"
@@ -15,7 +15,7 @@ _MAIL_PAIR = re.compile(
     rf"@[\w-]{{1,63}}(?:\.[\w-]{{2,24}}){{1,3}}[\"'`]?(?P<sign>{_SEPARATOR}|[:;][ \t]{{0,2}}|[ \t]{{1,8}}|,[ \t]{{1,2}}|[ \t]{{0,2}}\r?\n[ \t]{{0,4}}){_VALUE}"
 )
 _NAMED_PAIR = re.compile(rf"(?<![\w/.@-]){_USER}[ \t]{{1,3}}[/|·→][ \t]{{1,3}}{_VALUE}")
-# Words that say of what follows that it is a login.
+# Words that introduce a login.
 _LOGIN = re.compile(
     r"(?i)log[ -]?in|sign[ -]?in|account|\bids?\b|\buser|credential|\bacc\b|konto|zugang|anmeld|nutzer|benutzer|einlogg|identifiant|compte|connexion|connecte|utilisateur|\bcuenta|usuario"
     r"|acceso|entrar|\bconta\b|acesso|utilizador|utente|accesso|credenzial|accedi|gebruiker|inlog|aanmeld|użytkownik|zaloguj|logowan|kullanıcı|giriş|hesap|логин|логін|вход|вхід|войди|зайди|аккаунт|акаунт"
@@ -28,7 +28,7 @@ _ENDS = re.compile(r"[\"'`»”)\].,;!]{0,3}(?:\s|$|[(（，。、])")
 
 
 def in_logins(piece: Text) -> Iterator[Span]:
-    """The second half of a login: after an address of mail, or after a name where words say that it is a login."""
+    """Find the second half of a login: after an email address, or after a name if nearby words introduce a login."""
     text = piece.text
     for at in positions_of(text, "@")[:_MOST]:
         match = _MAIL_PAIR.match(text, at)
@@ -72,7 +72,7 @@ def in_logins(piece: Text) -> Iterator[Span]:
                 yield Span(match.start("value"), match.start("value") + len(value), "password")
 
 
-_MAIL_USER = re.compile(r"[^\s\"'`<>]*[\w+-]$")  # the word before the `@`: in an address of the web it is no user of mail
+_MAIL_USER = re.compile(r"[^\s\"'`<>]*[\w+-]$")  # the word before the `@`; in a web address it is not a mail user
 _USER_END = re.compile(r"(?<![\w/.@+-])[\w.@+-]{2,64}$")
 _SIGN = re.compile(r"[!@#$%^&*?~+=§]")
 _OPENED = re.compile(r"[(\[][\w.+-]{1,64}$")
@@ -88,7 +88,7 @@ _OF_PASSWORD = re.compile(
 
 
 def in_typed_fields(piece: Text) -> Iterator[Span]:
-    """`getByLabel('Password').fill('…')`: what a script types into the field of a password."""
+    """Find what a script types into a password field: `getByLabel('Password').fill('…')`."""
     if _TOOL.absent(piece):
         return
     text = piece.text
@@ -118,7 +118,7 @@ def _trimmed(value: str) -> str:
 
 
 def _is_ratio(user: str, value: str) -> bool:
-    """`320x200 / 640x480`, `v1.2 / v2.0`: two of a kind."""
+    """Whether both sides are of the same kind: `320x200 / 640x480`, `v1.2 / v2.0`."""
     if len(user) > 6 and user[-4:] == value[-4:]:
         return True
     return user.isdigit() or TECHNICAL.match(user) is not None or (user.isupper() and value.isupper())
@@ -130,7 +130,9 @@ _OTHER = re.compile(
 
 
 def is_chosen(value: str) -> bool:
-    """Letters and a digit or a sign, as in passwords that people choose: no address, no unit, no version."""
+    """Whether the value has letters and a digit or a special character, like a chosen password. Addresses, units and versions are
+    excluded.
+    """
     if not 6 <= len(value) <= 64 or is_stand_in(value) or TECHNICAL.match(value) or _OTHER.match(value):
         return False
     letters = any(map(str.isalpha, value))

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Names that announce a secret, and the values that may stand under them."""
+"""Names that announce a secret, and checks of the values under them."""
 
 import re
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for wor
 _SUFFIX = r"(?:[_.-]?(?:\d{1,3}|prod|dev|test|stage|live|old|new|value|hash|b64|base64|base|data|string|text|plain|field|file_content|access[_-]?key|id_key|key|primary|secondary))?"
 _P, _K = "|".join(map(re.escape, LONGEST_FIRST)), "|".join(map(re.escape, KEYS_LONGEST_FIRST))
 _NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})(?P<ending>)$", re.IGNORECASE)
-# Words of other languages have endings: `паролата`, `parolanız`, `salasanani`.
+# Inflected words of other languages: `паролата`, `parolanız`, `salasanani`.
 _FOREIGN = [word for word in LONGEST_FIRST if word not in ENGLISH and max(word) < "\u0e00"]
 _LATIN, _OTHER = ("|".join(word for word in _FOREIGN if (max(word) < "\u0250") == latin) for latin in (True, False))
 _INFLECTED = re.compile(
@@ -49,10 +49,10 @@ NOT_KEY = re.compile(
 
 
 def is_secret_under(name: str, value: str, quoted: bool) -> bool:
-    """Whether `value` is a secret, given that it stands under `name`: a name says much, its value must still look like one.
+    """Whether `value` is a secret, given its name. The name is strong evidence, but the value must also look like a secret.
 
-    A password may be anything that is no placeholder or code; unquoted, in prose, it must not look like a word. What is named
-    key, secret or token must look random.
+    A password may be anything except a placeholder or code; unquoted, in prose, it must not look like a word. A value named key,
+    secret or token must look random.
     """
     kind = kind_of_name(name)
     if kind is None:
@@ -66,17 +66,22 @@ def is_secret_under(name: str, value: str, quoted: bool) -> bool:
     return phrased or is_strong_key(value)
 
 
-_OF_PAT = re.compile(r"[\w+/=.-]{20,400}")  # the name is also that of patterns
+_OF_PAT = re.compile(r"[\w+/=.-]{20,400}")  # patterns are named like this as well
 
 
 def _is_long_phrase(value: str) -> bool:
-    """`SESSION_SECRET=copper-kettle-garden-moon`: four words or more, none of which names a thing of software."""
+    """Whether the value is a phrase of four or more words, none of them a software term:
+    `SESSION_SECRET=copper-kettle-garden-moon`.
+    """
     return is_passphrase(value) and is_words(value) and len(re.findall("[-_.]", value)) >= 3
 
 
 @lru_cache(maxsize=4096)
 def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
-    """What a name says of its value. `compass` names no password and `keyboard_key` no key. `part`: its words are not the last."""
+    """Return the kind of value that a name announces. `part`: the secret word is inside the name.
+
+    `compass` does not name a password, and `keyboard_key` does not name a key.
+    """
     name = name[-64:]
     if name.endswith(("_PAT", "_pat")):
         return "key"
@@ -118,7 +123,7 @@ _SPEAKS = frozenset(
 
 
 def _speaks_of_secret(name: str) -> bool:
-    """`API_KEY_OPENAI`, `tokenForDeploy`: the word stands inside, and the last word names nothing else."""
+    """Whether a secret word is inside the name and the last word names nothing else: `API_KEY_OPENAI`, `tokenForDeploy`."""
     parts = [part.lower() for part in _PARTS.findall(name)]
     if len(parts) < 2 or (name[0].isupper() and not name.isupper()) or parts[-1] in NO_VALUES or NOT_KEY.search(parts[0] + "_"):
         return False
@@ -129,7 +134,7 @@ _ANCHORS = Anchors(*ANCHORS)
 
 
 def name_places(piece: Text) -> list[int]:
-    """Where a word stands that may name a secret, in order."""
+    """Return the positions of words that may name a secret, in order."""
     if not piece.names:
         positions = set(_ANCHORS.places(piece))
         if not piece.text.isascii():
@@ -142,7 +147,7 @@ def name_places(piece: Text) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A name that says of a value beside it what it is."""
+    """A name that determines the kind of a value beside it."""
 
     begin: int
     end: int
@@ -151,7 +156,7 @@ class Named:
 
 
 def named_at(text: str, lower: str, at: int) -> Named | None:
-    """The name around the word at `at`, if it names a secret."""
+    """Return the name around the word at `at` if it names a secret, else None."""
     if lower.endswith("[redacted:", 0, at):
         return None
     beyond = not lower[at : at + 24].isascii() or "?" in lower[at : at + 24]  # letters of other scripts

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Cards and people."""
+"""Finds card numbers, email addresses and phone numbers."""
 
 import re
 from collections.abc import Iterator
@@ -12,13 +12,14 @@ _CARD = re.compile(
 _CARDS = re.compile(r"[2-6](?<![\w.-].)\d{3}([ .-]?)\d{4,6}\1\d{4,5}(?:\1\d{3,4})?(?![\w-]|\.\d)")
 _CARD_BEFORE = re.compile(
     r"(?:card|karte|kreditkarte|carte|tarjeta|carta|cartão|kaart|karta|kart|карты|карта|カード|卡|카드|कार्ड|بطاق\w{1,4}|כרטיס|บัตร\w{0,8}|th?ẻ|kártya\w{0,4}|kortti\w{0,3}|kort)(?![a-z])[^\d\n]{0,24}$"
-)  # beside the word, also numbers of other issuers (Maestro)
-# Numbers that Stripe gives to those who test. They are harmless only where the text says so: people write them for real ones too.
+)  # after such a word, numbers of other issuers (Maestro) count as well
+# Test numbers from Stripe. They are harmless only if the text mentions testing, because people also use them as placeholders for
+# real ones.
 _TEST_CARDS = frozenset(
     ["4242424242424242", "4000056655665556", "4000002500003155", "4000000000003220", "5555555555554444", "378282246310005"]
 )
 _TESTED = re.compile(r"stripe|\btest (?:mode|cards?|numbers?)|sandbox")
-# The digits of a card's back, wherever their name is: behind the number and the month in which it expires.
+# The verification code of a card, whatever it is called: it follows the number and the expiry month.
 _BEHIND_CARD = re.compile(
     r"[^\d\n]{1,40}(?:0[1-9]|1[0-2])[ ]?[/.-][ ]?(?:20)?[2-4]\d(?![\d/.-])(?P<between>[^\d\n]{1,40}(?:\d (?!\d)[^\d\n]{1,40})?)(?<![$€£¥₹₽+#.,/:-])(?<![$€£¥₹₽] )(?P<value>\d{3,4})(?![\w%$€£¥₹₽]|[.,:/-]\d| ?[$€£¥₹₽%])"
 )
@@ -28,7 +29,7 @@ _PHONE = re.compile(r"[(\d](?<![\w+.-].)(?:\d{3}\) ?\d{3}[ .-]|\d{2}[-.]\d{3}[-.
 
 
 def passes_luhn(digits: str) -> bool:
-    """The checksum of card numbers (ISO/IEC 7812-1)."""
+    """Verify the checksum of a card number (Luhn, ISO/IEC 7812-1)."""
     doubled = [int(digit) * (2 if place % 2 else 1) for place, digit in enumerate(reversed(digits))]
     return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0
 

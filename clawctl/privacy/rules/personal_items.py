@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Secrets of things that a person owns: disks, gift cards, games, calendars, routers, smart homes, sessions of a browser."""
+"""Finds secrets of personal items: disks, gift cards, games, calendars, routers, smart homes, browser sessions."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def _is_backup(value: str) -> bool:
 
 
 _PASSWORDS = r"(?i:passw\w{0,8}|kennw\w{1,8}|contraseña|senha|mot de passe|hasło|şifre\w{0,6}|пароль|パスワード|密码|密碼|비밀번호|wachtwoord|key|schlüssel)"
-# Words, the form that stands where one of them does, and what its value must be.
+# For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
 _FORMS: tuple[tuple[Anchors, tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ...] = tuple(
     (Anchors(*(word for word in words.split(",") if word.isascii())), tuple(word for word in words.split(",") if not word.isascii()), re.compile(pattern), check)
     for words, pattern, check in (
@@ -107,7 +107,7 @@ def in_personal_items(piece: Text) -> Iterator[Span]:
 
 
 def in_cookies(piece: Text) -> Iterator[Span]:
-    """The sessions of a browser: cookies exported as JSON or as a jar, and headers of cookies in code."""
+    """Find browser sessions: cookies exported as JSON or as a cookie jar, and cookie headers in code."""
     text = piece.text
     if not _COOKIES.absent(piece) and "name" in text:
         for quote in "\"'":

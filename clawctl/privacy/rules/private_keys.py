@@ -1,4 +1,4 @@
-"""Private keys: PEM, PGP and PuTTY, whole or cut off."""
+"""Finds private keys: PEM, PGP and PuTTY, complete or truncated."""
 
 import re
 from collections.abc import Iterator
@@ -9,12 +9,13 @@ _PEM = re.compile(r"-{4,5} ?BEGIN (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenV
 _PEM_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
 PEM_BODY = re.compile(r"""(?:[A-Za-z0-9+/=\s\\:,.()>|"'*#&;%]|-(?!----))*""")  # line ends may be escaped, quoted or indented
 _PUTTY = re.compile(
-    r"Private-Lines: \d{1,4}(?P<value>(?:(?:\s|\\r|\\n){1,4}(?:[>|*#]{1,4}[ \t]{0,4})?[A-Za-z0-9+/=]{4,80}){1,400})"  # maybe quoted
+    # Possibly quoted
+    r"Private-Lines: \d{1,4}(?P<value>(?:(?:\s|\\r|\\n){1,4}(?:[>|*#]{1,4}[ \t]{0,4})?[A-Za-z0-9+/=]{4,80}){1,400})"
 )
 
 
 def private_keys(piece: Text) -> Iterator[Span]:
-    """To the end line, or as far as a key goes where that is missing."""
+    """Find private keys up to their end line. Without an end line, the match ends with the body of the key."""
     text, done = piece.text, 0 if "PRIVATE KEY" in piece.text or "OpenVPN Static" in piece.text else len(piece.text)
     while header := _PEM.search(text, done):
         start, done = header.span()

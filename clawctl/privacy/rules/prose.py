@@ -1,9 +1,10 @@
 # ruff: noqa: E501 - expressions and lists of words stay lines
-"""Secrets told in ordinary words, found by their shape and by what the sentence speaks of.
+"""Finds passwords stated in ordinary prose, by their shape and by the topic of the sentence.
 
-A token in prose is judged by three things: how much it is shaped like a password, whether the words around it speak of access (log in,
-unlock, wifi, account, zip, bank, in many languages), and whether it is named as something else (a host, a branch, a model). A weak
-shape needs a label, or access and a word that joins the two. Every window is bounded.
+A token in prose is judged by three criteria. The first is how much its shape resembles a password. The second is whether the words
+around it refer to access (log in, unlock, wifi, account, zip, bank, in many languages). The third is whether it is named as
+something else (a host, a branch, a model). A weak shape needs a label, or a reference to access and a word that joins the two.
+Every window is bounded.
 """
 
 import re
@@ -14,7 +15,7 @@ from clawctl.privacy.rules.context import PLAIN, TYPED, likeness
 from clawctl.privacy.rules.text import AnchorGroups, Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import NAMING, TECHNICAL, is_passphrase, is_stand_in
 
-# Where a token may be: a number, or the second of three hyphens in small letters.
+# Where a token may be: at a number, or at the first hyphen of lower-case words joined by hyphens.
 _DIGITS = re.compile(r"[0-9]+")
 _HYPHENS = re.compile(r"-[a-z]{3,12}-[a-z]{3,12}-[a-z]{3}")
 _TOKEN = re.compile(r"[A-Za-z0-9$!*][!#-&(-;=?-\[\]-_a-{}~]{5,47}")
@@ -23,7 +24,7 @@ _BESIDE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&*@
 _LONGEST = 48
 _CLOSING = ".,;:)]}"
 
-# What speaks of access, by language: en de fr es pt it nl pl cs tr sv/da/no fi ro hu id sw vi ru uk, then scripts of their own.
+# Words that refer to access, by language: en de fr es pt it nl pl cs tr sv/da/no fi ro hu id sw vi ru uk, then other scripts.
 _ACCESS = re.compile(
     r"(?<![^\W_])(?:"
     r"log(?:s|ged)? ?(?:in|on|into)\b|logins?\b|sign(?:s|ed)? ?(?:in|into)\b|unlocks?|opens? (?:with|it|the|up|only)|opens\b|(?:to )?get in\b|let(?:s)? (?:me|you|us) in\b|punch in|key in|type(?: it| that| this)? in\b|types\b|passwords?|passphrase|passcode|pass ?word|encrypted?|wi-?fi|wlan|account|nas\b|router|modem|sudo|root\b|disk|zip\b|vault|safe\b|locker|lock\b|door|gate|alarm|garage|laptop|keychain|keepass|bitwarden|1password|admin\b|hotspot|mailbox|netflix|remember (?:this|it|that)|all one word|one word|new one|vpn\b|ssh\b|bank|card\b|credentials?|second (?:field|line)|sticker|phone\b|decrypt|portal|the usual\b|e-?mail\b|vault"
@@ -35,22 +36,22 @@ _ACCESS = re.compile(
     r"|masuk\b|kata sandi|sandi\b|akun\b|buka\b|ingia\b|nenosiri|nywila|akaunti|fungua|mật khẩu|mat khau|đăng nhập|tài khoản|mở khóa|zaloguj|войди|войти|вход\b|зайди|логин|пароль|пароля|паролем|парол|аккаунт|учётк|учетк|почт|сейф|замок|увійди|пароль|обліков)"
     r"|密码|密碼|登录|登錄|登入|账号|帐号|帳號|解锁|解鎖|路由器|パスワード|ログイン|アカウント|ロック|비밀번호|로그인|계정|비번|와이파이|รหัสผ่าน|รหัส|เข้าสู่ระบบ|ล็อกอิน|บัญชี|ไวไฟ|كلمة المرور|كلمة السر|تسجيل الدخول|حساب|رمز|סיסמה|סיסמא|התחבר|חשבון|पासवर्ड|लॉग ?इन|खाता|खाते|κωδικ|σύνδεσ|λογαριασμ|رمز عبور|گذرواژه|ورود"
 )
-# What names a password outright.
+# Words that name a password directly.
 _LABEL = re.compile(
     r"(?<![^\W_])(?:passwords?|passphrase|passcode|pass ?word|encryption phrase|secret phrase|pass\b|pw\b|pwd\b|mdp\b|mot de passe|passwort|kennwort|contraseña|clave\b|senha|palavra-passe|wachtwoord|hasło|heslo|şifre\w*|parola\w*|lösenord\w*|adgangskode|kodeord|passord\w*|salasana|parolă|jelszó|kata sandi|sandi\b|nenosiri|neno la siri|nywila|mật khẩu|mat khau|парол\w{1,2}|lozinka|slaptažodis)|密码|密碼|口令|パスワード|비밀번호|비번|암호|รหัสผ่าน|كلمة المرور|كلمة السر|סיסמה|סיסמא|पासवर्ड|κωδικ|رمز عبور|گذرواژه"
 )
-# What joins a value to the words before it, or orders to type it.
+# Words that join a value to the words before it, or ask the reader to type it.
 _JOIN = re.compile(
     r"(?:[:：=→–—]|->)[ \t\"'`“«„*]{0,4}$|(?:^|[\s,.'’(])(?:is|was|it's|its|the usual|with|using|use|used|enter|type|types|put|say|try|now|then|slash|ist|lautet|mit|nimm|gib|tippe?|jetzt|est|c'est|c’est|avec|mets|tape[rz]?|entre[rz]?|es|con|pon|usa|escribe|com|põe|coloca|é|è|inserisci|metti|met|gebruik|vul|to|wpisz|podaj|je|zadej|yaz|gir|är|er|med|skriv|on|kirjoita|este|cu|scrie|írd|adalah|ialah|pakai|ketik|ni|ingiza|tumia|là|nhập|введи|вводи|это|теперь|набери|вбивай|введіть|це|που|είναι|هي|هو|היא|הוא|है)[\s:,]{1,3}[\"'`“«„*]{0,3}$|(?:是|为|為|用|は|で|คือ|ใช้|输入|輸入|는|은|로)[\s:：]{0,2}[\"'「“]?$"
 )
-# What is named so is something else.
+# A value with such a name is not a password.
 _OTHER = re.compile(
     r"(?<![^\W_])(?:hosts?|hostname|server|machine|box called|called|named|heißt|user(?:name)?|usuario|utilisateur|benutzer(?:name)?|login name|handle|gamertag|profile|nick(?:name)?|branch|ticket|issue|model|modell|modelo|modèle|serial|seriennummer|order|bestellung|commande|pedido|bucket|container|pod|image|tag|release|version|build|file|datei|fichier|archivo|folder|ssid|network|netzwerk|channel|domain|id|ref|reference|invoice|rechnung|facture|factura|project|projekt|repo|booking|tracking|package|paket|flight|room|part|sku|product|job|task|node|cluster|region|instance|class|function|variable|method|module|plugin|font|code name|codename|size|key id|commit|test|route|variant|theme|пользователь|хост|ветка|модель|файл|заказ)s?(?:[ ]?[:#=]|[ ](?:is|are|was|ist|est|es|è|é|to|это)\b)?(?:[\s\"'`(]{1,3}[^\s]{1,14}){0,1}[\s\"'`(:#]{0,3}$"
 )
 _CODE_SIGN = re.compile(r"[{}()\[\];=<>\\|$`]|::|//|\w\.\w+\(")
 _WORD = re.compile(r"(?<![^\s(\"'“«„¿¡])[^\W\d_]{1,20}(?=[\s,.;:!?)\"'”»…]|$)")
 _SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e\uac00-\ud7af]{3}")
-# `lantern-ginger-674`, `Dragon_Mikan_43`. Small letters joined by underscores are an identifier.
+# `lantern-ginger-674`, `Dragon_Mikan_43`. Lower-case words joined by underscores are an identifier.
 _JOINED = re.compile(r"[A-Za-z]{3,12}(?:-[A-Za-z]{3,12}){1,3}-?\d{2,4}|[A-Z][a-z]{2,11}(?:_[A-Z][a-z]{2,11}){1,3}_?\d{2,4}")
 _NUMBERED = re.compile(r"[A-Z][a-z]{2,14}(?!(?:19|20)\d\d(?!\d))\d{4,6}[A-Z]{0,3}")
 _CHOSEN = re.compile(
@@ -63,18 +64,20 @@ _WORD_AND_NUMBER = re.compile(r"[A-Z]?[a-z]+[-_]?\d{1,4}")  # `Acrobat2020`
 _LIKE_A_NAME = re.compile(
     r"[A-Za-z]+\d+[!?+*]+|[A-Z]?[a-z]+#\d+[A-Z]?|[A-Z][a-z]+\d+[A-Z][a-z]*[!?.+]*"
 )  # `Marble2158!`, `Suite#400B`
-# Of these a value in prose is as often a name or a number.
+# After these words, a value in prose is just as often a name or a number.
 _SOFT = re.compile(
     r"(?:accounts?|akaunti|akun|konto|konta|kontot|compte|cuenta|conta|rekening|tili|bank|card|correo|posta|почт|аккаунт|box|portail|panel|portal|admin|root|door|types|credentials?|phone|handy|e-?mail|téléphone|teléfono|móvil|celular|telefon|telefoon|simu|barua pepe)\Z"
 )
 _ADDRESS = re.compile(r"[\w.+-]{1,40}@[\w-]{1,40}\.[\w.-]{2,30}[ ,]{1,2}(?:slash|and|und|et|y|e|en|i|и|with|then|/)[ ]")
 STRONG, WEAK = 2, 1
 _BLOCK = 128
-_MOST_TRIES = 3  # of a form in a block
+_MOST_TRIES = 3  # per form and block
 
 
 def in_prose(piece: Text) -> Iterator[Span]:
-    """`entra con usuario gerente y pon Guitarra6684#`, `that zip opens with Akte50400EX`, `the disk one, which is lantern-ginger-674`."""
+    """Find passwords such as `entra con usuario gerente y pon Guitarra6684#`, `that zip opens with Akte50400EX`, `the disk one,
+    which is lantern-ginger-674`.
+    """
     access = dict[int, bool]()
     text = piece.text
     for match in _tokens(text):
@@ -93,7 +96,7 @@ def in_prose(piece: Text) -> Iterator[Span]:
 
 
 def _tokens(text: str) -> Iterator[re.Match[str]]:
-    """The tokens that hold a number beside a letter or sign, and those of four words or more joined by hyphens."""
+    """Yield the tokens that contain a number next to a letter or sign, and tokens of four or more words joined by hyphens."""
     reached = 0
     for number in _DIGITS.finditer(text):
         at, end = number.span()
@@ -121,7 +124,7 @@ def _token_at(text: str, at: int, reached: int) -> re.Match[str] | None:
 
 @lru_cache(maxsize=1 << 13)
 def _shape(value: str) -> int:
-    """How much a token looks like a chosen password: `STRONG`, `WEAK` or 0."""
+    """Return how much a token looks like a chosen password: `STRONG`, `WEAK` or 0."""
     if not 6 <= len(value) <= 40 or TECHNICAL.match(value):
         return 0
     if joined := _JOINED.fullmatch(value):
@@ -168,35 +171,35 @@ def _is_disclosed(piece: Text, start: int, end: int, shape: int) -> bool:
     return _JOIN.search(lead[-24:]) is not None and (firm or _LABEL.search(lead) is not None)
 
 
-# Forms of their own: each is told by its own marks. The first group is what must be in the text, in lower case.
+# Distinctive forms. Each entry has its anchor words in lower case and the pattern tried at each anchor.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
     (Anchors(*(word for word in words.split(",") if word.isascii())), re.compile(pattern))
     for words, pattern in (
         # char pw[] = {'X', 'a', …};
         ("pin[,pw[,pass[,passwd[,password[,secret[,key[,token[,pwd[,passphrase[,psk[,salt[", r"\w{2,10}\[\w{0,12}\]\s{0,4}=\s{0,4}[{\[]\s{0,8}(?P<value>'(?:\\?[!-~])'(?:\s{0,4},\s{0,8}'(?:\\?[!-~])'){4,80})"),
-        # A magnetic stripe.
+        # Magnetic stripe
         ("track,swipe,magstripe,reader,stripe", r"[^\n]{0,60}?(?P<value>(?:%B\d{12,19}\^[^\n?]{2,60}\?)?;?\d{13,19}=\d{7,30}\??)"),
-        # A dump of a key.
+        # Key dump
         ("hexdump,xxd,hex dump,dump of", r"(?i)(?=[^\n]{0,60}(?:key|secret|passphrase|token|seed|keyfile))[^\n]{0,80}\n(?P<value>(?:[0-9a-f]{6,8}:?[ ]{1,2}(?:[0-9a-f]{2,4}[ ]{1,2}){4,16}[^\n]{0,20}(?:\n|$)){1,16})"),
         # `echo 5469… | xxd -r -p | sudo -S`
         ("echo ,printf ", r"(?:echo|printf) (?:-n )?[\"']?(?P<value>(?:[0-9a-fA-F]{2}){5,64}|[A-Za-z0-9+/]{8,128}={0,2})[\"']? ?\| ?(?:xxd -r -p|base64 (?:-d|-D|--decode)) ?\| ?(?:sudo (?:-\w )*-S|su\b|sshpass|openssl|gpg|cryptsetup)"),
-        # A static password of a security key, in its own alphabet.
+        # Static password of a security key, in its own alphabet
         ("static,yubi,ykman", r"(?i)[^\n]{0,60}?[ :=\"'](?P<value>[cbdefghijklnrtuv]{16,64})(?![A-Za-z0-9])"),
         ("rwrty0iy", r"(?P<value>RWRTY0Iy[A-Za-z0-9+/]{40,260}={0,2})"),
-        # Setup keys of authenticators and app passwords, in groups of four letters.
+        # Setup keys of authenticators and app passwords, in groups of four letters
         ("setup key,set-up key,secret key,manually,authenticator,2fa,totp,two-factor,hand ein,manuellement,manualmente,handmatig,einrichtungssch", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z2-7]{4}(?:[ -][a-z2-7]{4}){3,15})(?![a-z0-9])"),
         ("app password,app-password,app-specific,app specific,app-passwort,app passwort,application password,app-kennwort,mot de passe d'app,contrase?a de apli,senha de app,password per le app,wachtwoord voor app,app-wachtwoord,has?o aplikacji", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?![a-z0-9]|[ -][a-z])"),
-        # A line of a diff, or of a file, with the key that signs or encrypts.
+        # Line of a diff or a file with a signing or encryption key
         ("signing=,signing:,signing =,hmac=,pepper=,_jwt=,jwt_sign,encryption=", r"[A-Z_]{1,24}[ ]?[=:][ ]?[\"']?(?P<value>(?=[^\s\"']{0,64}\d)[A-Za-z0-9+/_.~!@#%^&*-]{12,128}={0,2})"),
-        # What a manager of passwords put into the clipboard.
+        # What a password manager put into the clipboard
         ("clipboard,zwischenablage,presse-papiers,portapapeles,klembord", r"(?i)(?=[^\n]{0,120}(?:keepass|bitwarden|1password|lastpass|dashlane|enpass|pass(?:word)?\b|proton ?pass|gopass))[^\n]{0,120}?[ :=\"'](?P<value>(?=[^\s\"']{0,40}\d)(?=[^\s\"']{0,40}[A-Za-z])(?!\d[\d:.,/-]{1,20}[TZ]?)(?![A-Za-z]*\d?[A-Za-z]*[\s\"':=])[!-~]{8,64}?)(?=[\"'\s]|$)"),
-        # A cookie of a session by its known name.
+        # Session cookie with a known name
         ("li_at,sessdata,bduss,.roblosecurity,sp_dc,auth_token,jsessionid,phpsessid", r"(?i)\.?\w{4,14}(?:[ ]?(?:cookie|value|is|value is|cookie is))?[ \t:=\"']{1,4}(?P<value>(?=[^\s\"']{0,60}\d)[A-Za-z0-9_%.|~-]{16,400})(?![\w(])"),
-        # The digits on the back of a card.
+        # Digits on the back of a card
         ("on the back,on the reverse,security digits,auf der r?ckseite,hinten drauf,au dos,al dorso,en el reverso,no verso,sul retro,op de achterkant", r"(?i)[^\n\d]{0,24}?(?:is|are|say|says|read|reads|sind|ist|lautet|est|sont|es|son|s\u00e3o|sono|zijn|:)[ :]{1,2}(?P<value>\d{3,4})(?![\d\w%.:/-]\w|[ ](?:pages|lines|words|seats))"),
-        # A code that came by message, and that somebody is told to type.
+        # Code received by message that the reader is asked to type
         ("texted,text message,text just,sms,got a text", r"(?i)(?=[^\n]{0,120}(?:type|enter|put|punch|use it|quick|hurry|expire|before|gib|tipp|eingeb|schnell|entre|tape|vite|mets|pon|mete|rápido|escribe|digita|inserisci|presto|vul|snel|wpisz|szybko|gir\b|yaz\b|zadej|введи|вводи|быстр|набери|введіть))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
-        # The number on a sticker, as the key of a network.
+        # Number on a sticker as the key of a network
         ("wifi,wi-fi,wlan", r"(?i)[^\n\d]{0,80}?(?:sticker|label|aufkleber|\u00e9tiquette|etiqueta|etichetta|naklej\w+)[^\n\d]{0,24}?[ :](?P<value>\d{8,24})(?![\d\w])"),
         ("four digits,six digits,4 digits,6 digits,vier ziffern,quatre chiffres,cuatro d", r"(?i)[^\n\d]{0,24}(?<=[, :])(?P<value>\d{4,8})(?=[.,;!)\s]|$)"),
     )
@@ -212,7 +215,7 @@ that this with your from have will then they when what here into only also each 
 
 
 def in_dumps(piece: Text) -> Iterator[Span]:
-    """Keys as machines print and people copy them: char arrays, dumps, tracks of cards, groups of four letters, codes by message."""
+    """Find keys in printed or copied forms: char arrays, dumps, card tracks, groups of four letters, codes sent by message."""
     text = piece.text
     positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.places(piece) for at in places_]
     if piece.beyond:
@@ -246,7 +249,7 @@ _SAID_SECRET = Anchors("secret", "geheim", "do not commit", "don't commit", "not
 
 
 def in_commented(piece: Text) -> Iterator[Span]:
-    """`new Client("a8Fk…", "7hG3…")  // id, secret`: the comment says what the arguments are."""
+    """Find arguments that a comment calls secret: `new Client("a8Fk…", "7hG3…")  // id, secret`."""
     text = piece.text
     for at in () if _SAID_SECRET.absent(piece) else _SAID_SECRET.places(piece):
         line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)

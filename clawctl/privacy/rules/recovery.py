@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Recovery codes and the keys of wireless networks, which look like words or numbers of no meaning."""
+"""Finds recovery codes and keys of wireless networks, which look like ordinary words or numbers."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _REST = (
     r"(?:(?!seri|nummer|number|kanal|channel|version|model|tel|call|phone|ssid|pin)[^\n\d(]){0,48}?(?:\([^()\n]{1,16}\))?[ ]?[:=]?[ ]{0,2}(?:\r?\n[ \t]{0,8})?[\"'`*]{0,2}"
     r"(?P<value>\d{8,24}|\d{4,12}(?:[ -]\d{2,8}){1,6})(?![\w.:-]|[ ]\d)"
 )
-# The name of the network or other words may stand between the label and its digits, but not what else routers have numbers for.
+# Other words such as the network name may occur between the label and its digits, but not the names of other router numbers.
 _NETWORK_KEY = re.compile(
     rf"(?i)(?:{_WIRELESS}[^\n]{{0,60}}?(?:\n[^\n]{{0,60}}){{0,2}}?(?<![^\W\d_]){_LABEL}(?![^\W\d_])|{_WIRELESS}[ -]?(?:netzwerk|network)?[ -]?{_LABEL})"
     + _REST
@@ -24,7 +24,7 @@ _REST_OF_LABEL = re.compile(rf"(?i){_WIRELESS}" + _REST)
 
 
 def in_network_keys(piece: Text) -> Iterator[Span]:
-    """The keys that routers come with are digits."""
+    """Find the default keys of routers, which are digits."""
     text = piece.text
     for at in () if _NETWORK.absent(piece) else _NETWORK.places(piece):
         labelled = _LABEL_BEFORE.search(text, max(0, at - 24), at) is not None
@@ -60,7 +60,7 @@ _MOST_CODES = 24
 
 
 def in_recovery_codes(piece: Text) -> Iterator[Span]:
-    """Recovery codes behind their name or below it, in whatever language and however many."""
+    """Find recovery codes after or below their name, in many languages and in any number."""
     text = piece.text
     positions = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
     beyond = (

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Secrets that a terminal shows: what a command prints on the next line, what is typed at a prompt, lists of recovery codes."""
+"""Finds secrets in terminal output: command output on the next line, input at a prompt, and rows of Markdown tables."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from clawctl.privacy.rules.values import (
     reads_as_prose,
 )
 
-# Commands whose output is a secret, and those that print what they are asked for: the name says whether that is one.
+# Commands whose output is always a secret. Commands in `_ASKS` print a named value, and the name shows whether it is a secret.
 _PRINTS = re.compile(
     r"(?:pass|gopass|passage|lpass|rbw|bw|op|secret-tool|keyring|chamber|berglas|akeyless|credhub)[ ](?:[\w-]{1,24}[ ]){0,2}?(?:show|get|read|lookup|print|access)[ ]"
     r"|(?:vault|bao)[ ](?:(?:read|kv[ ]get|token[ ]create|write)[ ][^\n]{0,120}?-field|print[ ]token)"
@@ -38,7 +38,7 @@ _VERBS = Anchors(
     "printenv ", "echo ", "cat ", "jq ", "yq ", "grep ", "head ", "tail ", "terraform output ", "tofu output ", "pulumi ", "heroku ", "git config ", "npm config ", "glab ", "consul kv ",
     "etcdctl ", "redis-cli get ", "defaults read ", "dotenv get ", "docker ", "nmcli ", "config get ",
 )  # fmt: skip
-# What stands before a command: nothing, a prompt, or other commands in its line.
+# What may precede a command: nothing, a prompt, or other commands on the same line.
 _BEFORE = re.compile(
     r"(?:^|[|;&(`])[ \t]{0,8}(?:(?:\([\w.-]{1,24}\)[ ])?(?:PS )?[^\s$#%>❯➜]{0,48}[ ]{0,2}[$#%>❯➜][ ]{1,2}(?:~[ ])?)?(?:(?:sudo|command|exec|time)[ ]|[A-Z_]{1,32}=[^\s]{0,80}[ ]){0,2}$"
 )
@@ -47,11 +47,11 @@ _ASKED = re.compile(r"[A-Za-z][\w-]{2,60}(?=(?:\.(?:txt|key|secret|token|pass))?
 
 
 def in_outputs(piece: Text) -> Iterator[Span]:
-    """`pass show mail`, `printenv DB_PASSWORD`, `gh auth token`: a secret alone on the line below the command."""
+    """Find a secret alone on the line below its command: `pass show mail`, `printenv DB_PASSWORD`, `gh auth token`."""
     text = piece.text
     if "\n" not in text or _VERBS.absent(piece):
         return
-    read: set[int] = set()  # ends of command lines: one value each
+    read: set[int] = set()  # ends of command lines; one value each
     for at in _VERBS.places(piece):
         line_end = text.find("\n", at, at + 300)
         if line_end < 0 or line_end in read:
@@ -89,7 +89,7 @@ _ENTER = re.compile(r"(?i)(?:enter|type|repeat|confirm|verify|retype|new|current
 
 
 def at_prompts(piece: Text) -> Iterator[Span]:
-    """`Enter passphrase for key '…': four-words-with-hyphens`: what was typed behind a prompt, to the end of its line."""
+    """Find what was typed at a prompt, up to the end of the line: `Enter passphrase for key '…': four-words-with-hyphens`."""
     text = piece.text
     for at in _PROMPTS.places(piece):
         match = _PROMPT.match(text, at)
@@ -104,7 +104,7 @@ _SIGNED = re.compile(r"[!@#$%^&*?~+=]")
 
 
 def in_row(text: str, begin: int) -> Iterator[Span]:
-    """Cells of a row of a Markdown table that speaks of a password: what only a generator of passwords makes."""
+    """Find cells that look generated in a row of a Markdown table that mentions a password."""
     line = text.rfind("\n", max(0, begin - 300), begin) + 1
     if not text.startswith("|", line) or begin - line >= 300:
         return

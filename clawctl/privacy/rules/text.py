@@ -1,4 +1,4 @@
-"""A piece of text that is looked through, and what a rule finds in it."""
+"""Types for the text that rules search, and the anchors that limit where rules are tried."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -22,16 +22,18 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of text that is looked through, and the same in forms of the same length."""
+    """A piece of text to search, also in derived forms of the same length."""
 
     text: str
     lower: str
-    ascii: str  # in lower case too, with `?` for letters beyond ASCII: words are found in it fastest
-    blobs: list[tuple[int, int]]  # where the runs are that may be a key
+    # Lower case, with `?` for each non-ASCII letter; searching it for words is fastest
+    ascii: str
+    blobs: list[tuple[int, int]]  # spans of the runs that may be a key
     runs: frozenset[str]  # its runs of ASCII letters, in lower case
-    anchored: dict[str, list[int]]  # the anchors that stand in it, of all rules, and where
-    beyond: bool = True  # whether it has letters beyond ASCII
-    names: list[int] = field(default_factory=list)  # where a word stands that may name a secret, once somebody has asked
+    anchored: dict[str, list[int]]  # the anchors of all rules that occur in it, and their positions
+    beyond: bool = True  # whether it has non-ASCII letters
+    # Positions of words that may name a secret, computed on first use
+    names: list[int] = field(default_factory=list)
 
 
 def make_text(text: str, lower: str) -> Text:
@@ -47,7 +49,7 @@ def make_text(text: str, lower: str) -> Text:
 
 
 def _within(runs: list[str], starts: Iterator[int]) -> dict[str, list[int]]:
-    """Where the words of anchors stand. Most runs hold none: these are passed over without a step of Python."""
+    """Return the positions of anchor words. Runs without such words, which are most of them, are skipped without a Python step."""
     positions_by_word: dict[str, list[int]] = {}
     for run, start in compress(zip(runs, starts, strict=False), map(_VOCABULARY.get, runs)):
         for word, at in _VOCABULARY[run]:
@@ -59,7 +61,7 @@ def _within(runs: list[str], starts: Iterator[int]) -> dict[str, list[int]]:
 
 
 def _anchored(plain: str, runs: frozenset[str], within: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Where each anchor stands. One pass for all rules: most rules have none in a text, and then cost one look-up."""
+    """Return the positions of each anchor. One pass serves all rules; a rule without anchors in the text then costs one look-up."""
     positions_by_anchor: dict[str, list[int]] = {}
     for word, starts in within.items():
         for anchor, inner in Anchors.by_part[word]:
@@ -78,12 +80,13 @@ _BEYOND = re.compile("[\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u304
 
 
 class Anchors:
-    """Strings in lower case that stand where a rule is worth trying. Each is looked for where one of its words stands.
+    """Lower-case strings at which a rule is tried. Each anchor is found through one of its words.
 
-    A word with other signs around it in its anchor is a whole run of letters; any other may be a part of one.
+    A word that other characters enclose within its anchor must be a whole run of letters; any other word may be part of a run.
     """
 
-    by_part: ClassVar[dict[str, list[tuple[str, int]]]] = {}  # of all rules: a part of a run → anchors, and where in them it stands
+    # For all rules: part of a run → anchors, and the position of the part in each
+    by_part: ClassVar[dict[str, list[tuple[str, int]]]] = {}
     by_run: ClassVar[dict[str, list[str]]] = {}
     known: ClassVar[set[str]] = set()
 
@@ -101,19 +104,19 @@ class Anchors:
         return self.numbers.keys().isdisjoint(piece.anchored)
 
     def places(self, piece: Text) -> list[int]:
-        """Where they stand, one anchor after the other."""
+        """Return the positions of the anchors, anchor by anchor."""
         return [place for _, at in self.standing(piece) for place in at]
 
     def standing(self, piece: Text) -> list[tuple[str, list[int]]]:
-        """Each anchor that stands in it, and where."""
+        """Return each anchor that occurs in the piece, and its positions."""
         anchors = self.numbers.keys() & piece.anchored.keys()
         return [(anchor, piece.anchored[anchor]) for anchor in sorted(anchors, key=self.numbers.__getitem__)] if anchors else []
 
 
 def _word_of(anchor: str) -> tuple[bool, str, int]:
-    """The word by which an anchor is found, the rarest by its length: whether it is a whole run, the word, and where it stands.
+    """Return the word by which an anchor is found: whether it is a whole run, the word, and its position in the anchor.
 
-    A single letter is always a whole run. The empty word stands in every text.
+    The longest word is chosen as the rarest. A single letter is always a whole run. The empty word occurs in every text.
     """
     words = []
     for word in _WORDS.finditer(anchor):
@@ -125,7 +128,7 @@ def _word_of(anchor: str) -> tuple[bool, str, int]:
 
 
 class AnchorGroups:
-    """Many anchors in one: what is looked at are the words of the text, not each of the anchors."""
+    """Many `Anchors` combined: one look-up by the words of the text replaces one look-up per rule."""
 
     def __init__(self, of: Sequence[Anchors]) -> None:
         self._all = Anchors(*dict.fromkeys(anchor for anchors in of for anchor in anchors.numbers))
@@ -135,7 +138,7 @@ class AnchorGroups:
                 self._of.setdefault(anchor, []).append(number)
 
     def places(self, piece: Text) -> list[tuple[int, list[int]]]:
-        """The numbers of those that stand in it, in order, and where."""
+        """Return the numbers of the `Anchors` that occur in the piece, in order, and their positions."""
         positions: dict[int, list[int]] = {}
         for anchor, at in self._all.standing(piece):
             for number in self._of[anchor]:
@@ -144,15 +147,15 @@ class AnchorGroups:
 
 
 _WORDS = re.compile(r"[a-z]+")
-_LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # that are remembered
+_LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # limits for remembered runs
 
 
-# Which anchors' words stand in a run, and where. Runs come again and again: searching for each anchor costs more.
+# The anchor words in each run, and their positions. Runs recur, so remembering them is cheaper than searching for each anchor.
 _VOCABULARY: dict[str, tuple[tuple[str, int], ...]] = {}
 
 
 def _learn(runs: frozenset[str]) -> list[str]:
-    """Make the runs known. Those too long to be words, which no other text will hold, are returned: forget them after use."""
+    """Add the runs to the vocabulary. Returns the runs that are too long to be words; the caller removes them after use."""
     if len(_VOCABULARY) > _MOST_WORDS:
         _VOCABULARY.clear()
     new = runs - _VOCABULARY.keys()
@@ -169,7 +172,8 @@ def _any_of(_: int) -> re.Pattern[str]:
     by_start: dict[str, list[str]] = {}
     for word in sorted(Anchors.by_part):
         by_start.setdefault(word[:1], []).append(word[1:])
-    return re.compile("|".join(f"{start}(?:{'|'.join(rest)})" for start, rest in by_start.items()))  # each letter is tried once
+    # Each first letter is tried once
+    return re.compile("|".join(f"{start}(?:{'|'.join(rest)})" for start, rest in by_start.items()))
 
 
 Finder = Callable[[Text], Iterator[Span]]
@@ -181,7 +185,7 @@ _MEDIA = re.compile(
 
 
 def _blobs(text: str) -> list[tuple[int, int]]:
-    """The runs that may be a key. What follows `;base64,` and begins as a picture does is none."""
+    """Return the spans of runs that may be a key. Base64 data that starts like a media file is excluded."""
     return [
         blob.span()
         for blob in _BLOB.finditer(text)
@@ -193,7 +197,7 @@ _REST_OF = re.compile(r"[\w%+/=~.$:-]*")
 
 
 def to_value_end(finder: Finder) -> Finder:
-    """A long value to its end: what is longer than its rule reads leaves no tail."""
+    """Extend long values to their end, so that a value longer than its rule reads leaves no tail."""
 
     def find(piece: Text) -> Iterator[Span]:
         reached = 0
@@ -210,7 +214,7 @@ def to_value_end(finder: Finder) -> Finder:
 
 
 def positions_of(text: str, word: str) -> list[int]:
-    """Where `word` stands in `text`."""
+    """Return the positions of `word` in `text`."""
     positions: list[int] = []
     at = text.find(word)
     while at >= 0:

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""What a secret looks like, and what looks like one and is none: words, placeholders, code, dates."""
+"""Checks whether a value looks like a secret, or only resembles one: words, placeholders, code, dates."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from clawctl.privacy.rules.vocabulary import NO_VALUES, PLACEHOLDERS
 
 
 def entropy(text: str) -> float:
-    """Bits per character."""
+    """Return the entropy in bits per character."""
     return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values()) if text else 0.0
 
 
@@ -22,7 +22,9 @@ def mixed(text: str) -> bool:
 
 
 def is_drawn(key: str) -> bool:
-    """Whether what has the format of a key is one: names that begin as a key does (`sk-learn-contrib-estimators`) are made of words."""
+    """Whether a value in the format of a key is a key. Names with a key's prefix (`sk-learn-contrib-estimators`) consist of
+    words.
+    """
     if _UUID_IN.search(key):
         return True
     body = "".join(_ALNUMS.findall(key[:256]))
@@ -40,7 +42,9 @@ _ALNUMS, _LETTERS = re.compile(r"[A-Za-z0-9]+"), re.compile(r"[A-Za-z]+")
 
 
 def is_letters_drawn(value: str) -> bool:
-    """16 letters or more of both cases, about as many of each: a random key may lack digits, a name has few capitals."""
+    """Whether the value has 16 or more letters with both cases about equally frequent. A random key may lack digits; a name has few
+    capitals.
+    """
     letters = "".join(_LETTERS.findall(value[:256]))
     upper = sum(map(str.isupper, letters))
     return len(letters) >= 16 and 0.3 * len(letters) <= upper <= 0.7 * len(letters) and turns(letters) * 8 >= len(letters)
@@ -50,17 +54,17 @@ _TURN = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])
 
 
 def turns(text: str) -> int:
-    """How often a capital follows a small letter, or a digit a letter or the other way round: often in keys, rarely in names."""
+    """Count the changes from lower case to capital and between letter and digit: frequent in keys, rare in names."""
     return len(_TURN.findall(text))
 
 
 def is_dense(run: str) -> bool:
-    """Letters and digits in turn, as in hex and in keys of one case."""
+    """Whether letters and digits alternate, as in hex and in keys of one case."""
     return mixed(run) and entropy(run[:128]) >= 2.8 and turns(run[:128]) * 5 >= len(run[:128])
 
 
 def has_dense_run(text: str) -> bool:
-    """A run of letters and digits that is no word: names with a key's prefix (`sk-learn-…`) have none."""
+    """Whether the text has a run of letters and digits that is not a word. Names with a key's prefix (`sk-learn-…`) have none."""
     return any(mixed(run) and entropy(run) >= 3.0 for run in RUN.findall(text[:512]))
 
 
@@ -71,7 +75,7 @@ WORD_IN = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
 
 
 def is_random(run: str) -> bool:
-    """Letters of both cases and digits in an order that no name in camel case has."""
+    """Whether letters of both cases and digits occur in an order that names in camel case do not have."""
     return (
         not run.islower() and not run.isupper() and mixed(run) and any(map(str.islower, run)) and any(map(str.isupper, run))
         and len(WORD_IN.sub("", run[:256])) * 2 >= len(run[:256]) and entropy(run[:256]) >= 3.3
@@ -79,7 +83,7 @@ def is_random(run: str) -> bool:
 
 
 def is_opaque(value: str) -> bool:
-    """A key without any format: 24 letters and digits or more that are random, or hex."""
+    """Whether the value is a key without a known format: a run of 20 or more letters and digits that is random or hex."""
     run = max(RUN.findall(value), key=len, default="")
     return (
         len(run) >= 20
@@ -110,7 +114,7 @@ TECHNICAL = re.compile(
 
 
 def is_stand_in(value: str, quoted: bool = False) -> bool:
-    """Whether a placeholder, a template or code stands where a secret would. `quoted`: it is a literal, so it is rarely code."""
+    """Whether the value is a placeholder, a template or code. `quoted`: the value is a literal and therefore rarely code."""
     bare = value.strip("\"'`“”«»„()[]{}<>.,;:!?* ").lower()
     return (
         bare in PLACEHOLDERS
@@ -128,7 +132,7 @@ _WORD_OF_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 def _is_typed(value: str) -> bool:
-    """Letters, digits and signs, as no piece of code has them (`Tiger(77)!`)."""
+    """Whether the value mixes letters, digits and special characters in a way that code does not (`Tiger(77)!`)."""
     return _TYPED.match(value[:128]) is not None
 
 
@@ -142,7 +146,9 @@ _OTHER_THAN_ALNUM = re.compile(r"[^A-Za-z0-9]+")
 
 
 def _is_bracketed(value: str) -> bool:
-    """`oASZi(HF_F4o`: a bracket within a generated password. In code a word stands before it, and it is closed."""
+    """Whether a bracket is part of a generated password (`oASZi(HF_F4o`). In code a word precedes the bracket, and the bracket is
+    closed.
+    """
     value = value[:128].rstrip(".,;:")
     bare = _OTHER_THAN_ALNUM.sub("", value)
     return (
@@ -158,7 +164,7 @@ def _is_bracketed(value: str) -> bool:
 
 
 def is_shuffled(value: str) -> bool:
-    """Ten letters or more whose case changes again and again, as in no name (`xLsEsCnXeQNM`)."""
+    """Whether the value has ten or more letters whose case changes repeatedly, unlike in names (`xLsEsCnXeQNM`)."""
     letters = "".join(_LETTERS.findall(value[:64]))
     left = "".join(_LETTERS.findall(WORD_IN.sub("", value[:64])))
     return len(letters) >= 10 and _RISES.subn("", letters)[1] >= 3 and len(left) * 2 >= len(letters)
@@ -168,7 +174,9 @@ _RISES = re.compile(r"(?<=[a-z])[A-Z]")
 
 
 def is_words(value: str) -> bool:
-    """Words that somebody joined (`copper-Kettle`, `blueTigerLamp`), none of which describes a field, a type or a placeholder."""
+    """Whether the value is joined words (`copper-Kettle`, `blueTigerLamp`), none of which describes a field, a type or a
+    placeholder.
+    """
     if _WORDS_JOINED.fullmatch(value) is None or len(value) < 8:
         return False
     return not any(_is_naming(word.lower()) for word in _WORD_OF_WORDS.findall(value) if len(word) > 2)
@@ -187,7 +195,7 @@ strength length type hash salt
 )
 
 
-# Words of names, types, messages and options: what is made of them is no password that somebody chose.
+# Words of names, types, messages and options: a value made of them is not a chosen password.
 NAMING = (
     PLACEHOLDERS
     | NO_VALUES
@@ -214,17 +222,17 @@ _NAMING_ENDS = ("able", "tion", "ted", "zed", "ing", "word", "token", "secret", 
 
 
 def is_passphrase(value: str) -> bool:
-    """Three words or more that make no sentence, or four letters four times: what generators of passphrases make."""
+    """Whether the value looks like a generated passphrase: three or more joined words that do not form a sentence."""
     return _PHRASE.fullmatch(value) is not None and _IN_PROSE.isdisjoint(re.split("[-_. ]", value))
 
 
 def reads_as_prose(value: str) -> bool:
-    """Words with signs between them that make a sentence (`must-contain-8-chars`)."""
+    """Whether the value is words of a sentence joined by separators (`must-contain-8-chars`)."""
     return not _IN_PROSE.isdisjoint(re.split("[-_. ]", value.lower()))
 
 
 def is_password(value: str) -> bool:
-    """Of a quoted value under a password's name: anything that is no placeholder, no code and no sentence."""
+    """Whether a quoted value under a password's name is a password: anything except a placeholder, code or a sentence."""
     if not 4 <= len(value) <= 256 or is_stand_in(value, quoted=True):
         return False
     if " " in value:
@@ -235,7 +243,7 @@ def is_password(value: str) -> bool:
 
 
 def _is_label(value: str) -> bool:
-    """`user-password-field`, `min-length`: every word is one of names and options."""
+    """Whether every word is typical of names and options: `user-password-field`, `min-length`."""
     return "-" in value and _LABEL.fullmatch(value) is not None and all(map(_is_naming, value.lower().split("-")))
 
 
@@ -275,12 +283,12 @@ _TIME = re.compile(r"\d{1,4}[-:/.]\d{1,2}([-:/.]\d{1,4})*(?:T.*)?$|\d{1,3}$")
 
 
 def is_odd(value: str) -> bool:
-    """Not a word, a name or words with hyphens."""
+    """Whether the value is something other than a word, a name or words joined by hyphens."""
     return any(not letter.isalpha() and letter not in "_.-/'’" for letter in value)
 
 
 def is_strong_password(value: str, least: int = 4) -> bool:
-    """Of a value that stands near a password's name: it must look like nothing else."""
+    """Whether a value near a password's name is a password. Its shape must exclude other meanings."""
     bare = value.rstrip(".,;:?!)]}*_\"'`”»")
     if is_passphrase(bare):
         return True
@@ -301,7 +309,9 @@ _CHOSEN = re.compile(r"[_*!#+-]?\d{0,8}[A-Z][a-z]{2,14}(?:[._-][A-Za-z][a-z]{1,1
 
 
 def is_chosen(value: str) -> bool:
-    """A name, two digits or more and a sign at the beginning or the end, as people choose passwords (`1984Falcon_?`, `_Bergsee77-`)."""
+    """Whether the value is a name with two or more digits and a sign at one end, like a chosen password (`1984Falcon_?`,
+    `_Bergsee77-`).
+    """
     return (
         _CHOSEN.fullmatch(value) is not None
         and sum(map(str.isdigit, value)) >= 2
@@ -315,7 +325,7 @@ _CHOSEN_PLAINLY = re.compile(
 
 
 def is_stronger_password(value: str) -> bool:
-    """Of a value with nothing but a space before it: letters and digits in no order of a word."""
+    """Whether a value separated from its name only by a space is a password: letters and digits that do not form words."""
     bare = value.rstrip(".,;:?!)]}*_\"'`")
     if is_chosen(value):
         return True
@@ -340,7 +350,7 @@ _IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
 
 def is_strong_key(value: str) -> bool:
-    """Random letters and digits."""
+    """Whether the value is random letters and digits."""
     value = value.strip("\"'`“”«»,;[]()")
     if (
         len(value) < 12
@@ -352,13 +362,13 @@ def is_strong_key(value: str) -> bool:
         or not (mixed(value) or is_letters_drawn(value))
     ):
         return False
-    if len(value) >= 24 and len(set(_SIGNS.findall(value))) >= 6:  # a salt of letters, digits and all signs
+    if len(value) >= 24 and len(set(_SIGNS.findall(value))) >= 6:  # a salt of letters, digits and many special characters
         return True
     return entropy(value[:256]) >= 3.0 and not is_wordy(value) and not is_name(value) and not _is_code(value)
 
 
 def is_wordy(value: str) -> bool:
-    """Words and small numbers with separators between them (`my-db-secret-2`), a date, a version: a name, not a key."""
+    """Whether the value is a name and not a key: words and small numbers with separators (`my-db-secret-2`), a date, a version."""
     return len(value) < 60 and all(
         re.fullmatch(r"[A-Za-z]{0,14}\d{0,2}|\d{1,4}|v\d+", part) for part in re.split(r"[-_./:@#]", value)
     )
@@ -367,7 +377,7 @@ def is_wordy(value: str) -> bool:
 _SIGNS = re.compile(r"[^\w\s]")
 
 
-# Pairs of letters that hardly ever stand side by side in a word, found by counting those of 19,000 words of documentation.
+# Pairs of letters that are rare within words, by their counts in 19,000 words of documentation.
 _UNLIKELY = re.compile(
     r"(?=a[joq]|b[hknqvwxz]|c[bgjqwxz]|d[hjkqwz]|ej|f[bghjkqvwxz]|g[bjkqwxyz]|h[bdfghjkqvwxz]|i[hijquwy]|j[bcdfghjklmnpqrtvwxyz]|k[bcdfhjkmqvxyz]|l[hjqwxz]|m[ghjkqvwxz]|n[qxz]|o[hjqz]"
     r"|p[bjqvwxz]|q[a-tvwxyz]|r[hjqxz]|s[jxz]|t[jkqx]|u[hjkquvwxyz]|v[bdfghjklnpqrtuvwxyz]|w[bfgjkmpquvwxyz]|x[bfghjknoqruvwxyz]|y[fghjkquvwxyz]|z[bcdfghjklmnpqrstuvwxyz])"
@@ -375,12 +385,12 @@ _UNLIKELY = re.compile(
 
 
 def is_unspeakable(value: str) -> bool:
-    """Eight letters and digits or more that no word is made of (`fujpdkwomakz`)."""
+    """Whether the value is eight or more letters and digits that do not form words (`fujpdkwomakz`)."""
     return 8 <= len(value) <= 64 and value.isalnum() and len(_UNLIKELY.findall(value.lower())) >= 2
 
 
 def is_phrase(value: str) -> bool:
-    """Words that somebody chose as a secret: with two digits or a sign, and no name of a thing (`shop-db-2`)."""
+    """Whether the value is a chosen secret of words with two digits or a sign, and not the name of a thing (`shop-db-2`)."""
     signs = len(DIGIT.findall(value)) >= 2 or re.search(r"[!#$%&*+=?@^~]", value) is not None
     return " " not in value and len(value) >= 8 and signs and is_strong_password(value, 8)
 
@@ -389,7 +399,7 @@ _PLAIN_WORDS = re.compile(r"[A-Za-z]{1,16}(?:[_. -][A-Za-z]{1,16}){0,4}")
 
 
 def is_plain_words(value: str) -> bool:
-    """Letters alone, in words or in camel case: nothing that a generator of passwords or keys makes."""
+    """Whether the value is only letters, in words or in camel case: password and key generators do not produce that."""
     return _PLAIN_WORDS.fullmatch(value) is not None and not is_letters_drawn(value)
 
 
@@ -397,13 +407,13 @@ _WORD_OF_NAME = re.compile(r"[A-Z]?[a-z]{3,14}(?![a-z])")
 
 
 def is_name(value: str) -> bool:
-    """Words in camel case with few digits (`DeepseekV2ForCausalLM`)."""
+    """Whether the value is words in camel case with few digits (`DeepseekV2ForCausalLM`)."""
     digits = sum(map(str.isdigit, value))
     return len(value) < 80 and digits * 8 <= len(value) and len(_WORD_OF_NAME.sub("", value)) * 3 <= len(value) + 2
 
 
 def is_fingerprint(value: str) -> bool:
-    """40 digits of hex in capitals, or the last 16 of them: how a public key is called."""
+    """Whether the value is the id of a public key: 40 hex digits in capitals, or the last 16 of them."""
     return _FINGERPRINT.fullmatch(value.rstrip(".,;:)")) is not None
 
 

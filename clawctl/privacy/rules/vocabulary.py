@@ -1,4 +1,4 @@
-"""Words: those that announce a secret, those that stand where one would, and those that announce an id."""
+"""Word lists: words that announce a secret, placeholders for one, and words that announce an id."""
 
 import re
 
@@ -7,7 +7,7 @@ def _words(text: str) -> list[str]:
     return text.split()
 
 
-# The last word of a name says what its value is. A `·` is a space within a word.
+# The last word of a name determines the kind of its value. `·` stands for a space within an entry.
 _PASSWORD_WORDS = _words("""
 password passwords passwd pw passwort passphrase pass_phrase pass-phrase passcode pasword passowrd passwod paswort
 parol paroli parolu passwort passworte passord passordet pass pswd pwd passwrd
@@ -46,7 +46,7 @@ password passwords passwd passphrase pass_phrase pass-phrase passcode pass pswd 
 LONGEST_FIRST = sorted({word.replace("·", " ") for word in _PASSWORD_WORDS}, key=len, reverse=True)
 KEYS_LONGEST_FIRST = sorted(KEY_WORDS, key=len, reverse=True)
 
-# What is looked for in a text in lower case. Of a word in ASCII its beginning is enough.
+# Strings searched for in lower-case text. For an ASCII word its start is enough.
 ANCHORS = tuple(
     _words("""
 pass pasw parol pswd pw psk secret token credential key auth bearer nenosiri wagwoord fjal lykilor contrasin cyfrinair salas
@@ -63,7 +63,7 @@ ANCHORS_BEYOND = tuple(
     )
 )
 
-# Words of one language that are words of another need a border before them.
+# Words that are also ordinary words of another language; they need a word boundary before them.
 SHORT = frozenset(
     _words("""
 pass passe parol clave claves parole sandi geslo parola mdp pwd pw senha heslo passw psk auth key keys рамз гасло anahtar
@@ -71,7 +71,7 @@ klucz sleutel nyckel kulcs avain cheie kunci nøgle
 """)
 )
 
-# What stands where a secret would.
+# Placeholders that occur instead of a secret.
 PLACEHOLDERS = frozenset(
     (
         *_words("""
@@ -90,7 +90,7 @@ optional[str] public private const function
     )
 )
 
-# What stands before an id that looks like a key, and before a key.
+# Prefixes of ids that look like keys, and prefixes of keys.
 IDS = frozenset(
     _words("""
 acct agent app art assistant asst ba batch bitnami blob blobs branch build bundle ca call card cas ch chat chatcmpl
@@ -113,7 +113,7 @@ blake2 blake3 md integrity
 )
 KEY_PARTS = frozenset(_words("ak api apikey auth key keys lic license pat sdk sec secret sk tok token"))
 
-# Who issues keys, as in the names of variables; the public rule sets list them.
+# Key issuers, as they appear in variable names; from the public rule sets.
 PROVIDERS = frozenset(
     _words("""
 ably adafruit adobe airbrake airtable aiven algolia
@@ -151,7 +151,7 @@ upcloud uploadcare uptimerobot vastai vercel virustotal vonage voyage vultr waka
 weights wepay wistia wrike yandex yelp youtube zapier zendesk zeplin zerobounce zoho zoom
 """)
 )
-# The last word of a name whose value is no secret however random it looks.
+# The last word of a name whose value is not secret, however random it looks.
 NAMES_OF_IDS = frozenset(
     _words("""
 account artifact base board bucket build channel charge
@@ -166,7 +166,7 @@ session sha sha1 sha256 sha512 site size slug snapshot space span subscription t
 title trace transfer type uri url urls user username ver version workspace zone
 """)
 )
-# The last word of a name that speaks of a secret and holds none.
+# The last word of a name that mentions a secret but does not hold one.
 NO_VALUES = NAMES_OF_IDS | frozenset(
     _words("""
 algorithm attempt attempts auth budget bytes callback chars class config confirmation counter default description

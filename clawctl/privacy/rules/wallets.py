@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""What opens a wallet of coins: its words, and its private keys, which look like any hash."""
+"""Finds the secrets of cryptocurrency wallets: seed phrases, and private keys, which look like any hash."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ _B58 = "[1-9A-HJ-NP-Za-km-z]"
 _WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
 _HEX = re.compile(r"(?<![A-Za-z0-9])(?:0x)?[0-9a-fA-F]{64}(?![A-Za-z0-9])")
 _NAMED = Anchors("key", "account", "wallet", "signer", "pair", "transaction", "seed", "deployer", "funder", "private")
-# What must stand before 64 digits of hex: the hash of a block or a transaction has the same form.
+# Patterns that must precede 64 hex digits: the hash of a block or a transaction has the same form.
 _KEYS = re.compile(
     r"""(?ix)(?: \baccounts["']?\s{0,4}[:=]\s{0,4}\[\s{0,12}["'`]?
     | \b(?:wallet|signer|account|keypair|ecpair|signingkey)(?:\.\w{2,20})?\(\s{0,8}(?:bytes\.fromhex\(|Buffer\.from\(|hexto\w{2,8}\()?["'`]
@@ -52,7 +52,7 @@ _KEYS = re.compile(
 
 
 def in_wallets(piece: Text) -> Iterator[Span]:
-    """`phrase: twelve words`, WIF keys, `accounts: ["0x…"]`, `new Wallet("…")`."""
+    """Find seed phrases (`phrase: twelve words`), WIF keys, `accounts: ["0x…"]`, `new Wallet("…")`."""
     text = piece.text
     done = -1
     for at in sorted(_WALLETS.places(piece)):

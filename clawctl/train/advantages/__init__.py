@@ -1,8 +1,8 @@
-"""The differences between methods, as plain data: which turns have a term, its weight, and where its advantages come from.
+"""The differences between methods, as plain data: which turns have a term, its weight, and the source of its advantages.
 
 A method is a list of terms. The advantage of a reward is a number that is computed here, before the step. The advantages of a hint
-need the logprobs of a teacher, so a term only says what the trainer measures. Each term is one policy loss, or one divergence, over
-its own global token count. So turns without a hint do not dilute the distillation term, and no signal dominates the other.
+need the logprobs of a teacher, so a term only specifies what the trainer measures. Each term is one policy loss, or one divergence,
+over its own global token count. So turns without a hint do not dilute the distillation term, and no signal dominates the other.
 """
 
 from dataclasses import dataclass
@@ -27,11 +27,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """KL between the policy and the teacher with the hint, over the policy's `k` likeliest tokens at each position and one bin for
-    all others: KL(policy ‖ teacher), or with `forward` KL(teacher ‖ policy).
+    """KL between the policy and the teacher with the hint: KL(policy ‖ teacher), or with `forward` KL(teacher ‖ policy).
 
-    It is differentiable, never a detached reward, whose expected gradient is zero on-policy. At a given position the expectation
-    over tokens is exact, so no ratio is needed. Only the path of the answer is off-policy, and `max_staleness` bounds that.
+    It covers the policy's `k` likeliest tokens at each position and one bin for all others. It is differentiable, and not a
+    detached reward, whose expected gradient is zero on-policy. At a given position the expectation over tokens is exact, so no
+    ratio is needed. Only the path of the answer is off-policy, and `max_staleness` bounds that.
     """
 
     k: int
@@ -50,7 +50,7 @@ class Overlap:
 
     k: int
     choice: Literal["sequence", "token", "shortest"]
-    clip: float  # of the advantage
+    clip: float  # clips the advantage
     low: float
     high: float
 
@@ -69,7 +69,7 @@ class Term:
 
 
 def terms_of(config: TrainConfig) -> list[Term]:
-    """The terms of the recipe's method."""
+    """Return the terms of the recipe's method."""
     hint = _hint_signal(config)
     match config.method:
         case "binary" | "grpo":  # the difference is in `credit`
@@ -93,6 +93,8 @@ def _hint_signal(config: TrainConfig) -> Gap | Divergence | Overlap:
 
 
 def likeliest(config: TrainConfig) -> int | None:
-    """Number of likeliest tokens that the method compares at each position; None if it uses only the sampled tokens."""
+    """Return the number of likeliest tokens that the method compares at each position, or None if it uses only the sampled
+    tokens.
+    """
     signal = _hint_signal(config)
     return signal.k if isinstance(signal, Divergence | Overlap) else None

@@ -1,26 +1,28 @@
-"""The running mean reward of turns of a kind, for turns that are not compared with a group or session (REINFORCE with a baseline,
-Williams 1992)."""
+"""The running mean reward per kind of turn, for turns that are not compared within a group or session.
+
+REINFORCE with a baseline (Williams 1992).
+"""
 
 from collections.abc import Mapping, Sequence, Set
 
 from clawctl.train.sample import Sample
 
-MOST_KINDS = 256  # of a key: clients name the tasks
-MEMORY = 64  # turns: older rewards fade, because they belong to an older policy
+MOST_KINDS = 256  # per key, because clients name the tasks
+MEMORY = 64  # turns; older rewards fade, because they belong to an older policy
 
 
 class Baselines:
-    """Mean reward per kind of task over the last MEMORY turns or so: b += (r - b) / min(n, MEMORY). A checkpoint keeps them."""
+    """Mean reward per kind of task over about the last MEMORY turns: b += (r - b) / min(n, MEMORY). Stored in checkpoints."""
 
     def __init__(self, means: Mapping[str, tuple[float, int]] | None = None) -> None:
         self.means = {kind: (float(mean), int(count)) for kind, (mean, count) in (means or {}).items()}
 
     def of(self, kind: str) -> float:
-        """0.0 before the first turn of a kind."""
+        """Return the baseline of a kind; 0.0 before its first turn."""
         return self.means.get(kind, (0.0, 0))[0]
 
     def learn(self, samples: Sequence[Sample]) -> None:
-        """Take in the rewards of a step, after it: a turn is never its own baseline."""
+        """Add the rewards of a step. Called after the step, so that a turn is never its own baseline."""
         for sample in samples:
             if sample.reward is not None:
                 mean, count = self.means.get(sample.kind, (0.0, 0))
@@ -29,7 +31,7 @@ class Baselines:
         self._forget({_key(sample.kind) for sample in samples})
 
     def _forget(self, keys: Set[str]) -> None:
-        """Of each of the keys keep the kinds that were seen last."""
+        """For each of the keys, keep only the kinds that were seen last."""
         for key in keys:
             own = [kind for kind in self.means if _key(kind) == key]
             for kind in own[: max(0, len(own) - MOST_KINDS)]:
@@ -37,5 +39,5 @@ class Baselines:
 
 
 def _key(kind: str) -> str:
-    """Whose kind of task it is: "anna" of "anna/homework", "" of "homework", the default key's."""
+    """Return the key that a kind belongs to: "anna" for "anna/homework", "" for "homework" (the default key)."""
     return kind.rpartition("/")[0]

@@ -15,7 +15,9 @@ from clawctl.train.advantages.grpo import Earned, session_returns
 
 
 def session_credits(turns: Sequence[Earned], gamma: float, gae_lambda: float) -> dict[str, float]:
-    """The advantage of each turn of a session. A turn without a reward passes on later credit and has no advantage itself. A turn
-    whose terms are all 0 has none either."""
+    """Return the advantage of each turn of a session.
+
+    A turn without a reward passes on later credit but has no advantage itself. Neither does a turn whose terms are all 0.
+    """
     returns = session_returns(turns, gamma * gae_lambda)
     return {turn_id: value for turn_id, value in returns.items() if value}

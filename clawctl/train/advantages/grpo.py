@@ -4,15 +4,16 @@ A_i = (r_i - mean(r)) / std(r) over the group (DeepSeekMath, arXiv 2402.03300, Â
 division as in Dr. GRPO (2503.20783, eq. 4). Step-wise: the same over the turns at one position in the episodes of a group
 (OpenClaw-RL, 2603.10165). At a position that only one episode has, the reward is unchanged.
 
-By state: an equal position is not an equal state. GiGPO (2505.10978) adds to the episode's advantage one that compares the turns
-of a group that were asked in the same state, by their discounted returns. The state is what the agent was shown last.
+By state: turns at the same position may be in different states. GiGPO (2505.10978) adds a second advantage to that of the episode.
+It compares the discounted returns of those turns of a group that were requested in the same state. The state is the agent's latest
+input.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-EPSILON = 1e-6  # as OpenClaw-RL: keeps a tiny std from blowing rounding up
+EPSILON = 1e-6  # as in OpenClaw-RL: keeps a tiny std from amplifying rounding errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +26,14 @@ class Earned:
     turn_index: int
     reward: float | None  # the turn's reward, including its part of `outcome`; None: not known
     outcome: float | None = None  # the part of `reward` that belongs to the whole episode
-    state: bytes | None = None  # a digest of what the agent was shown last; None: not compared by state
+    state: bytes | None = None  # digest of the agent's latest input; None: not compared by state
 
 
 def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool | Literal["state"], gamma: float = 1.0) -> dict[str, float]:
-    """The advantage of each turn of a group. A missing turn has nothing to learn: all episodes have the same reward, there is no
-    other episode, or its reward is not known. `gamma` discounts returns (`step_wise` "state")."""
+    """Return the advantage of each turn of a group. `gamma` discounts returns (`step_wise` "state").
+
+    A missing turn has nothing to learn: all episodes have the same reward, there is no other episode, or its reward is not known.
+    """
     if step_wise == "state":
         by_episode, by_state = _by_episode(turns, std), _by_state(turns, std, gamma)
         return {name: by_episode.get(name, 0.0) + by_state.get(name, 0.0) for name in by_episode.keys() | by_state.keys()}
@@ -38,8 +41,9 @@ def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool | Literal[
 
 
 def _by_episode(turns: Sequence[Earned], std: bool) -> dict[str, float]:
-    """Credit by episode. An episode's reward is the mean of its turns' rewards: their shared outcome plus the mean of their own
-    rewards."""
+    """Compute credit by episode. An episode's reward is the mean of its turns' rewards: their shared outcome plus the mean of their
+    own rewards.
+    """
     episodes: dict[str, list[float]] = {}
     for turn in turns:
         if turn.reward is not None:
@@ -63,7 +67,7 @@ def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
 
 
 def _by_state(turns: Sequence[Earned], std: bool, gamma: float) -> dict[str, float]:
-    """Turns of several episodes, or of one, that were asked in the same state are compared by their returns."""
+    """Compare the returns of turns that were requested in the same state, in one episode or several."""
     episodes: dict[str, list[Earned]] = {}
     for turn in turns:
         episodes.setdefault(turn.session_id, []).append(turn)
@@ -79,15 +83,17 @@ def _by_state(turns: Sequence[Earned], std: bool, gamma: float) -> dict[str, flo
 
 
 def session_returns(turns: Sequence[Earned], gamma: float) -> dict[str, float]:
-    """The discounted return of each turn with a known reward: G_k = r_k + gamma * G_{k+1}. A session is a tree; G_{k+1} is the mean
-    over a turn's successors. The outcome of an episode is in each of its turns but occurred once: it counts at the last turn that
-    has it."""
+    """Return the discounted return of each turn with a known reward: G_k = r_k + gamma * G_{k+1}.
+
+    A session is a tree; G_{k+1} is the mean over a turn's successors. The outcome of an episode is in each of its turns but
+    occurred once, so it counts at the last turn that has it.
+    """
     children: dict[str | None, list[Earned]] = {}
     for turn in turns:
         children.setdefault(turn.parent_turn_id, []).append(turn)
     worth: dict[str, float] = {}
     ended: set[str] = set()  # turns at or after which the outcome was counted
-    for turn in sorted(turns, key=lambda turn: -turn.turn_index):  # a child's index is its parent's and one more
+    for turn in sorted(turns, key=lambda turn: -turn.turn_index):  # a child's index is its parent's plus one
         followers = children.get(turn.turn_id, [])
         after = [worth[child.turn_id] for child in followers if child.turn_id in worth]
         own = turn.reward or 0.0
@@ -101,7 +107,7 @@ def session_returns(turns: Sequence[Earned], gamma: float) -> dict[str, float]:
 
 
 def _standardised(rewards: dict[str, float], std: bool) -> dict[str, float]:
-    """The values minus their mean, divided by their std; empty if all are equal."""
+    """Return the values minus their mean, divided by their std if `std`; empty if all are equal."""
     if len(set(rewards.values())) < 2:
         return {}
     mean = sum(rewards.values()) / len(rewards)

@@ -86,8 +86,8 @@ def test_a_recipe_that_a_person_wrote_or_unsealed_is_read_as_it_stands(tmp_path:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("train: {lr: 1.0e-6, lr: 2.0e-6}", "'lr' stands there twice"),
-        ("train: {lr: 1.0e-6}\ntrain: {method: opd}", "'train' stands there twice"),
+        ("train: {lr: 1.0e-6, lr: 2.0e-6}", "'lr' occurs twice"),
+        ("train: {lr: 1.0e-6}\ntrain: {method: opd}", "'train' occurs twice"),
         ("train: &a {lr: 1.0e-6, x: *a}", "in itself"),
         ("train: " + "{a: " * 3000 + "1" + "}" * 3000, "too deeply"),
         (

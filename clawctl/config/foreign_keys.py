@@ -191,7 +191,7 @@ KEYS: dict[str, OurKey] = {
     **_all("seed", OurKey("train.seed")),
     **_all("optimizer optim optimizer_type", OurKey(dropped="always AdamW", near="train.betas")),
     **_all("lr_scheduler_type lr_decay_style lr_scheduler scheduler", _CONSTANT),
-    **_all("logging_steps log_interval log_every", OurKey(dropped="each step is told")),
+    **_all("logging_steps log_interval log_every", OurKey(dropped="each step is logged")),
     **_all("report_to trackers logger", OurKey("train.trackers", change=_trackers)),
     **_all("use_wandb wandb.enabled", _switch("train.trackers", ["wandb"], _NO_TRACKER)),
     **_all("wandb_project project_name tracker_project wandb.project", OurKey("train.tracker_project")),

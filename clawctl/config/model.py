@@ -16,7 +16,7 @@ BUILT_IN = {
 class ModelConfig(Section):
     path: str = "demo"
     """A Hugging Face model directory or name, or one of the tiny models that are part of clawctl: `demo`, `crafts`, which
-    knows the tasks of `toolcall`, `terminal` and `swe` a little, or `wishes`, which answers word problems in many ways."""
+    solves some tasks of `toolcall`, `terminal` and `swe`, or `wishes`, which answers word problems in many ways."""
     name: str | None = None
     """Model name in client requests. Unset: the last part of `path`. Clients request a fixed version with `NAME@3`; `NAME` is the
     live one."""

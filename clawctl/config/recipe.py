@@ -139,10 +139,10 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
             below = [part for pair in node.value for part in pair]
             names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if twice := next((name for name in names if names.count(name) > 1 and name != "<<"), None):
-                raise yaml.YAMLError(f"line {node.start_mark.line + 1}: the key {str(twice)[:80]!r} stands there twice")
+                raise yaml.YAMLError(f"line {node.start_mark.line + 1}: the key {str(twice)[:80]!r} occurs twice")
         known[id(node)] = 1 + sum(_nodes(part, known, depth + 1) for part in below)
     if known[id(node)] > _MOST_NODES:
-        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: its anchors make too much of it")
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: its anchors expand to too many values")
     return known[id(node)]
 
 

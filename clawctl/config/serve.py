@@ -119,7 +119,7 @@ class ServeConfig(Section):
     """Maximum number of versions besides the live one (`NAME@3`) that stay loaded."""
     patches: bool = True
     """In the embedded engine, replace some functions of transformers and PyTorch by faster ones with the same results
-    (docs/engines.md lists them). Turn it off to find out whether a problem is theirs."""
+    (docs/engines.md lists them). Turn it off to find out whether they cause a problem."""
     gpus: list[int] | None = None
     """GPUs of this machine that the server may use, by number. Unset: all."""
     kv_cache_tokens: int = Field(131072, gt=0)

@@ -212,7 +212,7 @@ def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterato
     bucket = bucket_of(run.root)
     with ExitStack() as held:
         if stages and bucket is not None and not held.enter_context(claimed(run, "forget")):
-            raise ClawError("another host of this run forgets something now", "try again when it has finished")
+            raise ClawError("another host is running `clawctl forget` on this run", "try again when it has finished")
         for stage in stages:
             _take_place(run, stage, end_workers, held)
         if stages and bucket is not None and (others := bucket.collecting_elsewhere()):

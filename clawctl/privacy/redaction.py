@@ -317,7 +317,8 @@ class Redactor:
             return self._joined(value, inner, name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             text = str(value)
-            return value if self._redacted_by_name(name, text, depth) == text else self._redacted_by_name(name, text, depth)
+            clean = self._redacted_by_name(name, text, depth)
+            return value if clean == text else clean
         return value
 
     def _joined(self, parts: list[Any], clean: list[Any], name: str) -> list[Any]:

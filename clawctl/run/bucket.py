@@ -280,11 +280,11 @@ class BucketStorage:
         stored = self._objects.read(f"run/{self._name(path)[0]}")
         return None if stored is None else stored[0]
 
-    def swap(self, path: Path, data: bytes, seen: bytes | None) -> bool:
+    def swap(self, path: Path, data: bytes, expected: bytes | None) -> bool:
         name, _ = self._name(path)
         with self._local():
             stored = self._objects.read(f"run/{name}")
-            if (None if stored is None else stored[0]) != seen:
+            if (None if stored is None else stored[0]) != expected:
                 return False
             tag = self._objects.swap(f"run/{name}", data, None if stored is None else stored[1])
             if tag is None:
@@ -489,6 +489,8 @@ class BucketStorage:
                         continue  # its host has just uploaded more: try again
                     self._told.set()
                     break
+                else:
+                    raise StorageUnreachable(f"{stored.name}: others append all the time")
 
     def sweep(self) -> int:
         """Delete parts that no folder lists and leases of killed workers, once they are a day old. Returns how many were

@@ -113,7 +113,8 @@ def _cut(value: str) -> int:
 
 
 def _trimmed(value: str) -> str:
-    value = value.rstrip(".,;:!?" if not value.endswith("!") or value[:-1].isalnum() is False else ".,;:")
+    ends_with_own_mark = value.endswith("!") and value[:-1].isalnum()
+    value = value.rstrip(".,;:" if ends_with_own_mark else ".,;:!?")
     return value[:-1] if value.endswith(")") and "(" not in value else value
 
 

@@ -94,8 +94,8 @@ class Anchors:
         self.numbers = {anchor: number for number, anchor in enumerate(anchors)}
         for anchor in self.numbers.keys() - Anchors.known:
             Anchors.known.add(anchor)
-            to_value_end, word, at = _word_of(anchor)
-            if to_value_end:
+            is_whole_run, word, at = _word_of(anchor)
+            if is_whole_run:
                 Anchors.by_run.setdefault(word, []).append(anchor)
             else:
                 Anchors.by_part.setdefault(word, []).append((anchor, at))

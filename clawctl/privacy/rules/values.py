@@ -265,17 +265,13 @@ def _looks_prose(value: str) -> bool:
 
 def is_bare_password(value: str) -> bool:
     value = value.rstrip(".:!?,;)")
-    return (
-        len(value) + 1 > 4
-        and len(value) >= 4
-        and (
-            (
-                (is_odd(value) or is_shuffled(value) or (value.islower() and is_unspeakable(value)))
-                and not is_stand_in(value)
-                and not _TIME.match(value)
-            )
-            or is_passphrase(value)
+    return len(value) >= 4 and (
+        (
+            (is_odd(value) or is_shuffled(value) or (value.islower() and is_unspeakable(value)))
+            and not is_stand_in(value)
+            and not _TIME.match(value)
         )
+        or is_passphrase(value)
     )
 
 

@@ -247,7 +247,7 @@ class Client:
         self._idle: deque[Connection] = deque()
 
     async def post(self, path: str, body: bytes, timeout_s: float | None = None) -> HttpResponse:
-        """See `request`."""
+        """A POST request; see `request`."""
         return await self.request("POST", path, body, timeout_s)
 
     async def request(self, method: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> HttpResponse:

@@ -17,7 +17,7 @@ from clawctl.run.rows import Message, Turn
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Which of two answers is better."""
+    """The result of comparing two answers."""
 
     first: float | None  # 1: the first answer is better, 0: the second, 0.5: neither; None: the judge gave no valid vote
     votes: tuple[Any, ...]  # one for each order: "first", "second", "neither", None

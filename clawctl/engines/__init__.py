@@ -112,7 +112,7 @@ class Engine(Protocol):
     """Runs the model behind serve. `load` is called in its own thread, `stop` after the event loop has ended, and everything else
     on the event loop."""
 
-    # ---- what it is ------------------------------------------------------------------------------------------------------
+    # ---- properties --------------------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:

@@ -12,7 +12,7 @@ _LONGEST_S = 30.0  # an event loop that does not respond for this long has ended
 
 
 class OnLoop:
-    """Runs functions on the event loop for a thread that waits for the result."""
+    """Runs work on the event loop for a thread that waits for the result."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -61,7 +61,7 @@ def show_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, log_level: str) ->
 
 
 def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_level: str) -> None:
-    """Submit the stages that have no job yet. If it raises ClawError, all jobs that this call submitted have been stopped."""
+    """Submit the stages that have no job yet. Raises ClawError; the jobs that this call submitted are then stopped."""
     refuse_in_bucket(run.root, "--on", "use a run directory on a disk that all machines mount")
     with claimed(run, "launch") as mine:
         if not mine:

@@ -17,7 +17,7 @@ from clawctl.serve.text import CallDelta, CallStart
 
 _log = logging.getLogger("clawctl.serve")
 
-KEPT_REFUSALS = (400, 413, 422)  # statuses of an engine's refusal of a request's contents
+KEPT_REFUSALS = (400, 413, 422)  # statuses with which an engine refuses the contents of a request
 
 
 def new_handle() -> str:
@@ -36,7 +36,7 @@ class Answer:
         exchange_id: str,
         created_at: float,
         hints: dict[str, Any],
-        key: str,  # name of the API key that asked
+        key: str,  # name of the API key of the request
         capture: Capture | None,
         recent: RecentAnswers | None = None,  # stores the answer, if it may be put back into a later prompt
         asks: Sequence[GenerationRequest] = (),  # the request of each reply, if their prompts differ
@@ -55,7 +55,7 @@ class Answer:
             choice.prompt_ids, choice.completion_ids = reply.sampled.prompt_ids, reply.sampled.completion_ids
 
     def cancel(self) -> None:
-        """Stop sampling because the client is gone. The sampled tokens are captured as cancelled."""
+        """Stop sampling, for example because the client is gone. The sampled tokens are captured as cancelled."""
         self.cancelled = True
         for reply in self._replies:
             reply.cancel()

@@ -163,7 +163,8 @@ class Retries:
         make: Callable[[RequestContext], Awaitable[Response | EventStream]],
         scope: Scope,
     ) -> Replay:
-        """The answer for `place`: episode, API and digest of the body. `make` samples it. Raises Refusal."""
+        """The answer for `place`: episode, API and digest of the body. `make` samples it if there is no recording. Raises
+        Refusal."""
         self._forget()
         recording = self._recordings.get(place)
         if recording is None:

@@ -39,7 +39,7 @@ class Histogram:
 
 
 class UnknownFields:
-    """Unknown fields from clients: accepted, counted by API and name, and named once in the log."""
+    """Unknown fields from clients: accepted, counted by API and name, and logged once."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()

@@ -24,7 +24,7 @@ _MOST_ALIKE = 1024  # answers of one key with the same content; all are checked 
 
 
 class RecentAnswers:
-    """Answers by exchange and by content."""
+    """Recent answers, found by exchange or by content."""
 
     def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
         self._most_tokens = most_tokens

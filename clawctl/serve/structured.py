@@ -19,7 +19,7 @@ def specification(
     is not constrained. `switches`: those of the chat template, None if unknown. Raises Refusal for an invalid format.
 
     An answer may begin with its own reasoning only if the template can switch reasoning on. A mask removes most other ways to
-    begin, so it would make reasoning likely, and a model that was never trained to reason does not return to the answer.
+    begin, so it would make reasoning likely. A model that was never trained to reason does not return to the answer.
     """
     calls, form = _calls(request), _form(request)
     forced = _forced(request)

@@ -84,7 +84,7 @@ def held_back(text: str, marker: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Answer text that the client sees."""
+    """Answer text for the client."""
 
     text: str
 

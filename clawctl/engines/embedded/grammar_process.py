@@ -1,8 +1,8 @@
 """The process that evaluates grammars: it computes the allowed next tokens, so that an answer matches a JSON schema or is a tool
 call.
 
-A client chooses the schema, and a schema can need any amount of time and memory (llguidance 1.7.6 tries to allocate 15 GB for a
-hundred patterns, and aborts). Each answer therefore has its own process, forked from this one, which holds the tokenizer. Limits on
+A client chooses the schema, and a schema can need any amount of time and memory: llguidance 1.7.6 tries to allocate 15 GB for a
+hundred patterns, and aborts. Each answer therefore has its own process, forked from this one, which holds the tokenizer. Limits on
 processor time and memory end only that process.
 
 It imports nothing but llguidance, so that a fork is cheap. `grammars` describes the messages.

@@ -44,7 +44,7 @@ class Outputs(OutputRouter):
         for loop in loops:
             try:
                 loop.call_soon_threadsafe(self._hand_over, outputs)
-            except RuntimeError:  # the loop is closed: the server is ending
+            except RuntimeError:  # the loop is closed, because the server is stopping
                 _log.debug("outputs for a closed event loop are dropped")
 
     def _hand_over(self, outputs: list[Any]) -> None:

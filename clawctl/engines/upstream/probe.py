@@ -66,7 +66,7 @@ def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[floa
 
 
 def missing(can: Capabilities) -> list[str]:
-    """The missing features, in words for the log, without those that could not be checked."""
+    """The missing features, as phrases for the log, without those that could not be checked."""
     lacks = []
     if can.ids is False:
         lacks.append("no token ids: turns are kept, but none can be trained")

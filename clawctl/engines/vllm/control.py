@@ -45,7 +45,7 @@ class Control:
         return []
 
     def chat(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A chat completion; {} if the server refuses the call. The server ignores fields that it does not support."""
+        """A chat completion; {} if the server refuses the call. Raises Unanswered."""
         try:
             return self._ask("POST", "/v1/chat/completions", body)
         except Unanswered:

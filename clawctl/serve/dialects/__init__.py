@@ -94,7 +94,7 @@ class GenerationRequest:
 
 
 class ShownToken(NamedTuple):
-    """A visible token, for clients that asked for logprobs."""
+    """A visible token, for clients that requested logprobs."""
 
     text: str
     logprob: float | None  # None: the first token of a prompt, or a token whose logprob was not requested
@@ -154,11 +154,11 @@ class Dialect(Protocol):
         ...
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
-        """The part of a stream for one piece."""
+        """The stream data for one piece."""
         ...
 
     def finish(self, choice: Choice) -> bytes:
-        """The part of a stream that completes one answer."""
+        """The stream data that completes one answer."""
         ...
 
     def end(self, choices: list[Choice]) -> bytes:
@@ -166,5 +166,5 @@ class Dialect(Protocol):
         ...
 
     def failed(self, refusal: Refusal) -> bytes:
-        """The part of a stream after a failure."""
+        """The stream data after a failure."""
         ...

@@ -1,4 +1,4 @@
-"""OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat, with additions of real clients."""
+"""OpenAI chat completions, https://platform.openai.com/docs/api-reference/chat, with extensions that real clients use."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,12 +24,12 @@ _NOTHING = Extras()
 
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
-    """Raises Refusal for invalid requests. Unknown fields, message keys and tool types are accepted."""
+    """The request in a chat completion's body. Unknown fields, message keys and tool types are accepted. Raises Refusal."""
     return read_known(*known("chat", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
-    """Like `read`, for the fields in the table."""
+    """Like `read`, but for a body that contains only fields in the table."""
     given = body.get("messages")
     if not isinstance(given, list) or not given:
         raise Refusal(400, "'messages' must be a list with at least one message", "messages")
@@ -211,7 +211,7 @@ def _part(part: Any, where: str) -> str:
 
 
 class Chat(ChunkDialect):
-    """Chat completions: each choice is a message, or its deltas."""
+    """Chat completions: each choice is a message, or its deltas in a stream."""
 
     prefix = "chatcmpl"
 

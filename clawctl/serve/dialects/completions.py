@@ -32,7 +32,7 @@ def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
-    """Like `read`, for the fields in the table."""
+    """Like `read`, but for a body that contains only fields in the table."""
     prompts = _prompts(body.get("prompt"))
     n = fields.whole_number(body, "n", 1, MOST_ANSWERS) or 1
     if n * len(prompts) > MOST_ANSWERS:

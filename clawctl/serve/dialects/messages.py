@@ -1,4 +1,4 @@
-"""Anthropic Messages: https://docs.anthropic.com/en/api/messages, with additions of real clients."""
+"""Anthropic Messages, https://docs.anthropic.com/en/api/messages, with extensions that real clients use."""
 
 import re
 from typing import Any
@@ -31,12 +31,12 @@ def read_count(body: dict[str, Any], live_name: str) -> GenerationRequest:
 
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
-    """Raises Refusal for invalid requests. Unknown betas, fields, blocks and tool types are accepted."""
+    """The request in the body of a Messages call. Unknown betas, fields, blocks and tool types are accepted. Raises Refusal."""
     return read_known(*known("messages", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
-    """Like `read`, for the fields in the table."""
+    """Like `read`, but for a body that contains only fields in the table."""
     sent = read_system(body.get("system")) + read_messages(body.get("messages"))
     tools = read_tools(body.get("tools"), body.get("messages"))
     choice = _tool_choice(body, tools)

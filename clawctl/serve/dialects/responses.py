@@ -1,4 +1,4 @@
-"""OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, with additions of real clients."""
+"""OpenAI Responses, https://platform.openai.com/docs/api-reference/responses, with extensions that real clients use."""
 
 import time
 from collections.abc import Callable
@@ -119,7 +119,7 @@ def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
-    """Like `read`, for the fields in the table."""
+    """Like `read`, but for a body that contains only fields in the table."""
     previous = fields.text(body, "previous_response_id")
     instructions = fields.text(body, "instructions")
     tools = read_tools(body.get("tools"), body.get("input"))

@@ -211,7 +211,7 @@ def _plain(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _rows(tensor_HQD: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
-    """The queries as contiguous rows: [K, R, D]."""
+    """A tensor of query heads as contiguous rows of each key head: [K, R, D]."""
     return _plain(tensor_HQD.unflatten(0, (keys, -1)).transpose(1, 2), dtype).flatten(1, 2)
 
 

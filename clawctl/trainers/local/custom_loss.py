@@ -84,7 +84,7 @@ def custom_loss(
     advantages_N = torch.cat([objective.advantages(turn) for turn in turns])
     try:
         result: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
-    except Exception as error:  # user code: its traceback is logged, and committed steps stay
+    except Exception as error:  # user code: its traceback is logged, and committed steps are kept
         problem = f"train.custom_loss {config.custom_loss} fails in step {step}: {error!r}"
         log.error("%s", problem, exc_info=error)
         raise ClawError(

@@ -48,7 +48,8 @@ class Cost:
 
     def forward_backward(self, tokens: int, pairs: int, scored: int) -> float:
         """Operations of a forward and a backward pass. Backward costs as much as forward for the gradients of activations, and the
-        same again for those of trained weights. Attention counts twice, because both operands are activations."""
+        same again for those of trained weights. Attention needs twice its forward operations in backward, because both operands are
+        activations."""
         of_weights = 2.0 * self.trained_weights * tokens + (2.0 * self.head_weights * scored if self.head_learns else 0.0)
         return 2 * self.forward(tokens, pairs, scored) + of_weights + 4.0 * self.attention * pairs
 

@@ -35,12 +35,12 @@ def policy_loss(
 def _surrogate(logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, lengths: Sequence[int], how: Correction) -> Tensor:
     """The loss of each token.
 
-    `dppo`      -keep * A * r, keep as `acting_tokens` has it (DPPO's total-variation mask, as in prime-rl's `trainer/rl/loss.py`)
+    `dppo`      -keep * A * r, with `keep` from `acting_tokens` (DPPO's total-variation mask, as in prime-rl's `trainer/rl/loss.py`)
     `ppo_clip`  -min(r * A, clip(r) * A): PPO (arXiv 1707.06347, eq. 7), anchored on the sampler; clip-higher of DAPO (2503.14476)
     `tis`       -sg(min(r, cap)) * A * log p: truncated importance sampling (Ionides 2008; V-trace, arXiv 1802.01561)
     `cispo`     -sg(clip(r)) * A * log p: MiniMax-M1 (arXiv 2506.13585, eq. 4 and 5)
     `gspo`      ppo_clip with s_t = sg(s) * p / sg(p) in place of r, s = exp(mean log r of the turn): GSPO-token (2507.18071, eq. 13
-                and 14); summed over tokens, so that a turn weighs as many tokens as it has, like all others here
+                and 14); summed over tokens, so that a turn's weight is its number of tokens, as for all others here
     """
     ratio_N = (logprobs_N - sampler_N).exp()
     if how.surrogate == "dppo":

@@ -106,18 +106,19 @@ def together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's have no type of their own
+        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's errors have no own class
             raise
         fix = "committed steps are safe: run the same command again, or let torchrun restart it with --max-restarts"
         raise ClawError("another process of this trainer has exited", fix) from error
 
 
 def backend_of(cuda: bool) -> str:
-    """The backend for messages: nccl for tensors on a GPU, gloo for all others."""
+    """The communication backend: NCCL for tensors on a GPU, gloo for all others."""
     return "cpu:gloo,cuda:nccl" if cuda else "gloo"
 
 
 def leave_ranks() -> None:
-    """End gloo's threads too: one that still runs while Python ends can abort the process."""
+    """Leave the process group, which also ends gloo's threads. A thread that still runs while Python exits can abort the
+    process."""
     if dist.is_initialized():  # also with one rank, if weights are sharded
         dist.destroy_process_group()

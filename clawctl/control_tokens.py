@@ -4,8 +4,9 @@ A tokenizer turns `<|im_start|>` into one id wherever it occurs, even if a user,
 module renders the conversation with a placeholder for each such text from a client. Only control tokens that the template wrote
 become control ids. The placeholders are then replaced and encoded as ordinary text.
 
-safe = guard(tokenizer, messages, tools, settings) text = tokenizer.apply_chat_template(safe.messages, tools=safe.tools,
-tokenize=False, **safe.settings) ids = safe.encode(text)
+    safe = guard(tokenizer, messages, tools, settings)
+    text = tokenizer.apply_chat_template(safe.messages, tools=safe.tools, tokenize=False, **safe.settings)
+    ids = safe.encode(text)
 
 A conversation without such text is rendered and encoded as usual, and nothing is copied.
 """

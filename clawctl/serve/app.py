@@ -3,10 +3,11 @@
 `__call__` receives an HTTP request and sends the response. `_route` checks host, key and method, and finds the handler. A request
 for an answer goes through `_generate`, step by step:
 
-1. `_read` reads the body within its limits (`bodies.py`, `long_bodies.py`). Its dialect converts it to a `GenerationRequest`. 2.
-`_start` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the recipe's sampling. `Versions.begin` passes it to the
-engine, which renders the prompt (`prompt.py`) and replies. 3. `Answer` reads the replies, and captures each one before its end is
-sent (`answer.py`, `capture.py`). 4. `complete_response` or `EventStream` sends the output of the dialect (`http_response.py`).
+1. `_read` reads the body within its limits (`bodies.py`, `long_bodies.py`). Its dialect converts it to a `GenerationRequest`.
+2. `_start` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the recipe's sampling. `Versions.begin` passes it to
+   the engine, which renders the prompt (`prompt.py`) and replies.
+3. `Answer` reads the replies, and captures each one before its end is sent (`answer.py`, `capture.py`).
+4. `complete_response` or `EventStream` sends the output of the dialect (`http_response.py`).
 """
 
 import logging

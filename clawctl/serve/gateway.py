@@ -71,7 +71,7 @@ def check_model(recipe: Recipe) -> None:
     if local or Path(path).exists():
         if not (Path(path) / "config.json").is_file():
             raise ClawError(f"there is no model in {path}", _NAME_A_MODEL, 2)
-    elif recipe.serve.engine == "transformers":  # vLLM has its own download settings
+    elif recipe.serve.engine == "transformers":  # vLLM resolves the name itself
         check_hub(path)
 
 

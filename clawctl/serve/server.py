@@ -94,7 +94,7 @@ async def _serve(
         versions.follow_once(begun=True)
         if not announced:
             announced = True
-            # Exclude loaded modules from garbage collection; a full collection would delay every stream by about one token
+            # Exclude loaded modules from garbage collection; a full collection would delay every stream by about one token.
             gc.freeze()
             _announce(run, host, port)
             what = "captured" if capture.enabled else "not captured"

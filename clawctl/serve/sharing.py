@@ -41,7 +41,7 @@ class Sharing:
         if self._holding is not None and self._holding[0] != share:
             self.end()
         if share is None or request.prompts or share.version == self._live.version or not hasattr(self._live, "at_once"):
-            # A named session keeps its version when a share begins; an unnamed one is recognised as old by its assistant messages
+            # A named session keeps its version when a share begins; an unnamed one is recognised as old by its assistant messages.
             if session:
                 self._answered_by(f"{request.key} {session}", None)
             return None

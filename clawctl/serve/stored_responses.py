@@ -21,7 +21,7 @@ _MOST_BYTES = 128 << 20  # bytes per key; each response includes its complete co
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
     response: bytes  # as the client received it
-    messages: bytes  # JSON, because its size is known: the conversation with this answer, without `instructions`
+    messages: bytes  # JSON, so that its size is known: the conversation with this answer, without `instructions`
 
     @property
     def size(self) -> int:

@@ -3,8 +3,9 @@
 The loop (`clawctl/train/loop.py`) selects the turns, computes their scalar advantages, keeps the ledger and publishes. It calls a
 trainer for the rest, in this order:
 
-model = trainer.resume(version, checkpoint, weights) result = trainer.step(batch)             # new weights, or the reason why there
-are none snapshot = trainer.publish(version, scratch)  # then snapshot.save(folder), retried while the disk is full
+    model = trainer.resume(version, checkpoint, weights)
+    result = trainer.step(batch)             # new weights, or the reason why there are none
+    snapshot = trainer.publish(version, scratch)  # then snapshot.save(folder), retried while the disk is full
 
 To add a trainer, write a `TrainingBackend` and register it under a name: here, as `file.py:name`, or as an entry point of the group
 `clawctl.trainers`. `train.backend` in the recipe selects it. A trainer on other machines receives the same batches: exact ids, the

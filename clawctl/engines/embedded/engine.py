@@ -28,7 +28,7 @@ from clawctl.serve.switches import switches
 from clawctl.serve.work_queues import KeyedLock, WorkQueues
 from clawctl.vision.reader import image_reader
 
-# Concurrent requests with a prescribed format; each has its own processes, and further requests wait.
+# Concurrent structured requests, per key and in total; each has its own processes, and further requests wait.
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96
 _SAID_AS = {  # parameter names in the client's API
     ("responses", "response_format"): "text.format",

@@ -3,8 +3,9 @@
 Each answer has a socket. clawctl sends the length of the specification in 4 bytes and the specification as JSON, and later each
 sampled token in 4 bytes. The reply to each of these messages is one of:
 
-- `f`: any token is allowed; - `m` and one bit per token of the vocabulary, lowest first; - `e`, a length in 2 bytes, and a
-sentence: the grammar cannot continue.
+- `f`: any token is allowed;
+- `m` and one bit per token of the vocabulary, lowest first;
+- `e`, a length in 2 bytes, and a sentence: the grammar cannot continue.
 """
 
 import contextlib

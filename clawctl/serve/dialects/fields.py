@@ -173,8 +173,8 @@ def later_system_as_user(messages: list[Object]) -> list[Object]:
 
 
 def steering(body: Object, vocabulary: int) -> dict[str, Any]:
-    """The fields that change a model's distribution or make sampling reproducible, named as in `clawctl.engines.Sampling`. Absent
-    fields are omitted. Raises Refusal."""
+    """The fields that change a model's distribution or make sampling reproducible, named as in
+    `clawctl.engines.embedded.frames.Sampling`. Absent fields are omitted. Raises Refusal."""
     ranges = {"min_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2), "repetition_penalty": (0.01, 100)}
     read: dict[str, Any] = {name: number(body, name, *ranges[name]) for name in ranges}
     read["seed"] = whole_number(body, "seed", -(1 << 63), (1 << 63) - 1)

@@ -114,7 +114,8 @@ class ClientTools:
 
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
-    """Raises Refusal for invalid requests. With `previous_response_id`, the messages contain only the new ones."""
+    """The request in the body of a Responses call. With `previous_response_id`, the messages contain only the new ones. Raises
+    Refusal."""
     return read_known(*known("responses", body), live_name)
 
 
@@ -191,8 +192,7 @@ def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     return settings, engine_fields({**body, **own})
 
 
-# ---- tools and items: reasoning, text and calls of an assistant are separate items in this API, and one message for the engine
-# ----
+# ---- tools and items: an assistant's reasoning, text and calls are separate items in this API, and one message for the engine ---
 
 
 def read_tools(given: Any, items: Any = None) -> ClientTools:

@@ -323,7 +323,7 @@ def _attends_to_tries(policy: PolicyModel) -> bool:
     prompts, completions = ([1, 2, 3], [1, 2, 3, 4, 5], [2, 1]), ([4, 5], [3, 6], [3, 4])
     branches = [make_branch(prompt, completion, 1.0) for prompt, completion in zip(prompts, completions, strict=True)]
     alone, merged = (policy.hidden(lay_out(branches, merge, policy.device)).float() for merge in ("none", "tree"))
-    # Bfloat16 base weights round; the error of a wrong mask is as large as the states themselves.
+    # Base weights in bfloat16 round; the error of a wrong mask is as large as the states themselves.
     if (alone - merged).norm() < 0.02 * alone.norm():
         return True
     policy.causal.set_attn_implementation("sdpa")

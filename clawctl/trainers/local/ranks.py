@@ -106,7 +106,7 @@ def together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's errors have no own class
+        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's errors have no class of their own
             raise
         fix = "committed steps are safe: run the same command again, or let torchrun restart it with --max-restarts"
         raise ClawError("another process of this trainer has exited", fix) from error

@@ -2,11 +2,9 @@
 1.2.30:
 
 - A serverless session lists no models. The control plane knows whether the base model exists.
-
 - A saved state is loaded into a new adapter, because the call that creates an adapter from a state would use the default alpha.
-
 - There is no archive. `promote_session_checkpoint` turns a saved adapter into a model of the account, and `get_download_endpoint`
-returns signed URLs of its files.
+  returns signed URLs of its files.
 """
 
 import logging

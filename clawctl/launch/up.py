@@ -104,8 +104,8 @@ def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[
 
 class MergedLog:
     """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`. With a
-    `status`, the status view shows the important lines instead of stderr. Without a `file`, stderr is a log file, so no secret may be written to
-    it."""
+    `status`, the status view shows the important lines instead of stderr. Without a `file`, stderr is a log file, so no secret may
+    be written to it."""
 
     def __init__(self, file: TextIO | None = None, status: LiveStatus | None = None):
         self._file, self._status = file, status

@@ -1,4 +1,4 @@
-"""The process: `python -m clawctl`, and the command that pip installs."""
+"""Entry point for `python -m clawctl` and for the installed `clawctl` command."""
 
 import signal
 import sys
@@ -6,14 +6,16 @@ from pathlib import Path
 
 
 def _leave_out_this_folder() -> None:
-    """`python -m clawctl` looks for modules first in the folder it is started in: at times a run directory, where others write."""
+    """Remove the current folder from the module search path. With `python -m clawctl` it comes first, and it may be a run directory
+    that other users can write to."""
     package = str(Path(__file__).resolve().parents[1])
     if not sys.flags.safe_path and sys.path and sys.path[0] != package:
         del sys.path[0]
 
 
 def main() -> None:
-    """Run clawctl. Ctrl-C ends it at once and without a traceback, until a worker handles the signal and finishes its work."""
+    """Run clawctl. Ctrl-C ends it immediately and without a traceback, until a worker installs its own handler and finishes its
+    work."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from clawctl.cli import main as run
 

@@ -1,4 +1,4 @@
-"""How long everything waits that tries again: calls to servers, and processes that are restarted."""
+"""Retry delays for calls to servers and for restarted processes."""
 
 import random
 import time
@@ -8,14 +8,15 @@ LONGEST_RETRY_AFTER_S = 300.0
 
 
 def backoff_s(tries: int, first_s: float, longest_s: float, jitter: bool = False) -> float:
-    """Seconds to wait after `tries` failures in a row (1, 2, …): twice as long each time. `jitter` shortens it by up to a half at
-    random, so that many callers of one server do not return together."""
+    """Seconds to wait after `tries` consecutive failures (1, 2, …); the wait doubles each time, up to `longest_s`. `jitter`
+    shortens it randomly by up to half, so that many callers of one server do not retry at the same moment."""
     wait_s = min(first_s * 2.0 ** min(tries - 1, 10), longest_s)
     return wait_s * random.uniform(0.5, 1.0) if jitter else wait_s
 
 
 def retry_after_s(header: str | None) -> float | None:
-    """The seconds that a Retry-After header asks for (a number or a date), within reason; None without a valid one."""
+    """Seconds that a Retry-After header (a number or a date) requests, from 0 to `LONGEST_RETRY_AFTER_S`; None if it is missing or
+    invalid."""
     if header is None:
         return None
     try:

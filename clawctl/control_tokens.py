@@ -1,7 +1,7 @@
-"""Control tokens belong to the chat template: text from a client is always ordinary text.
+"""Control tokens come from the chat template only: text from a client is always encoded as ordinary text.
 
 A tokenizer turns `<|im_start|>` into one id wherever it occurs, even if a user, a web page or a tool description wrote it. This
-module renders the conversation with a placeholder for each such text of a client. Only control tokens that the template wrote
+module renders the conversation with a placeholder for each such text from a client. Only control tokens that the template wrote
 become control ids. The placeholders are then replaced and encoded as ordinary text.
 
     safe = guard(tokenizer, messages, tools, settings)
@@ -25,21 +25,21 @@ from clawctl.run.rows import Message
 
 _BRACKETED = re.compile(r"\s*[<\[{|＜].*[>\]}|＞]\s*", re.DOTALL)
 _EDGES = re.compile(r"\W*(.*?)\W*", re.DOTALL)
-_OPENS, _CLOSES = "<think>", "</think>"  # of the thought that an assistant's message may begin with
-_STRUCTURE = ("role", "type")  # templates compare their values where these are words; a schema's `type` may be any text
+_OPENS, _CLOSES = "<think>", "</think>"  # tags around the reasoning at the start of an assistant message
+_STRUCTURE = ("role", "type")  # templates compare these values if they are identifiers; a schema's `type` may be any text
 _A_WORD = re.compile(r"[A-Za-z0-9_.-]{0,64}")
 _NAMED = ("name", "id", "tool_call_id")  # a template may write brackets around a name
 _NAMES_BELOW = ("arguments", "properties")
 
 
 def is_control(content: str, special: bool) -> bool:
-    """Whether an added token is a control token: special, or in brackets like `<tool_call>`. Added words and runs of spaces are
-    ordinary."""
+    """Whether an added token is a control token: it is special, or it is in brackets like `<tool_call>`. Added words and runs of
+    spaces are ordinary."""
     return bool(content.strip()) and (special or _BRACKETED.fullmatch(content) is not None)
 
 
 class ControlTexts:
-    """Finds control texts in strings, in time linear in the string."""
+    """Finds control texts in strings, in time linear in the length of the string."""
 
     def __init__(self, texts: Iterable[str], whole_words: Iterable[str] = ()) -> None:
         """`whole_words` match only between characters that are neither letters nor digits."""
@@ -54,8 +54,8 @@ class ControlTexts:
         self._cores = {core for text in every for core in _cores(text)}
 
     def edges(self, text: str) -> tuple[int, int]:
-        """Number of characters at the start of `text` that could end a control text, and at its end that could begin one. Text next
-        to it in the prompt could complete them."""
+        """Number of characters at the start of `text` that could end a control text, and at its end that could begin one. Adjacent
+        text in the prompt could complete either."""
         head, tail = text[: self._longest], text[-self._longest :]
         begun = ended = 0
         if not self._last.isdisjoint(head):
@@ -69,12 +69,13 @@ class ControlTexts:
         return text.strip() in self._cores
 
     def broken(self, value: Any) -> Any:
-        """`value` with a space behind the first character of each control text in it: for an engine that renders by itself."""
+        """`value` with a space after the first character of each control text in it. For engines that render the prompt
+        themselves."""
         mapped = _mapped(value, lambda text, _: self._broken(text))
         return value if mapped is None else mapped
 
     def broken_messages(self, messages: list[Message]) -> list[Message]:
-        """As `broken`; the marks of the thought that an assistant's message begins with stay."""
+        """Like `broken`, but keeps the tags around the reasoning at the start of an assistant message."""
         mapped = [_mapped_message(message, lambda text, _: self._broken(text)) for message in messages]
         if all(each is None for each in mapped):
             return messages
@@ -92,7 +93,8 @@ def _cores(text: str) -> list[str]:
 
 
 def _trie_pattern(words: Sequence[str], at: int = 0) -> str:
-    """A pattern that matches the longest of these sorted words. It looks at each character once, however many words there are."""
+    """A pattern that matches the longest of these sorted words. It examines each character once, regardless of the number of
+    words."""
     ends = len(words[0]) == at
     rest = words[1:] if ends else words
     branches = []
@@ -132,18 +134,18 @@ def texts_of_engine(model: str) -> ControlTexts:
     return ControlTexts([*COMMON, *own])
 
 
-# ---- a tokenizer of ours -------------------------------------------------------------------------------------------------
+# ---- a local tokenizer ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A conversation for the template. Its texts go to `encode`, not to the tokenizer."""
+    """A conversation for the template. Pass the rendered text to `encode`, not to the tokenizer."""
 
     messages: list[Message]
     tools: list[dict[str, Any]] | None
     settings: dict[str, Any]
     encode: Callable[[str], list[int]]  # rendered text → ids
-    spelled: bool  # whether a client spelled a control token, or a part of one
+    spelled: bool  # whether the client's text contains a control token or part of one
 
 
 def guard(
@@ -162,7 +164,7 @@ def guard(
 
     if known.fast:
         return Guarded(messages, tools, settings or {}, encode, False)
-    texts = known.texts  # of a tokenizer in Python there is no second one to be had
+    texts = known.texts  # a tokenizer written in Python cannot be rebuilt with renamed control tokens
     return Guarded(texts.broken_messages(messages), texts.broken(tools), texts.broken(settings or {}), encode, False)
 
 
@@ -173,7 +175,7 @@ def control_texts(tokenizer: Any) -> ControlTexts:
 
 
 def prepare(tokenizer: Any) -> None:
-    """Do the slow work in advance that the first control token in a client's text would need: some seconds for a large
+    """Do the slow setup in advance that the first control token in a client's text would trigger: some seconds for a large
     vocabulary."""
     guard(tokenizer, [])
     if _KNOWN[tokenizer].fast:
@@ -181,13 +183,13 @@ def prepare(tokenizer: Any) -> None:
 
 
 class _Placeholders:
-    """Placeholders for texts: letters and digits that no client can guess and no template changes."""
+    """Placeholders for texts. They consist of letters and digits that no client can guess and no template changes."""
 
     def __init__(self) -> None:
         self._mark = f"q{secrets.token_hex(8)}q"
         self._texts: list[str] = []
         self._pattern = re.compile(rf"{self._mark}(\d+)q", re.IGNORECASE)
-        self.needed = False  # even without a placeholder: the tokenizer's normaliser would create a control token
+        self.needed = False  # may be set without a placeholder: the tokenizer's normaliser would create a control token
 
     def stand_for(self, text: str) -> str:
         self.needed = True
@@ -215,7 +217,7 @@ class _ControlTokens:
         self._normaliser = self._backend.normalizer
         if not in_model and not any(token.normalized for token in control.values()):
             self._normaliser = None  # its output cannot contain a control token
-        if self._normaliser is not None:  # which is put to an added token's own text as well
+        if self._normaliser is not None:  # the normaliser also applies to an added token's own text
             normalised = [self._normaliser.normalize_str(text).strip("▁ ") for text in control]
             self._normalised = ControlTexts(filter(None, [*control, *normalised])).pattern
         self._built: tuple[Any, dict[str, str], dict[int, int]] | None = None
@@ -249,14 +251,14 @@ class _ControlTokens:
         return text[:-ended] + places.stand_for(text[-ended:]) if ended else text
 
     def _encode(self, text: str, places: _Placeholders) -> list[int]:
-        """The ids of `text`, in which all control tokens are the template's, with the placeholders replaced."""
+        """The ids of `text`, in which every control token comes from the template. Placeholders are replaced first."""
         tokenizer, marks, ids = self.build()
         marked = self._texts.pattern.sub(lambda match: marks[match[0]], text)
         token_ids = tokenizer.encode(places.put_back(marked), add_special_tokens=False).ids
         return [ids.get(each, each) for each in token_ids]
 
     def build(self) -> tuple[Any, dict[str, str], dict[int, int]]:
-        """The same tokenizer with another name for each control token, the names, and its ids that differ from the real ones."""
+        """A copy of the tokenizer with renamed control tokens, the new names, and the ids that differ from the original's."""
         if self._built is None:
             self._built = _renamed(self._backend, self._control)
         return self._built
@@ -283,9 +285,9 @@ def _renamed(backend: Any, control: dict[str, int]) -> tuple[Any, dict[str, str]
 
 
 def _rename_in_model(model: dict[str, Any], names: dict[str, str], added: dict[str, int]) -> None:
-    """Rename a control token in the vocabulary too, in case it is an ordinary piece there. Plain text must not match it."""
+    """Also rename control tokens that are ordinary pieces of the vocabulary, so that plain text cannot match them."""
     vocabulary = model["vocab"]
-    if isinstance(vocabulary, list):  # Unigram: the place is the id
+    if isinstance(vocabulary, list):  # Unigram: the index is the id
         model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
         return
     spelled = names.keys() & vocabulary.keys()
@@ -306,7 +308,7 @@ def _makes(pair: Any, texts: set[str]) -> bool:
 
 
 def _mapped_message(message: Message, of: Callable[[str, str], str]) -> Message | None:
-    """Like `_mapped`. For the reasoning at the start of an assistant message, only the text between the marks is mapped, because
+    """Like `_mapped`. For the reasoning at the start of an assistant message, only the text between the tags is mapped, because
     templates extract or remove it."""
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, str) or not content.lstrip().startswith(_OPENS):
@@ -321,7 +323,7 @@ def _mapped_message(message: Message, of: Callable[[str, str], str]) -> Message 
 
 
 def _mapped(value: Any, of: Callable[[str, str], str], key: str = "") -> Any:
-    """`value` with `of(text, key)` for every string in it, including the keys of objects; None if nothing changes."""
+    """`value` with `of(text, key)` applied to every string in it, including the keys of objects; None if nothing changes."""
     if isinstance(value, str):
         mapped = of(value, key)
         return None if mapped == value else mapped

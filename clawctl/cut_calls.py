@@ -1,7 +1,7 @@
-"""Detects tool calls that were cut off by the length limit, by a stop string, or by a broken stream.
+"""Detects tool calls that were cut off by the length limit, a stop string or a broken stream.
 
-The client cannot parse such a call, and the next state refers to the error. Even if it can be parsed by chance, it is not the call
-that the policy was writing. A turn with such a call is therefore never trained.
+The client cannot parse such a call, and the next state refers to the error. Even if a cut call happens to parse, it is not the call
+that the policy was writing. A turn with a cut call is therefore never trained.
 """
 
 import re
@@ -12,9 +12,9 @@ import orjson
 
 CUT_CALL = "cut tool call"
 
-Decode = Callable[[list[int]], str]  # token ids to text, special tokens included; "" where no tokenizer is known
+Decode = Callable[[list[int]], str]  # token ids to text, special tokens included; "" if no tokenizer is known
 
-# How models write calls: the beginning and the end of one. None: it ends with the answer.
+# How models write calls: the start and end marks. None as the end mark: the call ends with the answer.
 _MARKS: tuple[tuple[str, str | None], ...] = (
     ("<tool_call>", "</tool_call>"),  # Qwen, Hermes, GLM
     ("<function=", "</function>"),  # Qwen Coder, Llama's custom form
@@ -30,7 +30,8 @@ _MARKS: tuple[tuple[str, str | None], ...] = (
     ("<|tool_call|>", None),  # Granite
     ("functools[", None),  # Phi
 )
-_OF_CLIENTS = (("<code>", "</code>"), ("<invoke", "</invoke>"))  # in the text, which the client parses: smolagents, Claude's XML
+# In the visible text, which the client parses: smolagents, Claude's XML.
+_OF_CLIENTS = (("<code>", "</code>"), ("<invoke", "</invoke>"))
 _FINISHED = ("stop", "tool_calls", "function_call")
 _END_TOKEN = re.compile(r"(<\|[^<>|\s]{1,40}\|>|<｜[^<>\s]{1,40}｜>|</s>|<eos>|<end_of_turn>|<\w{1,20}\|>|\[EOS\])\s*$")
 _NOT_SHOWN = re.compile(r"</?think>|\s|\ufffd")  # markup that engines omit from the visible text
@@ -43,8 +44,8 @@ def has_cut_call(
     ids: Sequence[int] | None = None,
     decode: Decode | None = None,
 ) -> bool:
-    """Whether a call in `response` was cut off, or may have been. `finish_reason` is None if it is not known. `ids` are the sampled
-    tokens; `decode` makes text that the client did not see count as well."""
+    """Whether a call in `response` was cut off, or may have been. `finish_reason` is None if it is unknown. `ids` are the sampled
+    tokens; with `decode`, text that the client did not see counts as well."""
     if response is None:
         return False
     calls = list(_arguments(response))
@@ -57,7 +58,7 @@ def has_cut_call(
         return not shown.strip() or (decode is not None and _holds_more(decode(list(ids)), shown))
     if ids and decode is not None:
         if _END_TOKEN.search(decode(list(ids[-1:]))):
-            return False  # the policy ended the answer itself: a malformed call is its own
+            return False  # the policy ended the answer itself, so a malformed call is its own output
         if _is_open(decode(list(ids)), _MARKS):
             return True
     return any(map(_is_unclosed, calls))
@@ -83,7 +84,7 @@ def _arguments(response: dict[str, Any]) -> Iterator[Any]:
 
 
 def _is_unclosed(arguments: Any) -> bool:
-    """Whether the arguments of a call begin an object, or are empty, and do not end."""
+    """Whether the arguments of a call are empty, or begin an object or list without ending it."""
     if not isinstance(arguments, str):
         return False
     if not arguments.strip():
@@ -102,13 +103,13 @@ def _is_open(text: str, marks: Sequence[tuple[str, str | None]]) -> bool:
 
 
 def _is_open_at_limit(text: str) -> bool:
-    """Like `_is_open`, but also true for a call of which only the beginning of the first mark is present."""
+    """Like `_is_open`, but also true if `text` ends with the first characters of a start mark."""
     marks = (*_MARKS, *_OF_CLIENTS)
     return _is_open(text, marks) or any(text.endswith(begin[:length]) for begin, _ in marks for length in range(2, len(begin)))
 
 
 def _holds_more(sampled: str, shown: str) -> bool:
-    """Whether the engine held back text after the text it showed, as it does for a possible call. If the two texts begin
-    differently, the ids belong to another tokenizer than `decode`, and only marks count."""
+    """Whether the engine sampled more text than it showed, as it does when it holds back a possible call. If the two texts begin
+    differently, the ids belong to a different tokenizer than `decode`, and only marks count."""
     sampled, shown = _NOT_SHOWN.sub("", _END_TOKEN.sub("", sampled)), _NOT_SHOWN.sub("", shown)
     return _is_open(sampled, _MARKS) or (sampled.startswith(shown) and len(sampled) > len(shown))

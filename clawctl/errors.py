@@ -1,10 +1,10 @@
-"""The error that a user is meant to read, and the one of a damaged file."""
+"""The error that is shown to the user, and the error for a damaged file."""
 
 
 class ClawError(Exception):
-    """A problem and its fix, raised where the cause is known and printed once, in `cli/__init__.py`.
+    """A problem and its fix. Raised where the cause is known and printed once, in `cli/__init__.py`.
 
-    `exit_code` is 2 if the command or recipe is wrong (nothing was tried) and 1 if the work itself failed.
+    `exit_code` is 2 if the command or recipe is wrong (nothing was attempted) and 1 if the work itself failed.
     """
 
     def __init__(self, problem: str, fix: str, exit_code: int = 1) -> None:
@@ -15,4 +15,4 @@ class ClawError(Exception):
 
 
 class Damaged(ValueError):
-    """A file differs from what was written. The message gives the evidence."""
+    """A file differs from the data that was written. The message contains the evidence."""

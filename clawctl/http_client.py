@@ -1,8 +1,8 @@
-"""The HTTP/1.1 client of clawctl: `Client` for many calls or streams on an event loop, `fetch` for one call of a thread.
+"""The HTTP/1.1 client of clawctl: `Client` for many calls or streams on an event loop, `fetch` for a single blocking call.
 
-A streamed token costs 30 µs of processor time instead of 105 µs with httpx. A model on the same processors would lose that time.
-httptools parses the bytes, and pieces of a stream are delivered as they are read, without a task in between. Cancelling a call
-closes its connection. Callers that retry wait as `clawctl.backoff` says.
+A streamed token costs 30 µs of processor time, compared with 105 µs with httpx. This matters when a model runs on the same
+processors. httptools parses the bytes, and pieces of a stream are delivered as they are read, without an intermediate task.
+Cancelling a call closes its connection. Callers that retry use the delays of `clawctl.backoff`.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ import certifi
 import httptools
 
 CONNECT_S = 10.0
-_IDLE_S = 3.0  # a connection idle for longer is not used again: servers close theirs after 5 s (uvicorn) or more
-LONGEST_ANSWER = 64 << 20  # bytes of a complete answer; larger answers are not read and not used
-_ERROR_BYTES = 256 << 10  # of an error's body about so many are read
+_IDLE_S = 3.0  # a connection that was idle for longer is not reused: servers close theirs after 5 s (uvicorn) or more
+LONGEST_ANSWER = 64 << 20  # bytes of a complete answer; larger answers are rejected
+_ERROR_BYTES = 256 << 10  # an error's body is read up to about this many bytes
 _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
 
 
 class RequestFailed(Exception):
-    """The call has no answer: the connection broke, or spoke something else than HTTP."""
+    """The call has no answer: the connection broke, or the server does not speak HTTP."""
 
 
 class Unreachable(RequestFailed):
@@ -35,7 +35,7 @@ class Unreachable(RequestFailed):
 
 
 class TimedOut(RequestFailed):
-    """A server listens, but its answer did not come in time."""
+    """The server accepted the connection, but its answer did not arrive in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,32 +47,32 @@ class HttpResponse:
 
 
 class ResponseReceiver(Protocol):
-    """Whom the body of a response with status 200 concerns."""
+    """Receives the body of a response with status 200."""
 
     def feed(self, data: bytes) -> None: ...
 
     def ended(self, error: str | None) -> None:
-        """The body is complete, or broke off for this reason."""
+        """The body is complete (`error` is None), or it broke off with this error."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """One connection, one request at a time."""
+    """One connection. It carries one request at a time."""
 
     def __init__(self, longest: int = LONGEST_ANSWER) -> None:
         self._longest = longest
         self._transport: asyncio.Transport | None = None
         self._taker: ResponseReceiver | None = None
         self._status: asyncio.Future[int] | None = None
-        self._whole: asyncio.Future[None] | None = None  # done when no more of the response comes
-        self._read: list[bytes] = []  # pieces of the body from one read: the taker gets them together
-        self.on_body = self._read.append  # httptools calls it for each piece: in a stream, for each token
-        self.began = False  # the server has answered something
+        self._whole: asyncio.Future[None] | None = None  # done when the response has ended
+        self._read: list[bytes] = []  # pieces of the body from one read; they are passed on together
+        self.on_body = self._read.append  # httptools calls it for each piece; in a stream, for each token
+        self.began = False  # the server has sent some data
         self.open = True
         self.idle_since = 0.0
 
     async def send(self, request: bytes, taker: ResponseReceiver | None) -> int:
-        """Send a request; the status when the response's head is there. Raises RequestFailed."""
+        """Send a request and return the response's status as soon as its headers have arrived. Raises RequestFailed."""
         assert self._transport is not None
         if not self.open:
             raise RequestFailed("the connection is closed")
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         assert self._whole is not None
         try:
             await self._whole
-        except asyncio.CancelledError:  # and the end of the response as well
+        except asyncio.CancelledError:  # cancelling also ends the response
             self.close()
             raise
         if self._error:
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def free(self) -> bool:
-        """Whether another request may follow."""
+        """Whether the connection can take another request."""
         return self.open and self._whole is not None and self._whole.done()
 
     @property
@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.began = True
         if not self._under_way:
-            self.close()  # data without a request
+            self.close()  # data that no request asked for
             return
         try:
             self._parser.feed_data(data)
@@ -157,14 +157,14 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < 200:  # "continue", "early hints": the answer follows
+        if status < 200:  # "continue", "early hints": the final response follows
             return
         if status != 200:
             self._taker = None
         assert self._status is not None
         if not self._status.done():
             self._status.set_result(status)
-        if not self._has_body:  # its length is that of the answer to a GET: httptools would wait for it
+        if not self._has_body:  # the content length of a HEAD response is that of the GET response; httptools would wait for a body
             self.close()
             self._end(None)
 
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
             self._bound()
 
     def _bound(self) -> None:
-        """Hear no more of an answer that is longer than any should be; of an error its beginning is enough."""
+        """Stop reading an answer that exceeds the limit. Of an error, only the beginning is kept."""
         if self._parser.get_status_code() != 200:
             if len(self._body) > _ERROR_BYTES:
                 self.close()
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """Requests to one server, any number at a time. What is posted is JSON."""
+    """Requests to one server, any number of them concurrently. Bodies are JSON."""
 
     def __init__(
         self,
@@ -232,14 +232,14 @@ class Client:
         proxy: str | None = None,
         connect_s: float = CONNECT_S,
     ) -> None:
-        """`longest`: the most bytes of a complete answer; streams have no limit. `proxy`: URL of an HTTP proxy."""
+        """`longest`: the maximum number of bytes of a complete answer; streams have no limit. `proxy`: URL of an HTTP proxy."""
         self._longest, self._connect_s, self._proxy = longest, connect_s, None if proxy is None else urlsplit(proxy)
         parts = urlsplit(url)
         self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         named = {"host": parts.netloc.rpartition("@")[2], **json_headers(key), **(headers or {})}
-        if self._proxy is not None and not self._tls:  # it is asked for the complete URL; TLS goes through a tunnel
+        if self._proxy is not None and not self._tls:  # the proxy expects the complete URL; TLS goes through a tunnel instead
             self._prefix = f"http://{named['host']}{self._prefix}"
             named |= _proxy_headers(self._proxy.username, self._proxy.password)
         self._common = "".join(f"{name}: {value}\r\n" for name, value in named.items())
@@ -247,11 +247,11 @@ class Client:
         self._idle: deque[Connection] = deque()
 
     async def post(self, path: str, body: bytes, timeout_s: float | None = None) -> HttpResponse:
-        """See `request`."""
+        """A POST request; see `request`."""
         return await self.request("POST", path, body, timeout_s)
 
     async def request(self, method: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> HttpResponse:
-        """The complete answer, whatever its status. Raises RequestFailed, Unreachable if no server listens, and TimedOut."""
+        """The complete answer, with any status. Raises RequestFailed, Unreachable if no server listens, and TimedOut."""
         try:
             async with asyncio.timeout(timeout_s):
                 connection, status = await self.stream(path, body, None, method)
@@ -260,8 +260,8 @@ class Client:
             raise TimedOut(f"no answer in {timeout_s:g} s") from error
 
     async def stream(self, path: str, body: bytes, taker: ResponseReceiver | None, method: str = "POST") -> tuple[Connection, int]:
-        """The connection, which is to be given back, and the status of the response. With status 200 its body goes to `taker`;
-        else, or without one, `rest` has it. Raises RequestFailed."""
+        """The connection and the status of the response. With status 200 the body goes to `taker`; otherwise, or if `taker` is
+        None, read it with `rest`. The caller gives the connection back. Raises RequestFailed."""
         head = f"{method} {self._prefix + path or '/'} HTTP/1.1\r\n{self._common}content-length: {len(body)}\r\n\r\n".encode()
         while True:
             connection, fresh = self._kept(), False
@@ -271,20 +271,20 @@ class Client:
                 return connection, await connection.send(head + body, taker)
             except RequestFailed:
                 if fresh or connection.began:
-                    raise  # a kept connection that the server had closed meanwhile is no trouble: another is taken
+                    raise  # if the server has closed a kept connection in the meantime, try another one
             except asyncio.CancelledError:
                 connection.close()
                 raise
 
     async def rest(self, connection: Connection) -> bytes:
-        """The body that no taker has; the connection is given back. Raises RequestFailed."""
+        """The body, if no taker received it. Gives the connection back. Raises RequestFailed."""
         try:
             return await connection.body()
         finally:
             self.give_back(connection)
 
     def give_back(self, connection: Connection) -> None:
-        """Return the connection of a finished request. Data that still arrives is discarded."""
+        """Return the connection of a finished request to the pool. A connection whose response has not ended is closed."""
         if connection.free:
             self._idle.append(connection)
         else:
@@ -295,7 +295,7 @@ class Client:
             self._idle.pop().close()
 
     def _kept(self) -> Connection | None:
-        """The connection that was used last, if it is still good."""
+        """The most recently used idle connection that is still usable, or None."""
         while self._idle:
             connection = self._idle.pop()
             if connection.open and time.monotonic() - connection.idle_since < _IDLE_S:
@@ -321,7 +321,7 @@ class Client:
         return connection
 
     async def _open_tunnel(self, connection: Connection, context: ssl.SSLContext) -> None:
-        """Let the proxy connect us with the server, and begin TLS there. Raises RequestFailed and OSError."""
+        """Open a tunnel to the server through the proxy and start TLS in it. Raises RequestFailed and OSError."""
         assert self._proxy is not None
         target = f"{self._host}:{self._port}"
         headers = {"host": target, **_proxy_headers(self._proxy.username, self._proxy.password)}
@@ -342,8 +342,8 @@ def fetch(
     timeout_s: float = 60.0,
     connect_s: float = CONNECT_S,
 ) -> HttpResponse:
-    """One request over a connection of its own, through the environment's proxy if it names one. Redirects are not followed. It
-    blocks, so it is for threads without an event loop. Raises like `Client.request`."""
+    """One blocking request over its own connection, through the environment's proxy if one is set. Redirects are not followed. For
+    threads without an event loop. Raises like `Client.request`."""
     parts = urlsplit(url)
     server = f"{parts.scheme}://{parts.netloc}"
     client = Client(server, key, headers, proxy=proxy_for(url), connect_s=connect_s)
@@ -358,8 +358,8 @@ def fetch(
 
 
 def _tls_context() -> ssl.SSLContext:
-    """It trusts the system's certificates, and certifi's because a bare container has none. SSL_CERT_FILE and SSL_CERT_DIR replace
-    both."""
+    """A context that trusts the system's certificates, and certifi's because a bare container has none. SSL_CERT_FILE and
+    SSL_CERT_DIR replace both."""
     context, paths = ssl.create_default_context(), ssl.get_default_verify_paths()
     if paths.cafile in (None, paths.openssl_cafile) and paths.capath in (None, paths.openssl_capath):
         context.load_verify_locations(certifi.where())
@@ -378,8 +378,8 @@ def _proxy_headers(user: str | None, password: str | None) -> dict[str, str]:
 
 
 def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for `url` (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), if any. This machine
-    itself is asked directly."""
+    """The proxy that the environment sets for `url` (`HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`), if any. Requests to
+    this machine never use a proxy."""
     parts, proxies = urlsplit(url), urllib.request.getproxies()
     host, proxy = parts.hostname or "", proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or host in _THIS_MACHINE or urllib.request.proxy_bypass(host):

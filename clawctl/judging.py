@@ -1,8 +1,8 @@
-"""The judging seam: what a judge tells a stage that is not `judge`.
+"""The judging seam: lets a stage other than `judge` use a judge.
 
-`eval` compares answers of two versions with the judge of the recipe. That judge lives in the stage `judge`, with its endpoint, its
-view of a turn and its defence against hostile text. No stage imports another, so `eval` knows this protocol and gets the judge by
-name, as `train` gets a trainer.
+`eval` compares answers of two versions with the judge of the recipe. That judge is part of the stage `judge`, with its endpoint,
+its view of a turn and its defence against hostile text. Stages do not import each other, so `eval` uses this protocol and loads the
+judge by name, as `train` loads a trainer.
 """
 
 from collections.abc import Callable
@@ -17,30 +17,30 @@ from clawctl.run.rows import Message, Turn
 
 @dataclass(frozen=True, slots=True)
 class Preference:
-    """Which of two answers is better."""
+    """The result of comparing two answers."""
 
-    first: float | None  # 1: the first answer, 0: the second, 0.5: neither; None: the judge gave no valid vote
+    first: float | None  # 1: the first answer is better, 0: the second, 0.5: neither; None: the judge gave no valid vote
     votes: tuple[Any, ...]  # one for each order: "first", "second", "neither", None
 
 
 class AnswerJudge(Protocol):
-    """Judges answers to a captured request that its user did not see. Raises ClawError if it cannot judge at all."""
+    """Judges alternative answers to a captured request; its user did not see them. Raises ClawError if judging is impossible."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def spent(self) -> tuple[int, int]:
-        """Model calls so far, and their tokens."""
+        """Number of model calls so far, and of their tokens."""
         ...
 
     async def prefer(self, turn: Turn, first: Message, second: Message) -> Preference:
-        """Compare two answers to the request of `turn`, knowing what came back after the answer that was given. The judge is not
-        told where the answers come from and sees them in both orders; if the orders disagree, neither is better."""
+        """Compare two answers to the request of `turn`, given the next state that followed the original answer. The judge does not
+        learn where the answers come from and sees them in both orders. If the two orders disagree, neither answer is better."""
         ...
 
     async def verdict(self, turn: Turn, answer: Message) -> float | None:
-        """1: good, -1: bad, 0: it does not tell; None without a valid vote."""
+        """1: good, -1: bad, 0: undecided; None without a valid vote."""
         ...
 
     async def close(self) -> None: ...

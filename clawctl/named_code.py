@@ -1,7 +1,7 @@
 """Runs code from a recipe only if the user who starts the stage named it, as an option or in a recipe outside the run.
 
-Others may be able to write `RUN/recipe.yaml`. Code that it names runs only if the same user named it before, for this run on this
-machine. The record is in the user's own folder. Code inside the run directory never runs.
+Other users may be able to write `RUN/recipe.yaml`. Code that it names runs only if the same user named it before, for this run on
+this machine. The record is in the user's own folder. Code inside the run directory never runs.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from clawctl.errors import ClawError
 from clawctl.registry import is_file
 
 _FILES = ("train.backend", "train.custom_loss", "judge.custom_rm", "eval.suites", "serve.engine", "play.env")  # file.py:name
-_COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and its possible imports
-# Options of environments that name a program or code, what it may read, and what confines it.
+_COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and arguments that may import code
+# Options of environments that name a program or code, set the files it may read, or confine it.
 _OPTIONS = ("browser", "code", "command", "harness", "python", "sandbox", "see", "taskset", "variables")
 
 
 def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | None, settings: dict[str, Any]) -> None:
-    """`resolved` is the result of `load_recipe` for the recipe and the `settings` from the command line. Raises ClawError (exit
-    code 2) if it names code for this stage that its user did not name."""
+    """Check the code that the recipe names for this stage. `resolved` is the result of `load_recipe` for the recipe and the
+    `settings` from the command line. Raises ClawError (exit code 2) if the user has not named that code."""
     root = root.resolve()
     given = {key for key, value in settings.items() if value is not None}
     own = recipe is not None and not recipe.resolve().is_relative_to(root)
@@ -38,8 +38,8 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
 
 
 def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None:
-    """`is_named`: whoever starts this stage named the code. It is then recorded."""
-    runs_it = stage in (key.split(".")[0], "up") or (stage == "eval" and key == "judge.custom_rm")  # the suite `own` asks it
+    """`is_named`: the user who starts this stage named the code. It is then recorded."""
+    runs_it = stage in (key.split(".")[0], "up") or (stage == "eval" and key == "judge.custom_rm")  # the suite `own` calls it
     if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
         raise ClawError(
             f"{key} names {value}, which is inside the run directory",
@@ -62,7 +62,7 @@ def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None
 
 
 def _values(recipe: Recipe, key: str) -> list[Any]:
-    """The code that a key names: one value, or each file in a list of suites. A name of an engine is not code."""
+    """The code that a key names: one value, or each file in a list of suites. The name of an engine is not code."""
     section, name = key.split(".")
     value = getattr(getattr(recipe, section), name)
     if key == "eval.suites":
@@ -73,7 +73,7 @@ def _values(recipe: Recipe, key: str) -> list[Any]:
 
 
 def _code_of(suite: SuiteConfig) -> list[str]:
-    """The code that a suite names: itself, an option of an environment, a task of another program, or a folder of tasks."""
+    """The code that a suite names: its own file, an option of an environment, a task of another program, or a folder of tasks."""
     prefix = next((prefix for prefix in HARNESS_PREFIXES if suite.name.startswith(prefix)), None)
     if prefix is None:
         return [suite.name] * is_file(suite.name) + _code_in(suite.options)
@@ -82,13 +82,13 @@ def _code_of(suite: SuiteConfig) -> list[str]:
 
 
 def _code_in(options: Mapping[str, Any]) -> list[str]:
-    """What the options of an environment name that runs, or that decides what a program can reach."""
+    """Values of environment options that name code to run or decide what a program can reach."""
     given = [options[name] for name in _OPTIONS if options.get(name)]
     return [value if isinstance(value, str) else orjson.dumps(value, default=str).decode() for value in given]
 
 
 def _path(key: str, value: str) -> Path:
-    """The file of `file.py:name`, or of a file alone, which has one of the usual names."""
+    """The file part of `file.py:name`, or of a file without a name."""
     return Path((value.rpartition(":")[0] or value) if key in _FILES else value).resolve()
 
 
@@ -104,7 +104,8 @@ def _is_kept(mark: str) -> bool:
 
 
 def _keep(mark: str) -> None:
-    """Record the code. If that fails, stages that are started without the recipe ask for it again; stages of `up` do not."""
+    """Record the code. If recording fails, stages that are started later without the recipe refuse the code; stages of `up` do
+    not."""
     folder = _folder()
     if folder is not None:
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Code of the user's own: functions named as `file.py:name`, and the shapes they are called with.
+"""User code: functions named as `file.py:name`, and the signatures they are called with.
 
-A file is run as it is, with all rights of the process: load only code that you trust. A function that cannot be called the way it
-will be is refused when the stage starts.
+A file runs unmodified, with all rights of the process: load only code that you trust. A function with the wrong signature is
+refused when the stage starts.
 """
 
 import importlib.util
@@ -27,16 +27,17 @@ class LossSettings:
     train: "TrainConfig"
     token_ids: "Tensor"  # [N]: the sampled tokens
     sampler_logprobs: "Tensor"  # [N]
-    turns: "Tensor"  # [N]: which turn of this call a token is of, from 0
+    turns: "Tensor"  # index of the token's turn within this call, from 0
     count: int  # sampled tokens of the whole step, on all ranks and in all calls: divide a sum by it
     step: int
 
     def __getitem__(self, name: str) -> Any:
-        """A field, or a setting of `train`, also by the name that another system has for it. Raises KeyError."""
+        """A field of this class, or a setting of `train`; settings also accept the names that other systems use. Raises
+        KeyError."""
         return getattr(self, name) if name in LossSettings.__slots__ else self.train[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The same, or `default`."""
+        """Like `self[name]`, or `default` if there is no such name."""
         return getattr(self, name) if name in LossSettings.__slots__ else self.train.get(name, default)
 
     def __getattr__(self, name: str) -> Any:
@@ -47,7 +48,7 @@ class LossSettings:
 
 
 class CustomLoss(Protocol):
-    """`train.custom_loss`: called for one part of a step at a time. The results of all parts are added up.
+    """`train.custom_loss`: called once for each part of a step. The results of all parts are added up.
 
     `policy_logits` [N, vocabulary] predict the sampled tokens at the sampler's temperature, with gradient. `reference_logits` are
     version 0's, without gradient, or None if version 0 is not loaded (all weights are trained and `train.teacher` is not `base`).
@@ -71,7 +72,7 @@ class Generation:
     message: Message
     prompt_ids: list[int] | None = None
     completion_ids: list[int] | None = None
-    logprobs: list[float] | None = None  # of the distribution that was sampled from
+    logprobs: list[float] | None = None  # under the distribution that was sampled from
     policy_version: int | None = None
     temperature: float = 1.0
     finish_reason: str | None = None
@@ -96,7 +97,7 @@ class CustomRollout(Protocol):
     ) -> Iterable[Mapping[str, Any]]: ...
 
 
-# Usual names in a file that is passed without `:name`, the likeliest first.
+# Usual names in a file that is passed without `:name`, most likely first.
 USUAL = {
     "--custom-rm": (
         "get_reward_model", "CustomPRM", "CustomRewardModel", "RewardModel", "PRM", "score",
@@ -106,7 +107,7 @@ USUAL = {
     "play": ("rollout", "custom_rollout", "play", "generate_rollout", "collect_rollouts", "run_rollout"),
     "--generate": ("generate", "custom_generate", "sample"),
 }  # fmt: skip
-# Parameters that slime's functions have: a function that takes as many arguments as ours would still be called with the wrong ones.
+# Parameters of slime's functions. A slime function with the right number of parameters would still receive the wrong arguments.
 _SLIMES = frozenset(("args", "rollout_id", "data_buffer", "sampling_params"))
 
 LOSS = ("policy_logits", "reference_logits", "rewards", "advantages", "config")
@@ -169,10 +170,10 @@ def _parameters(called: Callable[..., Any]) -> set[str]:
 
 
 def takes(called: Callable[..., Any], count: int) -> bool:
-    """Whether it accepts this many positional arguments."""
+    """Whether `called` accepts this many positional arguments."""
     try:
         inspect.signature(called).bind(*range(count))
-    except (TypeError, ValueError):  # ValueError: built in, without a signature
+    except (TypeError, ValueError):  # ValueError: a built-in function without a signature
         return False
     return True
 

@@ -13,25 +13,25 @@ from rich.table import Table
 from rich.text import Text
 
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?", re.DOTALL)
-# C0 and C1 controls, and the marks that reverse or hide text.
+# C0 and C1 controls, and the characters that reverse or hide text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _PIPE_WIDTH = 180  # columns if the output is not a terminal; rich would use 80 and cut the text
 
 
 def plain(text: str, limit: int | None = None) -> str:
-    """`text` without escape sequences and control characters. Line breaks stay. Longer text is cut to `limit` characters with an
-    ellipsis."""
+    """`text` without escape sequences and control characters. Line breaks stay. Longer text is cut to `limit` characters and ends
+    with an ellipsis."""
     clean = _CONTROLS.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n")))
     return clean if limit is None or len(clean) <= limit else clean[: limit - 1] + "…"
 
 
 def one_line(text: str, limit: int) -> Text:
-    """`text` for a cell of a table."""
+    """`text` on one line, cut to `limit` characters, for a table cell."""
     return Text(plain(" ".join(plain(text[: 20 * limit]).split()), limit))
 
 
 def answers(width: int | None = None) -> Console:
-    """The console for answers: stdout, with a wide line if it is not a terminal."""
+    """The console for answers: stdout, with wide lines if it is not a terminal."""
     return Console(width=width if width or sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
 
 
@@ -44,7 +44,7 @@ def counted(count: int, thing: str) -> str:
 class Column:
     heading: str
     right: bool = False
-    spare: int = 0  # dropped if the terminal is too narrow, the highest first; 0: always shown
+    spare: int = 0  # dropped if the terminal is too narrow, highest value first; 0: always shown
 
 
 def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int, bold: int | None = None) -> Table:
@@ -66,10 +66,10 @@ def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]
 
 
 def labelled(parts: Sequence[tuple[str, str]], width: int) -> list[Text]:
-    """One indented line a part, cut to the terminal; parts without words are left out."""
+    """One indented line per part, cut to the width of the terminal. Parts without text are omitted."""
     return [Text.assemble("  ", (f"{name:<11}", "dim"), one_line(words, width - 13)) for name, words in parts if words.strip()]
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document to stdout, in ASCII, so that a terminal interprets none of it as a command."""
+    """Print one JSON document to stdout, in ASCII, so that a terminal cannot interpret any of it as a command."""
     print(json.dumps(value, indent=2, ensure_ascii=True))

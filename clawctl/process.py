@@ -19,19 +19,19 @@ from clawctl.run.names import open_to_append
 
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 _LONGEST_MESSAGE = 4000  # characters of a log message
-_LONGEST_ERROR = 300  # maximum length of an exception's message in a log
+_LONGEST_ERROR = 300  # characters of an exception's message in a log
 _MOST_CAUSES = 8
 _LONGEST_HIDDEN = 4 * _LONGEST_MESSAGE
-# Exceptions that quote the value they did not like. Serve's are raised on clients' words, which no log may hold.
+# Exceptions whose message quotes the rejected value. In serve that value may be a client's text, which must not be logged.
 _QUOTING = (ValueError, TypeError, LookupError, AttributeError, AssertionError, NameError)
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
 _LEVELS = ("debug", "info", "warning", "error")
-# Libraries that log too much below a warning, which would hide the stages' own lines.
+# Libraries that log too much below warning level; their output would hide the stages' own lines.
 _QUIET = ("httpx", "watchfiles", "torch", "torchao")
 
 
 def stop_on_signals() -> threading.Event:
-    """An event that SIGINT and SIGTERM set. A worker then finishes its current work and ends."""
+    """An event that SIGINT and SIGTERM set. A worker then finishes its current work and exits."""
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -39,14 +39,14 @@ def stop_on_signals() -> threading.Event:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process like Python, but without unloading libraries, because some print dozens of lines about their memory."""
+    """End the process as Python does, but without unloading libraries, because some print dozens of lines about their memory."""
     if sys.modules.get("torch") is None:
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads any more
+        with suppress(OSError, ValueError):  # the reader is gone
             stream.flush()
     os._exit(code)
 
@@ -58,7 +58,7 @@ def check_level(level: str) -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Log lines without secrets and control characters, with a limited length. A message cannot imitate a line of its own."""
+    """Log lines without secrets and control characters, with a limited length. A message cannot imitate a separate log line."""
 
     def __init__(self) -> None:
         super().__init__(_FORMAT, "%H:%M:%S")
@@ -86,7 +86,7 @@ class LogFormatter(logging.Formatter):
 
 
 def harmless(text: str) -> str:
-    """`text` for a log: without secrets, control characters as escapes, further lines indented, cut to a bound."""
+    """`text` for a log: without secrets, with control characters escaped, continuation lines indented, and a limited length."""
     text = hidden(text[:_LONGEST_HIDDEN])
     text = _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text).replace("\n", "\n    ")
     return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"
@@ -99,14 +99,14 @@ def hidden(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def _hider() -> Any:
-    from clawctl.privacy.redaction import Redactor  # here: many commands log nothing
+    from clawctl.privacy.redaction import Redactor  # imported here because many commands log nothing
 
     return Redactor(("api_key", "token", "password", "private_key", "card"))
 
 
 class _OwnFile(logging.FileHandler):
-    """A log file. A link in its place is refused, because anyone who can write to the run could point it at another file of this
-    user."""
+    """A log file. A symbolic link at its path is refused, because anyone who can write to the run could point it at another file of
+    this user."""
 
     def _open(self) -> TextIOWrapper:
         return os.fdopen(open_to_append(Path(self.baseFilename)), "a", encoding="utf-8", errors="backslashreplace")
@@ -120,10 +120,10 @@ def log_to(file: Path | None, level: str) -> None:
             handlers.append(_OwnFile(file))
         except OSError as error:
             print(f"clawctl logs to the terminal only: {error}", file=sys.stderr)
-    logging.raiseExceptions = False  # a log that a full disk does not take is no reason for a traceback a line
+    logging.raiseExceptions = False  # a full disk must not cause a traceback for each log line
     for handler in handlers:
         handler.setFormatter(LogFormatter())
     logging.basicConfig(level=level.upper(), handlers=handlers, force=True)
     for name in _QUIET:
         logging.getLogger(name).setLevel("WARNING")
-    logging.getLogger("huggingface_hub").propagate = False  # it prints by itself, so each line would appear twice
+    logging.getLogger("huggingface_hub").propagate = False  # it prints its own messages, so each line would appear twice

@@ -1,6 +1,7 @@
-"""A seam's implementations: built in by name, `file.py:name`, or the entry point of an installed package.
+"""Implementations of a seam: built in by name, `file.py:name`, or the entry point of an installed package.
 
-An implementation is imported only when a user names it. A built-in name always means ours: no installed package can take its place.
+An implementation is imported only when a user names it. A built-in name always means clawctl's own implementation: no installed
+package can replace it.
 """
 
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is `file.py:name`, or a file alone."""
+    """Whether `name` is `file.py:name`, or a file alone."""
     return name.endswith(".py") or ".py:" in name
 
 
@@ -29,17 +30,18 @@ class Registry(Generic[T]):
     built_in: Mapping[str, str]
 
     def names(self) -> list[str]:
-        """All names that `load` accepts without a file: ours first, then those of installed packages."""
+        """All names that `load` accepts without a file: built-in names first, then those of installed packages."""
         installed = {point.name for point in entry_points(group=self.group)}
         return [*self.built_in, *sorted(installed - set(self.built_in))]
 
     def check(self, name: str, option: str) -> None:
-        """Raises ClawError (exit code 2) for an unknown name. Imports nothing, and does not look into files."""
+        """Raises ClawError (exit code 2) for an unknown name. Does not import or read anything."""
         if not is_file(name) and name not in self.names():
             raise self._unknown(name, option)
 
     def load(self, name: str, option: str) -> T:
-        """The implementation. `option` is what the user wrote it under. Raises ClawError (exit code 2) if it cannot be had."""
+        """The implementation. `option` is the option or recipe key that the user set. Raises ClawError (exit code 2) if it cannot
+        be loaded."""
         if name in self.built_in:
             return cast(T, resolve_name(self.built_in[name]))
         if is_file(name):

@@ -1,4 +1,4 @@
-"""From a thread to the event loop and back."""
+"""Runs work on the event loop for other threads."""
 
 import asyncio
 import time
@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 Done = TypeVar("Done")
 _LOOK_S = 1.0  # the loop may end while a thread waits for it
-_LONGEST_S = 30.0  # an event loop that does not come round for so long has ended
+_LONGEST_S = 30.0  # an event loop that does not respond for this long has ended
 
 
 class OnLoop:
-    """Runs functions on the event loop for a thread that waits for the result."""
+    """Runs work on the event loop for a thread that waits for the result."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -24,7 +24,7 @@ class OnLoop:
         return self._loop is not None and self._loop.is_running()
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """After everything that could be read until now has been read."""
+        """Call `function` on the event loop after all input that is available now has been read."""
 
         async def run() -> None:
             for _ in range(3):
@@ -34,7 +34,7 @@ class OnLoop:
         self.wait(run(), _LONGEST_S)
 
     def wait(self, work: Coroutine[Any, Any, Done], longest_s: float) -> Done:
-        """The result of `work`. Raises what it raises, TimeoutError, and CancelledError once the event loop has ended."""
+        """The result of `work`. Raises its exceptions, TimeoutError, and CancelledError once the event loop has ended."""
         assert self._loop is not None
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         until = time.monotonic() + longest_s

@@ -1,4 +1,4 @@
-"""Keeps new requests back while an engine is paused or asleep."""
+"""Holds new requests back while an engine is paused or asleep."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, suppress
 
 from clawctl.serve.dialects import Refusal
 
-_PATIENCE_S = 300.0  # a request waits so long
+_PATIENCE_S = 300.0  # seconds that a request waits
 
 
 class Halt:
-    """Used on one event loop."""
+    """The state of a pause or sleep. Used on one event loop."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -18,7 +18,7 @@ class Halt:
         self._over.set()
 
     async def wait(self) -> None:
-        """Until the engine samples. Raises Refusal if that takes too long."""
+        """Wait until the engine samples. Raises Refusal if that takes too long."""
         if self._over.is_set():
             return
         with suppress(TimeoutError):
@@ -29,7 +29,7 @@ class Halt:
 
     @asynccontextmanager
     async def beginning(self, reason: str) -> AsyncIterator[None]:
-        """New requests wait from now on. What was, stays if the block fails."""
+        """Make new requests wait from now on. If the block fails, the previous state is restored."""
         before, self.reason = self.reason, reason
         self._over.clear()
         try:

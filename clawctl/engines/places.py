@@ -1,5 +1,5 @@
-"""Whose pinned versions may be in use at a time: clients share `serve.pinned_versions` places, and the run's own key has places
-that no client can take. Judge (`NAME@0`) and gate (`NAME@7`) ask with that key."""
+"""Limits the pinned versions that are in use at the same time. Clients share `serve.pinned_versions` places. The run's own key,
+which judge (`NAME@0`) and gate (`NAME@7`) use, has places that no client can take."""
 
 import asyncio
 import time
@@ -13,8 +13,8 @@ from clawctl.run.keys import OWN
 from clawctl.serve.dialects import Refusal
 
 RESERVED: Final = 2  # places of the run's own key: one for version 0, one for any version
-_TURN_S = 5.0  # while others wait, a version takes no new requests after so long
-_PATIENCE_S = 120.0  # a request waits no longer for a place
+_TURN_S = 5.0  # while others wait, a version accepts no new requests after this time
+_PATIENCE_S = 120.0  # maximum time that a request waits for a place
 
 
 @dataclass(slots=True)
@@ -26,22 +26,23 @@ class _Held:
 
 
 class Places:
-    """Used on one event loop. Waiting requests get places in the order of their arrival."""
+    """The places of one engine. Used on one event loop. Waiting requests get places in the order of their arrival."""
 
     def __init__(self, most: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
         self._most, self._turn_s, self._patience_s = most, turn_s, patience_s
         self._held: dict[int, _Held] = {}
         self._waiting: dict[int, str] = {}  # in order: number of a request → its kind, OWN or ""
         self._numbers = 0
-        self._news = asyncio.Event()  # a new one each time
+        self._news = asyncio.Event()  # replaced at each notification
 
     def at_once(self, version: int, key: str) -> bool:
-        """Whether a request of `key` for `version` gets a place without a wait."""
+        """Whether a request of `key` for `version` gets a place without waiting."""
         return self._may(version, OWN if key == OWN else "", None)
 
     @asynccontextmanager
     async def one(self, version: int, key: str) -> AsyncIterator[None]:
-        """A place for a request of `key` for `version`, until it ends. Raises Refusal if none becomes free."""
+        """A place for a request of `key` for `version`, held until the context ends. Raises Refusal if none becomes free in
+        time."""
         kind = OWN if key == OWN else ""
         if not self._may(version, kind, None):
             await self._wait(version, kind)
@@ -72,13 +73,13 @@ class Places:
             self._wake()
 
     def _wake(self) -> None:
-        """Let all that wait look again."""
+        """Make all waiting requests check again."""
         self._news.set()
         self._news = asyncio.Event()
 
     def _may(self, version: int, kind: str, number: int | None) -> bool:
-        """Whether the request may begin: its version is in use within its time limit, or a place is free and no request of the same
-        kind waited longer."""
+        """Whether the request may begin: its version is in use within its time limit, or a place is free and no earlier request of
+        the same kind is waiting."""
         if kind == OWN and version == 0:
             return True
         before = any(of == kind and (number is None or each < number) for each, of in self._waiting.items())

@@ -1,4 +1,4 @@
-"""An engine's errors in the client's words."""
+"""Converts an engine's errors to refusals for the client."""
 
 import logging
 
@@ -8,8 +8,8 @@ from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
-_TOO_LONG = ("maximum context length", "max_model_len", "model's context length")  # the last one: SGLang
-_OURS = {401, 403, 404, 405}  # statuses about clawctl's call to the upstream, not about the client's request
+_TOO_LONG = ("maximum context length", "max_model_len", "model's context length")  # the last one is SGLang's
+_OURS = {401, 403, 404, 405}  # statuses that concern clawctl's call to the upstream, not the client's request
 
 
 def refusal(status: int, told: bytes) -> Refusal:
@@ -27,7 +27,7 @@ def refusal(status: int, told: bytes) -> Refusal:
 
 
 def unproven(version: int, error: CanaryFailure) -> Refusal:
-    """The refusal of a request that pins a version with a failed canary. The log contains the difference."""
+    """The refusal of a request that pins a version with a failed canary check. The log contains the difference."""
     _log.error("version %d is not served: %s", version, error)
     told = f"version {version} of this model is not served: the engine's results differ from the trainer's"
     return Refusal(404, told, "model", "model_not_found")

@@ -1,8 +1,8 @@
 """Checks whether a version's weights can be served: finite numbers, in shapes that fit the base model.
 
-An external engine must not find out by itself. vLLM loads an adapter with wrong shapes and drops what does not fit, and NaN that
-one adapter leaves in its cache damages other answers, including canaries of later versions. Only NumPy is needed, so a gateway in
-front of an upstream loads no torch.
+An external engine must not discover a problem by itself. vLLM loads an adapter with wrong shapes and drops tensors that do not fit.
+NaN that one adapter leaves in its cache damages other answers, including canaries of later versions. Only NumPy is needed, so a
+gateway in front of an upstream loads no torch.
 """
 
 import re
@@ -16,7 +16,7 @@ from clawctl.errors import ClawError
 
 # All these bits are set in an infinite number or NaN.
 _EXPONENTS = {"F64": ("<u8", 0x7FF0 << 48), "F32": ("<u4", 0x7F80 << 16), "F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80)}
-_AT_ONCE = 1 << 22  # numbers
+_AT_ONCE = 1 << 22  # numbers checked per step
 _LAYER = re.compile(r".*?\.\d+\.")
 _ADAPTER = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 
@@ -25,12 +25,13 @@ _ADAPTER = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 class _Tensor:
     dtype: str
     shape: list[int]
-    start: int  # of its bytes in the file
+    start: int  # offsets of its bytes in the file
     end: int
 
 
 def check_weights(folder: Path, base: Path) -> None:
-    """`base`: folder of the base model. Without it on this machine, shapes are not compared. Raises ClawError."""
+    """Check a version's weights. `base`: folder of the base model. If it is not on this machine, shapes are not compared. Raises
+    ClawError."""
     try:
         known = {
             name: tensor.shape for file in _files(base) for name, tensor in _tensors(file).items() if tensor.dtype in _EXPONENTS
@@ -51,7 +52,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _tensors(file: Path) -> dict[str, _Tensor]:
-    """The tensors in the header. https://github.com/huggingface/safetensors#format"""
+    """The tensors listed in the header of a safetensors file. https://github.com/huggingface/safetensors#format"""
     with file.open("rb") as opened:
         size = int.from_bytes(opened.read(8), "little")
         if not size or size > file.stat().st_size:
@@ -75,8 +76,8 @@ def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> No
 
 
 def _check_none_is_missing(given: set[str], known: dict[str, list[int]]) -> None:
-    """Check layers that are partly present. Some models are saved without whole layers (for prediction of several tokens, for
-    images) or with other names. For a missing tensor in a layer, an engine would keep its old value."""
+    """Check layers that are partly present. Some models are saved without whole layers (for multi-token prediction or for images)
+    or with other names. If a layer lacks a tensor, an engine would keep that tensor's old value."""
     if not given <= known.keys():
         return
     layers = {match[0] for name in given if (match := _LAYER.match(name))}

@@ -1,1 +1,1 @@
-"""Starts several parts together: all stages under one parent, and clients that are set up for a run."""
+"""Starts several components together: all stages under one parent, jobs in a scheduler, and clients configured for a run."""

@@ -1,6 +1,6 @@
-"""`clawctl up --on`: submit the stages as jobs, follow them, stop them. `RUN/launch.json` holds which jobs these are.
+"""`clawctl up --on`: submits the stages as jobs, follows them, and stops them. `RUN/launch.json` records the jobs.
 
-The jobs go on when whoever follows them stops. The same command again submits only the stages whose job has ended.
+The jobs continue if the process that follows them ends. Running the same command again submits only the stages whose job has ended.
 """
 
 import socket
@@ -34,7 +34,7 @@ _LOCAL = frozenset(["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "ove
 
 @dataclass(frozen=True, slots=True)
 class LaunchedJob:
-    """A stage's job as it was last seen."""
+    """A stage's job in its last known state."""
 
     stage: str
     ids: list[str]
@@ -54,14 +54,14 @@ class LaunchedJob:
 
 
 def show_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, log_level: str) -> None:
-    """Print what would be submitted. Needs no scheduler and writes nothing."""
+    """Print the jobs that would be submitted. Needs no scheduler and writes nothing."""
     scheduler = open_scheduler(on)
     for job in plan_jobs(run, recipe, on, "dry-run", "", log_level):
         print(f"# {job.stage}: {job.needs}\n{scheduler.render(job).rstrip()}\n")
 
 
 def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_level: str) -> None:
-    """Submit the stages that have no job yet. Raises ClawError; then no job of this call is left."""
+    """Submit the stages that have no job yet. Raises ClawError; the jobs that this call submitted are then stopped."""
     refuse_in_bucket(run.root, "--on", "use a run directory on a disk that all machines mount")
     with claimed(run, "launch") as mine:
         if not mine:
@@ -81,7 +81,7 @@ def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_
             job for job in plan_jobs(run, recipe, on, launch_id, named_code, log_level) if job.stage not in {j.stage for j in jobs}
         ]
         run.job_output.mkdir(mode=0o700, exist_ok=True)
-        _write(run, Launch(launch_id, on, jobs))  # before a job starts: each looks whether it sees this file
+        _write(run, Launch(launch_id, on, jobs))  # before a job starts, because each job checks that it sees this file
         submitted: list[LaunchedJob] = []
         try:
             for job in new:
@@ -101,10 +101,10 @@ def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_
 class Launch:
     """The jobs of a run."""
 
-    id: str  # a job refuses to work in a run directory whose launch is another
+    id: str  # a job refuses to work in a run directory with a different launch id
     on: SchedulerName
     jobs: list[LaunchedJob]
-    at: float = 0.0  # unix seconds, when they were last seen
+    at: float = 0.0  # unix seconds of the last look
 
     @property
     def ended(self) -> bool:
@@ -112,7 +112,7 @@ class Launch:
 
 
 def read_launch(run: RunDir) -> Launch | None:
-    """None if no jobs were submitted for this run."""
+    """The recorded jobs; None if no jobs were submitted for this run. Raises ClawError."""
     record = read_object(run.launch)
     if not record:
         return None
@@ -128,7 +128,7 @@ def _write(run: RunDir, launch: Launch) -> None:
 
 
 def look(run: RunDir, launch: Launch, scheduler: Scheduler) -> Launch:
-    """The jobs as they are now, which is also written down."""
+    """The current states of the jobs, which are also recorded."""
     states = dict(scheduler.look([each for job in launch.jobs for each in job.ids]))
     looked = Launch(launch.id, launch.on, [job.with_states(states) for job in launch.jobs], time.time())
     _write(run, looked)
@@ -161,7 +161,7 @@ def _required(run: RunDir) -> Launch:
 
 
 def follow(run: RunDir, live: bool) -> None:
-    """Show the jobs until all have ended or a person presses Ctrl-C, which leaves them running. Raises ClawError if one failed."""
+    """Show the jobs until all have ended or the user presses Ctrl-C, which leaves them running. Raises ClawError if one failed."""
     launch = _required(run)
     scheduler = open_scheduler(launch.on)
     help_ = f"Ctrl-C leaves the jobs running. To stop them: clawctl up --stop --run {run.root}"
@@ -223,7 +223,7 @@ def _said(run: RunDir, stage: str) -> str:
 
 
 def _warn_of_local_disk(root: Path) -> None:
-    """Jobs check for themselves that they see this very run; this tells earlier."""
+    """Warn if the run directory is on a local disk. Jobs check this themselves, but only after they have started."""
     mounts: list[tuple[str, str]] = []
     try:
         lines = Path("/proc/self/mounts").read_text().splitlines()
@@ -241,7 +241,8 @@ def _warn_of_local_disk(root: Path) -> None:
 
 
 def check_is_shared(run_root: Path, launch_id: str | None) -> None:
-    """In a job: whether this machine sees the run directory that the jobs were submitted for. Raises ClawError (exit code 2)."""
+    """Called in a job. Raises ClawError (exit code 2) if this machine does not see the run directory that the jobs were submitted
+    for."""
     if launch_id is None:
         return
     cure = "put the run directory on a filesystem that all machines mount at the same path (NFSv4, Lustre, a shared volume)"

@@ -1,4 +1,5 @@
-"""`clawctl openclaw-setup`: OpenClaw's configuration for a run, as its version understands it. Adds to it and keeps a copy."""
+"""`clawctl openclaw-setup`: adds a run to OpenClaw's configuration, in the format of the installed version. Keeps a copy of the old
+file."""
 
 import copy
 import json
@@ -21,8 +22,8 @@ from clawctl.run.keys import KeyRing, add_key, remove_key
 
 Way = Literal["plugin", "responses", "plain"]
 Version = tuple[int, ...]
-_PLUGIN_SINCE = (2026, 6)  # buildReplayPolicy knows appendOnlyRuntimeContext
-_AFFINITY_SINCE = (2026, 9)  # earlier ones refuse a configuration with sendSessionAffinityHeaders
+_PLUGIN_SINCE = (2026, 6)  # buildReplayPolicy supports appendOnlyRuntimeContext
+_AFFINITY_SINCE = (2026, 9)  # earlier versions refuse a configuration with sendSessionAffinityHeaders
 _PATIENCE_S = 120.0
 _UNKNOWN_CONTEXT = 32768
 _LONGEST_ANSWER = 8192
@@ -41,7 +42,7 @@ class Setup:
 
 
 def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name: str, dry_run: bool) -> Setup:
-    """Write OpenClaw's configuration for `run`. Raises ClawError if something is missing; then nothing is written."""
+    """Write OpenClaw's configuration for `run`. Raises ClawError if something is missing; nothing is written in that case."""
     version = openclaw_version(command)
     chosen = way or ("plugin" if version >= _PLUGIN_SINCE else "plain")
     if chosen == "plugin" and version < _PLUGIN_SINCE:
@@ -64,7 +65,7 @@ def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name:
             backup = _write(path, merged(before, added), command)
         except BaseException:
             if known is None:
-                remove_key(run, key_name)  # nobody has it
+                remove_key(run, key_name)  # the key was never handed out
             raise
         if known is None:
             notes.append(f"created the API key {key_name!r}; turns from OpenClaw carry this name")
@@ -124,7 +125,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def plugin_folder() -> Path:
-    """Folder of the provider plugin, in a checkout or in an installation."""
+    """Folder of the provider plugin, in a checkout or in an installation. Raises ClawError."""
     in_clone = Path(__file__).parents[2] / "integrations" / "openclaw"
     installed = Path(sysconfig.get_path("data")) / "share" / "clawctl" / "openclaw"
     for folder in (in_clone, installed):
@@ -134,7 +135,7 @@ def plugin_folder() -> Path:
 
 
 def thinking_of(recipe: Recipe) -> bool:
-    """Whether the model's chat template switches reasoning on and off, as Qwen's do."""
+    """Whether the model's chat template can switch reasoning on and off, as Qwen's do."""
     folder = Path(recipe.model_path)
     for name in ("chat_template.jinja", "tokenizer_config.json"):
         if (folder / name).is_file() and "enable_thinking" in (folder / name).read_text(errors="replace"):
@@ -152,7 +153,7 @@ def fragment(way: Way, version: Version, url: str, key: str, model: str, context
     entry = {
         "id": model,
         "name": model,
-        "reasoning": thinking,  # OpenClaw strips the reasoning of a model that has none from the history
+        "reasoning": thinking,  # if false, OpenClaw removes the model's reasoning from the history
         "input": ["text"],
         "contextWindow": context,
         "maxTokens": min(_LONGEST_ANSWER, context // 4),
@@ -172,7 +173,7 @@ def fragment(way: Way, version: Version, url: str, key: str, model: str, context
 
 
 def merged(before: Any, added: Any) -> Any:
-    """`added` laid over `before`: objects by key, models by id, other lists joined. Neither is changed."""
+    """`added` merged into `before`: objects by key, models by id, other lists concatenated. Neither argument changes."""
     if isinstance(before, dict) and isinstance(added, dict):
         return {**before, **{key: merged(before.get(key), value) for key, value in added.items()}}
     if isinstance(before, list) and isinstance(added, list):
@@ -192,7 +193,7 @@ def _context_of(url: str, key: str, notes: list[str]) -> int:
 
 
 def _known_key(run: RunDir, before: dict[str, Any], own: str, way: Way) -> str | None:
-    """The key that an earlier setup wrote, if it still opens."""
+    """The key that an earlier setup wrote, if it is still valid."""
     provider = before.get("models", {}).get("providers", {}).get("openai" if way == "responses" else "clawctl", {})
     key = provider.get("apiKey") if isinstance(provider, dict) else None
     return key if isinstance(key, str) and KeyRing(run, own).owner(key) else None

@@ -1,4 +1,5 @@
-"""From a recipe to jobs: one for each stage, with what `machines:` asks for. A scheduler renders them in its own words."""
+"""Converts a recipe to jobs: one for each stage, with the resources from `machines:`. Each scheduler renders them in its own
+format."""
 
 import ipaddress
 import re
@@ -19,18 +20,18 @@ SchedulerName = Literal["slurm", "ray", "sky"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A stage as a scheduler runs it: `count` workers that are independent, or one that spans `nodes` machines."""
+    """A stage as a scheduler runs it: `count` independent workers, or one worker that spans `nodes` machines."""
 
     stage: str  # "train"
     name: str  # "clawctl-mine-train"
     command: str  # "/opt/venv/bin/python -P -m clawctl up … --only train"
     setup: tuple[str, ...]  # shell lines before the command
-    environment: dict[str, str]  # in the job's script; no secrets
-    secrets: tuple[str, ...]  # names of variables whose values travel outside the script
-    output: Path  # folder for what the job prints
+    environment: dict[str, str]  # written to the job's script, so it contains no secrets
+    secrets: tuple[str, ...]  # names of variables whose values are passed outside the script
+    output: Path  # folder for the job's output
     count: int
     nodes: int
-    cpus: int  # of each process, as the rest
+    cpus: int  # this and the following resources are per process
     gpus: int
     gpu_type: str | None
     memory_mb: int | None
@@ -40,7 +41,7 @@ class Job:
 
     @property
     def needs(self) -> str:
-        """What it asks for, in words."""
+        """The requested resources, in words."""
         parts = [f"{self.count} ×"] if self.count > 1 else [f"{self.nodes} nodes ×"] if self.nodes > 1 else []
         parts.append(counted(self.cpus, "CPU"))
         parts += [f"{self.gpus} {self.gpu_type}" if self.gpu_type else counted(self.gpus, "GPU")] if self.gpus else []
@@ -83,7 +84,7 @@ def plan_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, launch_id: str, na
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, with `above` where they differ; mappings in them likewise."""
+    """Both mappings merged; `above` wins where they differ. Nested mappings are merged in the same way."""
     both = dict(below)
     for key, value in above.items():
         old = both.get(key)

@@ -1,7 +1,8 @@
-"""Jobs in Ray: a detached actor for each process of a stage. Ray places them, and starts an actor again whose worker or node died.
+"""Jobs in Ray: a detached actor for each process of a stage. Ray places the actors, and restarts an actor whose worker or node
+died.
 
-A detached actor needs no driver: whoever submitted it may leave, and finds it again by its name. The actor starts the stage as a
-process of its own, which ends with it.
+A detached actor needs no driver: the process that submitted it may exit, and can find it again by its name. The actor starts the
+stage as a separate process, which ends with it.
 """
 
 import os
@@ -26,10 +27,10 @@ from clawctl.run.names import open_to_append
 _NAMESPACE = "clawctl"
 _INSTALL = "pip install 'clawctl[ray]', on the machines of the cluster too"
 _START = "start one with `ray start --head`, or set RAY_ADDRESS to the address of its head node"
-_ANSWER_S = 5.0  # for an actor that runs to say how it is
+_ANSWER_S = 5.0  # for a running actor to report its state
 _GRACE_S = 25.0  # between SIGTERM and SIGKILL
-_WAIT_S = 2.0  # before a process that died is started again
-_LOOK_S = 2.0  # between two looks whether the trainer's first node is still the same
+_WAIT_S = 2.0  # before a process that died is restarted
+_LOOK_S = 2.0  # between checks whether the trainer's first node is still the same
 _FIRST_PORT = 29500
 
 
@@ -85,7 +86,8 @@ class RayCluster:
 
 
 class StageActor:
-    """One process of a stage on one machine. It is started again when it dies, and here or elsewhere when this actor does."""
+    """One process of a stage on one machine. The process is restarted when it dies. When the actor dies, Ray restarts it on this or
+    another machine."""
 
     def __init__(
         self, first: str, rank: int, nodes: int, gpus: int, command: str, environment: dict[str, str], output: str
@@ -94,7 +96,7 @@ class StageActor:
         self._command, self._environment = command, environment
         self._output = Path(output) / f"{first.rsplit('-', 2)[-2]}-{rank}.out"
         self._process: subprocess.Popen[bytes] | None = None
-        self._code: int | None = None  # with which it ended for good
+        self._code: int | None = None  # final exit code
         self._starts, self._stopping = 0, False
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
@@ -106,7 +108,7 @@ class StageActor:
         return own_address()
 
     def stop(self) -> None:
-        """End the process as Ctrl-C would, and wait for it."""
+        """End the process with SIGTERM, and wait for it."""
         self._stopping = True
         self._signal(signal.SIGTERM)
         self._keeper.join(_GRACE_S)
@@ -120,8 +122,8 @@ class StageActor:
             while self._process.poll() is None:
                 time.sleep(_LOOK_S)
                 if not self._stopping and self._rank and self._meeting() != meeting:
-                    self._signal(signal.SIGTERM)  # the trainer's first node is another one now
-            self._signal(signal.SIGKILL)  # what the stage itself started
+                    self._signal(signal.SIGTERM)  # the trainer's first node has changed
+            self._signal(signal.SIGKILL)  # processes that the stage itself started
             code = self._process.returncode
             if code == 2 or (code == 0 and self._meeting() == meeting):
                 self._code = code
@@ -142,7 +144,7 @@ class StageActor:
             )
 
     def _meeting(self) -> dict[str, str]:
-        """Where the nodes of a trainer meet: at the actor of rank 0, wherever Ray has put it."""
+        """The address at which the nodes of a trainer meet: that of the rank 0 actor, wherever Ray has placed it."""
         if self._nodes == 1:
             return {}
         address = own_address()
@@ -153,7 +155,7 @@ class StageActor:
             while not address and not self._stopping:
                 try:
                     address = ray.get(ray.get_actor(self._first, namespace=_NAMESPACE).address.remote(), timeout=60)
-                except (ValueError, ray.exceptions.RayError):  # it is being started again
+                except (ValueError, ray.exceptions.RayError):  # the actor is being restarted
                     time.sleep(_WAIT_S)
         return {
             "NNODES": str(self._nodes),
@@ -215,7 +217,7 @@ def _connected() -> Any:
 
 
 def _check_address(address: str | None) -> None:
-    """Ray itself tries for five minutes. Raises ClawError."""
+    """Raises ClawError if nothing listens at the address. Ray itself would try for five minutes."""
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         try:

@@ -1,4 +1,4 @@
-"""What `clawctl up --on` needs of a scheduler, and the states of a job in words that they share."""
+"""The scheduler interface of `clawctl up --on`, and the job states that all schedulers share."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from clawctl.errors import ClawError
 from clawctl.launch.plan import Job, SchedulerName
 
-Phase = Literal["waiting", "running", "done", "failed", "stopped", "gone"]  # gone: the scheduler has forgotten it
+Phase = Literal["waiting", "running", "done", "failed", "stopped", "gone"]  # gone: the scheduler no longer has the job
 ENDED: tuple[Phase, ...] = ("done", "failed", "stopped", "gone")
 _PATIENCE_S = 60.0
 
@@ -17,28 +17,28 @@ _PATIENCE_S = 60.0
 class JobState:
     phase: Phase
     detail: str  # in the scheduler's own words: "PENDING (Resources)", "RUNNING on node3"
-    starts: int | None = None  # how often it was started; None: not known
+    starts: int | None = None  # number of starts; None: unknown
 
 
 class Scheduler(Protocol):
-    """Takes jobs. Each method raises ClawError if the scheduler is missing, does not answer, or refuses."""
+    """Runs jobs. Each method raises ClawError if the scheduler is missing, does not answer, or refuses."""
 
     name: SchedulerName
 
     def render(self, job: Job) -> str:
-        """The job as the scheduler gets it, without the values of secrets. Needs no scheduler."""
+        """The job in the scheduler's format, without the values of secrets. Needs no scheduler."""
         ...
 
     def submit(self, job: Job) -> list[str]:
-        """Take the job. Returns the ids by which it is found again."""
+        """Submit the job. Returns the ids for the other methods."""
         ...
 
     def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
-        """The states of these jobs. An unknown one is `gone`."""
+        """The states of these jobs. An unknown job is `gone`."""
         ...
 
     def stop(self, ids: Sequence[str]) -> None:
-        """End these jobs as Ctrl-C would. Unknown ones and those that have ended are left out."""
+        """End these jobs as Ctrl-C would. Unknown jobs and those that have ended are skipped."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""Jobs in SkyPilot, which runs them on Kubernetes, Slurm or a cloud: a managed job for each stage, started again after preemption.
+"""Jobs in SkyPilot, which runs them on Kubernetes, Slurm or a cloud: a managed job for each stage, restarted after preemption.
 
-Several workers are nodes of one job. Secrets travel as SkyPilot's own: it reads their values from this environment.
+Several workers are nodes of one job. Secrets are passed as SkyPilot secrets: it reads their values from this environment.
 """
 
 import json
@@ -65,7 +65,7 @@ class Sky:
 
 
 def task_of(job: Job) -> dict[str, Any]:
-    """A SkyPilot task. `options` of the recipe are keys of it; mappings are merged."""
+    """A SkyPilot task. The recipe's `options` are merged into it."""
     resources: dict[str, Any] = {"cpus": f"{job.cpus}+"}
     resources |= {"memory": f"{job.memory_mb / 1000:g}+"} if job.memory_mb else {}
     if job.gpus and not job.gpu_type:

@@ -1,4 +1,4 @@
-"""Jobs in Slurm: a batch script for each stage. Several workers are an array, a trainer on several nodes is one job."""
+"""Jobs in Slurm: a batch script for each stage. Several workers are an array; a trainer on several nodes is one job."""
 
 import math
 import re
@@ -24,8 +24,9 @@ _PHASES: dict[str, Phase] = {
     "COMPLETED": "done",
     "CANCELLED": "stopped",
 }  # fmt: skip  (all others have failed)
-# srun starts the stage on each node, in the background, so that the shell hears the notice before the time limit. Code 0 is a stage
-# that is done, 2 one that refuses its recipe. Anything else was killed and is queued again, unless the job is being cancelled.
+# srun starts the stage on each node, in the background, so that the shell receives the signal before the time limit. Exit code 0
+# means that the stage is finished, 2 that it refuses its recipe. After any other code the job is requeued, unless it is being
+# cancelled.
 _SCRIPT = """\
 #!/bin/bash
 {directives}
@@ -110,8 +111,8 @@ def _directives(job: Job) -> list[str]:
 
 
 def read_queue(text: str) -> dict[str, JobState]:
-    """The states in the lines that squeue prints. The workers of an array become one state: that of the one that needs attention
-    most, with a count."""
+    """The states in the lines that squeue prints. The workers of an array become one state, with a count: that of the worker that
+    most needs attention."""
     rows: dict[str, list[tuple[str, int, str]]] = {}
     for line in text.splitlines():
         job, state, restarts, where = line.split("|", 3)

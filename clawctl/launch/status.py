@@ -1,4 +1,4 @@
-"""What `clawctl up` shows on a terminal instead of its log: the stages, each with its last line, and what the run has."""
+"""The terminal view of `clawctl up`, shown instead of its log: the stages, each with its last line, and the state of the run."""
 
 import re
 import time
@@ -21,11 +21,11 @@ _PER_SECOND = 2
 
 
 class StageState(Protocol):
-    """A stage as its supervisor has it."""
+    """The state of a stage, as its supervisor provides it."""
 
     stage: str
-    starts: int  # how often it was started
-    began: float  # of its last start, by `time.monotonic`
+    starts: int  # number of starts
+    began: float  # time of its last start, from `time.monotonic`
     finished: bool
 
     @property
@@ -33,7 +33,7 @@ class StageState(Protocol):
 
 
 class LiveStatus:
-    """A table that redraws itself in place. Warnings, errors and keys that are shown once stay above it."""
+    """A table that redraws itself in place. Warnings, errors, and keys that are shown once, are printed above it."""
 
     def __init__(self, run: RunDir, console: Console | None = None) -> None:
         self._run, self._last = run, dict[str, str]()
@@ -47,7 +47,7 @@ class LiveStatus:
         return self._live
 
     def heard(self, stage: str, text: str) -> None:
-        """Take a line of a stage."""
+        """Record a line of a stage."""
         self._last[stage] = text
         if stage != "up" and (not _ORDINARY.match(text) or hidden(text) != text):
             self.console.print(Text(f"{stage:>7} | ", style="bold") + Text(text), soft_wrap=True)
@@ -71,7 +71,7 @@ class LiveStatus:
 
 
 def facts_of_run(run: RunDir) -> str:
-    """The address, the versions and what waits, as far as they are on disk."""
+    """The server's address, the versions, and the waiting turns, as far as they are recorded on disk."""
     live, newest = readable_live(run), max(list_versions(run), default=None) if run.policies.exists() else None
     url = (read_object(run.server) or {}).get("url")
     feed, position = read_object(run.feed_counts) or {}, read_object(run.position) or {}

@@ -1,4 +1,4 @@
-"""Runs all stages under one parent: it restarts failed stages, merges their logs, and stops them all on Ctrl-C.
+"""Runs all stages under one parent: restarts failed stages, merges their logs, and stops them all on Ctrl-C.
 
 Each stage is an ordinary `clawctl STAGE` process in its own process group, so the others continue if one is killed. If the parent
 itself is killed, the kernel kills the stages with it (Linux: the parent-death signal). Nothing is lost, because every stage can be
@@ -33,9 +33,9 @@ from clawctl.run.endpoint import one_version_error, unserved_versions
 from clawctl.run.names import open_to_append
 
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
-_SAME_S = 0.1  # signals that are closer together count as one: `timeout` and others signal a process and then its group
+_SAME_S = 0.1  # signals within this interval count as one, because `timeout` and other tools signal a process and then its group
 _LONGEST_WAIT_S = 60.0
-_STEADY_S = 60.0  # a stage that ran so long was well: its next death begins with the first wait again
+_STEADY_S = 60.0  # after this running time, the restart delay begins at its first value again
 _LONGEST_LINE = 4000
 _COLOURS = {
     "serve": "cyan",
@@ -50,9 +50,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: bool = False) -> None:
-    """Run the stages of `recipe.up.stages` until they are done or a signal stops them. With `live`, stdout is a terminal and shows
-    their status instead of their log. Raises ClawError if a stage refuses its
-    recipe (exit code 2); such a stage is not restarted."""
+    """Run the stages of `recipe.up.stages` until they are finished or a signal stops them. With `live`, stdout is a terminal and
+    shows their status instead of their log. Raises ClawError if a stage refuses its recipe (exit code 2); such a stage is not
+    restarted."""
     check_stages(recipe)
     with sole_worker(run, "up"), _log_file(run.log("up")) as file:
         status = LiveStatus(run) if live else None
@@ -63,7 +63,7 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
 
 
 def check_stages(recipe: Recipe) -> None:
-    """Whether the stages of `up.stages` fit together. Raises ClawError (exit code 2)."""
+    """Check that the stages of `up.stages` fit together. Raises ClawError (exit code 2)."""
     if recipe.gate is not None and "eval" not in recipe.up.stages:
         raise ClawError(
             "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
@@ -75,14 +75,14 @@ def check_stages(recipe: Recipe) -> None:
 
 
 def up_one(run: RunDir, recipe: Recipe, recipe_path: Path, stage: str, log_level: str) -> None:
-    """Run one stage as `up` does, as a job of `--on`: what it prints goes to stderr, without secrets. Raises ClawError."""
+    """Run one stage as `up` does, as a job of `--on`. Its output goes to stderr, without secrets. Raises ClawError."""
     log = MergedLog()
     words = [*command(stage, run, recipe_path, log_level), *(_of_trainer(recipe.machines.train) if stage == "train" else [])]
     asyncio.run(_supervise([Child(stage, words, run, recipe, log)], log))
 
 
 def _of_trainer(machine: TrainerConfig) -> list[str]:
-    """The options with which `clawctl train` uses what the scheduler gave it."""
+    """The options with which `clawctl train` uses the resources from the scheduler."""
     if machine.gpus + machine.nodes > 2 and machine.gpus:
         return ["--gpus", "all"]
     return ["--processes", "1"] if machine.nodes > 1 else []
@@ -104,7 +104,8 @@ def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[
 
 class MergedLog:
     """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`. With a
-    `status`, that shows what matters of them instead of stderr. Without a `file`, stderr is one, so no secret may go there."""
+    `status`, the status view shows the important lines instead of stderr. Without a `file`, stderr is a log file, so no secret may
+    be written to it."""
 
     def __init__(self, file: TextIO | None = None, status: LiveStatus | None = None):
         self._file, self._status = file, status
@@ -127,7 +128,7 @@ class MergedLog:
 
 
 class Child:
-    """One stage: its process, and how often it had to be started."""
+    """One stage: its process, and its number of starts."""
 
     def __init__(self, stage: str, command: list[str], run: RunDir, recipe: Recipe, log: MergedLog):
         self.stage, self.command, self.run, self.recipe, self.log = stage, command, run, recipe, log
@@ -144,7 +145,7 @@ class Child:
     async def keep(self) -> None:
         """Run the stage and restart it whenever it dies, until it is finished or `stopping`. Raises ClawError if it refuses its
         recipe."""
-        failures = 0  # in a row
+        failures = 0  # consecutive
         while True:
             self.began, self.starts = time.monotonic(), self.starts + 1
             code = await self._run_once()
@@ -184,7 +185,7 @@ class Child:
         reading = asyncio.create_task(self._read(self.process))
         try:
             code = await self.process.wait()
-            await asyncio.wait({reading}, timeout=1)  # a grandchild may hold the pipe open for ever
+            await asyncio.wait({reading}, timeout=1)  # a grandchild may hold the pipe open indefinitely
         finally:
             reading.cancel()
             self.signal(signal.SIGKILL)  # processes that the stage itself started
@@ -192,7 +193,7 @@ class Child:
         return code
 
     def _same_port(self) -> list[str]:
-        """A restarted server with an assigned port keeps that port, because its clients know no other."""
+        """The option that keeps an assigned port after a restart of the server, because its clients know no other port."""
         if self.stage != "serve" or self.recipe.serve.port != 0 or self.last_pid is None:
             return []
         try:
@@ -223,7 +224,7 @@ class Child:
         return ClawError(f"{self.stage} refuses to start: {plain(output)}", "fix the recipe, then run `clawctl up` again", 2)
 
     def signal(self, number: int) -> None:
-        """To the stage and all it started; a group that is gone already needs none."""
+        """Send a signal to the stage's process group. A group that has already ended is ignored."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
@@ -231,7 +232,7 @@ class Child:
 
 async def _supervise(children: list[Child], log: MergedLog) -> None:
     """Keep the children running until all are finished, one refuses its recipe, or a signal arrives."""
-    stop_signals = [asyncio.Event(), asyncio.Event()]  # once: stop cleanly; twice: now
+    stop_signals = [asyncio.Event(), asyncio.Event()]  # first signal: stop cleanly; second: kill
     loop, first = asyncio.get_running_loop(), 0.0
 
     def on_signal() -> None:
@@ -283,10 +284,10 @@ async def _all_ended(children: list[Child]) -> None:
 
 
 def die_with_parent() -> Callable[[], None] | None:
-    """The function for a child to call before it becomes its stage: it requests SIGKILL for the death of its parent. None if not on
+    """A function for a child process to call before it executes its stage. It requests SIGKILL when the parent dies. None if not on
     Linux.
 
-    SIGKILL, not SIGTERM: a busy stage may take minutes to notice SIGTERM, and no stage loses anything when it is killed.
+    SIGKILL, not SIGTERM, because a busy stage may take minutes to notice SIGTERM, and no stage loses anything when it is killed.
     """
     if sys.platform != "linux":
         return None
@@ -294,7 +295,7 @@ def die_with_parent() -> Callable[[], None] | None:
 
     def prepare() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
     return prepare

@@ -1,1 +1,1 @@
-"""The gateway: three dialects of HTTP, limits, capture, and the version that answers."""
+"""The gateway: API dialects over HTTP, limits, capture, and the version that answers."""

@@ -1,4 +1,4 @@
-"""Answers one request: sends its replies, and captures the exchange before the end is sent."""
+"""Answers one request: sends its replies, and captures each exchange before the end of the answer is sent."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from clawctl.serve.text import CallDelta, CallStart
 
 _log = logging.getLogger("clawctl.serve")
 
-KEPT_REFUSALS = (400, 413, 422)  # statuses of an engine's refusal of a request's contents
+KEPT_REFUSALS = (400, 413, 422)  # statuses with which an engine refuses the contents of a request
 
 
 def new_handle() -> str:
@@ -36,10 +36,10 @@ class Answer:
         exchange_id: str,
         created_at: float,
         hints: dict[str, Any],
-        key: str,  # name of the API key that asked
+        key: str,  # name of the API key of the request
         capture: Capture | None,
-        recent: RecentAnswers | None = None,  # where the answer is stored, if it may be put back into a later prompt
-        asks: Sequence[GenerationRequest] = (),  # of each reply, if their prompts differ
+        recent: RecentAnswers | None = None,  # stores the answer, if it may be put back into a later prompt
+        asks: Sequence[GenerationRequest] = (),  # the request of each reply, if their prompts differ
     ) -> None:
         self.request, self.dialect = request, dialect
         self._requests = asks or [request] * max(1, len(replies))
@@ -49,19 +49,19 @@ class Answer:
         self._recent = recent
         self.cancelled = False
         self.failed: Refusal | None = None
-        self.first_at: float | None = None  # unix seconds when its first token was there
+        self.first_at: float | None = None  # unix seconds at which the first token arrived
         for choice, reply in zip(self.choices, replies, strict=True):
             choice.prompt_tokens = reply.sampled.prompt_tokens
             choice.prompt_ids, choice.completion_ids = reply.sampled.prompt_ids, reply.sampled.completion_ids
 
     def cancel(self) -> None:
-        """Stop sampling because the client is gone. The sampled tokens are captured as cancelled."""
+        """Stop sampling, for example because the client is gone. The sampled tokens are captured as cancelled."""
         self.cancelled = True
         for reply in self._replies:
             reply.cancel()
 
     async def pieces(self) -> AsyncIterator[tuple[Choice, Shown | None]]:
-        """The pieces as they arrive. After an engine failure it ends with `failed` set."""
+        """The pieces as they arrive. After an engine failure the iteration ends with `failed` set."""
         if len(self.choices) == 1:
             async for shown in self._answer(self.choices[0]):
                 yield self.choices[0], shown
@@ -73,7 +73,7 @@ class Answer:
                 async for shown in self._answer(choice):
                     queue.put_nowait((choice, shown))
             finally:
-                queue.put_nowait(None)  # this one gives no more
+                queue.put_nowait(None)  # this choice has ended
 
         tasks = [asyncio.create_task(fill(choice)) for choice in self.choices]
         growing = len(tasks)
@@ -94,7 +94,7 @@ class Answer:
                 first_at = first_at or sampled.first_at or time.time()
                 choice.shown.append(shown)
                 yield shown
-        except Refusal as refusal:  # the engine refused only now, and nothing was sampled
+        except Refusal as refusal:  # the engine refused late, and nothing was sampled
             self.failed = refusal
             await self.keep_refused(refusal)
             return
@@ -119,7 +119,8 @@ class Answer:
 
     async def keep_refused(self, refusal: Refusal) -> None:
         """Capture a request that the engine refused for its content, such as one that is too long, because it contains the user's
-        words. Requests refused for load or rights are not captured: they are repeated, or never belonged to the conversation."""
+        words. Requests refused for load or missing rights are not captured: clients retry them, or they never belonged to the
+        conversation."""
         if refusal.status in KEPT_REFUSALS:
             request = self.request
             temperature, top_p = (1.0 if value is None else value for value in (request.temperature, request.top_p))
@@ -170,7 +171,7 @@ class Answer:
 
 def _has_cut_call(request: GenerationRequest, choice: Choice, sampled: Sampled, message: Message | None) -> bool:
     """Whether a limit or a stop string ended the answer within a tool call, or may have."""
-    if sampled.cut_call is None:  # the engine parsed the call; the stop string that ended the answer may be in it
+    if sampled.cut_call is None:  # the engine parsed the call; it may contain the stop string that ended the answer
         last = choice.shown[-1].events[-1] if choice.shown and choice.shown[-1].events else None
         cut = sampled.stop_sequence is not None and isinstance(last, CallStart | CallDelta)
     else:
@@ -179,7 +180,7 @@ def _has_cut_call(request: GenerationRequest, choice: Choice, sampled: Sampled, 
 
 
 def _tell(choice: Choice, sampled: Sampled) -> None:
-    """The error that the client gets at the end."""
+    """Copy the token counts, finish reason, ids, usage and extras of the sampled answer to its choice."""
     choice.prompt_tokens, choice.completion_tokens = sampled.prompt_tokens, sampled.completion_tokens
     choice.cached_tokens, choice.reasoning_tokens = sampled.cached_tokens, sampled.reasoning_tokens
     choice.finish_reason, choice.stop_sequence = sampled.finish_reason, sampled.stop_sequence

@@ -10,7 +10,8 @@ _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 
 
 def why_undecodable(template: str, tools: bool) -> str | None:
-    """Why answers of a model with this chat template cannot be parsed here, or None. The Qwen and Hermes families are supported."""
+    """The reason why answers of a model with this chat template cannot be parsed here, or None. The Qwen and Hermes families are
+    supported."""
     if _HEADER not in template:
         return "only token ids of the Qwen and Hermes families can be parsed"
     if tools and (CALL not in template or _OTHER_CALLS in template):
@@ -19,7 +20,7 @@ def why_undecodable(template: str, tools: bool) -> str | None:
 
 
 class AnswerDecoder:
-    """Of one answer."""
+    """Decodes one answer."""
 
     def __init__(self, tokenizer: Any, request: GenerationRequest, thinking: bool, before: Sequence[int] = ()) -> None:
         """`before`: the ids of a prompt without a template that the answer continues."""
@@ -34,7 +35,7 @@ class AnswerDecoder:
         self._calls = 0
         self.reasoning_tokens = 0
         self.ended_in_call = False
-        self.ended_by_token = False  # the last token is one of the model's own marks, as an end token is
+        self.ended_by_token = False  # the last token is one of the model's control tokens, such as an end token
 
     @property
     def hit(self) -> str | None:
@@ -46,7 +47,8 @@ class AnswerDecoder:
         return self._calls > 0
 
     def take(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
-        """Add one sampled token, with the likeliest ones at its place. `last`: it ends the answer and is not text."""
+        """Add one sampled token and the most likely alternatives at its position. `last`: the token ends the answer and is not
+        text."""
         text = self._detokenizer.feed(token)
         self.ended_by_token = self._detokenizer.is_hidden(token)
         if self._logprobs and logprob is not None and not last and not self._detokenizer.is_hidden(token):
@@ -55,7 +57,7 @@ class AnswerDecoder:
         self._events += self._parser.feed(self._cutter.feed(text))
 
     def shown(self) -> Shown | None:
-        """The events that became certain since the last call."""
+        """The events that became certain since the last call, or None."""
         events, self._events = [event for event in self._events if self._may_show(event)], []
         if not events:
             return None
@@ -63,7 +65,7 @@ class AnswerDecoder:
         return Shown(joined(events), tokens)
 
     def end(self) -> Shown | None:
-        """The text that was held back."""
+        """The remaining events, including text that was held back."""
         self._events += self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
         self.ended_in_call = self._parser.in_call
         self._events += self._parser.end()
@@ -77,12 +79,12 @@ class AnswerDecoder:
 
 
 def is_of_a_call(event: Event) -> bool:
-    """Whether it is a call or a piece of one, well formed or not: a client that forbids calls is not shown it."""
+    """Whether the event is a call or a piece of one, well formed or not. A client that forbids calls does not receive it."""
     return isinstance(event, CallStart | CallDelta) or (isinstance(event, TextDelta) and event.text.startswith(CALL))
 
 
 class TopTokens:
-    """The likeliest tokens of a place, in OpenAI's form."""
+    """The most likely tokens at a position, in OpenAI's format."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._decode: Callable[[list[int]], str] = tokenizer.decode

@@ -1,13 +1,13 @@
-"""The gateway: one request through `clawctl serve`, from the socket to the last byte.
+"""The gateway: the path of one request through `clawctl serve`, from the socket to the last byte.
 
 `__call__` receives an HTTP request and sends the response. `_route` checks host, key and method, and finds the handler. A request
 for an answer goes through `_generate`, step by step:
 
-1. `_read` reads the body within its limits (`bodies.py`, `long_bodies.py`). Its dialect makes a `GenerationRequest` of it.
+1. `_read` reads the body within its limits (`bodies.py`, `long_bodies.py`). Its dialect converts it to a `GenerationRequest`.
 2. `_start` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the recipe's sampling. `Versions.begin` passes it to
    the engine, which renders the prompt (`prompt.py`) and replies.
 3. `Answer` reads the replies, and captures each one before its end is sent (`answer.py`, `capture.py`).
-4. `complete_response` or `EventStream` sends what the dialect writes of it (`http_response.py`).
+4. `complete_response` or `EventStream` sends the output of the dialect (`http_response.py`).
 """
 
 import logging
@@ -76,8 +76,8 @@ Handler = Callable[[Request, RequestContext], Awaitable[Response | EventStream |
 
 
 class Route(NamedTuple):
-    """What a path is for. `method` GET includes HEAD. A dict finds a path in 3 µs with its normalisation; starlette's router
-    takes 9 to 32 µs."""
+    """How a path is handled. `method` GET includes HEAD. A dict lookup takes 3 µs including the path's normalisation; starlette's
+    router takes 9 to 32 µs."""
 
     method: str
     api: str
@@ -128,7 +128,7 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"{scope['type']} is not supported")  # uvicorn takes it for an application without a lifespan
+            raise RuntimeError(f"{scope['type']} is not supported")  # uvicorn then treats it as an application without a lifespan
         capability, scope = capability_in(scope)
         http_request = Request(scope, receive)
         context = _context_of(http_request)
@@ -156,7 +156,7 @@ class Gateway:
     async def _route(
         self, http_request: Request, context: RequestContext, capability: str | None
     ) -> Response | EventStream | Replay:
-        """Check what needs no body, and handle the request. Raises Refusal."""
+        """Make all checks that do not need the body, and handle the request. Raises Refusal."""
         path, options = normalised_path(http_request.scope["path"]), http_request.method == "OPTIONS"
         given = _presented_key(http_request)
         if capability is None and is_capability(given):
@@ -167,7 +167,7 @@ class Gateway:
         else:
             context.key = self._keys.owner(given) or "" if given else ""
         if not context.key and not (options and self._cors.asks(http_request.headers)):
-            origins = [] if options else http_request.headers.getlist("origin")  # `cors` answers for those
+            origins = [] if options else http_request.headers.getlist("origin")  # `cors` checks origins of OPTIONS requests
             self._hosts.check(http_request.headers.getlist("host"), origins)
         route, allowed = self._find(path, http_request.method)
         if route is None:
@@ -182,7 +182,7 @@ class Gateway:
         return await route.handle(http_request, context)
 
     def _find(self, path: str, method: str) -> tuple[Route | None, str]:
-        """The route of a path, None if there is none, and its methods."""
+        """The route of a path (None if there is none) and its allowed methods."""
         if path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :]:
             return Route("DELETE" if method == "DELETE" else "GET", "responses", True, self._stored_response), "GET, HEAD, DELETE"
         route = self._routes.get(path)
@@ -196,7 +196,7 @@ class Gateway:
         return "stored" if route is not None and path.startswith(_RESPONSES) else "none" if route is None else route.api
 
     def _options(self, http_request: Request, allowed: str) -> Response:
-        """The allowed methods of a route, also for a page's browser. Raises Refusal."""
+        """The allowed methods of a route, also for the preflight request of a browser. Raises Refusal."""
         response = Response(status_code=204, headers={"allow": allowed})
         response.raw_headers.extend(self._cors.preflight(http_request.headers, allowed))
         return response
@@ -228,17 +228,17 @@ class Gateway:
             if context.episode is None:
                 return await self._start(http_request, context, request, writer)
             place = context.episode.session_id, context.api, context.digest
-            alone = Request(http_request.scope, never_disconnects)  # it is answered even if its client hangs up
+            alone = Request(http_request.scope, never_disconnects)  # the answer is completed even if its client disconnects
             return await self._retries.answer(
                 place, context, lambda own: self._start(alone, own, request, writer), http_request.scope
             )
 
     async def _read(self, http_request: Request, context: RequestContext, held: ExitStack) -> GenerationRequest:
-        """The request, checked. `held` ends when it is answered or refused. Raises Refusal."""
+        """The checked request. Resources in `held` are released when it is answered or refused. Raises Refusal."""
         live, key = self._versions.live, context.key
         most = largest_body(self._limits.body_mb, live.max_context, live.capabilities.images)
         raw = await self._bodies.read(http_request, key, most, self._limits.body_values, held)
-        length = len(raw) if len(raw) > LONG_BODY else 0  # of bodies that are read in a thread
+        length = len(raw) if len(raw) > LONG_BODY else 0  # 0 for short bodies; longer ones are read in a thread
         if context.episode is not None:
             context.digest = blake2b(raw, digest_size=16).digest()
         if length:
@@ -261,7 +261,7 @@ class Gateway:
         recent = None if request.prompts else self._recent
         if recent is not None:
             request = recent.known(context.key, request)
-        headers = dict(reversed(http_request.headers.items()))  # the first of each name, to be looked up many times
+        headers = dict(reversed(http_request.headers.items()))  # the first value of each name; it is looked up many times
         hints = read_hints(headers, request.claims) | self._rating.hint(headers)
         asks_not_to = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
         for_training = not (asks_not_to or is_pinned(request))
@@ -331,7 +331,7 @@ class Gateway:
     def _as_the_recipe_samples(
         self, request: GenerationRequest, headers: dict[str, str], context: RequestContext
     ) -> GenerationRequest:
-        """The request after `serve.sampling`. Requests that are not for training (`X-Capture: off`, a pinned version) stay
+        """The request with `serve.sampling` applied. Requests that are not for training (`X-Capture: off`, a pinned version) stay
         unchanged."""
         if self._samples_as_asked and context.episode is None:
             return request
@@ -390,16 +390,16 @@ class Gateway:
         return json_response(await control(self._versions, what, raw, context.key))
 
     def drain(self) -> None:
-        """From now on the server reports that it is not ready, but still answers."""
+        """From now on the server reports that it is not ready, but still answers requests."""
         self._about.draining = True
 
     def cancel_running(self) -> None:
-        """End running requests, because their time is over. The sampled tokens are captured as cancelled."""
+        """Cancel running requests at the end of the shutdown timeout. The sampled tokens are captured as cancelled."""
         for answer in self._running:
             answer.cancel()
 
     def stop(self) -> None:
-        """When the event loop has ended."""
+        """Release resources after the event loop has ended."""
         self._long_bodies.stop()
 
 

@@ -1,4 +1,4 @@
-"""Reads request bodies. Size, pace and number of values are limited while a body arrives and while it is decompressed."""
+"""Reads request bodies. Size, speed and number of values are limited while a body arrives and while it is decompressed."""
 
 import asyncio
 import zlib
@@ -18,10 +18,10 @@ from clawctl.serve.work_queues import SHORT, WorkQueues
 ENCODINGS: Final = ("gzip", "deflate", "zstd", "br")
 _NAMES = {"x-gzip": "gzip", "zstandard": "zstd", "brotli": "br"}
 _PYARROWS = {"zstd": "zstd", "br": "brotli"}
-_PIECE = 1 << 20  # bytes that are unpacked at a time
-_MOST_PARTS = 16  # of a gzip file
+_PIECE = 1 << 20  # bytes decompressed per step
+_MOST_PARTS = 16  # members of a gzip file
 _LARGE = 1 << 20  # bytes
-_LARGE_PER_KEY = 16  # large requests that are read or answered at a time
+_LARGE_PER_KEY = 16  # large requests that are read or answered at the same time
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -38,7 +38,8 @@ def encoding_of(header: str) -> str | None:
 
 
 def unpacked(encoding: str, packed: bytes, most_bytes: int, most_values: int) -> bytes:
-    """The body. Raises Refusal as soon as it holds more than `most_bytes` or `most_values`. For a thread: it takes its time."""
+    """The decompressed body. Raises Refusal as soon as it holds more than `most_bytes` or `most_values`. Slow: run it in a
+    thread."""
     pieces = _by_arrow(encoding, packed) if encoding in _PYARROWS else _inflated(encoding, packed)
     raw, size, count = list[bytes](), 0, ValueCount()
     try:
@@ -68,7 +69,7 @@ def _inflated(encoding: str, packed: bytes) -> Iterator[bytes]:
             if not piece and not rest and not inflating.eof:
                 raise EOFError
             yield piece
-        rest = inflating.unused_data if encoding == "gzip" else b""  # a file of gzip may have several parts
+        rest = inflating.unused_data if encoding == "gzip" else b""  # a gzip file may have several members
 
 
 def _by_arrow(encoding: str, packed: bytes) -> Iterator[bytes]:
@@ -102,7 +103,7 @@ class BodyReader:
         packed = await self._arrived(request, most_bytes, most_bytes, large)
         if not packed:
             return packed
-        size = max(len(packed), SHORT + 1)  # never on the event loop, because the decompressed size is not known
+        size = max(len(packed), SHORT + 1)  # never on the event loop, because the decompressed size is unknown
         raw = await self._lines.run(key, size, partial(unpacked, encoding, packed, most_bytes, most_values))
         if len(packed) <= _LARGE < len(raw):
             large()
@@ -123,7 +124,7 @@ class BodyReader:
                     if size > _LARGE >= size - len(piece):
                         large()
                     pieces.append(piece)
-                    if size > most_values:  # shorter ones cannot hold so many
+                    if size > most_values:  # a shorter body cannot hold so many values
                         for waiting in pieces[counted:]:
                             count.feed(waiting)
                         counted = len(pieces)

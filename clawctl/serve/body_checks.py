@@ -8,15 +8,15 @@ import orjson
 from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.images import check_images
 
-BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a request with more of them than its context can hold is not worth reading
-BESIDE: Final = 1 << 20  # bytes of a body besides its prompt
+BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a body with more bytes per token of the context cannot fit and is not read
+BESIDE: Final = 1 << 20  # bytes of a body in addition to its prompt
 _MOST_SETTINGS = 256 << 10  # bytes of JSON in all sampling fields of a request (a schema, a grammar, banned words)
 _MOST_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
-_MOST_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in one go
-_LONG_ARGUMENTS = 32 << 10  # characters; shorter ones hold few values
+_MOST_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in a single step
+_LONG_ARGUMENTS = 32 << 10  # characters; shorter arguments hold few values
 _SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered without a check
 _PIECE = 1 << 16  # characters
-_MOST_CONTEXTS = 2  # a request may hold that many times its context: templates leave reasoning and unknown fields out
+_MOST_CONTEXTS = 2  # a request may hold this many times its context, because templates omit reasoning and unknown fields
 _NOT_REPEATED = frozenset(("instructions", "tools", "named"))  # these are measured as parts of the prompt
 CountTokens = Callable[[str], int]
 
@@ -25,7 +25,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     """A body as an object. Raises Refusal."""
     try:
         body = orjson.loads(raw)
-        orjson.dumps(body)  # values that cannot be written again could be neither captured nor passed on
+        orjson.dumps(body)  # values that cannot be serialised again could be neither captured nor passed on
     except orjson.JSONDecodeError as error:
         raise Refusal(400, f"the body is not JSON: {error}") from error
     except orjson.JSONEncodeError as error:
@@ -63,7 +63,7 @@ def too_many_values(most_values: int) -> Refusal:
 
 
 def largest_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
-    """Bytes of the largest body worth reading: without images none is larger than its context allows."""
+    """Maximum number of bytes of a body. Without images the context length also limits it."""
     most = int(limit_mb * (1 << 20))
     return most if images is not False or not max_context else min(most, BESIDE + BYTES_PER_TOKEN * max_context)
 
@@ -101,7 +101,7 @@ def _check_values(request: GenerationRequest) -> None:
 
 
 def _values(value: Any, enough: int) -> int:
-    """How many values are within `value`; counting ends when there are more than `enough`."""
+    """Number of values within `value`. Counting stops above `enough`."""
     waiting, count = [value], 0
     while waiting and count <= enough:
         value = waiting.pop()
@@ -136,7 +136,7 @@ def _check_text(text: bytes, max_context: int, count_tokens: CountTokens | None)
 
 
 def _without_images(text: bytes, request: GenerationRequest) -> bytes:
-    """Images are not text: an engine that takes them measures them itself."""
+    """The text without images: an engine that accepts images measures them itself."""
     if not any(isinstance(message.get("content"), list) for message in request.messages):
         return text
     texts = [{**m, "content": [p for p in m["content"] if p.get("type") != "image_url"]} if isinstance(m["content"], list) else m
@@ -145,7 +145,7 @@ def _without_images(text: bytes, request: GenerationRequest) -> bytes:
 
 
 def too_long(max_context: int, at_least: int) -> Refusal:
-    """The refusal of a prompt that was measured, not counted to its end."""
+    """The refusal of a prompt whose length was estimated, or counted only up to the limit."""
     return Refusal(
         400,
         f"This model's maximum context length is {max_context} tokens. However, you requested at least {at_least} tokens "

@@ -1,4 +1,4 @@
-"""The canary of a policy: the trainer's logprobs of fixed prompts, which the engine must find as well before it goes live."""
+"""The canary of a policy: the trainer's logprobs of fixed prompts. The engine must reproduce them before the policy goes live."""
 
 from base64 import b64decode
 from collections.abc import Callable, Sequence
@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import read_policy
 
-EXACT, ROUNDED = 0.05, 0.3  # largest difference of a logprob from the trainer's float32, in float32 and below
+# Maximum difference of a logprob from the trainer's float32, for engines in float32 and in lower precision.
+EXACT, ROUNDED = 0.05, 0.3
 
 
 class CanaryFailure(Exception):
-    """The engine computes other logprobs than the trainer did."""
+    """The engine computes different logprobs than the trainer did."""
 
 
 def check_canary(
@@ -20,15 +21,16 @@ def check_canary(
     tolerance: float,
     score_image: Callable[[Sequence[int], int, bytes], list[float]] | None = None,
 ) -> None:
-    """Compare logprobs of a policy's canary prompts with the trainer's; `score` gives those of `ids[1:]`. Raises CanaryFailure.
+    """Compare the engine's logprobs of a policy's canary prompts with the trainer's. `score` returns those of `ids[1:]`. Raises
+    CanaryFailure.
 
-    `score_image` also gets the place of an image among the ids, and its file. Without it the prompt with an image is left out.
+    `score_image` also takes the position of an image among the ids, and its file. Without it the prompt with an image is skipped.
     """
     canary = read_policy(run, version).canary
     if canary is None:
         return
     try:
-        # The trainer's [t] belongs to token t; the first has none.
+        # The trainer's entry [t] belongs to token t; the first token has no logprob.
         pairs = [
             pair
             for ids, expected in zip(canary["prompt_ids"], canary["logprobs"], strict=True)

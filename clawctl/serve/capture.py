@@ -1,4 +1,5 @@
-"""Writes exchanges to `captures/`: the kernel has them before the client has its last byte, and serving never fails for it.
+"""Writes exchanges to `captures/`. The kernel has an exchange before its client has the last byte; capture errors never break
+serving.
 
 Each API key has its own queue, whose exchanges are redacted and written in order. The threads of several keys take turns after each
 piece of text (`FifoLock`). A text that takes long to check delays only the next answer of its own key.
@@ -27,21 +28,21 @@ from clawctl.run.rows import Exchange
 
 _log = logging.getLogger("clawctl.serve")
 _ROTATE_BYTES = 64 << 20
-_PATIENCE_S = 2.0  # an answer waits no longer than this for a slow disk; the line is still written
+_PATIENCE_S = 2.0  # an answer waits at most this long for a slow disk; the line is still written later
 _LOG_EVERY_S = 5.0
-_THREADS = 32  # keys whose exchanges are processed at the same time; the others wait for the first that ends
+_THREADS = 32  # keys whose exchanges are processed at the same time; further keys wait
 
 _Waiting = tuple[Exchange, Any, "asyncio.Future[None]"]
 
 
 class Capture:
-    """Writes to `folder`, one line an exchange. With `folder` None nothing is written."""
+    """Writes to `folder`, one exchange per line. If `folder` is None, nothing is written."""
 
     def __init__(
         self, folder: Path | None, privacy: PrivacyConfig, decode: Decode | None = None, images: Path | None = None
     ) -> None:
-        """`decode`: the text of token ids, so that it is redacted as well; None if no tokenizer is known. `images`: the folder of
-        images; None: only their hashes are kept."""
+        """`decode`: converts token ids to text, so that it is redacted as well; None if no tokenizer is known. `images`: the folder
+        for images; None: only their hashes are kept."""
         self._images = images if privacy.store_images else None
         self._privacy = privacy
         self._lock, self._decode = FifoLock(), decode
@@ -51,7 +52,7 @@ class Capture:
         self._file = threading.Lock()
         self._waiting: dict[
             str, list[_Waiting]
-        ] = {}  # per active key: later exchanges are processed with it, because waking up costs most
+        ] = {}  # per active key; later exchanges join the next batch, because waking a thread is the largest cost
         self._logged_at = float("-inf")
         self.written = 0
         self.lost = 0
@@ -67,8 +68,8 @@ class Capture:
         return "" if self._decode is None else self._decode(list(ids))
 
     async def write(self, exchange: Exchange, unwritten: Any = None) -> None:
-        """Write one exchange; returns when the kernel has it, or when it is lost and counted, or when the disk is too slow.
-        `unwritten`: see `Redactor.exchange`."""
+        """Write one exchange. Returns when the kernel has it, when it is lost and counted, or after `_PATIENCE_S`. `unwritten`: see
+        `Redactor.exchange`."""
         if self._lines is None or not may_capture(self._privacy, exchange.key, exchange.model):
             return
         written = asyncio.get_running_loop().create_future()
@@ -81,7 +82,7 @@ class Capture:
             self._complain("the disk is slow or a text is very long: an answer was sent before its capture was written")
 
     def _write_waiting(self, key: str) -> None:
-        """On the event loop: give a thread all that waits of this key, and again until nothing does."""
+        """Pass all waiting exchanges of this key to a thread, and repeat until none is left. Runs on the event loop."""
         waiting = self._waiting.pop(key, [])
         if not waiting:
             return
@@ -89,13 +90,13 @@ class Capture:
         loop = asyncio.get_running_loop()
 
         def resolve(written: "asyncio.Future[None]") -> None:
-            if not written.done():  # nothing waits for it any more
+            if not written.done():  # the waiting task may have timed out
                 written.set_result(None)
 
         def write() -> None:
             for place, (exchange, unwritten, written) in enumerate(waiting, 1):
                 self._redact_and_write(exchange, unwritten)
-                with suppress(RuntimeError):  # the loop has ended, and nothing waits
+                with suppress(RuntimeError):  # the loop has ended, so nothing waits
                     loop.call_soon_threadsafe(resolve, written)
                     if place == len(waiting):
                         loop.call_soon_threadsafe(self._write_waiting, key)
@@ -103,7 +104,7 @@ class Capture:
         self._threads.submit(write)
 
     def close(self) -> None:
-        """Finish running writes."""
+        """Finish running writes, and write the remaining exchanges."""
         self._threads.shutdown(wait=True)
         for waiting in self._waiting.values():
             for exchange, unwritten, _ in waiting:

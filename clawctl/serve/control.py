@@ -1,4 +1,4 @@
-"""Requests to the engine that need the run's own key: the logprobs of given token ids, pauses, and unloading."""
+"""Engine requests that need the run's own key: the logprobs of given token ids, pausing, and unloading."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
@@ -19,7 +19,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     model: str
     ids: Annotated[list[_TokenId], msgspec.Meta(min_length=2)]
-    first: Annotated[int, msgspec.Meta(ge=1)] = 1  # the logprobs of ids[first:] are wanted
+    first: Annotated[int, msgspec.Meta(ge=1)] = 1  # return the logprobs of ids[first:]
 
 
 async def score(versions: Versions, raw: bytes, key: str) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class UnloadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def control(versions: Versions, what: str, raw: bytes, key: str) -> dict[str, Any]:
-    """The answer to `POST /engine/WHAT`. Versions that were promoted meanwhile go live when the engine samples again. Raises
+    """The answer to `POST /engine/WHAT`. Versions that were promoted in the meantime go live when the engine samples again. Raises
     Refusal."""
     _check_key(key)
     engine = versions.live

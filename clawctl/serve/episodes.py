@@ -1,7 +1,7 @@
-"""Requests of an episode: the address `/e/<capability>/v1`, what it opens, and retries.
+"""Requests of an episode: the address `/e/<capability>/v1`, the routes that it opens, and retries.
 
-The capability names session, task, group and attempt, so a client cannot claim others. It opens model calls only: an agent must not
-give itself a rating or an outcome.
+The capability names session, task, group and attempt, so a client cannot claim others. It opens model calls only, because an agent
+must not give itself a rating or an outcome.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from clawctl.serve.versions import is_pinned
 
 _ADDRESS = "/e/"
 OPEN_TO_EPISODES: Final = frozenset(("chat", "responses", "messages", "completions", "count_tokens", "models", "health"))
-_KEPT_S = 900.0  # how long an answer waits for a retry
+_KEPT_S = 900.0  # how long an answer is kept for a retry
 _KEPT_BYTES = 64 << 20
 
 
 def capability_in(scope: Scope) -> tuple[str | None, Scope]:
-    """The capability in a request's path, and the request as if it had been sent to `/v1`. None for other paths."""
+    """The capability in a request's path (None for other paths), and the scope of the request without that prefix."""
     path: str = scope["path"]
     if not path.startswith(_ADDRESS):
         return None, scope
@@ -36,7 +36,7 @@ def capability_in(scope: Scope) -> tuple[str | None, Scope]:
 
 
 def open_capability(secret: bytes, given: str, api: str) -> Capability:
-    """The episode that a capability opens for a route. Raises Refusal."""
+    """The episode that a capability grants access to, for a route of this name. Raises Refusal."""
     capability = read_capability(secret, given)
     if capability is None:
         raise Refusal(401, "this is not the address of an episode of this run", code="invalid_episode")
@@ -48,19 +48,20 @@ def open_capability(secret: bytes, given: str, api: str) -> Capability:
 
 
 def is_capability(key: str) -> bool:
-    """Whether a client sends a capability as its API key."""
+    """Whether a client sent a capability as its API key."""
     return key.startswith(PREFIX)
 
 
 def hints_of(episode: Capability, hints: dict[str, Any]) -> dict[str, Any]:
-    """The hints of a request, with what the capability says in place of the client's claims. The episode ends with its outcome, not
-    when a client says so, and nothing in it is rated by a header."""
+    """The hints of a request, with the capability's values in place of the client's claims. The episode ends with its outcome, not
+    with a client's claim, and a header cannot rate it."""
     own = {"session_id": episode.session_id, "task_id": episode.task_id, "group_id": episode.group_id, "episode": episode.attempt}
     return {**{name: value for name, value in hints.items() if name != "feedback"}, **own, "session_done": False}
 
 
 def of_version(request: GenerationRequest, live: str, measurement: Measurement | None) -> GenerationRequest:
-    """The request for the version that an episode is played with, whatever its client names: the live one, or the measured one."""
+    """The request for the version that the episode is played with, regardless of the model that the client names: the live version,
+    or the measured one."""
     if measurement is None:
         return replace(request, model=live) if is_pinned(request) else request
     asked = measurement.max_tokens if request.max_tokens is None else request.max_tokens
@@ -68,7 +69,8 @@ def of_version(request: GenerationRequest, live: str, measurement: Measurement |
 
 
 def sampling_rule(config: ServeConfig, measurement: Measurement | None) -> SamplingRule:
-    """How episodes are sampled, whatever a harness asks for: as the recipe says, with nothing that bends the distribution."""
+    """The sampling rule for episodes, regardless of the request: the recipe's or the measurement's temperature, and no setting that
+    changes the distribution."""
     temperature = config.sampling.temperature or TemperatureConfig(always=config.temperature)
     if measurement is not None:
         temperature = TemperatureConfig(always=measurement.temperature)
@@ -76,7 +78,7 @@ def sampling_rule(config: ServeConfig, measurement: Measurement | None) -> Sampl
 
 
 class Recording:
-    """One answer, for every client that asks for it."""
+    """One answer, recorded for every client that requests it."""
 
     def __init__(self) -> None:
         self.began_at = time.monotonic()
@@ -85,11 +87,11 @@ class Recording:
         self.size = 0
         self.over = False
         self.failed: Exception | None = None
-        self.sampling = ""  # as `RequestContext.sampling`
+        self.sampling = ""  # see `RequestContext.sampling`
         self._news = asyncio.Event()
 
     async def send(self, message: Message) -> None:
-        """One ASGI message of the answer."""
+        """Record one ASGI message of the answer."""
         if message["type"] == "http.response.start":
             self.start = message
         else:
@@ -106,7 +108,7 @@ class Recording:
         self._news = asyncio.Event()
 
     async def begun(self) -> "Replay":
-        """The response, once it has begun. Raises what went wrong before."""
+        """The response, once it has begun. Raises the error that prevented it."""
         while self.start is None and not self.over:
             await self._news.wait()
         if self.start is None:
@@ -114,14 +116,14 @@ class Recording:
         return Replay(self, self.start)
 
     async def has_body(self, place: int) -> bool:
-        """Wait for the body at `place`. False if the answer is over."""
+        """Wait for the body message at index `place`. False if the answer has ended before it."""
         while place >= len(self.bodies) and not self.over:
             await self._news.wait()
         return place < len(self.bodies)
 
 
 class Replay:
-    """A response that sends a recorded answer, as far as it is there, and the rest as it comes."""
+    """A response that sends the recorded part of an answer, and then the rest as it arrives."""
 
     def __init__(self, recording: Recording, start: Message) -> None:
         self._recording = recording
@@ -137,16 +139,16 @@ class Replay:
 
 
 async def never_disconnects(*_: object) -> Message:
-    """The `receive` of a client that never hangs up."""
+    """An ASGI `receive` for a client that never disconnects."""
     return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
 
 class Retries:
-    """The answers of running episodes, so that a request that is sent again gets what was sampled before.
+    """The answers of running episodes, so that a repeated request receives the answer that was already sampled.
 
-    SDKs send a body again after a timeout or a broken connection. Sampling it anew would leave turns that nothing follows. So an
-    answer is sampled to its end even if its client hangs up, and another request with the same body in the same episode gets it.
-    Failed answers are not kept.
+    SDKs resend a body after a timeout or a broken connection. Sampling it again would leave turns without a next state. An answer
+    is therefore sampled to its end even if its client disconnects, and another request with the same body in the same episode
+    receives it. Failed answers are not kept.
     """
 
     def __init__(self, kept_s: float = _KEPT_S, kept_bytes: int = _KEPT_BYTES) -> None:
@@ -161,7 +163,8 @@ class Retries:
         make: Callable[[RequestContext], Awaitable[Response | EventStream]],
         scope: Scope,
     ) -> Replay:
-        """The answer for `place`: episode, API and digest of the body. `make` samples it. Raises Refusal."""
+        """The answer for `place`: episode, API and digest of the body. `make` samples it if there is no recording. Raises
+        Refusal."""
         self._forget()
         recording = self._recordings.get(place)
         if recording is None:
@@ -193,7 +196,8 @@ class Retries:
         recording.end(failed)
 
     def _forget(self) -> None:
-        """Forget what is old, and the oldest of what is too much. Answers that are still sampled stay."""
+        """Remove expired recordings, and the oldest ones while all together are too large. Answers that are still being sampled
+        stay."""
         size = sum(recording.size for recording in self._recordings.values())
         for place, recording in list(self._recordings.items()):
             is_old = time.monotonic() - recording.began_at > self._kept_s

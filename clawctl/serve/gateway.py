@@ -1,4 +1,4 @@
-"""The start of `clawctl serve`: it refuses invalid settings before it imports anything heavy."""
+"""Entry point of `clawctl serve`. Refuses invalid settings before it imports anything heavy."""
 
 import socket
 import sys
@@ -17,7 +17,7 @@ _HUB_S = 10.0
 
 
 def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) -> None:
-    """Serve until SIGINT or SIGTERM, then let running requests finish. With `pin` serve that version, wherever LIVE points.
+    """Serve until SIGINT or SIGTERM, then let running requests finish. With `pin`, serve that version regardless of LIVE.
 
     Raises ClawError.
     """
@@ -36,7 +36,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
 
 
 def check_engine(recipe: Recipe) -> None:
-    """Raises ClawError if the model or the engine is known to be missing, before a run directory is created."""
+    """Raises ClawError if the model or the engine is known to be missing. Called before a run directory is created."""
     if recipe.serve.upstream is None:
         check_model(recipe)
         from clawctl.engines import ENGINES
@@ -49,7 +49,7 @@ def check_engine(recipe: Recipe) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take the address, without listening yet. Raises ClawError."""
+    """Bind a socket to the address, without listening yet. Raises ClawError."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -71,12 +71,13 @@ def check_model(recipe: Recipe) -> None:
     if local or Path(path).exists():
         if not (Path(path) / "config.json").is_file():
             raise ClawError(f"there is no model in {path}", _NAME_A_MODEL, 2)
-    elif recipe.serve.engine == "transformers":  # vLLM uses its own paths
+    elif recipe.serve.engine == "transformers":  # vLLM resolves the name itself
         check_hub(path)
 
 
 def check_hub(name: str) -> None:
-    """Ask once for a model that was never downloaded: the download itself tries again and again before it gives up."""
+    """Check once that a model that is not cached exists on the hub, because the download itself retries many times before it fails.
+    Raises ClawError."""
     from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.utils import build_hf_headers
 

@@ -1,8 +1,8 @@
-"""What a request says about its conversation and its client.
+"""A request's hints about its conversation and its client.
 
-Claims group and label turns, but never link them; docs/clients.md lists where each known client puts them. A client names itself
-in a header or in the first words of its prompt, and anyone can send the same, so this proves nothing about the sender. The rules
-are data; they come from recordings (`tests/recordings/`) and from the clients' published sources.
+Claims group and label turns, but never link them; docs/clients.md lists where each known client puts them. A client identifies
+itself by a header or by the first words of its prompt. Any sender can imitate both, so they prove nothing about the sender. The
+rules are data; they come from recordings (`tests/recordings/`) and from the clients' published sources.
 """
 
 import re
@@ -22,11 +22,11 @@ _USER_ID_SESSION = re.compile(rf"_session_({_UUID})")  # Claude Code, before its
 _RUNTIME_LINE = re.compile(r"^Runtime: .*\bsessionId=([A-Za-z0-9._-]{1,128})", re.MULTILINE)
 _LONGEST = 256  # characters of a claim
 _LONGEST_USER_ID = 4096  # characters
-_RUNTIME_WITHIN = 64 << 10  # characters at the end of a message: OpenClaw writes its line there
+_RUNTIME_WITHIN = 64 << 10  # characters at the end of a message, where OpenClaw writes its line
 
 
 def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, Any]:
-    """The claims in the body of any API: its own fields, Anthropic's user id, OpenClaw's line in the prompt."""
+    """The claims in the body of any API: clawctl's own fields, Anthropic's user id, and OpenClaw's line in the prompt."""
     claims = {key: body[key] for key in _OWN_CLAIMS if key in body}
     metadata = body.get("metadata")
     if isinstance(metadata, dict) and (session := _session_of_user(metadata.get("user_id"))):
@@ -37,14 +37,14 @@ def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[st
 
 
 def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[str, Any]:
-    """The hints of an exchange, from the request's headers and the body's fields. Headers take precedence."""
+    """The hints of an exchange, from the request's headers and the body's claims. Headers take precedence."""
     codex = json_object(headers.get("x-codex-turn-metadata", ""))
     agent = headers.get("x-claude-code-agent-id") or None
     session, revision = _split(_session(headers, claims, codex))
     turn_type = headers.get("x-turn-type") or _text(claims.get("turn_type")) or _codex_turn_type(codex)
     done = headers.get("x-session-done", claims.get("session_done", False))
     hints = {
-        "session_id": f"{session}.{agent}" if session and agent else session,  # a sub-agent's conversation is its own
+        "session_id": f"{session}.{agent}" if session and agent else session,  # a sub-agent has its own conversation
         "turn_type": _lower(turn_type.strip()) if turn_type else None,
         "session_done": str(done).strip().lower() in _TRUE,
         "task_id": headers.get("x-task-id") or None,
@@ -60,7 +60,8 @@ def read_hints(headers: Mapping[str, str], claims: Mapping[str, Any]) -> dict[st
 
 
 def _lower(turn_type: str) -> str:
-    """In lower case where it can be the word for a turn type. A longer text stays as it is: redaction must know a key in it."""
+    """The turn type in lower case if it is short enough to be one. A longer text stays unchanged, so that redaction can recognise a
+    key in it."""
     return turn_type.lower() if len(turn_type) < 16 else turn_type
 
 
@@ -76,12 +77,12 @@ def _split(session: str | None) -> tuple[str | None, str | None]:
 
 
 def _codex_turn_type(codex: Mapping[str, Any]) -> str | None:
-    """Codex also marks its title requests as turns, so "turn" does not show a main turn."""
+    """Codex labels its title requests as turns too, so "turn" does not prove a main turn."""
     return "side" if _text(codex.get("request_kind")) not in (None, "turn") else None
 
 
 def _session_of_user(user_id: Any) -> str | None:
-    """Claude Code puts its session into `metadata.user_id`, as JSON or, formerly, after `_session_`."""
+    """Claude Code writes its session to `metadata.user_id`, as JSON or, in older versions, after `_session_`."""
     if not isinstance(user_id, str) or len(user_id) > _LONGEST_USER_ID:
         return None
     match = _USER_ID_SESSION.search(user_id)
@@ -89,7 +90,7 @@ def _session_of_user(user_id: Any) -> str | None:
 
 
 def _runtime_session(messages: Sequence[Message]) -> str | None:
-    """OpenClaw describes itself at the end of its system prompt or of the first message of its user."""
+    """OpenClaw writes its runtime line at the end of its system prompt or of the first user message."""
     for role in ("system", "user"):
         first = next((message for message in messages if message.get("role") == role), None)
         content = first.get("content") if first else None
@@ -99,7 +100,7 @@ def _runtime_session(messages: Sequence[Message]) -> str | None:
 
 
 def _text(value: Any) -> str | None:
-    """A claim as text. Only texts and numbers are claims."""
+    """A claim as text. Only strings and integers are claims."""
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         return None
     return str(value)[:_LONGEST]
@@ -112,7 +113,7 @@ _LONGEST_NAME = 64
 
 @dataclass(frozen=True, slots=True)
 class ClientRule:
-    """A request is this client's if the header, or the beginning of the first message, matches."""
+    """A request is from this client if the header, or the beginning of the first message, matches."""
 
     name: str
     where: Literal["header", "prompt"]
@@ -146,7 +147,8 @@ _COMPILED = tuple((rule, re.compile(rule.pattern, re.IGNORECASE if rule.where ==
 
 
 def client_of(headers: Mapping[str, str], messages: Sequence[Message]) -> str:
-    """The known client that sends a request, or OTHER. `headers` have lower-case names; headers count before the prompt."""
+    """The known client that sent a request, or OTHER. `headers` have lower-case names. Rules are tried in the order of
+    `CLIENTS`."""
     opening = _opening(messages)
     for rule, pattern in _COMPILED:
         if pattern.match(headers.get(rule.header, "") if rule.where == "header" else opening):
@@ -155,7 +157,7 @@ def client_of(headers: Mapping[str, str], messages: Sequence[Message]) -> str:
 
 
 def agent_of(headers: Mapping[str, str]) -> str:
-    """The client's own name, lower-case and short: "openai/js 7.15.0"."""
+    """The client's own name from its User-Agent header, in lower case and shortened: "openai/js 7.15.0"."""
     return headers.get("user-agent", "")[:_LONGEST_NAME].lower()
 
 

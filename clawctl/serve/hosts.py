@@ -1,12 +1,12 @@
-"""Who may reach this server through a browser: host names (`Hosts`) and web pages (`Cors`).
+"""Controls browser access to this server: host names (`Hosts`) and web pages (`Cors`).
 
-Without a check of names, a web page could point its own name at 127.0.0.1 and read answers that need no key. An IP address cannot
-be pointed elsewhere, so every address is allowed; names must be known. A request with a valid key may use any name, because a page
-has no key.
+Without a check of host names, a web page could point its own name at 127.0.0.1 and read answers that need no key. An IP address
+cannot be redirected, so every address is allowed; names must be known. A request with a valid key may use any name, because a web
+page has no key.
 
-Web pages may read answers only if the recipe names them (`serve.cors_origins`). A browser sends no key by itself, and cookies are
-never used, so a page needs its own key like any client. With `*` a page of any origin may read answers to requests with a key, and
-nothing without one.
+Web pages may read answers only if the recipe names them (`serve.cors_origins`). A browser does not send a key by itself, and
+cookies are never used, so a page needs its own key like any client. With `*`, a page of any origin may read answers to requests
+with a key, but nothing without one.
 """
 
 import ipaddress
@@ -22,7 +22,7 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")
 
 
 class Hosts:
-    """The names that requests without a key may use."""
+    """The host names that requests without a key may use."""
 
     def __init__(self, serve: ServeConfig) -> None:
         self._names = {_plain(name) for name in ("localhost", serve.host, *serve.allowed_hosts)}
@@ -30,7 +30,7 @@ class Hosts:
             self._names.add(_plain(socket.gethostname()))
 
     def check(self, hosts: Sequence[str], origins: Sequence[str]) -> None:
-        """`hosts` and `origins`: all values of these headers, of a request without a key. Raises Refusal."""
+        """Check a request without a key. `hosts` and `origins`: all values of these headers. Raises Refusal."""
         for host in hosts:
             match = _HOST.fullmatch(host.strip())
             if match is None or not self._knows(match[1]):
@@ -82,15 +82,15 @@ def _is_loopback(host: str) -> bool:
 
 Headers = list[tuple[bytes, bytes]]
 _ANY = "*"
-_AGE_S = b"600"  # a browser need not ask again so long
-# Of our headers, those that a page may read beside the usual ones.
+_AGE_S = b"600"  # seconds that a browser may cache a preflight response
+# Response headers that a page may read in addition to the CORS-safelisted ones.
 _READABLE = b"x-request-id, request-id, retry-after, allow, x-clawctl-ignored, x-clawctl-sampling"
 _NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(\s*,\s*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
-_LONGEST = 4096  # length of the list of headers that a page wants to send
+_LONGEST = 4096  # maximum length of the list of headers that a page wants to send
 
 
 class Cors:
-    """The CORS headers for pages by origin."""
+    """The CORS headers for web pages, by origin."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = {origin.lower() for origin in origins}
@@ -105,11 +105,11 @@ class Cors:
         return [*vary, (b"access-control-allow-origin", origin.encode("latin-1")), (b"access-control-expose-headers", _READABLE)]
 
     def asks(self, headers: Mapping[str, str]) -> bool:
-        """Whether a browser asks for a page, and pages are served at all: `preflight` answers it, under whichever name it came."""
+        """Whether the request is a preflight and CORS is enabled. `preflight` then answers it, regardless of the host name."""
         return bool(self._origins) and "origin" in headers and "access-control-request-method" in headers
 
     def preflight(self, headers: Mapping[str, str], allowed: str) -> Headers:
-        """The headers that answer a browser's question before it asks, besides `marks`. Raises Refusal for a page that may not."""
+        """The headers that answer a preflight request, in addition to `marks`. Raises Refusal for a page that is not allowed."""
         origin = headers.get("origin")
         if origin is None or not self.asks(headers):
             return []

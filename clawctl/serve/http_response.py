@@ -22,19 +22,19 @@ Envelope = Callable[[Refusal], dict[str, Any]]
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request at the door, from its arrival to its end."""
+    """The state of one HTTP request, from its arrival to its end."""
 
     request_id: str
     api: str  # "chat", "responses", "messages", "count_tokens", "models", "health", "metrics", "none"
     envelope: Envelope
     arrived: float  # unix seconds
     began: float = field(default_factory=time.perf_counter)
-    key: str = ""  # name of the API key; empty before it was checked
+    key: str = ""  # name of the API key; empty until it has been checked
     status: int = 500
     unknown: tuple[str, ...] = ()  # names of unknown fields in its body
-    sampling: str = ""  # changes of the recipe to the request's sampling: "temperature 0.7 instead of 0"
-    episode: Capability | None = None  # the episode that it belongs to, if its address is that of one
-    digest: bytes = b""  # of its body, in an episode
+    sampling: str = ""  # changes that the recipe made to the request's sampling: "temperature 0.7 instead of 0"
+    episode: Capability | None = None  # the episode, if the request was sent to an episode's address
+    digest: bytes = b""  # digest of the body, in an episode
     first_at: float | None = None  # unix seconds of the first piece or, for a complete answer, of its first token
 
 
@@ -43,7 +43,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 def error_body(context: RequestContext, refusal: Refusal) -> dict[str, Any]:
-    """The dialect's error body, with the request's id in the log."""
+    """The dialect's error body, with the request id that the log uses."""
     return {**context.envelope(refusal), "request_id": context.request_id}
 
 
@@ -54,7 +54,7 @@ async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:
 
 
 async def complete_response(answer: Answer, context: RequestContext, stack: AsyncExitStack, receive: Receive) -> Response:
-    """Wait for the end, then answer at once."""
+    """Wait for the end of the answer, then return it complete."""
     watch = asyncio.create_task(_cancel_when_gone(receive, answer))
     try:
         async with stack:
@@ -63,7 +63,7 @@ async def complete_response(answer: Answer, context: RequestContext, stack: Asyn
         context.first_at = answer.first_at
         if answer.failed is not None:
             raise answer.failed
-        if answer.cancelled:  # the client is gone, unless this server ended the request
+        if answer.cancelled:  # the client disconnected, or this server cancelled the request
             raise Refusal(503, "the server is stopping; retry")
         return Response(answer.dialect.whole(answer.choices), media_type="application/json")
     finally:
@@ -105,7 +105,7 @@ class EventStream:
             context.status = answer.failed.status
             yield dialect.failed(answer.failed)
         elif answer.cancelled:
-            context.status = 499  # the client closed the connection, or this server is ending: then it sends a message
+            context.status = 499  # the client disconnected, or this server is stopping; only then a client can read the message
             yield dialect.failed(Refusal(503, "the server is stopping; retry"))
         else:
             yield dialect.end(answer.choices)

@@ -1,7 +1,7 @@
-"""Checks the images of a request before anything decodes them: how many, how large, of which kind.
+"""Checks number, size and format of a request's images before they are decoded.
 
-The size of a picture is read from its header. A small file may claim a picture of gigabytes, and some readers reserve that memory
-when they open it.
+An image's size is read from its header. A small file may claim gigabytes of pixels, and some readers allocate that memory when they
+open it.
 """
 
 import binascii
@@ -22,7 +22,8 @@ _NOT_READ = "an image must be PNG, JPEG, GIF or WebP, as a data: URL (data:image
 
 
 def check_images(messages: Sequence[Message]) -> None:
-    """Raises Refusal for too many images, and for one that is too large, is no image, or would have to be fetched."""
+    """Raises Refusal for too many images, and for an image that is too large, is not a supported image, or would have to be
+    fetched."""
     pixels = 0
     for number, url in enumerate(image_urls(messages), 1):
         if number > MOST_IMAGES:
@@ -47,7 +48,7 @@ def _content(url: str) -> bytes:
 
 
 def size_of(content: bytes) -> tuple[int, int]:
-    """Width and height by the header of a PNG, JPEG, GIF or WebP file. Raises Refusal."""
+    """Width and height in pixels, from the header of a PNG, JPEG, GIF or WebP file. Raises Refusal."""
     size = size_in_header(content)
     if size is None:
         raise Refusal(400, _NOT_READ, "messages")

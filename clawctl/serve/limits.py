@@ -1,6 +1,6 @@
-"""Limits for clients: size and pace of a request, connections, and running requests per key.
+"""Limits for clients: size and speed of a request, connections, and running requests per key.
 
-Sizes and paces are enforced on the connection itself, below the routes. A client that sends its headers byte by byte, or does not
+Sizes and speeds are enforced on the connection itself, below the routes. A client that sends its headers byte by byte, or does not
 read its answer, never reaches a route.
 """
 
@@ -23,11 +23,11 @@ _log = logging.getLogger("clawctl.serve")
 _GRACE_S = 5.0  # the routes refuse a slow body with a message; this is for clients that keep sending after that
 _RETRY_AFTER_S = 1
 _MOST_RESERVE = 2048  # file descriptors for captures, policies, engines and their files
-_MOST_PIPELINED = 64  # requests that wait on one connection; real clients send the next after the answer
+_MOST_PIPELINED = 64  # requests that wait on one connection; real clients wait for an answer before they send the next request
 
 
 class TooManyRequests(Refusal):
-    """A key runs as many requests as it may. The client is told when to retry."""
+    """A key already runs as many requests as it may. The response states when to retry."""
 
     def __init__(self, most: int, what: str = "requests") -> None:
         problem = f"this API key already runs {most} {what}; wait until one ends"
@@ -35,7 +35,7 @@ class TooManyRequests(Refusal):
 
 
 class Concurrency:
-    """Running requests of each key."""
+    """Counts and limits the running requests of each key."""
 
     def __init__(self, most: int, what: str = "requests") -> None:
         self._most, self._what = most, what
@@ -43,7 +43,7 @@ class Concurrency:
 
     @contextmanager
     def one_more(self, key: str) -> Iterator[None]:
-        """Raises TooManyRequests."""
+        """Count one more running request until the context ends. Raises TooManyRequests."""
         if self._running[key] >= self._most:
             raise TooManyRequests(self._most, self._what)
         self._running[key] += 1
@@ -57,15 +57,15 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """How the file descriptors of this process are shared out."""
+    """The allocation of this process's file descriptors."""
 
-    connections: int  # at a time
-    backlog: int  # connections that the kernel holds until they are accepted: all of them may come at once
+    connections: int  # maximum number of open connections
+    backlog: int  # connections that the kernel queues until they are accepted; all of them may arrive at once
 
 
 def share_descriptors(connections: int, each: int = 1) -> Descriptors:
     """Raise the descriptor limit as far as `connections` need and the system allows, and keep a reserve for the stage's own files.
-    `each`: descriptors per connection (a stream to an upstream has its own)."""
+    `each`: descriptors per connection (a stream to an upstream needs another one)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections * each + 2 * _MOST_RESERVE
     allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
@@ -80,7 +80,7 @@ def share_descriptors(connections: int, each: int = 1) -> Descriptors:
 
 
 def limited(limits: LimitsConfig, connections: int | None = None) -> type[HttpToolsProtocol]:
-    """The HTTP protocol for uvicorn that enforces `limits`, with at most `connections` if that is fewer."""
+    """A uvicorn HTTP protocol that enforces `limits`. If `connections` is smaller than their limit, it applies instead."""
 
     class Limited(LimitedProtocol):
         bounds = limits
@@ -91,7 +91,7 @@ def limited(limits: LimitsConfig, connections: int | None = None) -> type[HttpTo
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with bounds on sizes, paces and the number of connections."""
+    """uvicorn's protocol with limits on sizes, speeds and the number of connections."""
 
     bounds: LimitsConfig = LimitsConfig()
     most: int = bounds.connections
@@ -100,8 +100,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._deadline: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._head_bytes = self._parsed_bytes = 0  # of the request whose headers are coming in
-        self._in_head = True  # between requests as well: nothing but headers may come
+        self._head_bytes = self._parsed_bytes = 0  # of the request whose headers are arriving
+        self._in_head = True  # also between requests, when only headers may follow
         self._refusal: tuple[int, str] | None = None
         self._asked = False  # a complete request head has arrived
         super().connection_made(transport)
@@ -112,7 +112,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._expect_by(self.bounds.header_s)
 
     def _make_room(self) -> bool:
-        """Close the oldest connection that has asked nothing yet, else the oldest between two requests. False: all are busy."""
+        """Close the oldest connection that has not sent a request yet, or else the oldest one that is idle. False if all are
+        busy."""
         others = [each for each in self.open if each is not self]
         idle = next((each for each in others if not each._asked), None) or next((each for each in others if each._is_idle()), None)
         if idle is not None:
@@ -137,7 +138,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._deadline is None:
                 self._expect_by(self.bounds.header_s)
         super().data_received(data)
-        # Parsed data is no longer a header. A header that never ends is detected here, a long one in on_header.
+        # Parsed data is no longer part of a header. This detects a header that never ends; on_header detects a long one.
         if self._in_head and self._head_bytes > self.bounds.header_kb << 10 and not self.transport.is_closing():
             self._refuse(*self._too_large())
 
@@ -157,13 +158,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._parsed_bytes += size
         if self._parsed_bytes > self.bounds.header_kb << 10:
             self._refusal = self._too_large()
-            raise ValueError("the headers are too large")  # the parser stops and has `send_400_response` called
+            raise ValueError("the headers are too large")  # the parser stops and `send_400_response` is called
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes, self._asked = False, 0, True
         self._expect_by(self.bounds.body_s + _GRACE_S)
         super().on_headers_complete()
-        if len(self.pipeline) > _MOST_PIPELINED:  # uvicorn reads on after each answer, however many wait
+        # uvicorn keeps reading after each answer, regardless of the number of waiting requests.
+        if len(self.pipeline) > _MOST_PIPELINED:
             raise ValueError("too many requests are waiting on this connection")
 
     def on_message_complete(self) -> None:
@@ -185,7 +187,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._in_head and self._head_bytes and (self.cycle is None or self.cycle.response_complete):
             self._refuse(408, f"the headers did not arrive within {self.bounds.header_s:g} seconds")
         elif self._in_head:
-            self.transport.close()  # nothing was asked
+            self.transport.close()  # no request was sent
         else:
             self.transport.abort()
 
@@ -210,12 +212,12 @@ class LimitedProtocol(HttpToolsProtocol):
             self._stalled = None
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn for bytes that are not HTTP."""
+        """uvicorn calls this for bytes that are not HTTP."""
         self._refuse(*(self._refusal or (400, msg)))
 
     def _refuse(self, status: int, message: str) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.abort()  # an answer is under way: words in its midst would be taken for a part of it
+            self.transport.abort()  # an answer is being sent, and the client would take the message for a part of it
             return
         error: dict[str, Any] = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
         body = orjson.dumps({"error": error | ({"type": "server_error"} if status >= 500 else {})})

@@ -1,9 +1,11 @@
 """Checks long request bodies in a separate process before this one reads them.
 
 Parsing, checking and counting tokens hold Python's interpreter lock, and would block all other requests here. The process starts
-with the first long body and checks one at a time, and keys take turns. It runs `python -m clawctl.serve.long_bodies SETTINGS`. From
-standard input it reads two parts, each after its length (4 bytes, big-endian): {"api", "max_context", "images"}, and the body. It
-answers with one part: nothing, or the refusal as a JSON list. It ends with its input.
+with the first long body and checks one body at a time; keys take turns.
+
+The process runs `python -m clawctl.serve.long_bodies SETTINGS`. From standard input it reads two parts, each after its length (4
+bytes, big-endian): {"api", "max_context", "images"}, and the body. It answers with one part in the same form: empty, or the refusal
+as a JSON list. It exits at the end of its input.
 """
 
 import asyncio
@@ -26,12 +28,12 @@ from clawctl.serve.dialects.fields import NO_IMAGES
 from clawctl.serve.work_queues import KeyedLock
 
 _log = logging.getLogger("clawctl.serve")
-LONG_BODY: Final = 32 << 10  # bytes; shorter bodies are read at once
-_LONGEST_S = 30.0  # for one body; a legitimate one takes less than five
+LONG_BODY: Final = 32 << 10  # bytes; shorter bodies are read directly
+_LONGEST_S = 30.0  # time limit for one body; a legitimate one takes less than five seconds
 
 
 class LongBodyChecker:
-    """`tokenizer`: a tokenizer.json to count tokens with, if there is one."""
+    """Runs the checks in another process. `tokenizer`: path of a tokenizer.json for counting tokens, if there is one."""
 
     def __init__(self, model_name: str, tokenizer: Path | None) -> None:
         self._settings = {"model": model_name, "tokenizer": None if tokenizer is None else str(tokenizer)}
@@ -39,8 +41,8 @@ class LongBodyChecker:
         self._process: asyncio.subprocess.Process | None = None
 
     async def check(self, key: str, api: str, raw: bytes, max_context: int | None, images: bool | None = None) -> None:
-        """Raises Refusal for a body that cannot be understood or is too much. `api` names the dialect; `images`: whether the model
-        accepts any."""
+        """Raises Refusal for a body that is invalid or too large. `api` names the dialect. `images`: whether the model accepts
+        images."""
         async with self._turns.of(key):
             try:
                 refusal = await self._ask(orjson.dumps({"api": api, "max_context": max_context, "images": images}), raw)
@@ -48,7 +50,7 @@ class LongBodyChecker:
                 self.stop()
                 _log.warning("cannot inspect a request body of %d bytes: %s", len(raw), type(error).__name__)
                 raise Refusal(400, f"this request is too complex ({len(raw)} bytes)") from error
-            except BaseException:  # its client is gone, so later output of the process belongs to no other body
+            except BaseException:  # cancelled: the process's pending output must not be read as the answer for another body
                 self.stop()
                 raise
         if refusal:
@@ -74,14 +76,14 @@ class LongBodyChecker:
 
     def stop(self) -> None:
         if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError, RuntimeError):  # it has ended, or the event loop has
+            with suppress(ProcessLookupError, RuntimeError):  # the process or the event loop has ended
                 self._process.kill()
                 if self._process.stdin is not None:
                     self._process.stdin.close()
         self._process = None
 
 
-_MOST_BYTES = 4 << 30  # of address space: a body that needs more is refused, and no machine dies of it
+_MOST_BYTES = 4 << 30  # address space; a body that needs more memory is refused, so it cannot exhaust the machine
 READERS: Final[dict[str, Callable[[dict[str, Any], str], GenerationRequest]]] = {
     "chat": chat.read,
     "responses": responses.read,
@@ -122,7 +124,7 @@ def _counter(path: str) -> CountTokens:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for serve, whose end ends this
-    os.nice(5)  # answers come first
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for serve, and this process ends with it
+    os.nice(5)  # give way to the serving process
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     main(orjson.loads(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

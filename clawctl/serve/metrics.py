@@ -1,7 +1,7 @@
 """The metrics at `/metrics` for Prometheus, in its text format (https://prometheus.io/docs/instrumenting/exposition_formats/).
 
-Three kinds of numbers of one process and one event loop need no library. With prometheus_client one request costs 15 µs instead of
-1.6 µs here, and the text is another one: whole counts are floats, labels are sorted, and each series has a `_created`.
+Three kinds of metrics in one process and one event loop need no library. With prometheus_client a request costs 15 µs instead of
+1.6 µs, and its text differs: whole counts are floats, labels are sorted, and each series has a `_created`.
 """
 
 import logging
@@ -16,7 +16,7 @@ from clawctl.privacy.rules import KINDS
 from clawctl.serve.sampling import Enforced
 
 _log = logging.getLogger("clawctl.serve")
-_MOST_NAMES: Final = 256  # unknown fields of all APIs; later ones are counted without their names
+_MOST_NAMES: Final = 256  # names of unknown fields, over all APIs; later ones are counted without their names
 _MOST_IN_HEADER: Final = 16
 _REST: Final = "(more)"
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -25,7 +25,7 @@ Labels = tuple[str, ...]
 
 @dataclass(slots=True)
 class Histogram:
-    """Seconds, by label."""
+    """A histogram of seconds, by label."""
 
     buckets: dict[Labels, list[int]] = field(default_factory=dict)  # one count per bucket, and one for larger values
     sums: Counter[Labels] = field(default_factory=Counter)
@@ -39,11 +39,11 @@ class Histogram:
 
 
 class UnknownFields:
-    """Unknown fields from clients: accepted, counted by API and name, and named once in the log."""
+    """Unknown fields from clients: accepted, counted by API and name, and logged once."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._redactor = Redactor(KINDS)  # who reads /health and the log need not have a key
+        self._redactor = Redactor(KINDS)  # readers of /health and of the log need not have a key
 
     def count(self, api: str, names: Iterable[str]) -> None:
         for name in names:
@@ -57,7 +57,7 @@ class UnknownFields:
                 _log.warning("%s: a client sends the unknown field %r, which has no effect", api, name)
 
     def by_api(self) -> dict[str, dict[str, int]]:
-        """{"chat": {"provider_x": 3}}, the most frequent first."""
+        """{"chat": {"provider_x": 3}}, the most frequent field first."""
         counts: dict[str, dict[str, int]] = {}
         for (api, name), count in self._counts.most_common():
             counts.setdefault(api, {})[name] = count
@@ -65,13 +65,14 @@ class UnknownFields:
 
 
 def unknown_header(names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
-    """The header that names them to the client. They are printable ASCII, see `clawctl.serve.dialects.api`."""
+    """The header that reports unknown fields to the client. The names are printable ASCII, see `clawctl.serve.dialects.api`."""
     return [(b"x-clawctl-ignored", ", ".join(names[:_MOST_IN_HEADER]).encode())] if names else []
 
 
 @dataclass(slots=True)
 class Metrics:
-    """Counters of the server. Labels are bounded: APIs and reasons are fixed, and keys are those that were added."""
+    """Counters of the server. The number of labels is bounded: APIs and reasons are fixed, and keys are those that an operator
+    added."""
 
     requests: Counter[Labels] = field(default_factory=Counter)  # (api, status, key)
     refused: Counter[Labels] = field(default_factory=Counter)  # (reason,)
@@ -86,7 +87,7 @@ class Metrics:
 
 
 def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]]) -> bytes:
-    """The text for Prometheus. `now` maps name → (kind, help, value) for current values; None: unknown."""
+    """The text for Prometheus. `now` maps name → (kind, help, value) for current values; a value of None is unknown."""
     lines: list[str] = []
     lines += _counted("clawctl_requests", "Requests answered.", ("api", "status", "key"), metrics.requests)
     lines += _counted("clawctl_refused", "Requests refused.", ("reason",), metrics.refused)

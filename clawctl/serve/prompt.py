@@ -1,4 +1,4 @@
-"""From a chat to the ids that enter the engine: the model's own template, nothing added."""
+"""Renders a chat to the ids that enter the engine, with the model's own template and nothing added."""
 
 import re
 import secrets
@@ -25,7 +25,7 @@ from clawctl.serve.work_queues import WorkQueues
 from clawctl.vision.reader import ImageReader, SentImage, UnreadableImage, expand
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
-_MARK = -1  # in place of an image's ids, until it is known how many they are
+_MARK = -1  # stands for an image's ids until their number is known
 _EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*$")
 _OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError)
 
@@ -48,24 +48,24 @@ def load_tokenizer(path: str) -> Any:
 class Rendered:
     ids: list[int]
     thinking: bool  # the answer begins within reasoning
-    spliced: int | None  # earlier answers that are in `ids` as they were sampled; None: not requested
-    unspliced: str | None  # why known answers are not in it
+    spliced: int | None  # number of earlier answers whose sampled ids are in `ids`; None: not requested
+    unspliced: str | None  # the reason why known answers are not spliced
     plain: list[int]  # the ids of the rendering without splicing
-    messages: list[Message]  # that were rendered, as asked or adapted
+    messages: list[Message]  # the messages that were rendered, as sent or adapted
     adapted: str | None  # changes to the messages that the template required
-    images: tuple[SentImage, ...] = ()  # with their places in `ids`
+    images: tuple[SentImage, ...] = ()  # with their positions in `ids`
 
 
 async def render_in_thread(
     tokenizer: Any, request: GenerationRequest, lines: WorkQueues, splicing: bool = False, reader: ImageReader | None = None
 ) -> Rendered:
-    """Like `render`, but a long request is rendered and tokenised in a thread, so that streams continue meanwhile."""
+    """Like `render`, but a long request is rendered and tokenised in a thread, so that streams continue."""
     size = max(request.size, sum(len(message["content"]) for message in request.messages))
     return await lines.run(request.key, size, partial(render, tokenizer, request, splicing, reader))
 
 
 async def plain_in_thread(tokenizer: Any, request: GenerationRequest, lines: WorkQueues) -> Rendered:
-    """The one prompt of a plain completion: token ids as they are, a text as its ids, the control tokens in it included."""
+    """The prompt of a plain completion: token ids unchanged, or a text's ids. Control tokens in the text are encoded as such."""
     prompt = request.prompts[0]
     if isinstance(prompt, str):
         encode = partial(tokenizer, prompt, add_special_tokens=request.add_special_tokens)
@@ -76,8 +76,8 @@ async def plain_in_thread(tokenizer: Any, request: GenerationRequest, lines: Wor
 
 
 def render(tokenizer: Any, request: GenerationRequest, splicing: bool = False, reader: ImageReader | None = None) -> Rendered:
-    """The prompt. `reader`: how the model reads images; None: it takes none. Raises Refusal for images that it does not take, and
-    if the template refuses the messages."""
+    """The prompt. `reader`: how the model reads images; None: it accepts none. Raises Refusal if the model does not accept the
+    images, or if the template refuses the messages."""
     messages, files = [_for_template(message) for message in request.messages], list[tuple[bytes, int]]()
     if any(isinstance(message.get("content"), list) for message in messages):
         if reader is None:
@@ -86,7 +86,7 @@ def render(tokenizer: Any, request: GenerationRequest, splicing: bool = False, r
         messages = [_without_urls(message) for message in messages]
     settings = {key: value for key, value in request.template_settings.items() if key not in ("tokenize", "return_dict")}
     if isinstance(effort := request.engine_fields.get("reasoning_effort"), str):
-        settings.setdefault("reasoning_effort", effort)  # as vLLM does; most templates do not read it
+        settings.setdefault("reasoning_effort", effort)  # as in vLLM; most templates do not read it
     settings["add_generation_prompt"] = request.prompted and not request.continues
     safe = guard(tokenizer, messages, request.shown_tools or None, settings)
     if files and reader is not None:
@@ -130,8 +130,8 @@ def _roles(messages: list[Message]) -> list[str]:
 
 
 def _apply(tokenizer: Any, messages: list[Message], template_arguments: dict[str, Any]) -> tuple[list[Message], str]:
-    """The template's text, and the messages it is of. Some templates take a system message at the beginning only, and some clients
-    write one later on."""
+    """The template's text, and the messages it was rendered from. Some templates accept a system message only at the beginning,
+    while some clients send one later."""
     try:
         return messages, str(tokenizer.apply_chat_template(messages, **template_arguments))
     except jinja2.TemplateError:
@@ -142,8 +142,8 @@ def _apply(tokenizer: Any, messages: list[Message], template_arguments: dict[str
 
 
 def _apply_continued(tokenizer: Any, messages: list[Message], template_arguments: dict[str, Any]) -> tuple[list[Message], str]:
-    """The template's text up to the end of the last message, with every character as it was sent. The answer continues there. The
-    message is rendered as a mark, so that the template cannot change the ends of its text."""
+    """The template's text up to the end of the last message, with every character as it was sent. The answer continues there. A
+    mark is rendered in place of the message, so that the template cannot change the ends of its text."""
     mark, last = secrets.token_hex(12), messages[-1]
     rendered, text = _apply(tokenizer, [*messages[:-1], {**last, "content": mark}], template_arguments)
     before, separator, _ = text.rpartition(mark)
@@ -168,11 +168,11 @@ def _splice(
     try:
         return splice(tokenizer, again, messages, text, answers, safe.encode)
     except _OBJECTIONS:
-        return None  # the template uses its assistant's messages unchanged
+        return None  # the template fails on the marks that replace its assistant's messages
 
 
 def _measured(url: str, reader: ImageReader) -> tuple[bytes, int]:
-    """The file of an image that was checked before (`serve.images`), and how many tokens it takes. Raises Refusal."""
+    """The file of an image that was already checked (`serve.images`), and its number of tokens. Raises Refusal."""
     content = b64decode(url.partition(",")[2])
     try:
         return content, reader.tokens(*size_of(content))
@@ -181,7 +181,7 @@ def _measured(url: str, reader: ImageReader) -> tuple[bytes, int]:
 
 
 def _without_urls(message: dict[str, Any]) -> dict[str, Any]:
-    """Templates write a placeholder for an image; they need no pixels."""
+    """The message with bare image parts. Templates write a placeholder for an image and need no pixels."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -189,12 +189,13 @@ def _without_urls(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _marked(encode: Callable[[str], list[int]], placeholder: int, text: str) -> list[int]:
-    """The ids of rendered text, with a mark for each image. A placeholder that a model sampled stays a token like any other."""
+    """The ids of rendered text, with `_MARK` in place of each image placeholder. A placeholder that a model sampled stays an
+    ordinary token."""
     return [_MARK if token == placeholder else token for token in encode(text)]
 
 
 def _for_template(message: dict[str, Any]) -> dict[str, Any]:
-    """Templates expect text, not parts, and tool arguments as values."""
+    """The message with tool arguments as values, because templates expect values, not JSON text."""
     calls = message.get("tool_calls")
     if not calls:
         return message

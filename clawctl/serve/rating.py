@@ -1,7 +1,8 @@
 """Ratings and outcomes from clients: `POST /v1/feedback`, the `X-Feedback` header and `POST /v1/outcome`. They are stored next to
 the captures.
 
-What may be rated: turns and sessions that this server answered lately, and those in the run's captures and shards."""
+Clients may rate turns and sessions that this server answered recently, and those in the run's captures and shards.
+"""
 
 import asyncio
 import logging
@@ -30,20 +31,20 @@ from clawctl.run.shards import UnreadableShard, read_columns
 from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
-_BURST, _PER_SECOND = 1000.0, 20.0  # ratings of one key
-_MOST_TIMES = 8  # ratings of one answer that are kept; the newest counts
+_BURST, _PER_SECOND = 1000.0, 20.0  # ratings per key
+_MOST_TIMES = 8  # ratings kept per answer; the newest counts
 _MOST_COUNTED = 1 << 16  # answers
 _MOST_OUTCOMES = 1 << 14
 
 
 class Pace:
-    """Limits the ratings of a key: a burst, and then a rate per second. Refused ratings count as well."""
+    """Limits the ratings of a key to a burst followed by a rate per second. Refused ratings count as well."""
 
     def __init__(self) -> None:
-        self._left: dict[str, tuple[float, float]] = {}  # of each key: ratings left, and when that was
+        self._left: dict[str, tuple[float, float]] = {}  # per key: ratings left, and at which time
 
     def take(self, key: str) -> None:
-        """Raises Refusal if the key sends too fast."""
+        """Raises Refusal if the key sends ratings too fast."""
         now = time.monotonic()
         left, at = self._left.get(key, (_BURST, now))
         left = min(_BURST, left + (now - at) * _PER_SECOND)
@@ -54,25 +55,24 @@ class Pace:
 
 
 class Rating:
-    """Writes ratings. With `run` None conversations are not captured, and nothing can be rated. `counts` contains the numbers of
+    """Stores ratings. If `run` is None, conversations are not captured, and nothing can be rated. `counts` receives the numbers of
     stored and lost ratings."""
 
     def __init__(self, run: RunDir | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
         self._file = None if run is None else FeedbackFile(run.feedback)
         self._known = None if run is None else KnownTurns(run)
         self._pace = Pace()
-        self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # so often turns were rated lately
+        self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # how often recent turns were rated
         self._recipe, self._redactor, self._counts = (
             recipe,
             Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets),
             counts,
         )
-        self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # by session: lately given ones
-        self._writing = asyncio.Lock()  # one line after the other
+        self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # recent outcomes, by session
+        self._writing = asyncio.Lock()  # lines are written one at a time
 
     async def keep(self, body: Any, key: str) -> dict[str, Any]:
-        """Write one rating of `key`; returns when the kernel has it. Raises Refusal, also if it is lost, so that the sender
-        knows."""
+        """Store one rating of `key`; returns when the kernel has it. Raises Refusal, also if the rating is lost."""
         try:
             feedback = read_rating(body, key, time.time())
         except BadRating as bad:
@@ -88,8 +88,8 @@ class Rating:
         return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
 
     async def keep_outcome(self, body: Any, key: str) -> dict[str, Any]:
-        """Write the outcome of one session of `key`. A session has one outcome: the same one again is confirmed, another one is
-        refused. Raises Refusal."""
+        """Store the outcome of one session of `key`. A session has one outcome: an identical one is confirmed again, a different
+        one is refused. Raises Refusal."""
         try:
             outcome = read_outcome(body, key, time.time())
         except BadOutcome as bad:
@@ -112,7 +112,7 @@ class Rating:
         return {"object": "outcome", "id": first.feedback_id, "session_id": body["session_id"], "reward": outcome.reward}
 
     def _checked(self, key: str) -> "KnownTurns":
-        """What `key` may speak of. Raises Refusal if it may not rate at all, or sends too fast."""
+        """The turns that `key` may rate. Raises Refusal if it may not rate at all, or sends ratings too fast."""
         if self._known is None:
             raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
@@ -131,7 +131,7 @@ class Rating:
         self._counts["kept",] += 1
 
     def note_answer(self, key: str, turn_id: str, session: str | None = None) -> None:
-        """This answer is captured, so `key` may rate it, and give an outcome to the session that it claims."""
+        """Record that this answer is captured. `key` may then rate it, and give an outcome to the session that it claims."""
         if self._known is not None:
             self._known.add(key, turn_id, session)
 
@@ -144,8 +144,8 @@ class Rating:
             self._times.popitem(last=False)
 
     def hint(self, headers: Mapping[str, str]) -> dict[str, float]:
-        """Handle an `X-Feedback` header: a rating of the turn that the request answers. An invalid one counts as lost, and the
-        request is still answered."""
+        """The hint from an `X-Feedback` header: a rating of the turn that precedes the request. An invalid rating counts as lost,
+        and the request is still answered."""
         try:
             rating = rating_in_header(headers.get("x-feedback"))
         except BadRating:
@@ -154,13 +154,13 @@ class Rating:
         return {} if rating is None else {"feedback": rating}
 
 
-_LATELY = 1 << 16  # turns of this process
-_LOOK_EVERY_S = 0.25  # for turns that others captured
-_MERGE = 4096  # new numbers are kept outside the sorted ones up to here
+_LATELY = 1 << 16  # turns of this process that are remembered
+_LOOK_EVERY_S = 0.25  # how often files are searched for turns that other processes captured
+_MERGE = 4096  # new numbers are kept outside the sorted array up to this count
 
 
 class KnownTurns:
-    """Remembers each turn in 8 bytes. `add` belongs to the event loop; `has` may read files, so it is called in a thread."""
+    """The turns and sessions of a run, 8 bytes each. Call `add` on the event loop. `has` may read files, so call it in a thread."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -181,11 +181,11 @@ class KnownTurns:
             self._lately.popitem(last=False)
 
     def has(self, key: str, turn_id: str) -> bool:
-        """Whether the run holds this turn of `key`."""
+        """Whether the run contains this turn of `key`."""
         return self._has(_number(key, turn_id))
 
     def has_session(self, key: str, session_id: str) -> bool:
-        """Whether the run holds turns of this session of `key`. `session_id` is in the key's name space."""
+        """Whether the run contains turns of this session of `key`. `session_id` is in the key's namespace."""
         return self._has(_session_number(key, session_id))
 
     def _has(self, number: int) -> bool:
@@ -203,7 +203,7 @@ class KnownTurns:
     def _look(self) -> None:
         try:
             grown = self._lines.grown()
-        except Rewritten:  # turns were taken out of a file (`clawctl forget`): all are read again
+        except Rewritten:  # turns were removed from a file (`clawctl forget`): read all files again
             self._begin()
             grown = self._lines.grown()
         for path in grown:

@@ -1,7 +1,7 @@
-"""Recent answers of the server, so that a client's copies of them can be put into the prompt as they were sampled.
+"""Recent answers of the server, so that a prompt can contain the sampled ids of answers that a client sends back.
 
-They are in memory, bounded, and visible only to the key of the request. An answer is recognised by its handle or, without one, by
-its content. `clawctl.serve.splicing` puts its ids in place of the template's rendering.
+They are kept in memory, bounded, and visible only to the key of the request. An answer is recognised by its handle or, without one,
+by its content. `clawctl.serve.splicing` puts its ids in place of the template's rendering.
 """
 
 from collections import OrderedDict
@@ -16,15 +16,15 @@ from clawctl.run.rows import Message
 from clawctl.serve.dialects import EarlierAnswer, GenerationRequest
 from clawctl.serve.dialects.handles import exchange_of
 
-_MOST_TOKENS = 4_000_000  # of one key's answers; the one given or matched longest ago goes first
-_ANSWER_TOKENS = 32  # size of an answer besides its tokens, in tokens, because many short ones need memory too
-_MOST_PLACES = 512  # answers in one history that are looked for, the newest
-_MOST_CANDIDATES = 4096  # answers that all of these together may be
-_MOST_ALIKE = 1024  # answers of one key with the same content: all are checked when it comes back without a handle
+_MOST_TOKENS = 4_000_000  # per key; the answer that was least recently given or matched is dropped first
+_ANSWER_TOKENS = 32  # overhead per answer, in tokens, because many short answers need memory too
+_MOST_PLACES = 512  # newest answers of a history that are looked up
+_MOST_CANDIDATES = 4096  # limit for the candidates of one history
+_MOST_ALIKE = 1024  # answers of one key with the same content; all are checked when such an answer returns without a handle
 
 
 class RecentAnswers:
-    """Answers by exchange and by content."""
+    """Recent answers, found by exchange or by content."""
 
     def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
         self._most_tokens = most_tokens
@@ -56,7 +56,7 @@ class _StoredAnswer:
 
 
 class _Answers:
-    """One key's."""
+    """The answers of one key."""
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, _StoredAnswer] = OrderedDict()
@@ -85,11 +85,11 @@ class _Answers:
                 del self._by_digest[removed.digest]
 
     def find(self, message: Message, most: int = _MOST_ALIKE) -> list[EarlierAnswer]:
-        """At most `most` answers: the one with the message's handle, if its content is unchanged; without a handle, all with the
-        same content."""
+        """At most `most` answers: with a handle, the answer that it names if its content is unchanged; without one, all answers
+        with the same content."""
         content = digest(message)
         handles = _handles(message)
-        if len(handles) > 1:  # a client merged several answers into one
+        if len(handles) > 1:  # the client merged several answers
             return []
         named = [each for each in handles if each in self._by_id and self._by_id[each].digest == content]
         matches = (named if handles else self._by_digest.get(content, []) if content is not None else [])[-most:]
@@ -106,8 +106,8 @@ def _handles(message: Message) -> set[str]:
 
 
 def digest(message: Message) -> bytes | None:
-    """A digest of an answer's content in any notation: text without surrounding space, calls with their arguments as values.
-    Reasoning is left out, as clients do. None if there is nothing to recognise."""
+    """A digest of an answer's content, independent of notation: text without surrounding whitespace, and calls with parsed
+    arguments. Reasoning is excluded, because clients omit it. None if there is no content to recognise."""
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))

@@ -1,6 +1,6 @@
-"""Maps paths to routes, and explains routes that do not exist.
+"""Maps paths to routes, and explains why a route does not exist.
 
-Clients write base URLs with `/v1`, without it, with it twice, or with a slash at the end. All of these are accepted.
+Clients write base URLs with `/v1`, without it, with it twice, or with a trailing slash. All of these are accepted.
 """
 
 import re
@@ -16,7 +16,7 @@ _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
 _API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback|outcome|score)(/|$)")
 _SAME = {"/healthz": "/health", "/livez": "/health/live", "/ping": "/health/live", "/readyz": "/health/ready"}
 _SPOKEN = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, and GET /v1/models; docs: /openapi.json"
-_ABSENT = (  # beginning of the path, and the explanation
+_ABSENT = (  # start of the path, and the explanation
     ("/v1/embeddings", "this server makes no embeddings"),
     ("/v1/audio", "this server does not process audio"),
     ("/v1/images", "this server does not generate images"),
@@ -37,7 +37,7 @@ _ANTHROPIC = ("/v1/messages", "/v1/complete")
 
 
 def normalised_path(path: str) -> str:
-    """The route that a path means: single slashes, `/v1` once, none at the end."""
+    """The canonical path of a route: single slashes, `/v1` once, and no trailing slash."""
     path = _SLASHES.sub("/", path)
     path = path.rstrip("/") or "/"
     path = _VERSIONS.sub("/v1", path)
@@ -47,7 +47,7 @@ def normalised_path(path: str) -> str:
 
 
 def envelope_of(request: Request) -> Envelope:
-    """The error body in the dialect of the request."""
+    """The function that builds error bodies in the dialect of the request."""
     path = normalised_path(request.scope["path"])
     if path.startswith("/api/"):
         return _ollamas
@@ -56,7 +56,7 @@ def envelope_of(request: Request) -> Envelope:
 
 
 def not_found(path: str) -> Refusal:
-    """The refusal of a missing route. 404, not 501, because clients retry after a 5xx."""
+    """The refusal for a missing route. Its status is 404, not 501, because clients retry after a 5xx."""
     here = f"{normalised_path(path)}/"
     why = next((f": {reason}" for begin, reason in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
     return Refusal(404, f"{path[:200]} is not supported{why}. Supported: {_SPOKEN}", code="unknown_route")

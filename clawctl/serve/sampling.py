@@ -1,4 +1,4 @@
-"""Sampling settings of clients, changes by the recipe, and settings that make a turn untrainable."""
+"""Sampling settings of clients, the recipe's changes to them, and settings that make a turn untrainable."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,14 +10,13 @@ from clawctl.config.serve import Ignorable, SamplingConfig, SamplingRule
 
 @dataclass(frozen=True, slots=True)
 class EngineField:
-    """A field of OpenAI's or vLLM's chat completions that goes to an upstream as it is."""
+    """A field of OpenAI's or vLLM's chat completions that is passed to an upstream unchanged."""
 
-    reason: str | None = None  # why a turn with it is not trained; None: the logprobs stay the policy's own
+    reason: str | None = None  # why a turn with this field is not trained; None: the logprobs stay the policy's own
     neutral: tuple[Any, ...] = ()  # values that change nothing, besides null
 
 
-# Below it an answer is practically greedy and not sampled at the requested value: vLLM uses 0.01 instead, and in float32 what is
-# divided by 1e-300 is no number.
+# Below this value sampling is practically greedy: vLLM uses 0.01 instead, and in float32 a division by 1e-300 overflows.
 LEAST_TEMPERATURE: Final = 0.01
 _STRUCTURED: Final = EngineField("structured output", ({},))
 ENGINE_FIELDS: Final[dict[str, EngineField]] = {
@@ -46,12 +45,13 @@ ENGINE_FIELDS: Final[dict[str, EngineField]] = {
 
 
 def engine_fields(body: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a chat completion's body that an upstream gets as they are."""
+    """The fields of a chat completion's body that are passed to an upstream unchanged."""
     return {name: body[name] for name in ENGINE_FIELDS if body.get(name) is not None}
 
 
 def altered_fields(temperature: float, top_p: float, top_k: int, tool_choice: Any, fields: dict[str, Any]) -> str | None:
-    """Why logprobs are not the policy's own. Temperature is known to the trainer; a cut or bent distribution is not."""
+    """Why logprobs are not the policy's own, or None. The trainer accounts for temperature, but not for a truncated or altered
+    distribution."""
     if temperature < LEAST_TEMPERATURE:
         return "greedy"
     if top_p < 1:
@@ -68,8 +68,8 @@ def altered_fields(temperature: float, top_p: float, top_k: int, tool_choice: An
 
 
 def beyond_embedded(tool_choice: Any, fields: dict[str, Any], steers: bool) -> str | None:
-    """The parameter that only an engine with other logits processors can honour, or None. `steers`: the engine bends its own
-    distribution, and follows grammars."""
+    """The first parameter that the embedded engine cannot honour, or None. `steers`: the engine has logits processors and supports
+    grammars."""
     if not steers and (tool_choice == "required" or isinstance(tool_choice, dict)):
         return "tool_choice"
     beyond = _BENDING - _STEERED if steers else _BENDING
@@ -86,7 +86,7 @@ _STEERED: Final = frozenset(
 
 
 class Settings(NamedTuple):
-    """Requested sampling settings. None: not set, the server's default applies."""
+    """Requested sampling settings. None: not set; the server's default applies."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -96,10 +96,10 @@ class Settings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting that is not as it was asked for."""
+    """One setting that differs from the request."""
 
     name: str
-    asked: Any  # None: not named
+    asked: Any  # None: not set
     used: Any  # None: ignored
 
     def __str__(self) -> str:
@@ -139,8 +139,8 @@ def _temperature(requested: float | None, rule: SamplingRule, default: float) ->
 
 
 def rule_for(config: SamplingConfig, key: str, client: str, agent: str) -> SamplingRule:
-    """The rule for a request, setting by setting: the key's, else the client's, else the general one. `client` is a known client's
-    name, `agent` the client's own name."""
+    """The rule for a request. Each setting comes from the key's rule, else the client's, else the general one. `client` is the name
+    of a known client, `agent` the client's own name."""
     by_client = config.per_client.get(client)
     if by_client is None:
         named = [name for name in config.per_client if name and agent.startswith(name.lower())]
@@ -153,7 +153,7 @@ def rule_for(config: SamplingConfig, key: str, client: str, agent: str) -> Sampl
 
 
 def changes_nothing(config: SamplingConfig) -> bool:
-    """Whether no request is changed, whoever sends it."""
+    """Whether the recipe changes no request of any client."""
     return all(
         rule.temperature is None and not rule.ignore for rule in (config, *config.per_client.values(), *config.per_key.values())
     )
@@ -161,20 +161,20 @@ def changes_nothing(config: SamplingConfig) -> bool:
 
 @dataclass(slots=True)
 class Enforced:
-    """How many requests of each client were sampled otherwise than they asked, by setting."""
+    """Number of requests per client whose sampling settings were changed, by setting."""
 
     requests: Counter[str]
     settings: Counter[tuple[str, str]]  # (client, setting)
 
     def count(self, client: str, changes: list[Change]) -> list[Change]:
-        """Those of `changes` that are new for this client."""
+        """Count the changes of one request; returns those that are new for this client."""
         self.requests[client] += 1
         new = [change for change in changes if not self.settings[client, change.name]]
         self.settings.update((client, change.name) for change in changes)
         return new
 
     def by_client(self) -> dict[str, dict[str, int]]:
-        """{"aider": {"requests": 12, "temperature": 12}}, the client with most requests first."""
+        """{"aider": {"requests": 12, "temperature": 12}}, the client with the most requests first."""
         return {
             client: {"requests": count} | {name: n for (of, name), n in sorted(self.settings.items()) if of == client}
             for client, count in self.requests.most_common()

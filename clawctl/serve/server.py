@@ -1,4 +1,4 @@
-"""From an engine and a bound socket to a running server that drains on a signal."""
+"""Runs the server on an engine and a bound socket, and drains it on a signal."""
 
 import asyncio
 import gc
@@ -25,15 +25,16 @@ from clawctl.serve.limits import limited, share_descriptors
 from clawctl.serve.versions import Versions
 
 _log = logging.getLogger("clawctl.serve")
-_CUT_S = 10  # requests that were cut off after the drain are captured within this time
-_SWITCH_S = 0.001  # a thread that renders a long prompt holds the interpreter for so long at a time (Python's default: 5 ms)
-_KEEP_ALIVE_S = 75  # longer than clients keep an idle connection: none sends into one that we are closing
+_CUT_S = 10  # after the drain, cancelled requests are captured within this time
+# Thread switch interval: a thread that renders a long prompt holds the interpreter this long (Python's default: 5 ms).
+_SWITCH_S = 0.001
+_KEEP_ALIVE_S = 75  # longer than clients keep an idle connection, so that no client sends into a connection that is being closed
 
 
 def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str, pin: int | None = None) -> None:
-    """Load, serve, drain. Raises ClawError."""
+    """Load the engine, serve, and drain. Raises ClawError."""
     _without_torch()
-    logging.getLogger("uvicorn.error").setLevel("ERROR")  # its warnings are one a malformed request
+    logging.getLogger("uvicorn.error").setLevel("ERROR")  # it logs a warning for each malformed request
     engine = start_engine(run, recipe)
     versions = Versions(run, engine, pin)
     capture = Capture(run.captures if intercept else None, recipe.privacy, IdReader(recipe.model_path), run.images)
@@ -41,7 +42,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
     sys.setswitchinterval(_SWITCH_S)
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again when it is done
+            signal.signal(number, lambda *_: None)  # uvicorn drains on the first signal and raises it again at the end
         descriptors = share_descriptors(recipe.serve.limits.connections, 1 if recipe.serve.upstream is None else 2)
         if descriptors.connections < recipe.serve.limits.connections:
             warning = "the limit of open files allows %d connections, but serve.limits.connections is %d; raise it with ulimit -n"
@@ -69,7 +70,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
 
 
 def _without_torch() -> None:
-    """Models run in other processes. An import of torch in this one is an error, and transformers offers its tokenizers alone."""
+    """Block imports of torch. Models run in other processes, and this one needs only the tokenizers of transformers."""
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     logging.getLogger("transformers").addFilter(lambda record: not record.getMessage().startswith("PyTorch was not found"))
 
@@ -87,13 +88,14 @@ async def _serve(
     announced = False
 
     def up() -> None:
-        """The engine starts with version 0. The live version then comes by a normal swap: with its canary check, and with 0 as
-        fallback."""
+        """Called when the engine is ready. The engine starts with version 0. The live version then follows by a normal swap, with
+        its canary check and with version 0 as fallback."""
         nonlocal announced
         versions.follow_once(begun=True)
         if not announced:
             announced = True
-            gc.freeze()  # loaded modules stay: a full garbage collection would delay every stream by about one token
+            # Exclude loaded modules from garbage collection; a full collection would delay every stream by about one token.
+            gc.freeze()
             _announce(run, host, port)
             what = "captured" if capture.enabled else "not captured"
             version = versions.live.version
@@ -105,7 +107,7 @@ async def _serve(
         keeping[0].add_done_callback(ended)
 
     def ended(task: asyncio.Task[None]) -> None:
-        server.should_exit = True  # no request can be answered, so the supervisor of this process restarts it
+        server.should_exit = True  # no request can be answered; the supervisor of this process restarts it
 
     keeping: list[asyncio.Task[None]] = []
     server = _Server(settings, started, gateway, recipe.serve)
@@ -118,12 +120,12 @@ async def _serve(
         versions.leave()
         for task in keeping:
             if task.done():
-                task.result()  # raises the reason why the engine ended
+                task.result()  # raises the error that ended the engine
             task.cancel()
 
 
 def _announce(run: RunDir, host: str, port: int) -> None:
-    """Write the server's address; on a full disk as soon as there is space, while the server already answers."""
+    """Write the server's address. On a full disk a thread retries until there is space, while the server already answers."""
     try:
         announce(run, host, port)
     except OSError as error:
@@ -133,7 +135,8 @@ def _announce(run: RunDir, host: str, port: int) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Announces when it listens. It ends in order: not ready, then closed to new requests, then done with running ones."""
+    """Announces the server when it listens. It shuts down in steps: it reports not ready, then refuses new requests, then finishes
+    running ones."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None], gateway: Gateway, serve: ServeConfig) -> None:
         super().__init__(config)

@@ -24,7 +24,7 @@ from clawctl.serve.versions import Versions
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _OPENAPI = Path(__file__).parent / "openapi.json"
-_MOST_MODELS = 1000  # in one list
+_MOST_MODELS = 1000  # maximum `limit` of one list
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -39,7 +39,7 @@ class ServiceInfo:
     # ---- models ----------------------------------------------------------------------------------------------------------
 
     async def models(self, request: Request, visit: RequestContext) -> Response:
-        """One list that OpenAI's and Anthropic's clients can read."""
+        """A list of models that OpenAI's and Anthropic's clients can read."""
         names, has_more = _page(await self._names(), request.query_params)
         return json_response({
             "object": "list", "data": [self._describe(name) for name in names], "has_more": has_more,
@@ -78,16 +78,16 @@ class ServiceInfo:
         return self._versions.live.waiting_for()
 
     async def alive(self, request: Request, visit: RequestContext) -> Response:
-        """The process answers: no reason to restart it."""
+        """Liveness: the process answers, so it need not be restarted."""
         return json_response({"alive": True})
 
     async def ready(self, request: Request, visit: RequestContext) -> Response:
-        """Whether the server accepts new requests."""
+        """Readiness: whether the server accepts new requests."""
         why_not = self._not_ready()
         return json_response({"ready": why_not is None, "reason": why_not}, 200 if why_not is None else 503)
 
     async def health(self, request: Request, visit: RequestContext) -> Response:
-        """Everything, for those on this machine or with a key; whether it is well, for all others."""
+        """The full status for clients on this machine or with a key; a short one for all others."""
         versions, capture = self._versions, self._capture
         troubled = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
         short = {"status": "degraded" if troubled else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
@@ -113,7 +113,7 @@ class ServiceInfo:
         })  # fmt: skip
 
     def _disk_free(self) -> int | None:
-        """Free bytes on the run's disk; None if not known."""
+        """Free bytes on the run's disk; None if unknown."""
         try:
             return shutil.disk_usage(self._run.root).free
         except OSError:
@@ -132,7 +132,7 @@ class ServiceInfo:
     # ---- metrics ---------------------------------------------------------------------------------------------------------
 
     async def metrics(self, request: Request, visit: RequestContext) -> Response:
-        """For Prometheus: with a key, or from this machine."""
+        """Metrics for Prometheus, for clients with a key or on this machine."""
         if not (visit.key or _from_here(request)):
             raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
         versions, capture = self._versions, self._capture
@@ -159,13 +159,13 @@ class ServiceInfo:
         )  # fmt: skip
 
     async def openapi(self, request: Request, visit: RequestContext) -> Response:
-        """The document of these routes."""
+        """The OpenAPI document of these routes."""
         return Response(await asyncio.to_thread(_OPENAPI.read_bytes), media_type="application/json")
 
 
 def _page(names: list[str], query: Mapping[str, str]) -> tuple[list[str], bool]:
-    """The names that a list of models shows, and whether there are more in its direction. `after_id` and `before_id` are
-    Anthropic's words, `after` and `before` OpenAI's. Without `limit` all are shown. Raises Refusal."""
+    """The names on one page of the list of models, and whether more follow in its direction. `after_id` and `before_id` are
+    Anthropic's parameters, `after` and `before` OpenAI's. Without `limit` all names are returned. Raises Refusal."""
     limit, after, before = query.get("limit"), _cursor(query, "after", names), _cursor(query, "before", names)
     if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) < 5 and 1 <= int(limit) <= _MOST_MODELS):
         raise Refusal(400, f"'limit' must be a whole number from 1 to {_MOST_MODELS}", "limit")
@@ -186,7 +186,7 @@ def _cursor(query: Mapping[str, str], which: str, names: list[str]) -> int | Non
 
 
 def _from_here(request: Request) -> bool:
-    """Whether the client is on this machine and no proxy is in between, because behind a proxy every client appears local."""
+    """Whether the client is on this machine and not behind a proxy. Behind a proxy every client appears local."""
     if request.client is None or any(name in request.headers for name in _FORWARDED):
         return False
     try:

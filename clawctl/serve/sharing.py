@@ -1,8 +1,8 @@
-"""Sends a share of the new sessions to a candidate (`gate.share`), whole sessions and never one that began before.
+"""Assigns a share of the new sessions to a candidate (`gate.share`). Sessions are assigned as a whole, and only when they begin.
 
-A session is what the client claims, or else its key and its messages up to the first of the user. It is new when this server has
-not seen it and its request has no answer of a model yet. A request never waits for the candidate: while it is not loaded, or its
-place is taken, the live version answers.
+A session is identified by the client's claim, or else by its key and its messages up to the first user message. It is new if this
+server has not seen it and its request contains no assistant message. A request never waits for the candidate: while the candidate
+is not loaded, or its place is taken, the live version answers.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _MOST_SESSIONS = 100_000
 
 
 class Sharing:
-    """`look` runs in a thread, everything else on the event loop."""
+    """Call `look` in a thread, and everything else on the event loop."""
 
     def __init__(self, run: RunDir, live: Engine) -> None:
         self._run, self._live = run, live
@@ -32,16 +32,17 @@ class Sharing:
         self._sessions: OrderedDict[int, int | None] = OrderedDict()  # hash of a session: its candidate; None: the live version
 
     def look(self) -> None:
-        """Read which candidate shares the sessions now."""
+        """Read which candidate currently has a share of the sessions."""
         self._share = read_share(self._run)
 
     def version_for(self, request: GenerationRequest, session: str | None) -> int | None:
-        """The candidate, if the request belongs to one of its sessions and need not wait for it."""
+        """The candidate, if the request belongs to one of its sessions and the candidate is ready; otherwise None."""
         share = self._share
         if self._holding is not None and self._holding[0] != share:
             self.end()
         if share is None or request.prompts or share.version == self._live.version or not hasattr(self._live, "at_once"):
-            if session:  # it keeps its version when a share begins; sessions without a name show that they are older
+            # A named session keeps its version when a share begins; an unnamed one is recognised as old by its assistant messages.
+            if session:
                 self._answered_by(f"{request.key} {session}", None)
             return None
         if self._holding is None:
@@ -52,7 +53,7 @@ class Sharing:
         return share.version if ready and belongs == share.version else None
 
     def _answered_by(self, session: str, version: int | None) -> int | None:
-        """The version of a session; `version` if it is seen for the first time."""
+        """The version of a session. A session that is seen for the first time is recorded with `version`."""
         known = self._sessions.setdefault(hash(session), version)
         self._sessions.move_to_end(hash(session))
         if len(self._sessions) > _MOST_SESSIONS:
@@ -60,7 +61,7 @@ class Sharing:
         return known
 
     def end(self) -> None:
-        """Let the candidate go."""
+        """Release the candidate."""
         if self._holding is not None:
             self._holding[1].cancel()
         self._holding = None

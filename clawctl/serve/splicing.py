@@ -1,4 +1,4 @@
-"""Puts earlier answers back into a rendered prompt as they were sampled, if the rendering shows their exact places."""
+"""Puts the sampled ids of earlier answers back into a rendered prompt, if the rendering shows their exact positions."""
 
 import re
 import secrets
@@ -9,8 +9,8 @@ from clawctl.run.rows import Message
 from clawctl.serve.dialects import EarlierAnswer
 from clawctl.serve.recent_answers import prompt_digest
 
-_EMPTY_THOUGHT = re.compile(r"(<think>)?\s*(</think>\s*)?")  # some templates write one before an answer that has none
-Render = Callable[[list[Message], bool], str]  # messages, with or without the prompt to answer → text
+_EMPTY_THOUGHT = re.compile(r"(<think>)?\s*(</think>\s*)?")  # some templates write an empty one before an answer without reasoning
+Render = Callable[[list[Message], bool], str]  # messages, with or without the generation prompt → text
 
 
 def splice(
@@ -21,10 +21,11 @@ def splice(
     answers: Mapping[int, list[EarlierAnswer]],
     encode: Callable[[str], list[int]],
 ) -> tuple[list[int], int] | None:
-    """The ids of the prompt `text` with answers in place of their rendering, and the number of answers. `answers` lists which
-    messages may be which answers. None if a place is not certain.
+    """The ids of the prompt `text` with sampled answers in place of their rendering, and the number of these answers. `answers`
+    maps the index of a message to its candidates. None if a position is uncertain.
 
-    The text between answers is tokenised as usual. A prompt is thus the previous prompt, the sampled ids, and the new text.
+    The text between answers is tokenised as usual. A prompt thus consists of the previous prompt, the sampled ids, and the new
+    text.
     """
     pieces = _between(render, messages, text, sorted(answers))
     if pieces is None:
@@ -45,7 +46,7 @@ def splice(
 
 
 def _choose(candidates: list[EarlierAnswer], ids: list[int]) -> EarlierAnswer | None:
-    """The answer that was given to this very prompt; else the only one that it can be; else None."""
+    """The answer that was given to exactly this prompt; else the answer that all candidates agree on; else None."""
     here = prompt_digest(ids)
     exact = next((answer for answer in reversed(candidates) if answer.prompt == here), None)
     alike = len({answer.completion_ids for answer in candidates}) == 1
@@ -53,7 +54,7 @@ def _choose(candidates: list[EarlierAnswer], ids: list[int]) -> EarlierAnswer | 
 
 
 def _after(tokenizer: Any, answer: EarlierAnswer, piece: str) -> str | None:
-    """The text after an answer, without the end token if the answer sampled its own; None if the two do not match."""
+    """The text after an answer, without the end token if the answer already contains it; None if the two do not match."""
     last = answer.completion_ids[-1]
     if last not in tokenizer.all_special_ids:
         return piece
@@ -62,7 +63,8 @@ def _after(tokenizer: Any, answer: EarlierAnswer, piece: str) -> str | None:
 
 
 def _between(render: Render, messages: list[Message], text: str, places: list[int]) -> list[str] | None:
-    """The text before, between and after the answers at `places`. Text before an answer ends with the prompt to answer."""
+    """The text before, between and after the answers at `places`. Text before an answer ends with the generation prompt. None if a
+    position is uncertain."""
     plain = render(messages, False)
     prompt = text[len(plain) :]
     if not prompt.strip() or not text.startswith(plain):
@@ -70,7 +72,7 @@ def _between(render: Render, messages: list[Message], text: str, places: list[in
     mark, wanted = secrets.token_hex(12), set(places)
     marked = render([_only(f"{mark}x{i}x") if i in wanted else message for i, message in enumerate(messages)], True)
     *befores, rest = re.split(f"{mark}x([0-9]+)x", marked)
-    if [int(place) for place in befores[1::2]] != places:  # each once, in order
+    if [int(place) for place in befores[1::2]] != places:  # each mark once, in order
         return None
     pieces = []
     for before in befores[::2]:
@@ -88,7 +90,7 @@ def _only(content: str) -> Message:
 
 
 def _begins(before: str, prompt: str) -> int | None:
-    """Start of an answer's turn in the text before it; None if that text does not end with the prompt to answer."""
+    """Start of an answer's turn in the text before it; None if that text does not end with the generation prompt."""
     for header in (prompt, prompt[: prompt.find("\n") + 1]):
         at = before.rfind(header) if header.strip() else -1
         if at >= 0 and _EMPTY_THOUGHT.fullmatch(before, at + len(header)):
@@ -97,7 +99,7 @@ def _begins(before: str, prompt: str) -> int | None:
 
 
 def _in_order(pieces: list[str], text: str) -> bool:
-    """Whether the text is these pieces with something in between: the marks have changed nothing but the answers."""
+    """Whether `text` contains these pieces in order, so the marks have changed nothing but the answers."""
     *inner, last = pieces
     if not text.startswith(inner[0]) or not text.endswith(last):
         return False

@@ -1,4 +1,5 @@
-"""Responses that a client may continue with `previous_response_id`: in memory, bounded, visible only to the key of the request."""
+"""Stores responses that a client may continue with `previous_response_id`. They are kept in memory, bounded, and visible only to
+the key of the request."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
@@ -11,16 +12,16 @@ from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.fields import for_engine
 from clawctl.serve.dialects.handles import exchange_of
 
-_MOST = 512  # responses of one key; the one unused for longest goes first
-_MOST_REFERENCES = 256  # to items of kept responses, in one request
-_MOST_REFERRED = 8 << 20  # bytes of the responses that one request refers to
-_MOST_BYTES = 128 << 20  # per key, each with its complete conversation
+_MOST = 512  # responses per key; the least recently used is dropped first
+_MOST_REFERENCES = 256  # references to items of stored responses, per request
+_MOST_REFERRED = 8 << 20  # total bytes of the responses that one request refers to
+_MOST_BYTES = 128 << 20  # bytes per key; each response includes its complete conversation
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    response: bytes  # as the client got it
-    messages: bytes  # JSON, of which the size is known: the conversation with this answer, without `instructions`
+    response: bytes  # as the client received it
+    messages: bytes  # JSON, so that its size is known: the conversation with this answer, without `instructions`
 
     @property
     def size(self) -> int:
@@ -36,7 +37,7 @@ class StoredResponses:
         self._bytes: dict[str, int] = {}
 
     def continued(self, key: str, request: GenerationRequest) -> GenerationRequest:
-        """The request with the conversation that it continues, prepared for storing the answer. Raises Refusal if the response is
+        """The request, with the conversation that it continues in front of its own messages. Raises Refusal if the response is
         missing."""
         if request.parent is None:
             return request
@@ -58,7 +59,8 @@ class StoredResponses:
         names = {name for item in given if _is_reference(item) and isinstance(name := item["id"], str)}
         if len(names) > _MOST_REFERENCES or sum(map(_is_reference, given)) > _MOST_REFERENCES:
             raise Refusal(400, f"'input' may hold at most {_MOST_REFERENCES} item references", "input")
-        responses = {f"resp{exchange_of(name)}" for name in names}  # each is read once, however many of its items are named
+        # A response is read once, even if several of its items are referenced.
+        responses = {f"resp{exchange_of(name)}" for name in names}
         stored = [response for name in responses if (response := self._find(key, name)) is not None]
         if sum(len(each.response) for each in stored) > _MOST_REFERRED:
             raise Refusal(
@@ -68,7 +70,7 @@ class StoredResponses:
         return {**body, "input": [items.get(str(item["id"]), item) if _is_reference(item) else item for item in given]}
 
     def keep(self, key: str, request: GenerationRequest, response: dict[str, Any], message: Message) -> None:
-        """Remember an answer, unless the client asked not to."""
+        """Store a response, unless the client set `store: false`."""
         if request.echo.get("store") is False:
             return
         messages = [*request.sent_messages[_instructions(request) :], {**message, "handle": exchange_of(response["id"])}]
@@ -80,7 +82,7 @@ class StoredResponses:
             self._bytes[key] -= responses.popitem(last=False)[1].size
 
     def get(self, key: str, name: str) -> bytes:
-        """The response as it was given. Raises Refusal."""
+        """The response as the client received it. Raises Refusal."""
         stored = self._find(key, name)
         if stored is None:
             raise _unknown(name)
@@ -109,5 +111,5 @@ def _unknown(name: str) -> Refusal:
 
 
 def _instructions(request: GenerationRequest) -> int:
-    """How many of the first messages are this request's own `instructions`, which the next one does not inherit."""
+    """Number of leading messages that are this request's own `instructions`. A continuing request does not inherit them."""
     return 1 if request.echo.get("instructions") else 0

@@ -1,4 +1,4 @@
-"""The requested form of an answer: a tool call, JSON, or JSON of a schema. It is the input of a grammar."""
+"""The requested format of an answer: a tool call, JSON, or JSON that matches a schema. It is the input of a grammar."""
 
 from typing import Any, Final
 
@@ -6,20 +6,21 @@ from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.text import CALL, END_CALL, END_THINK, THINK
 
 MOST_CALLS: Final = 32  # in one answer
-MOST_CHOICES: Final = 8  # of one request: each is followed by a process
+MOST_CHOICES: Final = 8  # answers per request; each has its own grammar process
 _ANY_OBJECT: Final = {"type": "object"}
 _COMBINED: Final = ("allOf", "anyOf", "oneOf", "$ref", "if")
-_OTHER_CALLS: Final = "<function="  # of a template whose calls are not JSON
+_OTHER_CALLS: Final = "<function="  # in templates whose calls are not JSON
 
 
 def specification(
     request: GenerationRequest, tokenizer: Any, thinking: bool, switches: frozenset[str] | None
 ) -> dict[str, Any] | None:
-    """What `Grammars.open` is given; None where the answer may have any form. `thinking`: the answer begins within reasoning, which
-    stays free. `switches`: of the chat template, None if unknown. Raises Refusal for a form that is none.
+    """The input of `Grammars.open`; None if the answer may have any format. `thinking`: the answer begins within reasoning, which
+    is not constrained. `switches`: those of the chat template, None if unknown. Raises Refusal for an invalid format.
 
-    An answer may begin with reasoning of its own only where the template can switch it: a mask makes the one other way into the
-    answer likely, and a model that was never taught to reason does not find back."""
+    An answer may begin with its own reasoning only if the template can switch reasoning on. A mask removes most other ways to
+    begin, so it would make reasoning likely. A model that was never trained to reason does not return to the answer.
+    """
     calls, form = _calls(request), _form(request)
     forced = _forced(request)
     if not forced and form is None:
@@ -62,7 +63,7 @@ def _may_think(request: GenerationRequest, switches: frozenset[str] | None) -> b
 
 
 def _begun(request: GenerationRequest) -> str:
-    """The part of the answer that the client wrote itself, and that the model continues."""
+    """The part of the answer that the client wrote and that the model continues."""
     return str(request.messages[-1]["content"]).rpartition(END_THINK)[2].lstrip() if request.continues else ""
 
 
@@ -85,7 +86,8 @@ def _calls(request: GenerationRequest) -> list[dict[str, Any]]:
 
 
 def _arguments(schema: Any) -> Any:
-    """The schema of a call's arguments. A plain list of properties excludes all others, because no client expects others."""
+    """The schema of a call's arguments. A plain list of properties excludes all others, because no client expects additional
+    ones."""
     if not isinstance(schema, dict) or not schema:
         return _ANY_OBJECT
     plain = isinstance(schema.get("properties"), dict) and not schema.keys() & {
@@ -115,5 +117,5 @@ def _form(request: GenerationRequest) -> tuple[Any, bool] | None:
 
 
 def asked_by(request: GenerationRequest) -> str:
-    """The parameter that demands the form, in chat's words."""
+    """The parameter that requests the format, under its name in chat completions."""
     return "tool_choice" if _forced(request) else "response_format"

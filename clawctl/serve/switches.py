@@ -1,4 +1,4 @@
-"""The switches of a chat template: the variables by which a client may change how it renders."""
+"""The switches of a chat template: the variables with which a client may change the rendering."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from clawctl.serve.dialects.settings import is_renderers
 
 
 class _Generation(Extension):
-    """`{% generation %}`, which transformers adds to the language: its content is read as it is."""
+    """`{% generation %}`, a tag that transformers adds to the template language. Its content is parsed as ordinary statements."""
 
     tags = {"generation"}  # noqa: RUF012 - as its base class declares it
 
@@ -24,12 +24,12 @@ class _Generation(Extension):
 
 
 def switches(template: str | Mapping[str, str]) -> frozenset[str] | None:
-    """The variables by which a chat template can be switched; None if it cannot be parsed.
+    """The variables that switch the rendering of a chat template; None if it cannot be parsed.
 
-    These are the variables that it reads from outside, without those that the renderer sets. A variable that the template sets
-    itself is a switch only if the template asks whether it is defined.
+    These are the variables that the template reads from outside, except those that the renderer sets. A variable that the template
+    sets itself is a switch only if the template tests whether it is defined.
     """
-    if isinstance(template, Mapping):  # one for each use: "default", "tool_use"
+    if isinstance(template, Mapping):  # one template per use: "default", "tool_use"
         each = [switches(text) for text in template.values()]
         return frozenset().union(*(names for names in each if names is not None)) if all(f is not None for f in each) else None
     try:

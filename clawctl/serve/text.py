@@ -12,11 +12,11 @@ THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
 
 
-_CONTEXT = 8  # ids that decide how the next one is written, as a space before it
+_CONTEXT = 8  # number of preceding ids that affect the decoding of the next one, such as a space before it
 
 
 class Detokenizer:
-    """Ids to text, one at a time. A character whose bytes are not all there yet waits; end markers are never text."""
+    """Converts ids to text, one at a time. A character is returned once all its bytes have arrived; end markers are never text."""
 
     def __init__(self, tokenizer: Any, before: Sequence[int] = ()) -> None:
         """`before`: ids that the text continues, if both form one text."""
@@ -31,7 +31,7 @@ class Detokenizer:
         return token in self._hidden
 
     def feed(self, token: int) -> str:
-        """The text that is complete now, perhaps none."""
+        """The text that is now complete, possibly empty."""
         if token in self._hidden:
             return ""
         self._waiting.append(token)
@@ -48,15 +48,15 @@ class Detokenizer:
 
 
 class StopCutter:
-    """Cuts text before the first of `stops`, however it is spread over the pieces."""
+    """Cuts text before the first occurrence of any of `stops`, even if it spans several pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
         self._held = ""
-        self.hit: str | None = None  # the stop that was found
+        self.hit: str | None = None  # the stop string that was found
 
     def feed(self, text: str) -> str:
-        """The text that is surely shown."""
+        """The text that can be shown for certain."""
         if not self._stops or self.hit:
             return "" if self.hit else text
         self._held += text
@@ -75,7 +75,7 @@ class StopCutter:
 
 
 def held_back(text: str, marker: str) -> int:
-    """Length of the longest end of `text` that begins `marker` (but is not all of it)."""
+    """Length of the longest suffix of `text` that is a proper prefix of `marker`."""
     for length in range(min(len(text), len(marker) - 1), 0, -1):
         if marker.startswith(text[-length:]):
             return length
@@ -84,7 +84,7 @@ def held_back(text: str, marker: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Answer text that the client sees."""
+    """Answer text for the client."""
 
     text: str
 
@@ -98,14 +98,14 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A tool call begins; its arguments follow."""
+    """The start of a tool call; its arguments follow."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A piece of the arguments (JSON text) of the call that began last."""
+    """A piece of the arguments (JSON text) of the most recent call."""
 
     text: str
 
@@ -126,17 +126,18 @@ def joined(events: Iterable[Event]) -> list[Event]:
 
 
 class Parser:
-    """Text to events, in the Qwen and Hermes format: `<think>…</think>` first, `<tool_call>{json}</tool_call>` if tools were given.
+    """Converts text to events, in the Qwen and Hermes format: first `<think>…</think>`, then `<tool_call>{json}</tool_call>` if
+    tools were given.
 
     The text may be split anywhere: the joined events are the same. A call is shown as soon as its name and the beginning of its
-    arguments are certain. What does not begin like a call is text.
+    arguments are certain. Text that does not begin like a call stays text.
     """
 
     def __init__(self, thinking: bool, tools: bool) -> None:
         self._tools = tools
         self._mode = "think" if thinking else "start"
         self._held = ""
-        self._blank = thinking  # nothing but blanks since the mode began
+        self._blank = thinking  # only whitespace since the mode began
         self._arguments = JsonObject()
 
     @property
@@ -145,7 +146,7 @@ class Parser:
 
     @property
     def in_call(self) -> bool:
-        """Whether a call has begun, perhaps with a part of its mark only, and has not ended."""
+        """Whether a call, or the first part of its marker, has begun and not ended."""
         begun = self._tools and self._mode == "said" and held_back(self._held, CALL) > 0
         return begun or self._mode in ("call", "arguments")
 
@@ -172,7 +173,7 @@ class Parser:
         return events
 
     def _step(self, events: list[Event]) -> bool:
-        """Emit what is certain; True if the mode changed and there may be more."""
+        """Emit the events that are certain; True if the mode changed and there may be more."""
         if self._mode == "start":
             return self._start()
         if self._mode == "think":
@@ -183,7 +184,7 @@ class Parser:
 
     def _start(self) -> bool:
         stripped = self._held.lstrip()
-        if THINK.startswith(stripped) and stripped != THINK:  # nothing yet, or a beginning of it
+        if THINK.startswith(stripped) and stripped != THINK:  # empty, or an incomplete marker
             return False
         if stripped.startswith(THINK):
             self._held, self._mode, self._blank = stripped[len(THINK) :], "think", True
@@ -192,7 +193,7 @@ class Parser:
         return True
 
     def _until(self, marker: str | None, events: list[Event], after: str) -> bool:
-        """Emit up to `marker`. Blanks before it and after the one before are not part of the text."""
+        """Emit text up to `marker`. Whitespace before it, and after the previous marker, is not part of the text."""
         kind = ReasoningDelta if self._mode == "think" else TextDelta
         if self._blank:
             self._held = self._held.lstrip()
@@ -237,7 +238,7 @@ class Parser:
 
 
 class PlainText:
-    """As `Parser`, of an answer that has no structure."""
+    """Like `Parser`, for an answer without structure."""
 
     thinking = in_call = False
 
@@ -259,7 +260,7 @@ class JsonObject:
         self._depth, self._quoted, self._escaped, self.closed = 0, False, False, False
 
     def feed(self, text: str) -> str:
-        """The part of `text` that belongs to the object: all of it, up to the brace that closes the first."""
+        """The part of `text` that belongs to the object, up to and including the brace that closes it."""
         at = 0
         while not self.closed and at < len(text):
             if self._escaped:
@@ -290,7 +291,7 @@ def _text_of(quoted: str) -> str | None:
 
 
 def _read_call(body: str) -> list[Event] | None:
-    """A complete call with its keys in another order, or with its arguments as a string."""
+    """The events of a complete call, with any order of keys, and arguments as an object or a string; None if it is not a call."""
     try:
         call = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,4 +1,5 @@
-"""Which version answers: the live one, which follows `policies/LIVE`, or one that the request pins."""
+"""Selects the version that answers a request: the live version, which follows `policies/LIVE`, or a version that the request
+pins."""
 
 import asyncio
 import logging
@@ -23,14 +24,14 @@ T = TypeVar("T")
 _log = logging.getLogger("clawctl.serve")
 _LOOK_S = 0.05
 _PINNED = re.compile(r"@([0-9]+)\Z")
-_LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to read very long ones
+_LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to parse very long ones
 _KEPT_SWAPS = 200
 _LONGEST_PROBLEM = 500  # characters; the log has the full text of unexpected errors
-_TRIES = 3  # of a version, as long as it fails only because the engine did not answer; that may be this version's doing
+_TRIES = 3  # attempts per version while it fails only because the engine does not answer; the version itself may be the cause
 
 
 def is_pinned(request: GenerationRequest) -> bool:
-    """Whether the request names a version: `NAME@3`."""
+    """Whether the request pins a version: `NAME@3`."""
     return _PINNED.search(request.model) is not None
 
 
@@ -46,17 +47,17 @@ class Versions:
         self._stop = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="follow-live", daemon=True)
         self._looking = threading.Lock()
-        self._refused: int | None = None  # the version that was tried and refused; not tried again until LIVE moves
+        self._refused: int | None = None  # the version that was refused; it is not retried until LIVE moves
         self._wanted: int | None = None  # the version that was tried last
-        self._unanswered = 0  # so many of its tries had no answer
+        self._unanswered = 0  # number of its attempts that the engine did not answer
         self._served = 0  # the version that went live last
         self._sharing = Sharing(run, live)
 
     async def begin(
         self, request: GenerationRequest, stack: AsyncExitStack, session: str | None = None, shared: bool = False
     ) -> list[Reply]:
-        """Running replies. `NAME@3` is version 3 and no other, even while 3 is live: a swap must not reach it. A candidate may
-        answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
+        """Start the replies to a request. `NAME@3` is answered by version 3 only, even while 3 is live: a swap must not affect it.
+        A candidate may answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
         version = await self.pinned(request.model)
         if version is None and shared and self._pin_live is None:
             candidate = self._sharing.version_for(request, session)
@@ -76,7 +77,7 @@ class Versions:
         return int(match[1])
 
     async def between_swaps(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work`, done while no version goes live."""
+        """Run `work` while no swap takes place, and return its result."""
         while not self._looking.acquire(blocking=False):
             await asyncio.sleep(_LOOK_S)
         try:
@@ -85,7 +86,7 @@ class Versions:
             self._looking.release()
 
     async def _begin_shared(self, request: GenerationRequest, candidate: int, stack: AsyncExitStack) -> list[Reply] | None:
-        """Replies of a candidate. None if it refuses: then the live version answers, or refuses as well."""
+        """Replies of a candidate. None if it refuses; the live version then answers or refuses the request."""
         async with AsyncExitStack() as inner:
             try:
                 replies = await self.live.begin(request, candidate, inner)
@@ -101,12 +102,12 @@ class Versions:
         self._follower.start()
 
     def leave(self) -> None:
-        """Follow LIVE no longer; the event loop is about to end."""
+        """Stop following LIVE; the event loop is about to end."""
         self._stop.set()
         self._sharing.end()
 
     def stop(self) -> None:
-        """When the event loop has ended."""
+        """Stop the follower and the engine after the event loop has ended."""
         self._stop.set()
         if self._follower.is_alive():
             self._follower.join()
@@ -119,7 +120,7 @@ class Versions:
 
     def follow_once(self, begun: bool = False) -> None:
         """Check LIVE, and swap if it moved. On any problem the old version stays live, and the problem is recorded. `begun`: the
-        engine has just started or restarted; while it does not run, nothing is tried."""
+        engine has just started or restarted. Nothing is tried while the engine is not running."""
         with self._looking:
             if begun or self.live.waiting_for() is None:
                 self._look()
@@ -143,17 +144,18 @@ class Versions:
             self._swap(wanted)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one stays live; it is recorded
             if self._stop.is_set():
-                return  # the end of the server interrupted it
+                return  # the server's shutdown interrupted the swap
             self._alarm(wanted, error)
             if isinstance(error, CanaryFailure):
                 self._hand_back(wanted, error)
             self._unanswered += isinstance(error, Unanswered) and not isinstance(error, NotYet)
             if isinstance(error, Unanswered) and self._unanswered < _TRIES:
-                self._refused = None  # retried at the next look, or after a restart of the engine
+                self._refused = None  # retried at the next check, or after a restart of the engine
 
     def _hand_back(self, version: int, error: CanaryFailure) -> None:
-        """Point LIVE back at the served version if train or eval moved it away, because versions that are not served must not be
-        continued. A person's move stays, and so does LIVE if this server has only just started and serves something older."""
+        """Point LIVE back at the served version if train or eval moved it, because training must not continue from a version that
+        is not served. A manual move stays. LIVE also stays if this server has only just started and still serves something
+        older."""
         moves = read_moves(self._run)
         last = moves[-1] if moves else {}
         if self._pin_live is not None or last.get("to") != version or last.get("from") != self.live.version:
@@ -166,7 +168,7 @@ class Versions:
             _log.error("cannot move LIVE back from version %d: %s", version, problem)
 
     def _serve_again(self) -> None:
-        """After a restart the engine has version 0. If LIVE names a refused version, load the version that was served before."""
+        """After a restart the engine has version 0. If LIVE names a refused version, load the previously served version."""
         try:
             self.live.load(self._served)
         except Exception:  # noqa: BLE001 - the engine keeps its weights, and the log has the error

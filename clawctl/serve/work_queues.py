@@ -1,4 +1,4 @@
-"""Work whose length a client chooses: off the event loop, one piece at a time, and the API keys take turns."""
+"""Queues for work whose size a client controls: it runs off the event loop, one task at a time, and API keys take turns."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 Done = TypeVar("Done")
-SHORT: Final = 4000  # characters or bytes: shorter work is done at once
-_LONG: Final = 128 << 10  # longer work waits in a separate line, so that no ordinary request waits for it
+SHORT: Final = 4000  # characters or bytes; shorter work runs immediately
+_LONG: Final = 128 << 10  # longer work waits in a separate queue, so that it does not delay ordinary requests
 
 
 class KeyedLock:
-    """A lock. Of several keys that wait for it, each gets it once before one gets it twice."""
+    """A lock whose waiting keys take turns: each waiting key gets it once before any key gets it twice."""
 
     def __init__(self) -> None:
         self._taken = False
@@ -34,7 +34,7 @@ class KeyedLock:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it came just now
+            if not turn.cancelled():  # the lock was assigned before the cancellation
                 self._pass_on()
             raise
 
@@ -51,20 +51,20 @@ class KeyedLock:
 
 
 class WorkQueues:
-    """Two lines of work in threads: one for ordinary requests, one for long ones."""
+    """Two queues for work in threads: one for ordinary requests, one for long ones."""
 
     def __init__(self) -> None:
         self._ordinary, self._long = KeyedLock(), KeyedLock()
 
     async def run(self, key: str, size: int, work: Callable[[], Done]) -> Done:
-        """Run `work()`, at once if `size` (characters) is small, else in a thread when it is the key's turn."""
+        """Run `work()` immediately if `size` (characters) is small, otherwise in a thread when it is the key's turn."""
         if size <= SHORT:
             return work()
         async with (self._long if size > _LONG else self._ordinary).of(key):
             working = asyncio.ensure_future(asyncio.to_thread(work))
             try:
                 await asyncio.wait({working})
-            except asyncio.CancelledError:  # the turn ends with the work, not with its client
+            except asyncio.CancelledError:  # the turn ends with the work, even if the client is gone
                 await asyncio.wait({working})
                 working.exception()
                 raise

@@ -1,14 +1,14 @@
-"""The seam of training. `clawctl train` decides what is trained and when; a trainer computes.
+"""The trainer seam: `clawctl train` decides what is trained and when; a trainer computes.
 
 The loop (`clawctl/train/loop.py`) selects the turns, computes their scalar advantages, keeps the ledger and publishes. It calls a
 trainer for the rest, in this order:
 
     model = trainer.resume(version, checkpoint, weights)
     result = trainer.step(batch)             # new weights, or the reason why there are none
-    snapshot = trainer.publish(version, scratch)  # then snapshot.save(folder), until the disk takes it
+    snapshot = trainer.publish(version, scratch)  # then snapshot.save(folder), retried while the disk is full
 
 To add a trainer, write a `TrainingBackend` and register it under a name: here, as `file.py:name`, or as an entry point of the group
-`clawctl.trainers`. `train.backend` in the recipe selects it. A trainer on other machines gets the same batches: exact ids, the
+`clawctl.trainers`. `train.backend` in the recipe selects it. A trainer on other machines receives the same batches: exact ids, the
 sampler's logprobs, and for each turn its reward's advantage (`Batch.advantage`) and the prompt with its hint.
 """
 
@@ -34,20 +34,20 @@ class Texts(Protocol):
 
     @property
     def context(self) -> int | None:
-        """Tokens; None: not known."""
+        """Context length in tokens; None: unknown."""
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids. Ids outside the vocabulary are left out."""
+        """The text of ids. Ids outside the vocabulary are skipped."""
 
     def render(self, turn: Turn) -> Turn:
         """An imported turn with the ids of its prompt and of its answer. Raises Unrenderable."""
 
     def with_hint(self, turn: Turn, hint: str) -> list[int] | None:
-        """The recorded prompt with the hint in it; None if the chat template shows no place for it."""
+        """The recorded prompt with the hint inserted; None if the chat template shows no position for it."""
 
 
 class Unrenderable(Exception):
-    """The model's template does not show this turn as the file has it."""
+    """The model's template does not reproduce the turn as the file contains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +56,23 @@ class Model:
 
     texts: Texts
     adapter: bool  # False: all weights are trained and published
-    exact: bool  # float32 throughout: its logprobs differ from a float32 engine's by rounding alone
-    plain: bool = False  # it computes logprobs at temperature 1 over the whole vocabulary only
-    images: ImageReader | None = None  # how it reads images; None: turns with images are refused
+    exact: bool  # float32 throughout: its logprobs differ from a float32 engine's by rounding only
+    plain: bool = False  # it computes logprobs only at temperature 1 and over the whole vocabulary
+    images: ImageReader | None = None  # reads images for the model; None: turns with images are refused
 
 
 class Snapshot(Protocol):
     """The weights of one version, ready to be saved."""
 
-    canary: dict[str, Any]  # {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: fixed prompts, by the weights as published
+    canary: dict[str, Any]  # {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: fixed prompts, scored with the published weights
 
     @property
     def repeatable(self) -> bool:
         """Whether `save` can be called again after a full disk."""
 
     def save(self, folder: Path) -> None:
-        """Fill `folder/policy/` (it exists) with what an engine loads, and `folder` with what `resume` needs."""
+        """Fill the existing folder `folder/policy/` with the files that an engine loads, and `folder` with those that `resume`
+        needs."""
 
 
 class Trainer(Protocol):
@@ -82,27 +83,28 @@ class Trainer(Protocol):
         published policy in `weights`, or from the base model if that is None too. Raises ClawError."""
 
     def step(self, batch: Batch) -> StepResult:
-        """Make one optimizer step. Without a row in the result no weight has changed."""
+        """Make one optimizer step. If the result has no row, no weight has changed."""
 
     def publish(self, version: int, scratch: Path) -> Snapshot:
-        """The weights as they are now, as `version`. The trainer may use the folder `scratch`, on the filesystem of checkpoints."""
+        """A snapshot of the current weights as `version`. The trainer may use the folder `scratch`, on the filesystem of
+        checkpoints."""
 
     def idle(self) -> None:
         """Called about once a second while there is no batch, so that connections stay alive."""
 
 
 class TrainingBackend(Protocol):
-    """One way to train: what the registry holds."""
+    """One way to train; the registry contains these."""
 
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
-        """What a step of the recipe needs, in lines for a person. Raises ClawError."""
+        """The requirements of a step of the recipe, as lines for the user. Raises ClawError."""
 
     def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
-        """Replace this process by several, if this backend or the user wants several. `arguments` are those of this command."""
+        """Replace this process by several, if this backend or the user requires several. `arguments` are those of this command."""
 
     def open(self, recipe: Recipe, prepare: Callable[[], None]) -> AbstractContextManager[Trainer | None]:
-        """A trainer; None in a process that has only helped another one, which runs the loop. `prepare` is called once, where the
-        loop runs, before anything is loaded. Raises ClawError."""
+        """A trainer; None in a process that only helped another one, which runs the loop. `prepare` is called once in the process
+        that runs the loop, before anything is loaded. Raises ClawError."""
 
 
 TRAINERS: Registry[TrainingBackend] = Registry(

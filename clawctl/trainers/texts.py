@@ -1,7 +1,7 @@
-"""The tokens of a model whose tokenizer is on this machine. It needs no torch.
+"""The tokens of a model whose tokenizer is on this machine. Needs no torch.
 
-Imported turns: their ids come from the model's own chat template. The teacher's prompt: the turn's own prompt, with the hint where
-the user would have written it.
+The ids of imported turns come from the model's own chat template. The teacher's prompt is the turn's own prompt, with the hint
+where the user would have written it.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from clawctl.trainers import Unrenderable
 
 @dataclass(frozen=True, slots=True)
 class TokenizerTexts:
-    """`Texts` by a tokenizer of transformers."""
+    """`Texts` implemented with a transformers tokenizer."""
 
     tokenizer: Any
     vocabulary: int
@@ -45,11 +45,11 @@ def with_hint(messages: list[Message], hint: str) -> list[Message]:
 
 
 def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | None:
-    """The recorded prompt with the hint inserted; None if the rendering shows no place for it in the recorded ids.
+    """The recorded prompt with the hint inserted; None if the rendering shows no position for it in the recorded ids.
 
     The prompt is rendered with and without the hint. From the first id where the two differ, the plain rendering must be the end of
     the recorded ids. That end is replaced by the end of the rendering with the hint. Everything before it stays as recorded, so
-    teacher and policy differ in the hint only. If the last message is the assistant's, the answer may continue that message.
+    teacher and policy differ only in the hint. If the last message is the assistant's, the answer may continue that message.
     """
     if not turn.messages:
         return None
@@ -85,18 +85,18 @@ def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]]
 
 
 def template_error() -> type[Exception]:
-    """The error of a chat template."""
-    from jinja2 import TemplateError  # comes with transformers' chat templates
+    """The error class of chat templates."""
+    from jinja2 import TemplateError  # installed with transformers' chat templates
 
     return TemplateError
 
 
 def rendered(tokenizer: Any, turn: Turn) -> Turn:
-    """The turn with the ids of its prompt and of its answer, the end token included. Raises Unrenderable.
+    """The turn with the ids of its prompt and of its answer, including the end token. Raises Unrenderable.
 
-    The answer's ids are those of the text that the template writes behind the prompt, as a server would have fed and sampled them.
+    The answer's ids are those of the text that the template writes after the prompt, as if a server had sampled it.
     """
-    if turn.response is None or is_plain(turn.messages):  # a template would make another prompt of a plain one
+    if turn.response is None or is_plain(turn.messages):  # a template would render a plain prompt differently
         raise Unrenderable
     if any(isinstance(message.get("content"), list) for message in (*turn.messages, turn.response)):
         raise Unrenderable
@@ -109,7 +109,7 @@ def rendered(tokenizer: Any, turn: Turn) -> Turn:
     content, end = safe.messages[-1].get("content") or "", tokenizer.eos_token
     answer, result, behind = whole[len(prompt) :].rpartition(end)
     if not whole.startswith(prompt) or not result or behind.strip() or not answer or content.strip() not in answer:
-        raise Unrenderable  # a template that rewrites the messages would train other text
+        raise Unrenderable  # if the template rewrites messages, other text would be trained
     prompt_ids, completion_ids = (safe.encode(text) for text in (prompt, answer + end))
     return replace(turn, prompt_ids=prompt_ids, completion_ids=completion_ids)
 

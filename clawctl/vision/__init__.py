@@ -1,1 +1,1 @@
-"""Images in a vision-language model: how a prompt holds them (`reader`, no torch) and how a model computes them (`tower`)."""
+"""Images in a vision-language model: in the prompt (`reader`, no torch) and in the model's computation (`tower`)."""

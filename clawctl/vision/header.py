@@ -1,11 +1,11 @@
-"""Width and height of a picture by the header of its file, without decoding it."""
+"""Width and height of an image from the header of its file, without decoding it."""
 
 _WITHOUT_SIZE = (*range(0xD0, 0xD8), 0x01)  # JPEG: markers without a length
-_SIZES = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)  # JPEG: begin of a frame
+_SIZES = (0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF)  # JPEG: start-of-frame markers
 
 
 def size_in_header(content: bytes) -> tuple[int, int] | None:
-    """Of a PNG, JPEG, GIF or WebP file; None of anything else."""
+    """Width and height in pixels of a PNG, JPEG, GIF or WebP file; None for anything else."""
     size = None
     if content.startswith(b"\x89PNG\r\n\x1a\n") and content[12:16] == b"IHDR":
         size = _number(content[16:20]), _number(content[20:24])
@@ -35,7 +35,7 @@ def _webp(content: bytes) -> tuple[int, int] | None:
 
 
 def _jpeg(content: bytes) -> tuple[int, int] | None:
-    """The largest frame: a file may have several."""
+    """The size of the largest frame, because a file may have several."""
     place, largest = 2, None
     while place + 9 <= len(content) and content[place] == 0xFF:
         marker = content[place + 1]
@@ -43,7 +43,7 @@ def _jpeg(content: bytes) -> tuple[int, int] | None:
             place += 1
         elif marker in _WITHOUT_SIZE:
             place += 2
-        elif marker == 0xDA:  # the picture itself follows
+        elif marker == 0xDA:  # the image data follows
             break
         elif marker in _SIZES:
             size = _number(content[place + 7 : place + 9]), _number(content[place + 5 : place + 7])

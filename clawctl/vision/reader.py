@@ -1,7 +1,7 @@
-"""How a model reads images: how many tokens an image takes in a prompt, and the pixels for the vision tower. It needs no torch.
+"""Reads images for a model: the number of tokens of an image in a prompt, and the pixels for the vision tower. Needs no torch.
 
-One architecture is known: Qwen3-VL. Its processor scales a picture so that both sides are multiples of a block of `merge * patch`
-pixels, and each block is one token. A prompt holds the placeholder id as many times; which image it stands for is in `PromptImage`.
+One architecture is supported: Qwen3-VL. Its processor scales an image so that both sides are multiples of a block of `merge *
+patch` pixels, and each block is one token. A prompt contains the placeholder id once per token; `PromptImage` identifies the image.
 """
 
 import logging
@@ -21,23 +21,23 @@ from clawctl.run.model_files import model_file
 from clawctl.run.rows import PromptImage
 
 _log = logging.getLogger("clawctl")
-_KNOWN = "qwen3_vl"  # the `model_type` in a model's config.json
+_KNOWN = "qwen3_vl"  # `model_type` in a model's config.json
 _PROCESSOR = "preprocessor_config.json"
-_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # that serve admits
-_LONGEST = 200  # times the other side; transformers refuses longer pictures
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP")  # formats that serve accepts
+_LONGEST = 200  # maximum ratio of the sides; transformers refuses longer images
 
 
 class UnreadableImage(ValueError):
-    """A picture that this model cannot read. The message is for the client."""
+    """An image that this model cannot read. The message is for the client."""
 
 
 class SentImage(NamedTuple):
-    """An image of a request, with its place in the ids of the prompt."""
+    """An image of a request, with its position in the ids of the prompt."""
 
     sha256: str
     start: int
     tokens: int
-    content: bytes  # of the file
+    content: bytes  # content of the file
 
     @property
     def placed(self) -> PromptImage:
@@ -46,10 +46,10 @@ class SentImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """An image as the vision tower gets it."""
+    """An image in the form that the vision tower expects."""
 
     pixels: NDArray[np.float32]  # [patches, values of a patch]
-    rows: int  # of tokens
+    rows: int  # in tokens
     columns: int
 
     @property
@@ -62,16 +62,16 @@ class ImageReader:
     """The image processor of a model."""
 
     folder: str
-    placeholder: int  # the id that stands for an image's tokens
-    begin: int  # the ids before and after them
+    placeholder: int  # the id in place of an image's tokens
+    begin: int  # the ids before and after these tokens
     end: int
     patch: int  # pixels
-    merge: int  # patches along a side of a token
-    least: int  # pixels of a scaled picture
+    merge: int  # patches along one side of a token
+    least: int  # limits in pixels for a scaled image
     most: int
 
     def size(self, width: int, height: int) -> tuple[int, int]:
-        """Rows and columns of tokens of a picture (`smart_resize` of transformers' Qwen2-VL). Raises UnreadableImage."""
+        """Rows and columns of tokens of an image (`smart_resize` of transformers' Qwen2-VL). Raises UnreadableImage."""
         if max(width, height) > _LONGEST * min(width, height):
             raise UnreadableImage(f"one side of an image may be at most {_LONGEST} times as long as the other")
         block = self.patch * self.merge
@@ -89,7 +89,7 @@ class ImageReader:
         return rows * columns
 
     def picture(self, content: bytes) -> Picture:
-        """The pixels of a PNG, JPEG, GIF or WebP file, by transformers' own image processor. Raises UnreadableImage."""
+        """The pixels of a PNG, JPEG, GIF or WebP file, from transformers' own image processor. Raises UnreadableImage."""
         from PIL import Image
 
         try:
@@ -106,7 +106,7 @@ _processors: dict[str, Any] = {}
 
 
 def _processor(folder: str) -> Any:
-    """The processor that needs no torchvision, so that engine and trainer compute the same pixels whatever is installed."""
+    """The processor that needs no torchvision, so that engine and trainer compute the same pixels with any installed packages."""
     if folder not in _processors:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -115,12 +115,12 @@ def _processor(folder: str) -> Any:
 
 
 def is_vision_model(model: str) -> bool:
-    """Whether a model, in a folder or the download cache, is one whose images are known here."""
+    """Whether a model, in a folder or the download cache, has the supported vision architecture."""
     return _json(model_file(model, "config.json")).get("model_type") == _KNOWN
 
 
 def image_reader(model: str) -> ImageReader | None:
-    """The reader of a model; None of one that takes no images."""
+    """The image reader of a model; None if it does not accept images."""
     config = _json(model_file(model, "config.json"))
     if config.get("model_type") != _KNOWN:
         return None
@@ -157,8 +157,8 @@ def _json(path: Path | None) -> dict[str, Any]:
 def expand(
     ids: Sequence[int], mark: int, placeholder: int, images: Sequence[tuple[bytes, int]]
 ) -> tuple[list[int], list[SentImage]]:
-    """The ids with the placeholders of an image in place of each `mark`. `images`: the file and the tokens of each. Raises
-    ValueError if there are more or fewer marks than images."""
+    """The ids with the placeholders of an image in place of each `mark`. `images`: the file and number of tokens of each image.
+    Raises ValueError if the numbers of marks and images differ."""
     marks = list(ids).count(mark)
     if marks != len(images):
         raise ValueError(f"it shows {marks} of {len(images)} images")

@@ -1,9 +1,9 @@
-"""How a model computes prompts with images: the vision tower gives embeddings and positions, and everything else stays as for text.
+"""How a model computes prompts with images: the vision tower provides embeddings and positions; everything else works as for text.
 
-Within the engine and the trainer an image's tokens have ids of their own above the vocabulary. Two images with the same number of
-tokens then never share a prefix in a cache or a trie, and equal ones do.
+In the engine and the trainer, an image's tokens have their own ids above the vocabulary. Two different images with the same number
+of tokens then never share a prefix in a cache or a trie, and equal images do.
 
-A position is no depth: an image of 4 x 6 tokens moves the text behind it by 6 positions, not by 24 (`mrope_positions`).
+A position is not a depth: an image of 4 x 6 tokens moves the text after it by 6 positions, not by 24 (`mrope_positions`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ Ints = NDArray[np.int64]
 class ImageSpan(NamedTuple):
     """An image in a sequence or a layout of tokens."""
 
-    start: int  # of its first token
+    start: int  # index of its first token
     rows: int
     columns: int
 
@@ -35,11 +35,11 @@ class ImageSpan(NamedTuple):
 def mrope_positions(depths_T: Ints, ends_T: Ints, spans: Iterable[ImageSpan]) -> Ints:
     """The positions in time, height and width of the tokens of a trie or a sequence: [3, T].
 
-    `depths_T`: how many tokens are before each on its path; `ends_T`: one past its last descendant. The numbers are those of
+    `depths_T`: number of tokens before each token on its path. `ends_T`: one past its last descendant. The numbers are those of
     `get_rope_index` of transformers' Qwen3-VL.
     """
     spans = sorted(spans)
-    saved_T = np.zeros_like(depths_T)  # by how much earlier images on the path shorten it
+    saved_T = np.zeros_like(depths_T)  # positions that earlier images on the path save
     for span in spans:
         last = span.stop - 1
         saved_T[span.stop : ends_T[last]] += span.rows * span.columns - max(span.rows, span.columns)
@@ -54,7 +54,8 @@ def mrope_positions(depths_T: Ints, ends_T: Ints, spans: Iterable[ImageSpan]) ->
 
 @dataclass(frozen=True, slots=True)
 class ImageFeatures:
-    """What the tower makes of M image tokens: their embeddings, and what is added behind the first layers (DeepStack)."""
+    """The tower's output for M image tokens: their embeddings, and the features that are added after the first layers
+    (DeepStack)."""
 
     embeddings_MD: Tensor
     deeper: list[Tensor]  # [M, D] each
@@ -72,17 +73,17 @@ def join(parts: Sequence[ImageFeatures]) -> ImageFeatures:
 class ShownImages:
     """The image tokens of one pass over a batch [B, T]."""
 
-    places_M: Tensor  # in the flattened B T, ascending
+    places_M: Tensor  # positions in the flattened B T, ascending
     features: ImageFeatures
 
 
 def prepare(causal: Any) -> None:
-    """From now on a pass of this Qwen3-VL may be given `shown`."""
+    """Enable the argument `shown` for passes of this Qwen3-VL model."""
     causal.model.language_model.register_forward_pre_hook(_show, with_kwargs=True)
 
 
 def _show(module: Any, arguments: tuple[Any, ...], settings: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Before the language model: put the features in."""
+    """Insert the features before the language model runs."""
     shown: ShownImages | None = settings.pop("shown", None)
     if shown is not None:
         plain_BTD = settings["inputs_embeds"]
@@ -96,7 +97,7 @@ def _show(module: Any, arguments: tuple[Any, ...], settings: dict[str, Any]) -> 
 
 
 def features_of(causal: Any, reader: ImageReader, picture: Picture) -> ImageFeatures:
-    """With gradient if the caller records one and the tower learns."""
+    """The tower's output for an image, with gradient if the caller records one and the tower is trained."""
     visual = causal.model.visual
     pixels = torch.from_numpy(picture.pixels).to(visual.device)
     grid = torch.tensor([[1, picture.rows * reader.merge, picture.columns * reader.merge]], device=visual.device)
@@ -105,7 +106,7 @@ def features_of(causal: Any, reader: ImageReader, picture: Picture) -> ImageFeat
 
 
 def inputs_of(causal: Any, reader: ImageReader, ids: Sequence[int], images: Sequence[tuple[int, Picture]]) -> dict[str, Any]:
-    """What a prepared model takes for one sequence. `images`: where each starts, and what it is; at least one."""
+    """The inputs of a prepared model for one sequence. `images`: start index and picture of each image; at least one."""
     spans = [ImageSpan(start, picture.rows, picture.columns) for start, picture in images]
     depths_T = np.arange(len(ids))
     positions = np.concatenate([depths_T[None], mrope_positions(depths_T, np.full(len(ids), len(ids)), spans)])
@@ -119,12 +120,12 @@ def inputs_of(causal: Any, reader: ImageReader, ids: Sequence[int], images: Sequ
 
 
 def language_of(causal: Any) -> Any:
-    """The part of a model that reads tokens: all of it but a vision tower."""
+    """The part of a model that reads tokens: everything except a vision tower."""
     return getattr(getattr(causal, causal.base_model_prefix), "language_model", causal)
 
 
 def model_class(path: str) -> Any:
-    """The class of transformers that loads a model."""
+    """The transformers class that loads a model."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     return AutoModelForImageTextToText if is_vision_model(path) else AutoModelForCausalLM

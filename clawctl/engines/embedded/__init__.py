@@ -1,1 +1,1 @@
-"""The engine that clawctl brings along: transformers with continuous batching."""
+"""The built-in engine: transformers with continuous batching."""

@@ -1,4 +1,4 @@
-"""One model that samples: transformers' continuous batching, in a thread of the process that holds the models."""
+"""One sampling model: transformers' continuous batching, in a thread of the process that holds the models."""
 
 import bisect
 import threading
@@ -25,15 +25,16 @@ from clawctl.serve.canary import check_canary
 from clawctl.vision.reader import SentImage, image_reader
 from clawctl.vision.tower import prepare
 
-_GREEDY = 1e-6  # a temperature that leaves only the likeliest token
-_PAGE = 32  # tokens in a page of the cache: prefixes are shared in whole pages
+_GREEDY = 1e-6  # a temperature that leaves only the most likely token
+_PAGE = 32  # tokens per cache page; prefixes are shared in whole pages
 _LOOK_S = 0.1
-_MAX_RUNNING = 256  # requests in one engine step
+_MAX_RUNNING = 256  # requests per engine step
 
 
 class Decoder:
-    """Token ids go in; ids, logprobs and versions come out. Made in a thread, because loading takes a moment. Raises as
-    `load_model`; CanaryFailure. `generate` and all of `Running` belong to the event loop, everything else to any thread."""
+    """Token ids go in; ids, logprobs and versions come out. Create it in a thread, because loading takes time. Raises like
+    `load_model`, and CanaryFailure. Call `generate` and all methods of `Running` on the event loop, everything else in any
+    thread."""
 
     def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
         self._run, self._recipe = run, recipe
@@ -51,8 +52,8 @@ class Decoder:
         self.max_context = min(int(config.max_position_embeddings), recipe.serve.kv_cache_tokens)
         eos = self.model.generation_config.eos_token_id
         self.eos_ids = frozenset([eos] if isinstance(eos, int) else eos or [])
-        self._weights = threading.Lock()  # held while they change, or are used beside the thread that samples
-        self._resumed: threading.Event | None = None  # ends the pause, if there is one
+        self._weights = threading.Lock()  # held while weights change, or are used outside the sampling thread
+        self._resumed: threading.Event | None = None  # ends the current pause, if any
         self._swap_times: list[float] = [float("-inf")]  # time.perf_counter() at which …
         self._swap_versions: list[int] = [version]  # … this version took over
         self.outputs = Outputs()
@@ -63,7 +64,7 @@ class Decoder:
             self._sight.join(self.manager)
 
     def _generation_config(self) -> GenerationConfig:
-        # Values that are not the defaults, so that transformers makes the processors; each request brings its own.
+        # None of these values is a default, so transformers creates all processors; each request brings its own values.
         return GenerationConfig(do_sample=True, temperature=0.7, top_p=0.9, top_k=20, eos_token_id=sorted(self.eos_ids) or -1)
 
     def _batching_config(self) -> ContinuousBatchingConfig:
@@ -74,18 +75,18 @@ class Decoder:
             max_requests_per_batch=min(_MAX_RUNNING, self._recipe.serve.max_batch_tokens),
             return_logprobs=True,
             per_request_processors=True,
-            # Embeddings of images belong to one batch, and are no static input of a graph
+            # Image embeddings belong to one batch, and are not a static input of a graph
             use_cuda_graph=None if self._sight is None else False,
             use_async_batching=None if self._sight is None else False,
         )
 
     def _check(self, loaded: StagedWeights) -> None:
-        """Raises CanaryFailure."""
+        """Run the canary check. Raises CanaryFailure."""
         score_image = None if self._reader is None else partial(loaded.score_image, self._reader)
         check_canary(self._run, loaded.version, loaded.score, loaded.tolerance, score_image)
 
     def look(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
-        """A prompt with images for `generate`. It takes a moment. Raises UnreadableImage, EngineFailure."""
+        """A prompt with images for `generate`. Slow. Raises UnreadableImage, EngineFailure."""
         if self._sight is None:
             raise EngineFailure("this model takes no images")
         return self._sight.look(prompt_ids, images)
@@ -99,8 +100,8 @@ class Decoder:
         grammar: Grammar | None = None,
         seen: SeenPrompt | None = None,
     ) -> "Running":
-        """Begin to sample. `take` gets the results as pieces of request `number`; `grammar` then belongs to the answer. `seen`: the
-        prompt with its images. Raises EngineFailure."""
+        """Begin to sample. `take` receives the results as pieces of request `number`. `grammar` then belongs to the answer. `seen`:
+        the prompt with its images. Raises EngineFailure."""
         name = uuid4().hex
         steered = None
         if self.steers and (grammar is not None or steers(sampling)):
@@ -130,8 +131,8 @@ class Decoder:
         return self._swap_versions[bisect.bisect_right(self._swap_times, sampled) - 1]
 
     def stage(self, version: int) -> StagedWeights:
-        """Load a published version besides the live one. Raises as `load_model`."""
-        model = load_model(self._run, self._recipe, version).to(self.model.dtype)  # as it will serve
+        """Load a published version in addition to the live one. Raises like `load_model`."""
+        model = load_model(self._run, self._recipe, version).to(self.model.dtype)  # the dtype in which it will serve
         if self._reader is not None:
             prepare(model)
         return StagedWeights(version, model)
@@ -153,7 +154,7 @@ class Decoder:
             return (time.perf_counter() - began) * 1000
 
     def swap(self, version: int) -> Swap:
-        """Serve a published version once its canary passes. Raises as `stage` and `replace`; CanaryFailure."""
+        """Serve a published version once its canary check passes. Raises like `stage` and `replace`, and CanaryFailure."""
         began = time.monotonic()
         staged = self.stage(version)
         self._check(staged)
@@ -161,7 +162,7 @@ class Decoder:
         return Swap(version, time.time(), load_ms, self.replace(staged))
 
     def score(self, ids: Sequence[int], first: int) -> tuple[int, list[float]]:
-        """The version of the weights, and the logprobs of `ids[first:]`, each given all ids before it."""
+        """The version of the weights, and the logprobs of `ids[first:]`, each given all preceding ids."""
         with self._weights:
             return self.version, StagedWeights(self.version, self.model).score(ids, first)
 
@@ -169,7 +170,7 @@ class Decoder:
         """Returns when no token is being sampled; requests are kept until `resume`."""
         paused = threading.Event()
 
-        def hold(until: threading.Event) -> None:  # transformers wants the same thread to begin and end a pause
+        def hold(until: threading.Event) -> None:  # transformers requires that the same thread begins and ends a pause
             with self.manager.pause():
                 paused.set()
                 until.wait()
@@ -186,7 +187,7 @@ class Decoder:
             self._resumed = None
 
     def failure(self) -> str | None:
-        """Why it cannot continue, or None."""
+        """Why the model cannot continue, or None."""
         if self.manager.is_running():
             return None
         return str(self.manager.background_thread_status.fatal_error or "the engine has stopped")
@@ -205,11 +206,11 @@ class Running:
         self._decoder, self._number, self._take, self._steered = decoder, number, take, steered
         self.request_id = request_id
         self._begun = decoder.version
-        self._seen = self._sets = 0  # tokens and sets of allowed tokens that were delivered
+        self._seen = self._sets = 0  # number of tokens and of allowed-token sets that were delivered
         self._ended = False
 
     def deliver(self, output: Any) -> None:
-        """Pass on the new results of the request; called on the event loop."""
+        """Pass on the new results of the request. Called on the event loop."""
         if self._ended:
             return
         if self._steered is not None and self._steered.failed is not None:
@@ -223,7 +224,7 @@ class Running:
             self._take(self._piece(tokens))
 
     def _tokens(self, output: Any, new: int) -> list[Token]:
-        # Counted from the end: a request that restarted for lack of cache lost its earlier times.
+        # Counted from the end, because a request that restarted for lack of cache has lost its earlier timestamps.
         fresh = zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True)
         tokens = [Token(token, logprob, self._decoder.version_at(at)) for token, logprob, at in fresh]
         if self._steered is not None and self._steered.tops:
@@ -236,18 +237,18 @@ class Running:
         which, sets = list[int](), list[bytes]()
         if self._steered is not None and self._steered.sets is not None:
             which = self._steered.sets.which[first : self._seen]
-            first_set, self._sets = self._sets, max([self._sets - 1, *which]) + 1  # they are numbered as they came
+            first_set, self._sets = self._sets, max([self._sets - 1, *which]) + 1  # sets are numbered in order of appearance
             sets = self._steered.sets.distinct[first_set : self._sets]
         return TokenPiece(self._number, self._begun, tokens, which, sets, ended, error, unfollowable)
 
     def _end(self, tokens: list[Token], error: str | None, unfollowable: bool = False) -> None:
         piece = self._piece(tokens, True, error, unfollowable)
-        self._ended = not unfollowable  # otherwise it still samples
+        self._ended = not unfollowable  # otherwise it is still sampling
         self.cancel()
         self._take(piece)
 
     def cancel(self) -> None:
-        """Stop sampling, and deliver nothing more. It has no effect after the end."""
+        """Stop sampling, and deliver nothing more. Has no effect after the end."""
         if not self._ended:
             self._ended = True
             self._decoder.manager.cancel_request(self.request_id)

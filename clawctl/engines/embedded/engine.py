@@ -1,4 +1,4 @@
-"""The embedded engine: models in a process of their own get token ids. Here prompts are rendered and answers parsed."""
+"""The embedded engine: this process renders prompts and parses answers; another process runs the models on token ids."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,16 +28,17 @@ from clawctl.serve.switches import switches
 from clawctl.serve.work_queues import KeyedLock, WorkQueues
 from clawctl.vision.reader import image_reader
 
-_STRUCTURED_PER_KEY, _STRUCTURED = 32, 96  # requests whose form is given, at a time; each has processes of its own, others wait
-_SAID_AS = {  # names in chat completions and in the client's API
+# Concurrent structured requests, per key and in total; each has its own processes, and further requests wait.
+_STRUCTURED_PER_KEY, _STRUCTURED = 32, 96
+_SAID_AS = {  # parameter names in the client's API
     ("responses", "response_format"): "text.format",
     ("messages", "response_format"): "output_config.format",
 }
 
 
 def start(run: RunDir, recipe: Recipe) -> "Embedded":
-    """Starts the process and waits until it has loaded version 0. Raises ClawError."""
-    models = ModelProcess(run, recipe)  # it starts while this process loads the tokenizer
+    """Start the process and wait until it has loaded version 0. Raises ClawError."""
+    models = ModelProcess(run, recipe)  # starts while this process loads the tokenizer
     try:
         tokenizer = load_tokenizer(recipe.model_path)
         models.wait()
@@ -110,7 +111,7 @@ class Embedded:
             yield
 
     async def _opened(self, request: GenerationRequest, thinking: bool, stack: AsyncExitStack) -> list[int]:
-        """The numbers of the answers' grammars; none where their form is free. Another process compiles them, because a schema can
+        """The numbers of the answers' grammars; empty if the format is free. Another process compiles them, because a schema can
         take any time, and keys take turns. Raises Refusal."""
         wanted = specification(request, self._tokenizer, thinking, self._switches)
         if wanted is None:
@@ -131,7 +132,7 @@ class Embedded:
                     raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
                 except EngineFailure as failure:
                     raise Refusal(500, str(failure)) from failure
-                except asyncio.CancelledError:  # its turn ends with the work, not with its client
+                except asyncio.CancelledError:  # the turn ends with the work, even if the client is gone
                     with suppress(EngineFailure):
                         self._models.discard(await working)
                     raise
@@ -200,7 +201,7 @@ class Embedded:
         self._halt.end()
 
     async def sleep(self) -> None:
-        """Only versions that are not in use leave the memory: the live weights and the cache belong to running requests."""
+        """Unload only versions that are not in use; the live weights and the cache belong to running requests."""
         async with self._halt.beginning("the engine is asleep"):
             await self._ask(self._models.pause)
             await self._pins.unload_idle()
@@ -235,7 +236,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A version that is loaded besides the live model."""
+    """A version that is loaded in addition to the live model."""
 
     models: Models
     version: int
@@ -256,7 +257,7 @@ def as_json(specification: dict[str, Any]) -> bytes:
 
 
 class _Room:
-    """Limits structured requests: those of one key leave room for other keys and wait for each other."""
+    """Limits structured requests. The requests of one key leave capacity for other keys and wait for each other."""
 
     def __init__(self) -> None:
         self._all = asyncio.Semaphore(_STRUCTURED)
@@ -280,8 +281,8 @@ class EmbeddedReply:
     ) -> None:
         self._generation, self._reading, self._eos_ids = generation, reading, eos_ids
         self._stopped = self._cancelled = False
-        self._ended = False  # by the model itself
-        self._versions = set[int | None]()  # that sampled something
+        self._ended = False  # the model sampled an end token
+        self._versions = set[int | None]()  # versions that sampled at least one token
         self.sampled = sampled
         sampled.prompt_tokens = len(prompt.ids)
         sampled.spliced, sampled.unspliced, sampled.adapted = prompt.spliced, prompt.unspliced, prompt.adapted
@@ -305,7 +306,7 @@ class EmbeddedReply:
         self._keep_sets()
 
     def _keep_sets(self) -> None:
-        """Keep the allowed tokens at each place, which the trainer needs."""
+        """Store the allowed tokens at each position, which the trainer needs."""
         sampled = self.sampled
         allowed = self._generation.allowed(len(sampled.completion_ids or ()))
         if allowed is not None:
@@ -323,7 +324,7 @@ class EmbeddedReply:
             sampled.completion_tokens += 1
             sampled.version_end = token.version
             self._versions.add(token.version)
-            if sampled.version is None:  # a prompt that was begun before a swap may be computed half by the old weights: it counts
+            if sampled.version is None:  # the old weights may have computed part of the prompt
                 sampled.version = self._generation.begun
                 self._versions |= {self._generation.begun}
             self._stopped = self._ended = token.id in self._eos_ids

@@ -1,7 +1,8 @@
 """The messages between the gateway and the process that holds the models: MessagePack, each after its length in 4 bytes.
 
-The gateway sends `StartWorker` once and waits for `Ready`. Then both sides send at any time. A request, a grammar and a call each
-have a number, which the gateway chooses. What all running requests sampled in one engine step is one `Step`, and one write.
+The gateway sends `StartWorker` once and waits for `Ready`. Then both sides may send at any time. The gateway assigns a number to
+each request, grammar and call. All tokens that running requests sampled in one engine step form one `Step`, which is written at
+once.
 """
 
 import socket
@@ -21,19 +22,19 @@ _LENGTH = 4  # bytes, big-endian
 
 
 class Token(NamedTuple):
-    """One sampled token, as the engine sampled it."""
+    """One token as the engine sampled it."""
 
     id: int
-    logprob: float  # of the distribution it was drawn from: after temperature, top_p and top_k
-    version: int  # of the policy whose weights computed it
-    top: Sequence[tuple[int, float]] = ()  # the likeliest ids at its place, if requested
+    logprob: float  # under the distribution it was drawn from: after temperature, top_p and top_k
+    version: int  # policy version whose weights computed it
+    top: Sequence[tuple[int, float]] = ()  # the most likely ids at this position, if requested
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn."""
+    """The sampling parameters of a request."""
 
-    temperature: float  # 0: the likeliest token
+    temperature: float  # 0: the most likely token
     top_p: float
     top_k: int  # 0: off
     max_tokens: int
@@ -42,8 +43,8 @@ class Sampling:
     repetition_penalty: float = 1.0  # 1: off
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    seed: int | None = None  # with it the same prompt and weights give the same ids
-    top_logprobs: int = 0  # number of likeliest ids that are returned with each token
+    seed: int | None = None  # with a seed, the same prompt and weights give the same ids
+    top_logprobs: int = 0  # number of most likely ids returned with each token
 
 
 class _Frame(msgspec.Struct, array_like=True, tag=True):
@@ -65,7 +66,7 @@ class Generate(_Frame):
     prompt_ids: list[int]
     sampling: Sampling
     grammar: int | None
-    images: list[SentImage] = []  # msgspec copies it
+    images: list[SentImage] = []  # msgspec copies this default
 
 
 class Cancel(_Frame):
@@ -80,58 +81,58 @@ class Compile(_Frame):
 
 
 class Discard(_Frame):
-    """A grammar is not needed any more."""
+    """Release a grammar."""
 
     number: int
 
 
 class Load(_Frame):
-    """Load a version besides the live model. Answered by `Done` or `Failed`."""
+    """Load a version in addition to the live model. Answered by `Done` or `Failed`."""
 
     number: int
     version: int
 
 
 class Unload(_Frame):
-    """Answered by `Done` or `Failed`."""
+    """Unload a pinned version. Answered by `Done` or `Failed`."""
 
     number: int
     version: int
 
 
 class Replace(_Frame):
-    """Give the live model the weights of a version, once its canary passes. Answered by `Replaced` or `Failed`."""
+    """Load a version's weights into the live model once its canary check passes. Answered by `Replaced` or `Failed`."""
 
     number: int
     version: int
 
 
 class PauseAll(_Frame):
-    """All models stop sampling. Answered by `Done` or `Failed`."""
+    """Stop sampling on all models. Answered by `Done` or `Failed`."""
 
     number: int
 
 
 class ResumeAll(_Frame):
-    """Answered by `Done` or `Failed`."""
+    """Resume sampling. Answered by `Done` or `Failed`."""
 
     number: int
 
 
 class Score(_Frame):
-    """Answered by `Scored` or `Failed`."""
+    """Compute logprobs of given ids. Answered by `Scored` or `Failed`."""
 
     number: int
     model: int | None
     ids: list[int]
-    first: int  # the logprobs of ids[first:] are wanted
+    first: int  # return the logprobs of ids[first:]
 
 
 # ---- from the process --------------------------------------------------------------------------------------------------------
 
 
 class Ready(_Frame):
-    """The live model is loaded, with version 0. Pinned versions share all of this."""
+    """The live model is loaded, with version 0. Pinned versions have the same values."""
 
     vocabulary: int
     max_context: int
@@ -140,17 +141,17 @@ class Ready(_Frame):
 
 
 class TokenPiece(_Frame):
-    """What one request got in one engine step."""
+    """The results of one request in one engine step."""
 
     number: int
     begun: int  # the version that the request began with
     tokens: list[Token]
-    which: list[int]  # with a grammar: of each token, the index of its set of allowed tokens; -1: any
-    sets: list[bytes]  # the sets that `which` names for the first time
+    which: list[int]  # with a grammar: for each token, the index of its set of allowed tokens; -1: any
+    sets: list[bytes]  # the sets that `which` refers to for the first time
     ended: bool
     error: str | None
-    unfollowable: bool  # the error is the grammar's
-    unreadable: bool = False  # the error is an image's, and for the client
+    unfollowable: bool  # the grammar caused the error
+    unreadable: bool = False  # an image caused the error, which is for the client
 
 
 class Step(_Frame):
@@ -187,7 +188,7 @@ class Died(_Frame):
     problem: str
 
 
-Call = Compile | Load | Unload | Replace | Score | PauseAll | ResumeAll  # each is answered
+Call = Compile | Load | Unload | Replace | Score | PauseAll | ResumeAll  # each call is answered
 ToProcess = StartWorker | Generate | Cancel | Discard | Call
 FromProcess = Ready | Step | Done | Replaced | Scored | Failed | Died
 to_process: msgspec.msgpack.Decoder[ToProcess] = msgspec.msgpack.Decoder(ToProcess)
@@ -201,7 +202,7 @@ def packed(message: ToProcess | FromProcess) -> bytes:
 
 
 async def received(reader: StreamReader) -> AsyncIterator[bytes]:
-    """The messages as bytes, until the other side closes."""
+    """The messages as bytes, until the other side closes the connection."""
     try:
         while True:
             length = int.from_bytes(await reader.readexactly(_LENGTH), "big")
@@ -229,7 +230,7 @@ def as_exception(told: Failed) -> Exception:
 
 
 def blocking_read(connection: socket.socket) -> FromProcess | None:
-    """The next message, before an event loop reads; None if the other side has closed."""
+    """The next message, read before an event loop takes over; None if the other side has closed the connection."""
     length = int.from_bytes(_exactly(connection, _LENGTH), "big")
     told = _exactly(connection, length)
     return from_process.decode(told) if told else None

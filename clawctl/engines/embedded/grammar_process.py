@@ -1,10 +1,11 @@
-"""The process that evaluates grammars: the tokens allowed next, so that an answer matches a JSON schema or is a tool call.
+"""The process that evaluates grammars: it computes the allowed next tokens, so that an answer matches a JSON schema or is a tool
+call.
 
-A client chooses the schema, and a schema can need any amount of time and memory (llguidance 1.7.6 tries to allocate 15 GB for a
-hundred patterns, and aborts). So each answer has its own process, forked from this one, which holds the tokenizer. Limits of
+A client chooses the schema, and a schema can need any amount of time and memory: llguidance 1.7.6 tries to allocate 15 GB for a
+hundred patterns, and aborts. Each answer therefore has its own process, forked from this one, which holds the tokenizer. Limits on
 processor time and memory end only that process.
 
-It imports nothing but llguidance, so that a fork is cheap. Messages are described in `grammars`.
+It imports nothing but llguidance, so that a fork is cheap. `grammars` describes the messages.
 """
 
 import array
@@ -20,15 +21,15 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-COMPILE_S = 0.5  # of processor time, until the first mask
-STEP_S = 0.1  # of processor time, for one token
-_ALLOWANCE_S, _MEAN_STEP_S = 0.5, 0.004  # of processor time in all: a request that needs more slows the others down
-_MEMORY = 160 << 20  # bytes in addition to the tokenizer's
+COMPILE_S = 0.5  # seconds of processor time until the first mask
+STEP_S = 0.1  # seconds of processor time per token
+_ALLOWANCE_S, _MEAN_STEP_S = 0.5, 0.004  # seconds of processor time in total; a request that needs more slows down the others
+_MEMORY = 160 << 20  # bytes in addition to the tokenizer's memory
 _LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 500_000, "step_lexer_fuel": 50_000, "step_max_items": 20_000, "max_lexer_states": 20_000,
     "max_grammar_size": 200_000, "precompute_large_lexemes": False, "verbose_errors": False,
 }  # fmt: skip
-# At most one space where JSON allows any number of blanks, so that an answer cannot get stuck in them.
+# At most one space where JSON allows any amount of whitespace, so that an answer cannot get stuck in it.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?", "coerce_one_of": True}
 _MOST_BLANKS = 4  # tokens
 _TOO_MUCH = ("too big", "too large", "too complex", "limit", "fuel")
@@ -36,11 +37,11 @@ FREE, MASK, FAILED = b"f", b"m", b"e"
 
 
 class CannotCompile(Exception):
-    """The message is for the client."""
+    """A grammar cannot be compiled. The message is for the client."""
 
 
 def lark(spec: dict[str, Any], markers: dict[str, str]) -> str:
-    """The grammar of an answer: tool calls, or a JSON value. `markers`: how the grammar writes the tokens around a call."""
+    """The grammar of an answer: tool calls, or a JSON value. `markers`: the grammar's notation for the tokens around a call."""
     ways, rules = [], ["%llguidance {}"]
     if spec["calls"]:
         for i, call in enumerate(spec["calls"]):
@@ -62,13 +63,13 @@ def _schema(schema: Any, strict: bool) -> str:
 
 
 class Following:
-    """One answer. Each method returns the message for the other side."""
+    """Follows one answer. `next` and `take` return the message for the other side."""
 
     def __init__(self, llguidance: Any, tokens: "TokenTable", spec: dict[str, Any]) -> None:
-        """Raises CannotCompile."""
+        """Compile the grammar of a specification. Raises CannotCompile."""
         self._tokens, self._tokenizer = tokens, tokens.tokenizer
         self._words = (tokens.vocabulary + 31) // 32
-        self._blanks = 0  # tokens of white space that may still come between reasoning and answer
+        self._blanks = 0  # whitespace tokens still allowed between reasoning and answer
         self._think, self._end_think = spec["think"], spec["end_think"].encode()
         self._thinking, self._may_think, self._said = bool(spec["thinking"]), bool(spec["may_think"]), b""
         self._just_thought = False
@@ -83,7 +84,7 @@ class Following:
             raise CannotCompile("the message that the answer continues does not begin in this form")
 
     def _check_call(self, llguidance: Any, call: dict[str, Any], limits: Any) -> None:
-        """Arguments whose schema cannot be expressed are any object, unless the client asked for `strict`."""
+        """Allow any object as arguments if their schema cannot be expressed, unless the client requested `strict`."""
         grammar = llguidance.LLMatcher.grammar_from_json_schema(_schema(call["schema"], call["strict"]))
         problem = llguidance.LLMatcher.validate_grammar(grammar, self._tokenizer, limits=limits)
         if not problem or problem.startswith("WARNING"):
@@ -97,7 +98,7 @@ class Following:
             raise CannotCompile(_short(self._matcher.get_error()))
 
     def next(self) -> bytes:
-        """What may come now. Reasoning is free, but the answer does not end in it."""
+        """The message with the tokens allowed next. Reasoning is unconstrained, except that the answer cannot end in it."""
         if self._thinking:
             return MASK + self._tokens.but_ends
         matcher = self._matcher
@@ -111,7 +112,7 @@ class Following:
         return MASK + self._with(data, ([self._think] if self._may_think else []) + (self._tokens.blanks if self._blanks else []))
 
     def take(self, token: int) -> bytes:
-        """The tokens allowed after `token`."""
+        """The message with the tokens allowed after `token`."""
         self._steps += 1
         if time.process_time() - self._began > _ALLOWANCE_S + _MEAN_STEP_S * self._steps:
             return _failure("it needs too much processor time")
@@ -140,20 +141,20 @@ class Following:
             self._matcher.consume_tokens(self._tokenizer.tokenize_bytes(behind))
 
     def _with(self, data: "array.array[int]", ids: Iterable[int]) -> bytes:
-        """The mask with `ids` as well."""
+        """The mask with `ids` allowed as well."""
         for token in ids:
             data[token >> 5] |= 1 << (token & 31)
         return data.tobytes()
 
 
 def _marker(tokenizer: Any, text: str) -> str:
-    """A piece of the model's own markup in grammar syntax: one token if the tokenizer has it as a special token."""
+    """A piece of the model's markup in grammar syntax: a single token if the tokenizer has it as a special token."""
     ids = tokenizer.tokenize_str(text, parse_special=True)
     return f"<[{ids[0]}]>" if len(ids) == 1 and tokenizer.is_special_token(ids[0]) else json.dumps(text)
 
 
 def _short(problem: str) -> str:
-    """A problem in one line, without the places in the grammar that the library adds to it."""
+    """A problem on one line, without the grammar positions that the library adds."""
     plain = " ".join(problem.replace("<non-verbose/>", "").split())
     return re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: | 1 \| %llguidance.*$", "", plain)[:200]
 
@@ -179,7 +180,7 @@ class TokenTable:
 
 
 def _all_but(ids: Iterable[int], vocabulary: int) -> bytes:
-    """The mask of all tokens but these."""
+    """The mask of all tokens except `ids`."""
     words = (vocabulary + 31) // 32
     data = array.array("I", [0xFFFFFFFF]) * words
     for token in (*ids, *range(vocabulary, 32 * words)):
@@ -188,7 +189,7 @@ def _all_but(ids: Iterable[int], vocabulary: int) -> bytes:
 
 
 def follow(llguidance: Any, tokens: TokenTable, own: socket.socket) -> None:
-    """Serve one answer on `own`, within the limits, until the other side closes."""
+    """Serve one answer on `own`, within the limits, until the other side closes the connection."""
     _limit_memory()
     signal.setitimer(signal.ITIMER_PROF, COMPILE_S)  # SIGPROF ends the process
     with own, own.makefile("rb") as reading:
@@ -211,7 +212,7 @@ def _limit_memory() -> None:
             used = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + _MEMORY, used + _MEMORY))
     except (OSError, ValueError):
-        pass  # no /proc: macOS, where the limit of processor time also bounds memory
+        pass  # no /proc: macOS, where the limit on processor time also bounds memory
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
@@ -220,7 +221,7 @@ def main(descriptor: int) -> None:
     control = socket.socket(fileno=descriptor)
     with control.makefile("rb") as reading:
         settings = json.loads(reading.read(struct.unpack(">I", reading.read(4))[0]))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a dying child prints text of the schema
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a crashing child prints parts of the schema
     try:
         import llguidance
 
@@ -229,7 +230,7 @@ def main(descriptor: int) -> None:
         control.sendall(_failure(f"{type(error).__name__}: {str(error)[:300]}"))
         return
     control.sendall(FREE)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     while True:
         told, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not told:

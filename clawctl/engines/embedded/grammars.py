@@ -1,8 +1,11 @@
-"""Structured answers: the allowed next tokens, from a separate process for each answer (`grammar_process`).
+"""Structured answers: the allowed next tokens, computed by a separate process for each answer (`grammar_process`).
 
-Messages on the socket of one answer: clawctl sends the length of the specification in 4 bytes and the specification as JSON, later
-each sampled token in 4 bytes. The reply to each of these is `f` (any token is allowed), `m` and a bit for each token of the
-vocabulary (lowest first), or `e`, a length in 2 bytes and a sentence (it cannot continue).
+Each answer has a socket. clawctl sends the length of the specification in 4 bytes and the specification as JSON, and later each
+sampled token in 4 bytes. The reply to each of these messages is one of:
+
+- `f`: any token is allowed;
+- `m` and one bit per token of the vocabulary, lowest first;
+- `e`, a length in 2 bytes, and a sentence: the grammar cannot continue.
 """
 
 import contextlib
@@ -26,7 +29,7 @@ from clawctl.engines.embedded.grammar_process import FAILED, FREE
 
 _log = logging.getLogger("clawctl.serve")
 _PROGRAM: Final = Path(__file__).parent / "grammar_process.py"
-_START_S, _COMPILE_S, _STEP_S = 60.0, 20.0, 5.0  # of patience; the process counts processor time, and much less of it
+_START_S, _COMPILE_S, _STEP_S = 60.0, 20.0, 5.0  # timeouts; the process itself counts processor time, with much lower limits
 _CURE: Final = "structured output needs llguidance: pip install 'llguidance>=1.7'"
 Bits = NDArray[np.uint8]
 
@@ -35,7 +38,7 @@ class Grammar:
     """The tokens allowed next in one answer. Only the sampling thread calls `mask` and `take`."""
 
     def __init__(self, own: socket.socket, vocabulary: int, specification: bytes) -> None:
-        """Blocks until the first mask is there. Raises CannotFollow."""
+        """Blocks until the first mask has arrived. Raises CannotFollow."""
         self._socket, self._bytes = own, 4 * ((vocabulary + 31) // 32)
         self._said = bytearray()
         self._mask: Bits | None = None
@@ -46,8 +49,8 @@ class Grammar:
         own.settimeout(_STEP_S)
 
     def mask(self) -> Bits | None:
-        """A bit for each allowed token, as bytes, the lowest first; None if any is allowed. Waits for the result. Raises
-        CannotFollow."""
+        """One bit per token, set if it is allowed, as bytes with the lowest bit first; None if any token is allowed. Blocks until
+        the result has arrived. Raises CannotFollow."""
         if self._waits:
             kind = self._read(1)
             if kind == FAILED:
@@ -58,12 +61,12 @@ class Grammar:
         return self._mask
 
     def take(self, token: int) -> None:
-        """`token` was sampled: the next mask is worked out meanwhile. Raises CannotFollow."""
+        """Send the sampled `token`. The process computes the next mask in the meantime. Raises CannotFollow."""
         self._send(struct.pack(">I", token))
         self._waits = True
 
     def close(self) -> None:
-        """End the process. Any thread may call it, also twice: the descriptor stays open until no thread uses it."""
+        """End the grammar's process. Any thread may call it, even twice: the descriptor stays open until no thread uses it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -96,7 +99,7 @@ def _gone(error: OSError | None) -> CannotFollow:
 
 
 class Grammars:
-    """Opens grammars for one tokenizer. Its process starts with the first. Methods block, and belong to a thread."""
+    """Opens grammars for one tokenizer. The process starts with the first grammar. Methods block, so call them in a thread."""
 
     def __init__(self, tokenizer: Any, vocabulary: int, eos_ids: Sequence[int]) -> None:
         self._tokenizer, self._vocabulary, self._eos_ids = tokenizer, vocabulary, sorted(eos_ids)
@@ -105,8 +108,8 @@ class Grammars:
         self._control: socket.socket | None = None
 
     def open(self, specification: bytes) -> Grammar:
-        """`specification` is JSON, see `clawctl.serve.structured`. Raises CannotFollow if the grammar cannot be compiled within the
-        limits, or if llguidance is missing."""
+        """Open a grammar. `specification` is JSON, see `clawctl.serve.structured`. Raises CannotFollow if the grammar cannot be
+        compiled within the limits, or if llguidance is missing."""
         with self._starting:
             if self._process is None or self._process.poll() is not None:
                 self._start()
@@ -150,7 +153,7 @@ class Grammars:
 
     def _end(self) -> None:
         if self._control is not None:
-            self._control.close()  # it ends by itself, and its forks end with their answers
+            self._control.close()  # the process then exits, and its forks exit at the end of their answers
             self._control = None
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -165,7 +168,7 @@ class Grammars:
 
 
 def _as_json(tokenizer: Any) -> str:
-    """The tokenizer's own description, without padding and truncation."""
+    """The serialised tokenizer, without padding and truncation."""
     from copy import copy
 
     backend = copy(tokenizer.backend_tokenizer)
@@ -175,15 +178,15 @@ def _as_json(tokenizer: Any) -> str:
 
 
 class Sets:
-    """The masks under which the tokens of one answer were drawn. It grows in the thread that samples."""
+    """The masks under which the tokens of one answer were sampled. The sampling thread appends to it."""
 
     def __init__(self) -> None:
-        self.distinct: list[bytes] = []  # numbered as they came
-        self.which: list[int] = []  # of each token, the index of its mask; -1: any token could be drawn
+        self.distinct: list[bytes] = []  # in order of appearance
+        self.which: list[int] = []  # for each token, the index of its mask; -1: any token was allowed
         self._numbers: dict[bytes, int] = {}
 
     def add(self, mask: Bits | None) -> None:
-        """The mask of the next token."""
+        """Add the mask of the next token."""
         number = -1
         if mask is not None:
             told = mask.tobytes()

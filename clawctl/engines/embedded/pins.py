@@ -1,4 +1,4 @@
-"""Models that are pinned to a version: a few at a time, the one not used for longest makes room."""
+"""Loaded models of pinned versions: a limited number, with the least recently used unloaded first."""
 
 import asyncio
 import logging
@@ -17,14 +17,14 @@ _log = logging.getLogger("clawctl.serve")
 
 
 class Loaded(Protocol):
-    """A version that is loaded besides the live model."""
+    """A version that is loaded in addition to the live model."""
 
     def failure(self) -> str | None:
-        """Why it cannot continue, or None."""
+        """Why the model cannot continue, or None."""
         ...
 
     def stop(self) -> None:
-        """Unload it; in a thread."""
+        """Unload the model. Called in a thread."""
         ...
 
 
@@ -35,7 +35,7 @@ class _Pin:
 
 
 class Pins:
-    """`make` loads a version, in a thread."""
+    """The pinned versions of an engine. `make` loads a version, in a thread; at most `most` are loaded."""
 
     def __init__(self, make: Callable[[int], Loaded], most: int) -> None:
         self._make, self._most = make, most
@@ -44,13 +44,13 @@ class Pins:
         self._changing = asyncio.Lock()
 
     def at_once(self, version: int, key: str) -> bool:
-        """Whether `lease` returns without a wait."""
+        """Whether `lease` returns without waiting."""
         pinned = self._pinned.get(version)
         return pinned is not None and pinned.model.failure() is None and self._places.at_once(version, key)
 
     @asynccontextmanager
     async def lease(self, version: int, key: str = "") -> AsyncIterator[Loaded]:
-        """A model of `version` and no other for as long as the lease lasts. Raises Refusal if it cannot be loaded."""
+        """A model of exactly `version` for the duration of the lease. Raises Refusal if it cannot be loaded."""
         async with self._places.one(version, key):
             pinned = await self._pin(version)
             try:
@@ -64,9 +64,9 @@ class Pins:
             self._pinned.move_to_end(version)
             ready.users += 1
             return ready
-        async with self._changing:  # one at a time: two requests for a new version load it once
+        async with self._changing:  # one change at a time, so that two requests for a new version load it once
             if version in self._pinned and self._pinned[version].model.failure() is not None:
-                del self._pinned[version]  # it died; its requests got an error
+                del self._pinned[version]  # the model died; its requests received an error
             while version not in self._pinned and (idle := self._one_too_many()) is not None:
                 await asyncio.to_thread(self._pinned.pop(idle).model.stop)
             if version not in self._pinned:
@@ -76,7 +76,7 @@ class Pins:
             return self._pinned[version]
 
     async def unload(self, version: int) -> bool:
-        """Whether the version is out of memory now: not if it is in use."""
+        """Unload a version. Returns whether it is unloaded; False while it is in use."""
         async with self._changing:
             pinned = self._pinned.get(version)
             if pinned is None or pinned.users:
@@ -89,8 +89,8 @@ class Pins:
             await self.unload(version)
 
     def _one_too_many(self) -> int | None:
-        """The version to unload before another is loaded. Version 0 stays, because judges request it repeatedly. If all are in use,
-        `Places` has admitted one more than `most`."""
+        """The version to unload before another one is loaded, or None. Version 0 stays, because judges request it repeatedly. If
+        all are in use, `Places` has admitted one more than `most`."""
         others = [old for old in self._pinned if old != 0]
         if len(others) < self._most:
             return None
@@ -100,7 +100,7 @@ class Pins:
         loading = asyncio.ensure_future(asyncio.to_thread(self._load, version))
         try:
             await asyncio.wait({loading})
-        except asyncio.CancelledError:  # the requester went away; an unknown engine would never be stopped
+        except asyncio.CancelledError:  # the client is gone, but a model that is not recorded would never be stopped
             await asyncio.wait({loading})
             raise
         finally:
@@ -113,6 +113,6 @@ class Pins:
             return self._make(version)
         except CanaryFailure as error:
             raise unproven(version, error) from error
-        except Exception as error:  # a policy can be broken in many ways; the caller gets an error, the log has the rest
+        except Exception as error:  # a policy can be broken in many ways; the client gets an error, the log has the details
             _log.exception("cannot load version %d", version)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

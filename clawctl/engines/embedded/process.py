@@ -1,4 +1,4 @@
-"""The gateway's end of the process that holds the models: it starts the process and speaks with it."""
+"""The gateway's side of the process that holds the models: starts the process and communicates with it."""
 
 import asyncio
 import contextlib
@@ -52,36 +52,37 @@ from clawctl.serve.dialects import Refusal
 from clawctl.vision.reader import SentImage
 
 _log = logging.getLogger("clawctl.serve")
-_CALL_S = 900.0  # a large model may take so long to load
+_CALL_S = 900.0  # seconds; a large model may take this long to load
 _END_S = 5.0
 
 
 class ChildGeneration(Protocol):
     """One running request."""
 
-    begun: int | None  # the version that it began with, once something was sampled
+    begun: int | None  # the version that the request began with, once a token was sampled
 
     def __aiter__(self) -> AsyncIterator[list[Token]]:
-        """New tokens, at least one at a time, up to and including the end token. Raises EngineFailure, and Refusal for an image."""
+        """New tokens, in non-empty lists, up to and including the end token. Raises EngineFailure, and Refusal for an image."""
         ...
 
     def cancel(self) -> None:
-        """Stop sampling: the iteration ends after the delivered tokens. It has no effect after the end."""
+        """Stop sampling: the iteration ends after the delivered tokens. Has no effect after the end."""
         ...
 
     def allowed(self, count: int) -> Allowed | None:
-        """Which tokens could be drawn in the place of each of the first `count`; None: any, for no grammar was asked for."""
+        """The tokens that were allowed at the positions of the first `count` tokens; None: any, because no grammar was
+        requested."""
         ...
 
 
 class Models(Protocol):
-    """The models of the embedded engine. `model` names one: a pinned version, or None for the live model. `generate` and `discard`
-    belong to the event loop; what else asks the process blocks, and belongs to threads."""
+    """The models of the embedded engine. `model` is a pinned version, or None for the live model. Call `generate` and `discard` on
+    the event loop. Other calls to the process block, so make them in threads."""
 
     about: Ready
 
     async def attach(self) -> None:
-        """From now on the running event loop reads what the models say."""
+        """Start reading the models' messages on the running event loop."""
         ...
 
     async def ended(self) -> None:
@@ -89,7 +90,7 @@ class Models(Protocol):
         ...
 
     def failure(self, model: int | None = None) -> str | None:
-        """Why the model cannot continue, or None while it lives."""
+        """Why the model cannot continue, or None while it runs."""
         ...
 
     def generate(
@@ -104,41 +105,43 @@ class Models(Protocol):
         ...
 
     def compile(self, specification: bytes) -> int:
-        """A grammar's number. `specification` is JSON, see `clawctl.serve.structured`. Raises CannotFollow, EngineFailure."""
+        """Compile a grammar and return its number. `specification` is JSON, see `clawctl.serve.structured`. Raises CannotFollow,
+        EngineFailure."""
         ...
 
     def discard(self, grammar: int) -> None:
-        """A grammar is not needed any more."""
+        """Release a grammar."""
         ...
 
     def load(self, version: int) -> None:
-        """Load a version besides the live model. Raises CanaryFailure, EngineFailure, ClawError, OSError, ValueError,
+        """Load a version in addition to the live model. Raises CanaryFailure, EngineFailure, ClawError, OSError, ValueError,
         RuntimeError."""
         ...
 
     def unload(self, version: int) -> None: ...
 
     def replace(self, version: int) -> Swap:
-        """Give the live model the weights of a version, once its canary passes. Raises as `load`; the old weights stay then."""
+        """Load a version's weights into the live model once its canary check passes. Raises like `load`; the old weights then
+        stay."""
         ...
 
     def pause(self) -> None:
-        """Returns when no model samples; requests are kept until `resume`. Raises EngineFailure."""
+        """Returns when no model is sampling; requests are kept until `resume`. Raises EngineFailure."""
         ...
 
     def resume(self) -> None: ...
 
     def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
-        """The version of the weights, and the logprobs of `ids[first:]`, each given all ids before it. Raises EngineFailure."""
+        """The version of the weights, and the logprobs of `ids[first:]`, each given all preceding ids. Raises EngineFailure."""
         ...
 
     def stop(self) -> None:
-        """End, after the event loop has ended."""
+        """Stop the models after the event loop has ended."""
         ...
 
 
 class ModelProcess:
-    """See `Models`. The process starts at once; `wait` until it has loaded version 0."""
+    """See `Models`. The process starts at once; `wait` returns when it has loaded version 0."""
 
     about: Ready
 
@@ -160,7 +163,7 @@ class ModelProcess:
         self._reading: asyncio.Task[None] | None = None
 
     def wait(self) -> None:
-        """Raises ClawError and what loading raises."""
+        """Wait until version 0 is loaded. Raises ClawError, and the errors of loading."""
         told = blocking_read(self._socket)
         if isinstance(told, Ready):
             self.about = told
@@ -291,7 +294,7 @@ class ModelProcess:
                 call.set_exception(Unanswered(problem, "logs/serve.log has the details"))
 
     def _cause(self) -> str:
-        """Why the process has ended. Blocks for a moment."""
+        """Why the process has ended. Blocks for up to `_END_S` seconds."""
         try:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -300,7 +303,7 @@ class ModelProcess:
         return f"the engine's process {how}"
 
     def stop(self) -> None:
-        with contextlib.suppress(OSError):  # the event loop may have closed it
+        with contextlib.suppress(OSError):  # the event loop may have closed the socket
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         try:
@@ -324,7 +327,7 @@ class _Request:
         self._news = asyncio.Event()
 
     def take(self, piece: TokenPiece) -> None:
-        """Called on the event loop."""
+        """Add a piece. Called on the event loop."""
         self.begun = piece.begun
         self._tokens += piece.tokens
         self._which += piece.which

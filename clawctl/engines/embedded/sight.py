@@ -1,8 +1,8 @@
 """Images in the batches of the embedded engine.
 
-A prompt with images enters transformers' batching with ids above the vocabulary in the places of its images, one id for each
-image. Prefixes in the cache therefore differ where images differ. When a batch reaches such a place, `Sight` computes the image
-with the weights of that moment, and gives the model embeddings and positions in place of these ids.
+A prompt with images enters transformers' batching with ids above the vocabulary in place of its images, one id per image. Prefixes
+in the cache therefore differ where images differ. When a batch reaches such a position, `Sight` computes the image with the current
+weights, and passes embeddings and positions to the model in place of these ids.
 """
 
 import threading
@@ -18,16 +18,16 @@ import torch
 from clawctl.vision.reader import ImageReader, Picture, SentImage, UnreadableImage
 from clawctl.vision.tower import ImageFeatures, ImageSpan, Ints, ShownImages, features_of, join, mrope_positions, prepare
 
-_KEPT_BYTES = 256 << 20  # of decoded pictures: an agent sends its whole history again with each turn
-_KEPT_NUMBERS = 1 << 16  # images whose prefixes may still lie in the cache; another number only costs a prefix
-_KEY = "seen"  # the name of `SeenPrompt` among the settings of a request
+_KEPT_BYTES = 256 << 20  # decoded pictures; an agent sends its whole history again with each turn
+_KEPT_NUMBERS = 1 << 16  # images whose prefixes may still be in the cache; assigning a new number only loses a cached prefix
+_KEY = "seen"  # the key of `SeenPrompt` in a request's settings
 
 
 @dataclass(slots=True)
 class _Placed:
     span: ImageSpan
     picture: Picture
-    features: ImageFeatures | None = None  # between the first and the last of its tokens
+    features: ImageFeatures | None = None  # present between the first and the last of its tokens
 
 
 @dataclass(slots=True)
@@ -37,16 +37,16 @@ class SeenPrompt:
     ids: list[int]
     _positions_3P: Ints
     images: list[_Placed]
-    _behind: int = field(init=False)  # the position of the first token behind the prompt
+    _behind: int = field(init=False)  # the position of the first token after the prompt
 
     def __post_init__(self) -> None:
         self._behind = int(self._positions_3P.max()) + 1
 
     def __deepcopy__(self, memo: Any) -> "SeenPrompt":
-        return self  # transformers copies the settings of a request that starts again
+        return self  # transformers copies the settings of a request that restarts
 
     def positions(self, start: int, stop: int) -> Ints:
-        """Of the tokens start … stop - 1 of prompt and answer: [3, N]."""
+        """The positions of the tokens start … stop - 1 of prompt and answer: [3, N]."""
         size = self._positions_3P.shape[1]
         later = np.arange(max(start, size), max(stop, size)) - size + self._behind
         return np.concatenate([self._positions_3P[:, start:stop], np.repeat(later[None], 3, 0)], 1)
@@ -65,7 +65,7 @@ class Sight:
         prepare(causal)
 
     def look(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
-        """Raises UnreadableImage."""
+        """Decode the images and prepare the prompt. Raises UnreadableImage."""
         ids, placed = list(prompt_ids), list[_Placed]()
         for image in images:
             picture = self._picture(image)
@@ -90,7 +90,7 @@ class Sight:
         return made
 
     def _number(self, sha256: str) -> int:
-        """No two images ever have the same."""
+        """A number for an image. Different images never share one."""
         with self._lock:
             if sha256 not in self._numbers:
                 self._numbers[sha256], self._next = self._next, self._next + 1
@@ -100,15 +100,15 @@ class Sight:
             return self._numbers[sha256]
 
     def join(self, manager: Any) -> None:
-        """Take part in the batches of transformers' manager, which has started."""
-        self._causal.model.visual.set_attn_implementation("sdpa")  # it has no cache to attend to
+        """Hook into the batches of transformers' manager, which has started."""
+        self._causal.model.visual.set_attn_implementation("sdpa")  # the vision tower has no cache to attend to
         manager.logit_processor.supported_keys[_KEY] = SeenPrompt
         batches = manager.batch_processor.inputs_and_outputs
         batches.get_model_kwargs = partial(self._model_kwargs, batches, batches.get_model_kwargs)
 
     @staticmethod
     def settings(seen: SeenPrompt) -> dict[str, Any]:
-        """What a request of that prompt is added with."""
+        """The additional settings for a request with this prompt."""
         return {_KEY: seen}
 
     def _model_kwargs(self, batches: Any, of_text: Any, *arguments: Any, **settings: Any) -> Any:
@@ -119,10 +119,10 @@ class Sight:
     @torch.no_grad()
     def _with_images(self, made: Any, requests: Sequence[Any], prompts: Sequence[SeenPrompt | None]) -> Any:
         plain_BT = made["position_ids"]
-        positions = plain_BT.expand(4, *plain_BT.shape).clone()  # in text, time, height and width
+        positions = plain_BT.expand(4, *plain_BT.shape).clone()  # positions in text, time, height and width
         places, parts, at = list[torch.Tensor](), list[ImageFeatures](), 0
         for request, prompt in zip(requests, prompts, strict=True):
-            stop = request.state.position_offset  # behind the tokens of this batch
+            stop = request.state.position_offset  # end of the tokens of this batch
             start = stop - request.query_length
             if prompt is not None:
                 own = torch.from_numpy(prompt.positions(start, stop)).to(positions)

@@ -1,7 +1,7 @@
 """Sampling settings of single requests beyond temperature, top_k and top_p. They cost nothing while no request uses them.
 
-As in vLLM: logit_bias, penalties and the mask of a grammar apply before the temperature, min_p after it. The draw and the reported
-likeliest tokens use the result. Another process computes a grammar's next mask while the model computes.
+As in vLLM, logit_bias, penalties and a grammar's mask apply before the temperature, and min_p after it. Sampling and the reported
+most likely tokens use the result. Another process computes a grammar's next mask while the model computes.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,8 +29,9 @@ def penalised(
     presence_B: torch.Tensor,
     frequency_B: torch.Tensor,
 ) -> torch.Tensor:
-    """`seen` (in prompt or answer) is made less likely by a factor (CTRL, https://arxiv.org/abs/1909.05858, §4.1), `counts` (in the
-    answer) by OpenAI's two terms, https://platform.openai.com/docs/advanced-usage."""
+    """Logits after penalties. `seen` tokens (in prompt or answer) are made less likely by a factor (CTRL,
+    https://arxiv.org/abs/1909.05858, §4.1). `counts` (in the answer) apply OpenAI's two terms,
+    https://platform.openai.com/docs/advanced-usage."""
     factor_B1 = repetition_B.unsqueeze(1)
     repeated_BV = torch.where(logits_BV > 0, logits_BV / factor_B1, logits_BV * factor_B1)
     logits_BV = torch.where(seen_BV, repeated_BV, logits_BV)
@@ -38,34 +39,34 @@ def penalised(
 
 
 def above_min_p(logits_BV: torch.Tensor, min_p_B: torch.Tensor) -> torch.Tensor:
-    """The scores without tokens that are less likely than `min_p` times the likeliest."""
+    """The scores without tokens that are less likely than `min_p` times the most likely one."""
     least_B1 = logits_BV.amax(-1, keepdim=True) + min_p_B.log().unsqueeze(1)
     return logits_BV.masked_fill(logits_BV < least_B1, float("-inf"))
 
 
 def uniform(seed: int, place: int) -> float:
-    """From [0, 1), by nothing but the seed and the token's place in its answer."""
+    """A number in [0, 1) that depends only on the seed and the token's position in its answer."""
     digest = blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / (1 << 53)
 
 
 def drawn(probabilities_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """The tokens at which the summed probabilities pass `uniform`. Never one of probability 0."""
+    """The tokens at which the cumulative probability exceeds `uniform`. Never a token of probability 0."""
     summed_BV = probabilities_BV.double().cumsum(-1)
     ids_B = torch.searchsorted(summed_BV, uniform_B.unsqueeze(1) * summed_BV[:, -1:], right=True)[:, 0]
     last_B = probabilities_BV.shape[1] - 1 - (probabilities_BV > 0).int().flip(-1).argmax(-1)
-    return torch.minimum(ids_B, last_B)  # the product may be rounded up to the sum
+    return torch.minimum(ids_B, last_B)  # the product may be rounded up to the total
 
 
 def likeliest(logits_BV: torch.Tensor, most: int) -> list[list[tuple[int, float]]]:
-    """Ids and logprobs, the likeliest first; without those that cannot be drawn."""
+    """Ids and logprobs, most likely first, without tokens of probability 0."""
     values, ids = logits_BV.log_softmax(-1).topk(min(most, logits_BV.shape[1]))
     pairs = (zip(row, told, strict=True) for row, told in zip(ids.tolist(), values.tolist(), strict=True))
     return [[(token, logprob) for token, logprob in row if logprob > float("-inf")] for row in pairs]
 
 
 def steers(sampling: Sampling) -> bool:
-    """Whether a request needs to be steered."""
+    """Whether a request needs steering."""
     return bool(sampling.logit_bias or sampling.min_p or _penalises(sampling) or sampling.top_logprobs) or sampling.seed is not None
 
 
@@ -83,9 +84,9 @@ class Steered:
     counts_V: torch.Tensor | None
     eos_ids: frozenset[int] = frozenset()
     grammar: Grammar | None = None
-    sets: Sets | None = None  # of `grammar`
+    sets: Sets | None = None  # the masks of `grammar`
     failed: str | None = None  # why the grammar cannot continue
-    place: int = 0  # tokens sampled so far
+    place: int = 0  # number of tokens sampled so far
     tops: list[list[tuple[int, float]]] = field(default_factory=list)
 
     def mask(self) -> Bits | None:
@@ -152,7 +153,7 @@ class Steering:
         return not self._requests and not self._rows
 
     def bend(self, logits_BV: torch.Tensor) -> torch.Tensor:
-        """Before the temperature."""
+        """The logits after bias, penalties and grammar masks. Applied before the temperature."""
         for row, steered in self._rows:
             if steered.bias_V is not None:
                 logits_BV[row] += steered.bias_V
@@ -170,7 +171,7 @@ class Steering:
         return logits_BV
 
     def cut(self, logits_BV: torch.Tensor) -> torch.Tensor:
-        """After it."""
+        """The logits after min_p. Applied after the temperature."""
         some = [(row, steered.sampling.min_p) for row, steered in self._rows if steered.sampling.min_p]
         if some:
             rows = [row for row, _ in some]
@@ -178,7 +179,7 @@ class Steering:
         return logits_BV
 
     def drawing(self, draw: Draw) -> Draw:
-        """`draw` (scores [1, B, V] → ids and logprobs [2, B], as int32) with these settings applied."""
+        """Wrap `draw` (scores [1, B, V] → ids and logprobs [2, B], as int32) so that it applies these settings."""
 
         def steered_draw(scores: torch.Tensor, output_ids: torch.Tensor) -> None:
             draw(scores, output_ids)
@@ -214,7 +215,7 @@ def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | No
 
 
 class Bend(ContinuousBatchingLogitsProcessor):
-    """Runs before the temperature, and gets the rows of the step."""
+    """A processor that runs before the temperature, and receives the rows of the step."""
 
     supported_kwargs: dict[str, type] = {}  # noqa: RUF012 - transformers declares it so
     ignored_kwargs: tuple[str, ...] = ()
@@ -235,7 +236,7 @@ class Bend(ContinuousBatchingLogitsProcessor):
 
 
 class Cut(Bend):
-    """Runs after the temperature."""
+    """A processor that runs after the temperature."""
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
         return _NOTHING

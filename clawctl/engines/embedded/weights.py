@@ -1,4 +1,4 @@
-"""A policy version as a model in memory, and its logprobs of given ids."""
+"""Loads a policy version into memory, and computes its logprobs of given ids."""
 
 import threading
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from clawctl.serve.canary import EXACT, ROUNDED
 from clawctl.vision.reader import ImageReader
 from clawctl.vision.tower import inputs_of, model_class
 
-_LOADING = threading.Lock()  # transformers changes its own module while it loads: two loads at a time leave weights tied wrong
+_LOADING = threading.Lock()  # transformers modifies module state while it loads; two concurrent loads tie weights incorrectly
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
 
 
@@ -57,7 +57,7 @@ def _read(path: str, recipe: Recipe) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StagedWeights:
-    """See `clawctl.engines.Staged`."""
+    """The weights of one version in memory, with their logprobs of given ids."""
 
     version: int
     model: Any
@@ -68,7 +68,7 @@ class StagedWeights:
 
     @torch.no_grad()
     def score(self, ids: Sequence[int], first: int = 1) -> list[float]:
-        """Logprobs of `ids[first:]`, each given all ids before it."""
+        """Logprobs of `ids[first:]`, each given all preceding ids."""
         tokens = torch.tensor([list(ids)], device=self.model.device)
         wanted = len(ids) - first
         output = self.model(input_ids=tokens, use_cache=False, logits_to_keep=wanted + 1)
@@ -76,12 +76,12 @@ class StagedWeights:
 
     @torch.no_grad()
     def score_image(self, reader: ImageReader, ids: Sequence[int], start: int, content: bytes) -> list[float]:
-        """Logprobs of `ids[1:]`, of a prompt with an image from `start` on. Raises UnreadableImage."""
+        """Logprobs of `ids[1:]`, for a prompt with an image that begins at index `start`. Raises UnreadableImage."""
         inputs = inputs_of(self.model, reader, ids, [(start, reader.picture(content))])
         return _chosen(self.model(**inputs, use_cache=False).logits[0], inputs["input_ids"][0, 1:])
 
 
 def _chosen(logits: torch.Tensor, tokens: torch.Tensor) -> list[float]:
-    """The logprobs of tokens, each by the logits before it; the last logits belong to no token."""
+    """The logprob of each token, from the logits before it. The last row of logits belongs to no token."""
     chosen = logits[:-1].float().log_softmax(-1).gather(-1, tokens[:, None])
     return [float(value) for value in chosen[:, 0]]

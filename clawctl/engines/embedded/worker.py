@@ -1,6 +1,6 @@
 """The process that holds the models: `python -m clawctl.engines.embedded.worker DESCRIPTOR`, started by `process.ModelProcess`.
 
-It samples, loads, swaps and follows grammars for the gateway at the other end of the socket. It ends when the gateway does.
+It samples, loads, swaps and follows grammars for the gateway at the other end of the socket. It exits when the gateway does.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ from clawctl.vision.reader import UnreadableImage
 
 _log = logging.getLogger("clawctl.serve")
 _WATCH_S = 1.0
-_SWITCH_S = 0.001  # the thread that samples holds the interpreter for so long at a time (Python's default: 5 ms)
+_SWITCH_S = 0.001  # thread switch interval: the sampling thread holds the interpreter this long (Python's default: 5 ms)
 
 
 class Worker:
@@ -67,13 +67,13 @@ class Worker:
 
     def __init__(self, start: StartWorker, send: Callable[[bytes], None]) -> None:
         self._run, self._recipe, self._send = RunDir(run_folder(start.run)), Recipe.model_validate_json(start.recipe), send
-        self._models: dict[int | None, Decoder] = {}  # the live one under None, pinned versions
+        self._models: dict[int | None, Decoder] = {}  # the live model under None, pinned models under their versions
         self._running: dict[int, Running] = {}
         self._looking: dict[int, asyncio.Task[None]] = {}  # requests whose images are being decoded
         self._grammars: Grammars | None = None
         self._opening = threading.Lock()
         self._opened: dict[int, Grammar] = {}
-        self._pieces: list[TokenPiece] = []  # of the current engine step
+        self._pieces: list[TokenPiece] = []  # pieces of the current engine step
         self._calls: set[asyncio.Task[None]] = set()
 
     async def load(self) -> None:
@@ -85,7 +85,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway reports it
             self._answer(failed(0, error))
             return
-        gc.freeze()  # loaded modules stay: a full garbage collection would delay every stream by about one token
+        gc.freeze()  # exclude loaded modules from garbage collection; a full collection would delay every stream by about one token
         self._answer(Ready(live.vocabulary, live.max_context, live.eos_ids, live.steers))
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
@@ -148,7 +148,7 @@ class Worker:
         self._add(number, TokenPiece(number, 0, [], [], [], True, str(failure), False))
 
     def _add(self, number: int, piece: TokenPiece) -> None:
-        """Send the piece with the others of its step."""
+        """Queue a piece; all pieces of a step are sent together."""
         if piece.ended:
             self._running.pop(number, None)
         if not self._pieces:
@@ -163,7 +163,7 @@ class Worker:
         self._send(packed(message))
 
     async def _call(self, asked: Call) -> None:
-        """Calls that take long run in a thread."""
+        """Run a call in a thread, because it may take long, and send its answer."""
         try:
             answer = await asyncio.to_thread(self._do, asked)
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway decides what to do about it
@@ -234,7 +234,7 @@ async def _serve_and_end(connection: socket.socket) -> None:
         await _serve(connection)
     finally:
         logging.shutdown()
-        os._exit(0)  # at once: a model may be loading, and threads sample
+        os._exit(0)  # exit immediately: a model may be loading, and threads are sampling
 
 
 if __name__ == "__main__":

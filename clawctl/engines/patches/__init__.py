@@ -1,1 +1,1 @@
-"""Functions of other libraries that are replaced at run time."""
+"""Patches that replace functions of other libraries at run time."""

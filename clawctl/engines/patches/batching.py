@@ -1,4 +1,5 @@
-"""Changes to transformers' continuous batching: outputs, processors that cost nothing when unused, prefixes after a swap."""
+"""Patches for transformers' continuous batching: outputs, processors that cost nothing when unused, and prefix caching after a
+swap."""
 
 import asyncio
 import logging
@@ -21,7 +22,8 @@ _START_S = 120
 
 
 class Outputs(OutputRouter):
-    """Passes the engine thread's results to the event loop, one call per engine step. Results for a closed loop are dropped."""
+    """Passes the engine thread's results to the event loop, with one call per engine step. Results for a closed loop are
+    dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +44,7 @@ class Outputs(OutputRouter):
         for loop in loops:
             try:
                 loop.call_soon_threadsafe(self._hand_over, outputs)
-            except RuntimeError:  # the loop is closed: the server is ending
+            except RuntimeError:  # the loop is closed, because the server is stopping
                 _log.debug("outputs for a closed event loop are dropped")
 
     def _hand_over(self, outputs: list[Any]) -> None:
@@ -60,7 +62,7 @@ class _CpuManager(ContinuousBatchingManager):
 
 
 class _TopK(processors.ContinuousBatchingTopKLogitsWarper):
-    """Sorts the vocabulary only if a request in the batch asks for it."""
+    """Sorts the vocabulary only if a request in the batch uses top_k."""
 
     def __init__(self, made: Any, off: int) -> None:
         super().__init__(made)
@@ -75,7 +77,7 @@ class _TopK(processors.ContinuousBatchingTopKLogitsWarper):
 
 
 class _TopP(processors.ContinuousBatchingTopPLogitsWarper):
-    """Sorts the vocabulary only if a request in the batch asks for it."""
+    """Sorts the vocabulary only if a request in the batch uses top_p."""
 
     def __init__(self, made: Any) -> None:
         super().__init__(made)
@@ -97,8 +99,8 @@ def start_batching(
     steering: Steering | None,
     fast: bool = True,
 ) -> ContinuousBatchingManager:
-    """Start the thread that samples; returns when it is ready. `fast`: with clawctl's attention and top-k and top-p on a CPU, which
-    change no result. Raises ClawError with the reason if it cannot start."""
+    """Start the sampling thread; returns when it is ready. `fast`: on a CPU, use clawctl's attention, top-k and top-p, which do not
+    change results. Raises ClawError with the reason if it cannot start."""
     logging.getLogger("ContinuousBatchingLogger").setLevel("WARNING")
     if fast and model.device.type == "cpu" and _only_full_attention(model.config.get_text_config()):
         AttentionInterface.register(paged_attention.NAME, paged_attention.paged_attention)
@@ -123,7 +125,7 @@ def start_batching(
 
 
 def can_steer(model: Any) -> bool:
-    """Whether each step is over before the next is prepared; on a GPU transformers prepares ahead, and replays graphs."""
+    """Whether each step ends before the next one is prepared. On a GPU transformers prepares steps ahead, and replays graphs."""
     return bool(model.device.type == "cpu")
 
 
@@ -150,10 +152,10 @@ def _make_lazy(manager: ContinuousBatchingManager, vocabulary: int) -> None:
 
 
 def forget_prefixes(manager: ContinuousBatchingManager) -> None:
-    """Called within a pause: no page computed so far is shared with a later request. Running requests keep their pages.
+    """Prevent later requests from sharing any page computed so far. Call it within a pause. Running requests keep their pages.
 
-    Pages are found by the hash of their tokens, chained to the page before. Pages of running requests get a hash that no text has.
-    Their later pages, computed partly by old weights, chain to it and are therefore never found either.
+    The cache finds a page by the hash of its tokens, chained to the previous page. Pages of running requests get a random hash that
+    no text has. Their later pages, computed partly by old weights, chain to it and are therefore never found either.
     """
     assert manager.batch_processor is not None
     cache = manager.batch_processor.cache

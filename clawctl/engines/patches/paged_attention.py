@@ -1,8 +1,8 @@
 """Attention over the paged cache on a CPU: each request attends to its own pages only.
 
-Transformers' own CPU path (sdpa) puts all running requests in one row and masks the others. Every query is multiplied with every
+Transformers' own CPU path (sdpa) puts all running requests in one row and masks the others. Every query is multiplied by every
 request's keys, and the mask for 2048 query tokens over a cache of 131072 takes a gigabyte. Here single-token queries are computed
-together, padded to whole pages, and longer ones (prompts) one by one. The numbers are the same, up to rounding.
+together, padded to whole pages, and longer ones (prompts) one by one. Results are equal up to rounding.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME = "clawctl_paged_cpu"
-_WASTE = 1.5  # requests are computed together as long as padding costs at most this much more than the longest needs
-_MASK_ELEMENTS = 1 << 24  # a prompt's queries are cut so that a mask never has more elements
+_WASTE = 1.5  # requests are computed together as long as the longest has at most this many times the pages of the others
+_MASK_ELEMENTS = 1 << 24  # a prompt's queries are split so that no mask has more elements
 
 
 @dataclass(slots=True)
 class _Decodes:
     """Requests with one query token each, padded to the same number of pages."""
 
-    rows_B: torch.Tensor  # places of their queries in the packed sequence
+    rows_B: torch.Tensor  # positions of their queries in the packed sequence
     pages: torch.Tensor  # [B * P]
     mask: torch.Tensor  # [B, 1, 1, P * page], 0 or -inf
 
@@ -45,12 +45,12 @@ class _Plan:
     prompts: list[_Prompt]
 
 
-_plans: WeakKeyDictionary[Any, _Plan] = WeakKeyDictionary()  # one per cache, made by the first layer of each step
+_plans: WeakKeyDictionary[Any, _Plan] = WeakKeyDictionary()  # one per cache, created by the first layer of each step
 
 
 def paged_attention(
     module: torch.nn.Module,
-    query: torch.Tensor,  # [1, H, T, D], all requests' query tokens one after the other
+    query: torch.Tensor,  # [1, H, T, D], the query tokens of all requests in sequence
     key: torch.Tensor,  # [1, G, T, D]
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
@@ -67,7 +67,7 @@ def paged_attention(
     if layer == 0:
         _plans[cache] = _make_plan(kwargs, allocator, query)
     nothing = {**kwargs, "read_index": [index[:0] for index in kwargs["read_index"]]}
-    cache.update(key, value, layer, nothing)  # writes; with nothing to read it gathers nothing
+    cache.update(key, value, layer, nothing)  # this writes to the cache; without read indices it gathers nothing
     plan = _plans[cache]
     keys, values = allocator.get_cache_for_block_table(layer)  # [pages, page, G, D], views
     mixed_THD = query.new_empty(query.shape[2], query.shape[1], query.shape[3])
@@ -82,7 +82,7 @@ def _decode(group: _Decodes, query: torch.Tensor, keys: torch.Tensor, values: to
     batch, heads, width = len(group.rows_B), query.shape[1], query.shape[3]
     k = keys.index_select(0, group.pages).view(batch, -1, keys.shape[2], width).transpose(1, 2)  # [B, G, K, D]
     v = values.index_select(0, group.pages).view(batch, -1, keys.shape[2], width).transpose(1, 2)
-    # The heads that share a key head are that head's queries, so nothing has to be repeated.
+    # Heads that share a key head are passed as that head's queries, so nothing has to be repeated.
     q = query[0].index_select(1, group.rows_B).transpose(0, 1).reshape(batch, keys.shape[2], -1, width)
     mixed = scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scaling)
     return mixed.reshape(batch, heads, width)
@@ -143,7 +143,7 @@ def _make_plan(kwargs: dict[str, Any], allocator: Any, query: torch.Tensor) -> _
 
 
 def _pad(group: list[tuple[int, int, torch.Tensor]], widest: int, page: int, dtype: torch.dtype) -> _Decodes:
-    pages = torch.zeros(len(group), widest, dtype=torch.int64)  # page 0 is never anyone's; the mask hides it
+    pages = torch.zeros(len(group), widest, dtype=torch.int64)  # no request owns page 0; the mask hides it
     for i, (_, _, own) in enumerate(group):
         pages[i, : len(own)] = own
     lengths_B = torch.tensor([length for length, _, _ in group])

@@ -1,1 +1,1 @@
-"""Servers that somebody else runs, by their chat completions: vLLM, SGLang and others."""
+"""External servers (vLLM, SGLang and others), used through their chat completions API."""

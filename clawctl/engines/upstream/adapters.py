@@ -15,17 +15,17 @@ _log = logging.getLogger("clawctl.serve")
 
 @dataclass(slots=True)
 class Target:
-    """The model name to request from the upstream."""
+    """A model name to request from the upstream."""
 
     name: str
     clock: Clock
-    steady: bool = True  # its weights never change; else an answer may have two versions
+    steady: bool = True  # its weights never change; otherwise an answer may span two versions
     users: int = 0
 
 
 class Adapters:
-    """Used on one event loop; `load`, `prove` and `unload` are called in threads. `load` and `unload` raise ClawError, `prove` that
-    and CanaryFailure. At most `most` stay loaded besides the `live` one."""
+    """Used on one event loop; `load`, `prove` and `unload` are called in threads. `load` and `unload` raise ClawError; `prove`
+    raises ClawError and CanaryFailure. At most `most` adapters stay loaded in addition to the `live` one."""
 
     def __init__(
         self,
@@ -38,20 +38,20 @@ class Adapters:
     ) -> None:
         self._name, self._load, self._prove, self._unload = name, load, prove, unload
         self._live, self._most = live, most
-        self._changing = asyncio.Lock()  # held while the loaded adapters change, here or there
+        self._changing = asyncio.Lock()  # held while the loaded adapters change, here or in the upstream
         self._tidying: asyncio.Future[None] | None = None
         self.loaded: OrderedDict[int, Target] = OrderedDict()  # least recently used first
 
     def reset(self) -> None:
-        """The upstream has restarted, without adapters."""
+        """Clear the record, because the upstream has restarted without adapters."""
         self.loaded = OrderedDict()
 
     async def use(self, version: int) -> tuple[Target, bool]:
-        """Keep the adapter loaded for a new user until it is released. Returns whether it was loaded just now. Raises like `load`
-        and `prove`."""
+        """Keep the adapter loaded for a new user until `release`. Returns whether this call loaded it. Raises like `load` and
+        `prove`."""
         fresh = False
         while version not in self.loaded:
-            # The requester may go away, but a load must end, because otherwise the upstream would have an unknown adapter.
+            # The client may disconnect, but a load must finish, because otherwise the upstream would have an unrecorded adapter.
             fresh = await asyncio.shield(asyncio.ensure_future(self._come(version)))
         self.loaded.move_to_end(version)
         target = self.loaded[version]
@@ -80,7 +80,7 @@ class Adapters:
         self._tidy_soon()
 
     async def forget(self, version: int) -> None:
-        """Unload it, unless it is used again by now."""
+        """Unload the adapter, unless it is in use again."""
         async with self._changing:
             target = self.loaded.get(version)
             if target is None or target.users or version == self._live():
@@ -100,7 +100,7 @@ class Adapters:
             pass
 
     def _tidy_soon(self) -> None:
-        """Unload unused adapters, except the newest few, in the background."""
+        """Unload unused adapters, except the most recent ones, in the background."""
         if self._one_too_many() is not None and (self._tidying is None or self._tidying.done()):
             self._tidying = asyncio.ensure_future(self._tidy())
 

@@ -1,4 +1,4 @@
-"""A chat completion as a stream: its events are shown at once or at the end, and the sampled tokens are kept."""
+"""A chat completion as a stream: its events are shown immediately or at the end, and the sampled tokens are kept."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from clawctl.serve.answer_decoder import is_of_a_call
 from clawctl.serve.dialects import Shown, ShownToken
 from clawctl.serve.text import CallDelta, CallStart, Event, Parser, ReasoningDelta, TextDelta
 
-_MISUSE = range(400, 500)  # statuses of errors that are the client's
+_MISUSE = range(400, 500)  # statuses of errors that the client caused
 
 
 class Saying(Protocol):
@@ -23,28 +23,28 @@ class Saying(Protocol):
 
     @property
     def in_chat_form(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-        """Converts chunks of another API to chat chunks; None if they are chat chunks."""
+        """Converts chunks of another API to chat chunks; None if they already are chat chunks."""
         ...
 
     @property
     def any(self) -> bool:
-        """Whether something arrived since the last piece was shown."""
+        """Whether anything has arrived since the last piece was shown."""
         ...
 
     def take(self, chunks: Iterable[Chunk]) -> None: ...
 
     def shown(self) -> Shown | None:
-        """One piece with everything since the last one, if there is anything."""
+        """One piece with everything since the last one, or None if nothing has arrived."""
         ...
 
     def end(self, sampled: Sampled) -> Shown | None:
-        """The text that was held back. `sampled` gets the facts about the end that only the text shows."""
+        """The text that was held back. `sampled` receives the facts about the end that only the text shows."""
         ...
 
 
 class UpstreamReply:
-    """See `clawctl.engines.Reply`; it also receives the response's body. With `live` False the client does not stream, and
-    events are shown at the end: complete, cancelled or broken off."""
+    """See `clawctl.engines.Reply`; it also receives the response's body. If `live` is False, the client does not stream, and events
+    are shown at the end: complete, cancelled or broken off."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class UpstreamReply:
         self.cancelled = False
 
     def begun(self, leave: Callable[[], None]) -> None:
-        """The response has begun. Call `leave` if the rest is not needed."""
+        """The response has begun. `leave` is called if the rest is not needed."""
         self._leave = leave
         if self.cancelled or self._over:
             self._let_go()
@@ -132,7 +132,7 @@ class UpstreamReply:
         extras = self.sampled.extras = self._wire.extras
         stopped_by = (
             None if extras is None else extras.choice.get("stop_reason", extras.choice.get("matched_stop"))
-        )  # SGLang's word
+        )  # SGLang's name for it
         if isinstance(stopped_by, str):
             self.sampled.stop_sequence = stopped_by
 
@@ -142,17 +142,17 @@ class UpstreamReply:
 
 
 class ChatSaying:
-    """See `Saying`: of a chat completion."""
+    """See `Saying`: for a chat completion."""
 
     in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def __init__(self, show_logprobs: bool, barred: bool = False) -> None:
-        """`barred`: the client forbids calls, and the model's calls are not shown."""
+        """`barred`: the client forbids calls, so the model's calls are not shown."""
         self._show_logprobs = show_logprobs
         self._barred = Parser(False, True) if barred else None
-        self._runs: list[tuple[type[Event], list[str]]] = []  # not shown yet
-        self._tokens: list[ShownToken] = []  # of text that is not shown yet
-        self._call_index = -1  # of the call that began last
+        self._runs: list[tuple[type[Event], list[str]]] = []  # events that are not shown yet
+        self._tokens: list[ShownToken] = []  # tokens of text that is not shown yet
+        self._call_index = -1  # index of the most recent call
 
     @property
     def any(self) -> bool:

@@ -1,4 +1,4 @@
-"""Prompts as token ids for the upstream's plain completions; clawctl parses the answers."""
+"""Sends prompts as token ids to the upstream's plain completions; clawctl parses the answers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ _NO_ENTRY = Entry()
 class How:
     """How a request is sent to an upstream."""
 
-    prompt: "Rendered | None" = None  # what is sent as ids; None: the messages are sent
+    prompt: "Rendered | None" = None  # the prompt to send as ids; None: send the messages
     spliced: int | None = None  # see `Sampled`
     unspliced: str | None = None
 
 
 def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]:
-    """The body of a plain completion for that of a chat completion."""
+    """The body of a plain completion that is equivalent to a chat completion's body."""
     body = {name: value for name, value in chat.items() if name not in _TEMPLATE_ONLY}
     top = body.pop("top_logprobs", 0)
     body["max_tokens"] = body.get("max_tokens")  # without a limit, completions have 16 tokens
@@ -41,7 +41,7 @@ def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]
 
 
 def as_plain(chat: dict[str, Any], prompt: Prompt, add_special_tokens: bool) -> dict[str, Any]:
-    """The body of a client's own plain completion, in the place of a chat completion's."""
+    """The body of a client's plain completion, made from a chat completion's body."""
     asks_logprobs = chat.get("logprobs") is True
     body = as_completion(chat, [])
     del body["return_tokens_as_token_ids"]
@@ -53,7 +53,7 @@ def as_plain(chat: dict[str, Any], prompt: Prompt, add_special_tokens: bool) -> 
 
 
 class PlainSaying(ChatSaying):
-    """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion, whose text the upstream returns."""
+    """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion whose text the upstream returns."""
 
     def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
         for choice in told.get("choices") or ():
@@ -78,7 +78,7 @@ def _in_chat_form(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class CompletionSaying:
-    """See `clawctl.engines.upstream.chunks.Saying`: of a plain completion, read from its ids."""
+    """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion that is decoded from its ids."""
 
     def __init__(self, tokenizer: Any, request: GenerationRequest, thinking: bool) -> None:
         self._reading, self._most = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs

@@ -1,4 +1,4 @@
-"""A chat-completions server as engine: one that clawctl started, or one that already runs."""
+"""A chat-completions server as an engine: a server that clawctl started, or one that already runs."""
 
 import asyncio
 import logging
@@ -35,25 +35,26 @@ from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN
 from clawctl.serve.sampling import altered_fields
 
 if TYPE_CHECKING:
-    from clawctl.engines.upstream.splicer import Splicer  # brings transformers
+    from clawctl.engines.upstream.splicer import Splicer  # imports transformers
 
 _log = logging.getLogger("clawctl.serve")
-_PATIENCE_S = 300.0  # a request waits so long for an engine that starts, restarts or is being probed
+_PATIENCE_S = 300.0  # seconds that a request waits for an engine that starts, restarts or is being probed
 _RETRY_S = 1.0
-_ASK_AGAIN_S = 15.0  # features that could not be checked at start
+_ASK_AGAIN_S = 15.0  # seconds until features that could not be checked at start are probed again
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
 _CHAT = "/v1/chat/completions"
 _SPACED = "control tokens of the client with a space in them"
-_RENDERED = ("chat_template_kwargs", "documents")  # the fields of a request that enter the template
+_RENDERED = ("chat_template_kwargs", "documents")  # fields of a request that the template reads
 _WANTS_LIMIT = re.compile(r"max_(completion_|output_)?tokens")
 _NOT_THERE = {404, 405, 501}
-# If no client reads along, vLLM may send this many tokens at once, which saves most of the work of a stream. A cancelled answer
-# loses fewer than that. Not if weights change under running requests, because each token then gets its version on arrival.
+# If no client reads the stream, vLLM may send this many tokens at once, which saves most of the work of a stream. A cancelled
+# answer loses fewer tokens than that. Not used if weights change under running requests, because each token then gets its version
+# on arrival.
 _UNREAD_TOKENS = 16
 
 
 def start(run: RunDir, recipe: Recipe) -> "Upstream":
-    """Raises ClawError."""
+    """Start the engine of `serve.upstream`. Raises ClawError."""
     upstream = recipe.serve.upstream
     assert upstream is not None
     if recipe.serve.splice and upstream.kind != "vllm":
@@ -67,7 +68,7 @@ def splicing_tokenizer(recipe: Recipe) -> Any:
     """The tokenizer for splicing with an external engine; None if nothing is spliced. Raises ClawError."""
     if not recipe.serve.splice:
         return None
-    from clawctl.serve.prompt import load_tokenizer  # brings transformers
+    from clawctl.serve.prompt import load_tokenizer  # imports transformers
 
     return load_tokenizer(recipe.model_path)
 
@@ -83,8 +84,8 @@ class Upstream:
         kind: str,
         key: str | None,
         model: str | None,
-        reload: str = "reload_weights",  # the worker's method that takes up weights from a path
-        tokenizer: Any = None,  # with one, answers are put back as they were sampled
+        reload: str = "reload_weights",  # the worker's method that loads weights from a path
+        tokenizer: Any = None,  # with a tokenizer, earlier answers are put back as they were sampled
     ) -> None:
         root = url.rstrip("/").removesuffix("/v1")
         self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
@@ -93,8 +94,8 @@ class Upstream:
         self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
         self._found: Found | None = None
-        self._said: list[str] = []  # for the log, with its features
-        self._images: bool | None = None  # whether the model accepts images; None: not known, the upstream will answer
+        self._said: list[str] = []  # log lines about missing features
+        self._images: bool | None = None  # whether the model accepts images; None: unknown, the upstream decides
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
         self._places = Places(recipe.serve.pinned_versions)
@@ -131,7 +132,7 @@ class Upstream:
         bodies = [self._body(safe, target, how, reply.sampled, i) for i, reply in enumerate(replies)]
         paired = zip(bodies, replies, strict=True)
         sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
-        await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # a task less on the way to the first token
+        await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # without gather, one task fewer before the first token
         return list(replies)
 
     def at_once(self, version: int, key: str) -> bool:
@@ -166,7 +167,8 @@ class Upstream:
         return CompletionSaying(self._splicer.tokenizer, request, how.prompt.thinking)
 
     def _without_control(self, request: GenerationRequest) -> GenerationRequest:
-        """For an engine that renders by itself, and would take a client's control texts for its own."""
+        """The request with the client's control texts broken up. For an engine that renders the prompt itself, and would read these
+        texts as control tokens."""
         fields = {name: request.engine_fields[name] for name in _RENDERED if name in request.engine_fields}
         sent = [request.messages, request.tools, request.tool_choice, fields]
         safe = [self._control_texts.broken_messages(request.messages), *map(self._control_texts.broken, sent[1:])]
@@ -205,7 +207,7 @@ class Upstream:
     async def _send(
         self, request: GenerationRequest, sampled: Sampled, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[None]]
     ) -> None:
-        """Raises Refusal."""
+        """Post the body, and retry it in another form if the upstream refuses it for a known reason. Raises Refusal."""
         limit = body.get("max_tokens")
         if limit is not None and request.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
             body = _without_limit(body)
@@ -222,10 +224,10 @@ class Upstream:
             moved = later_system_as_user(request.messages)
             if refused.status != 400 or refused.code is not None or moved == request.messages or "messages" not in body:
                 raise
-            try:  # some templates take a system message at the beginning only
+            try:  # some templates accept a system message only at the beginning
                 await post({**body, "messages": moved})
             except Refusal:
-                raise refused from None  # it was something else
+                raise refused from None  # the refusal had another cause
             sampled.adapted = "; ".join(filter(None, [LATER_SYSTEM, sampled.adapted]))
 
     async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
@@ -242,7 +244,7 @@ class Upstream:
         raise refusal(status, told)
 
     def _body(self, request: GenerationRequest, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
-        """The request body, always for a stream. Only a stream shows when the first token was there, which version sampled which
+        """The request body, always for a stream. Only a stream shows when the first token arrived, which version sampled which
         token, and the tokens of a cancelled answer."""
         body: dict[str, Any] = {
             **request.engine_fields,
@@ -254,7 +256,7 @@ class Upstream:
             "top_p": sampled.top_p,
         }
         if (most := request.max_tokens or self._recipe.serve.max_tokens) is not None:
-            body["max_tokens"] = most  # otherwise the engine's own limit: the rest of the context
+            body["max_tokens"] = most  # otherwise the engine's own limit applies: the rest of the context
         if request.stop:
             body["stop"] = request.stop
         functions = request.functions if self._kind == "openai" else request.shown_tools
@@ -273,7 +275,7 @@ class Upstream:
         if self.capabilities.logprobs or request.logprobs:
             body.update(logprobs=True, top_logprobs=request.top_logprobs if request.logprobs else 0)
         if self._kind != "openai":
-            # Always sent: a server's own defaults must not change the sampling of a turn that counts as unchanged.
+            # Always sent, because a server's own defaults must not change the sampling of a turn that counts as unchanged.
             neutral = {"top_k": request.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
             body = {**neutral, **body, **IDS_WANTED[self._kind]}
         if self._kind == "sglang" and target.name != self._targets.base:
@@ -349,7 +351,7 @@ class Upstream:
         self._halt.end()
 
     async def _control_by(self, call: Callable[[], object]) -> None:
-        """Raises Refusal if the server has no such call, or refuses it."""
+        """Call the engine's control. Raises Refusal if the server does not support the call, or refuses it."""
         if not self._up.is_set() or not self.capabilities.weights:
             cure = "start vLLM with VLLM_SERVER_DEV_MODE=1, or serve with --engine vllm"
             raise Refusal(501, f"this engine cannot be paused: {cure}", code="cannot_pause")
@@ -382,7 +384,7 @@ class Upstream:
         else:
             return
         self._targets.reset(self._found.model, self._learn(self._found))
-        self._halt.end()  # a new process samples
+        self._halt.end()  # a new process is not paused
         await asyncio.to_thread(up)
         self._up.set()
         while self._found.unasked:
@@ -421,7 +423,7 @@ class Upstream:
 
 
 def _without_limit(body: dict[str, Any]) -> dict[str, Any]:
-    """In plain completions a missing limit means 16 tokens, and null means no limit."""
+    """The body without a limit. In plain completions a missing limit means 16 tokens, and null means no limit."""
     rest = {name: value for name, value in body.items() if name != "max_tokens"}
     return {**rest, "max_tokens": None} if "prompt" in body else rest
 
@@ -433,7 +435,7 @@ def _splicer(tokenizer: Any, client: Client) -> "Splicer":
 
 
 def _end(process: asyncio.subprocess.Process) -> None:
-    """End the engine; its keeper restarts it."""
+    """End the engine process. Its supervising task restarts it."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()

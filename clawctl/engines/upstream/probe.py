@@ -11,21 +11,21 @@ from clawctl.engines.vllm.control import Control
 from clawctl.errors import ClawError
 
 Told = TypeVar("Told")
-WAITS_S = (0.5, 1.0, 2.0)  # between the times that the same is asked
+WAITS_S = (0.5, 1.0, 2.0)  # delays between repeated attempts at the same call
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    model: str  # the name to ask for
+    model: str  # the model name to request
     max_context: int | None
     capabilities: Capabilities
     warnings: list[str]
-    unasked: list[str]  # why a feature could not be checked; None in `capabilities` may become known the next time
+    unasked: list[str]  # why a feature could not be checked; None in `capabilities` may become known at the next probe
 
 
 @dataclass(slots=True)
 class _Patience:
-    """Retries unanswered calls a few times, then continues without the answer and remembers the reason."""
+    """Retries unanswered calls a few times, then continues without the answer and records the reason."""
 
     waits_s: Sequence[float]
     unasked: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class _Patience:
 
 
 def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[float] = WAITS_S) -> Found:
-    """Blocking. Raises ClawError while the server does not list its models."""
+    """Probe a server. Blocks. Raises ClawError while the server does not list its models."""
     listed = control.models()
     chosen = next((each for each in listed if model is None or each.get("id") == model), {})
     name = model or chosen.get("id")
@@ -66,7 +66,7 @@ def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[floa
 
 
 def missing(can: Capabilities) -> list[str]:
-    """The missing features, in words for the log, without those that could not be checked."""
+    """The missing features, as phrases for the log, without those that could not be checked."""
     lacks = []
     if can.ids is False:
         lacks.append("no token ids: turns are kept, but none can be trained")
@@ -84,7 +84,7 @@ def missing(can: Capabilities) -> list[str]:
 
 
 def _question(model: str, kind: str, temperature: float) -> dict[str, Any]:
-    """A request for an answer of one token with all useful fields."""
+    """A request for an answer of one token that asks for all useful fields."""
     question = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": temperature}
     return {**question, "logprobs": True, "top_logprobs": 1, **IDS_WANTED[kind]}
 
@@ -102,7 +102,7 @@ def _has_ids(answer: dict[str, Any]) -> bool:
 
 
 def _likeliest(answer: dict[str, Any]) -> float | None:
-    """The logprob of the likeliest first token. It differs between two temperatures if it belongs to the sampled distribution."""
+    """The logprob of the most likely first token. It differs between two temperatures if it belongs to the sampled distribution."""
     try:
         return float(_choice(answer)["logprobs"]["content"][0]["top_logprobs"][0]["logprob"])
     except (KeyError, IndexError, TypeError, ValueError):

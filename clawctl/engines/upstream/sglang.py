@@ -1,4 +1,4 @@
-"""Calls to an SGLang server besides answers. Written to the source of SGLang 0.5.23, not tested with a real server."""
+"""Control calls to an SGLang server. Written from the source of SGLang 0.5.23, and not tested with a real server."""
 
 import time
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ class SglangControl(Control):
 
     def __init__(self, url: str, key: str | None) -> None:
         super().__init__(url, key)
-        self._adapters: set[str] = set()  # the names that are adapters, not the model's own
+        self._adapters: set[str] = set()  # names that are adapters, not the model itself
 
     # ---- the server ------------------------------------------------------------------------------------------------------
 
     def takes_adapters(self) -> bool:
-        """The route always exists, but it only works if the server was started with LoRA."""
+        """The route always exists, but it works only if the server was started with LoRA."""
         return self._told("/server_info").get("enable_lora") is True and self.has("/load_lora_adapter")
 
     def takes_weights(self) -> bool:
         """If weights can change, only a stream shows which version sampled which token, and its logprobs must be complete."""
-        # /pause_generation is not tried: without a mode it ends every running request.
+        # /pause_generation is not probed, because without a mode it ends every running request.
         return self._parses() and self.has("/update_weights_from_disk")
 
     def warnings(self) -> list[str]:
@@ -34,7 +34,8 @@ class SglangControl(Control):
         return ["answers lack a logprob and are not trained; start SGLang with --tool-call-parser or --reasoning-parser"]
 
     def _parses(self) -> bool:
-        """A stream has no chunk for a token without text (the end token), unless something parses it: its logprob is lost."""
+        """Whether SGLang parses answers. Without a parser, a stream has no chunk for a token without text (the end token), and its
+        logprob is lost."""
         about = self._told("/model_info")
         return bool(about.get("tool_call_parser") or about.get("reasoning_parser"))
 
@@ -79,7 +80,7 @@ class SglangControl(Control):
 
     def pause(self) -> float:
         began = time.monotonic()
-        self._ask("POST", "/pause_generation", {"mode": "retract"})  # kept, and recomputed by the new weights
+        self._ask("POST", "/pause_generation", {"mode": "retract"})  # requests are kept, and the new weights recompute them
         return began
 
     def reload(self, path: str, version: int) -> None:
@@ -94,4 +95,4 @@ class SglangControl(Control):
         raise ClawError("an SGLang upstream is not put to sleep by clawctl", "pause it instead")
 
     def wake(self) -> None:
-        """It never sleeps."""
+        """No effect: an SGLang server is never put to sleep."""

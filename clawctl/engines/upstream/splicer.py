@@ -1,6 +1,6 @@
-"""Puts earlier answers back as they were sampled, for an upstream that accepts token ids (vLLM).
+"""Puts the sampled ids of earlier answers back into a prompt, for an upstream that accepts token ids (vLLM).
 
-The tokenizer here renders and splices. The upstream gets ids only if it renders the same prompt.
+The tokenizer in this process renders and splices. The upstream receives ids only if it renders the same prompt.
 """
 
 from contextlib import suppress
@@ -18,17 +18,17 @@ from clawctl.serve.sampling import altered_fields
 from clawctl.serve.work_queues import WorkQueues
 
 OTHERWISE = "the engine renders these messages otherwise"
-_PARSED_THERE = ("forced tool choice", "structured output")  # the engine's own parsers steer the sampling
+_PARSED_THERE = ("forced tool choice", "structured output")  # the engine's own parsers influence the sampling
 
 
 class Splicer:
-    """Finds out whether a request is to be sent as ids."""
+    """Decides whether a request is sent as token ids."""
 
     def __init__(self, tokenizer: Any, client: Client) -> None:
         self.tokenizer, self._client, self._lines = tokenizer, client, WorkQueues()
 
     async def how(self, request: GenerationRequest, model: str) -> How:
-        """Token ids if splicing changes the prompt. Otherwise the engine's own chat call renders it and parses the answer."""
+        """Send token ids if splicing changes the prompt. Otherwise the engine's own chat call renders it and parses the answer."""
         if not request.answers or request.continues or not request.prompted:
             return How(spliced=0)
         request = _as_rendered_there(request)
@@ -54,7 +54,7 @@ class Splicer:
 
 
 def _as_rendered_there(request: GenerationRequest) -> GenerationRequest:
-    """The template settings that vLLM adds to those of the client."""
+    """The request with the template settings that vLLM adds to the client's."""
     settings = dict(request.template_settings)
     if (effort := request.engine_fields.get("reasoning_effort")) is not None:
         settings = {"reasoning_effort": effort, "enable_thinking": effort != "none", **settings}

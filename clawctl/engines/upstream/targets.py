@@ -1,4 +1,4 @@
-"""Which name at an upstream answers for which version, and how a new version gets there: as an adapter, or as full weights."""
+"""Maps versions to model names of an upstream, and loads new versions there: as an adapter, or as full weights."""
 
 import asyncio
 import itertools
@@ -24,14 +24,14 @@ from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
 from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0  # before a paused engine is told to resume again
-_RESUMES = 5  # tries with an engine of clawctl, before it is ended
-_LOAD_S = 900.0  # for a large adapter; the calls to the server give up before
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0  # before the next attempt to resume a paused engine
+_RESUMES = 5  # attempts to resume clawctl's own engine before it is ended
+_LOAD_S = 900.0  # for a large adapter; the calls to the server have shorter timeouts
 
 
 class Targets:
-    """Routes requests to weights. Adapters have immutable names, NAME@<version>; running requests keep theirs, and new ones use the
-    new one. Full weights replace each other under one name, within a pause that keeps running requests."""
+    """Routes requests to weights. Adapters have immutable names, NAME@<version>. Running requests keep their adapter, and new ones
+    use the new adapter. Full weights replace each other under one name, within a pause that keeps running requests."""
 
     def __init__(self, run: RunDir, recipe: Recipe, control: Control) -> None:
         self._run, self._recipe, self._control = run, recipe, control
@@ -46,15 +46,15 @@ class Targets:
         self.reset("", None)
 
     def start(self, loop: asyncio.AbstractEventLoop, end: Callable[[], None] | None = None) -> None:
-        """`end`, called on the loop, ends an engine of clawctl, which is then restarted."""
+        """`end` ends clawctl's own engine, which is then restarted; it is called on the loop."""
         self._on_loop.start(loop)
         self._end = end
 
     def reset(self, base: str, can: Capabilities | None) -> None:
-        """The upstream has restarted, with version 0."""
+        """Reset the state, because the upstream has restarted with version 0."""
         self.base, self._can = base, can
         self.live = 0
-        self._weights = 0  # the version of the weights under `base`
+        self._weights = 0  # version of the weights under `base`
         self._base_target = Target(base, Clock(0), steady=can is None or not can.weights)
         self._adapters.reset()
         self.stuck = None
@@ -67,15 +67,16 @@ class Targets:
 
     @property
     def doubt(self) -> str | None:
-        """Why it is not known which weights answer, if it is not."""
+        """Why it is unknown which weights answer, or None."""
         return self._base_target.clock.doubt
 
     # ---- routing ---------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def lease(self, version: int | None) -> AsyncIterator[Target]:
-        """The target of the live policy, or of a pinned version. Raises Refusal if that cannot be served besides the live one."""
-        while not self._open.is_set():  # full weights are being checked: new requests wait for the ones that pass
+        """The target of the live policy, or of a pinned version. Raises Refusal if that version cannot be served in addition to the
+        live one."""
+        while not self._open.is_set():  # new requests wait until full weights have passed their canary check
             await self._open.wait()
         if self.stuck is not None:
             raise Refusal(503, f"{self.stuck}; try again later", code="engine_paused")
@@ -86,7 +87,7 @@ class Targets:
             self._adapters.release(target)
 
     def at_once(self, version: int) -> bool:
-        """Whether `lease` returns without a wait."""
+        """Whether `lease` returns without waiting."""
         return self._open.is_set() and self.stuck is None and version in self._adapters.loaded
 
     async def _use(self, version: int) -> Target:
@@ -111,11 +112,11 @@ class Targets:
         return "adapter" if version in self._adapters.loaded else read_policy(self._run, version).kind
 
     async def unload(self, version: int) -> bool:
-        """Whether the version is out of the engine's memory now: not if it is in use or live."""
+        """Unload a version. Returns whether the engine has unloaded it; False while it is in use or live."""
         await self._adapters.forget(version)
         return version not in self._adapters.loaded and version not in (self.live, self._weights)
 
-    # ---- an adapter in a thread: see `Adapters` --------------------------------------------------------------------------
+    # ---- loading an adapter, in a thread: see `Adapters` --------------------------------------------------------------------
 
     def _load(self, version: int) -> None:
         self._control.load_adapter(self._name(version), self._folder(version))
@@ -135,7 +136,7 @@ class Targets:
         if not able:
             raise cannot
 
-    # ---- a new version, in a thread of its own ---------------------------------------------------------------------------
+    # ---- a new version, in its own thread --------------------------------------------------------------------------------
 
     def swap(self, version: int) -> Swap:
         """See `clawctl.engines.Engine.load`."""
@@ -155,7 +156,7 @@ class Targets:
         held, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
         failed = True
         try:
-            if not fresh:  # otherwise its canary has just passed
+            if not fresh:  # otherwise its canary check has just passed
                 self._sing(version, held.name)
             load_ms = (time.monotonic() - began) * 1000
             self._on_loop.call(self._point_at, version)
@@ -165,7 +166,7 @@ class Targets:
         return Swap(version, time.time(), load_ms, 0.0)
 
     async def _hold(self, version: int) -> tuple[Target, bool]:
-        """Protect an adapter from being unloaded, and load it if needed. Returns whether it was loaded just now."""
+        """Protect an adapter from being unloaded, and load it if needed. Returns whether this call loaded it."""
         if version:
             return await self._adapters.use(version)
         self._base_target.users += 1
@@ -182,15 +183,15 @@ class Targets:
     # ---- full weights, in that thread ------------------------------------------------------------------------------------
 
     def _swap_weights(self, version: int) -> Swap:
-        """Pause, reload, resume; the canary check runs while new requests wait. If it fails, the old weights are reloaded in the
+        """Pause, reload and resume; new requests wait during the canary check. If it fails, the old weights are reloaded in the
         same way."""
         cure = "start vLLM with VLLM_SERVER_DEV_MODE=1, or `--engine vllm`"
         self._need(None if self._can is None else self._can.weights, ClawError("this engine cannot reload weights", cure))
         old = self._weights
-        path = self._path(version)  # the file is read once here, while the engine keeps serving
+        path = self._path(version)  # checks the files while the engine keeps serving
         self._on_loop.call(self._open.clear)
         try:
-            self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # canaries belong to their weights
+            self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # canary results are valid only for the weights they ran on
             pause_ms = self._replace(version, path, old)
             try:
                 self._sing(version, self.base)
@@ -204,7 +205,8 @@ class Targets:
         return Swap(version, time.time(), 0.0, pause_ms)
 
     def _take_back(self, old: int, refused: Exception) -> None:
-        """Refused weights are loaded. Reload the old ones; if that fails, the loaded weights are not known, and it raises."""
+        """Replace refused weights with the old ones. If that fails, the loaded weights are unknown. Raises ClawError in that
+        case."""
         end = self._end
         try:
             self._replace(old, self._path(old), old)
@@ -215,11 +217,12 @@ class Targets:
             raise type(error)(problem, error.fix) from refused
 
     def _replace(self, version: int, path: str, old: int) -> float:
-        """Milliseconds without a token. If the new weights cannot be read, the old ones are read again."""
+        """Replace the weights. Returns the pause in ms, during which no token is sampled. If the new weights cannot be read, the
+        old ones are reloaded."""
         end, known = self._end, True
         try:
             began = self._control.pause()
-        except Unanswered:  # it may have heard us
+        except Unanswered:  # the pause may have taken effect
             self._go_on(end)
             raise
         try:
@@ -230,10 +233,11 @@ class Targets:
                 if known:
                     raise
                 raise self._lost(old, error.problem, type(error), end) from error
-            # Tokens sampled before the pause have been read by now, because the loop has run once: later ones are new.
+            # Tokens sampled before the pause have been read by now, because the loop has run once; later tokens are from the new
+            # weights.
             self._on_loop.call(self._turn_clock, version)
         finally:
-            if known or end is None:  # an engine of our own that was lost must not sample
+            if known or end is None:  # clawctl's own engine must not sample with unknown weights
                 self._go_on(end)
         return (time.monotonic() - began) * 1000
 
@@ -247,8 +251,8 @@ class Targets:
         return True
 
     def _lost(self, old: int, problem: str, kind: type[ClawError], end: Callable[[], None] | None) -> ClawError:
-        """Neither the new nor the old weights are loaded for certain. An engine of clawctl is restarted. Turns of any other engine
-        are not trained until a version goes live."""
+        """It is uncertain which weights are loaded. clawctl's own engine is restarted. Turns of any other engine are not trained
+        until a version goes live."""
         doubt = f"the loaded weights are not known: a swap failed, and version {old} could not be reloaded"
         self._on_loop.call(self._doubt, doubt, end)
         if end is None:
@@ -260,13 +264,13 @@ class Targets:
         self._base_target.clock.doubt = doubt
         for adapter in self._adapters.loaded.values():
             adapter.clock.doubt = doubt
-        if end is not None and end is self._end:  # else another has begun by now
+        if end is not None and end is self._end:  # otherwise another process has already started
             self.stuck = f"{doubt}; the engine is restarted"
             end()
 
     def _go_on(self, end: Callable[[], None] | None) -> None:
-        """Resume the paused engine, which answers no request until then. An engine of clawctl that does not resume is ended, so
-        that it is restarted; any other one is asked again and again. Raises Unanswered if it stays paused."""
+        """Resume the paused engine, which answers no request until then. clawctl's own engine is ended if it does not resume, so
+        that it is restarted; resuming any other engine is retried indefinitely. Raises Unanswered if it stays paused."""
         stuck = False
         for tried in itertools.count(1):
             try:
@@ -292,15 +296,16 @@ class Targets:
     def _stick(self, problem: str | None) -> None:
         self.stuck = problem
         if problem is None:
-            self._open.clear()  # until it is known which weights pass
+            self._open.clear()  # until the canary check has decided
         else:
-            self._open.set()  # who waits is told
+            self._open.set()  # waiting requests are refused with the reason
 
     def _turn_clock(self, version: int) -> None:
         clock = self._base_target.clock
         clock.version, clock.doubt = version, None
         clock.unproven = None if version == self._weights else version
-        for adapter in self._adapters.loaded.values():  # running requests continue on other weights than they were trained on
+        # Running requests continue on other base weights than their adapter was trained on.
+        for adapter in self._adapters.loaded.values():
             adapter.clock.doubt = f"sampled by an adapter above version {version}" if version else None
 
     def _weights_are(self, version: int) -> None:

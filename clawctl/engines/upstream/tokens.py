@@ -7,12 +7,12 @@ from typing import Any
 from clawctl.engines import THERE_AND_BACK, Sampled
 from clawctl.engines.upstream.wire import Chunk, ChunkChoice, Entry
 
-_UNKNOWN_LOGPROB = -9999.0  # vLLM's value for numbers that JSON does not have
-_LOOK_S, _LOOKS = 0.01, 1000  # a canary takes some 50 ms; one that takes longer than ten seconds is not waited for
+_UNKNOWN_LOGPROB = -9999.0  # vLLM's value for numbers that JSON cannot represent
+_LOOK_S, _LOOKS = 0.01, 1000  # a canary check takes about 50 ms; after ten seconds it is no longer waited for
 _FINISHES = ("stop", "length", "tool_calls")
 
-# Fields that make a server of this kind return the ids of prompt and answer: vLLM in each chunk, SGLang 0.5.23 once, at the end,
-# under "sglext". SGLang knows `return_token_ids` too, but refuses streams with it (entrypoints/openai/serving_chat.py).
+# Fields that make a server of this kind return the ids of prompt and answer. vLLM returns them in each chunk, SGLang 0.5.23 once,
+# at the end, under "sglext". SGLang also has `return_token_ids`, but refuses streams with it (entrypoints/openai/serving_chat.py).
 IDS_WANTED: dict[str, dict[str, bool]] = {
     "vllm": {"return_token_ids": True},
     "sglang": {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True},
@@ -21,17 +21,17 @@ IDS_WANTED: dict[str, dict[str, bool]] = {
 
 
 class Clock:
-    """The version whose weights compute at a moment, if they change under running requests."""
+    """The version whose weights compute at present, if weights change under running requests."""
 
     def __init__(self, version: int) -> None:
         self.version = version
-        self.refused: set[int] = set()  # refused versions: turns that they sampled are not trained
+        self.refused: set[int] = set()  # refused versions; turns that they sampled are not trained
         self.unproven: int | None = None  # the version whose canary check is running
-        self.doubt: str | None = None  # why the current weights are no version: turns that they sample are not trained
+        self.doubt: str | None = None  # why the current weights belong to no version; turns that they sample are not trained
 
 
 class Tokens:
-    """Gathers one answer's tokens into its `Sampled`."""
+    """Collects one answer's tokens in its `Sampled`."""
 
     def __init__(self, sampled: Sampled, clock: Clock, expect_ids: bool) -> None:
         self._sampled, self._clock, self._expect_ids = sampled, clock, expect_ids
@@ -91,7 +91,7 @@ class Tokens:
             sampled.completion_tokens = len(self._ids)
 
     def _date(self) -> None:
-        """Assign the version of this moment to the tokens that have just arrived."""
+        """Assign the current version to the tokens that have just arrived."""
         sampled, version = self._sampled, self._clock.version
         self._trouble = self._trouble or self._clock.doubt
         if version != sampled.version_end:
@@ -116,7 +116,7 @@ class Tokens:
             await asyncio.sleep(_LOOK_S)
 
     def settle(self) -> None:
-        """Mark the sampled data as complete, or with the reason why it is not for training."""
+        """Mark the sampled data as complete, or record why it is not trainable."""
         sampled = self._sampled
         trouble = self._found_trouble()
         if self._versions & self._clock.refused:

@@ -1,4 +1,4 @@
-"""Chunks of a chat completion from the bytes of its stream. Known fields are parsed, unknown ones are kept separately.
+"""Parses the bytes of a stream into chunks of a chat completion. Known fields are parsed, unknown ones are kept separately.
 
 The common chunk is decoded in one pass and without a dict. A chunk with a field that is not in the structs below is decoded again
 with all fields.
@@ -14,12 +14,12 @@ from clawctl.serve.dialects import Extras
 
 _EVENT = b"data: "
 _BETWEEN = b"\n\n" + _EVENT
-_STREAMS_OWN = {"obfuscation"}  # noise against eavesdroppers, of no meaning in an answer
+_STREAMS_OWN = {"obfuscation"}  # padding against traffic analysis, not part of an answer
 _NULL = msgspec.Raw(b"null")
 
 
 class Entry(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A sampled token's logprob. Data that only clients with `logprobs` get stays unparsed."""
+    """A sampled token's logprob. Data that only clients with `logprobs` receive stays unparsed."""
 
     logprob: float | None = None
     token: msgspec.Raw = _NULL
@@ -42,7 +42,7 @@ class Words(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 class ChunkChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     index: int = 0
     delta: Words | None = None
-    message: Words | None = None  # for an upstream that answers at once although a stream was requested
+    message: Words | None = None  # for an upstream that returns a complete answer although a stream was requested
     logprobs: Logprobs | None = None
     token_ids: list[int] | None = None
     finish_reason: str | None = None
@@ -60,7 +60,7 @@ class Chunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class UpstreamError(Exception):
-    """An error from the upstream instead of a chunk. `told` is its body, `status` the HTTP status that it would have."""
+    """An error from the upstream instead of a chunk. `told` is its body, `status` the equivalent HTTP status."""
 
     def __init__(self, problem: str, told: bytes = b"", status: int | None = None) -> None:
         super().__init__(problem)
@@ -68,17 +68,18 @@ class UpstreamError(Exception):
 
 
 class Wire:
-    """One stream's bytes, however they are cut. `in_chat_form` makes a chat's chunks of other ones."""
+    """Parses the bytes of one stream, with any boundaries between reads. `in_chat_form` converts chunks of another API to chat
+    chunks."""
 
     def __init__(self, in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
         self._in_chat_form = in_chat_form
         self._rest = b""
         self.done = False  # the upstream has sent its end mark
         self.extras: Extras | None = None
-        self.error: UpstreamError | None = None  # nothing is read after it
+        self.error: UpstreamError | None = None  # nothing is read after an error
 
     def read(self, data: bytes) -> list[Chunk]:
-        """The chunks that are complete now."""
+        """The chunks that are now complete."""
         data = self._rest + data if self._rest else data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -97,11 +98,11 @@ class Wire:
         return chunks
 
     def end(self) -> list[Chunk]:
-        """The content of a last line without a line end."""
+        """The chunks of a last line without a line end."""
         return self.read(b"\n") if self._rest else []
 
     def _read_lines(self, text: bytes, chunks: list[Chunk]) -> None:
-        """Everything that is not the common chunk: comments, other line ends, the stream's end, errors, unknown fields."""
+        """Parse everything except the common chunk: comments, other line ends, the end of the stream, errors, unknown fields."""
         for line in text.split(b"\n"):
             payload = (line[5:] if line.startswith(b"data:") else line).strip()
             if payload == b"[DONE]":
@@ -129,7 +130,7 @@ class Wire:
             _set_aside(told, Chunk, extras.answer)
             for choice in told.get("choices") or ():
                 _set_aside(choice, ChunkChoice, extras.choice)
-                self.done = self.done or "message" in choice  # whole: nothing follows
+                self.done = self.done or "message" in choice  # a complete message: nothing follows
                 for words in (choice.get("delta"), choice.get("message")):
                     _set_aside(words or {}, Words, extras.message)
                 _set_aside(choice.get("logprobs") or {}, Logprobs, {})
@@ -157,7 +158,7 @@ def _set_aside(told: dict[str, Any], known: type[msgspec.Struct], extras: dict[s
 
 
 def _grown(before: Any, more: Any) -> Any:
-    """Pieces of a message put together, as OpenAI's clients do: texts and lists grow, of all else the newest counts."""
+    """Merge pieces of a message as OpenAI's clients do: texts and lists are concatenated, and the newest of other values counts."""
     if isinstance(before, str) and isinstance(more, str):
         return before + more
     if isinstance(before, list) and isinstance(more, list):

@@ -1,4 +1,4 @@
-"""vLLM's OpenAI server as a child process: on its own loopback port, with its own key, restarted when it dies."""
+"""vLLM's OpenAI server as a child process: on its own loopback port, with its own key, and restarted when it dies."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ _INSIDE = Path(__file__).parent / "inside"
 _PATCHES = Path(patches.__file__).parent
 SERVER = "vllm.entrypoints.openai.api_server"  # the wheel's own command looks for a package named vllm
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
-_STEADY_S = 60.0  # a server that ran so long was well: its next death begins with the first wait again
+_STEADY_S = 60.0  # after this running time, the restart delay begins at its first value again
 _TAIL_BYTES = 16 << 10
-_SPARE_ADAPTERS = 2  # besides the live one and pinned ones: the new one, and one that is still in use
-_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM allows
+_SPARE_ADAPTERS = 2  # in addition to the live and pinned adapters: the new one, and one that is still in use
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # ranks that vLLM allows
 
 
 def start(run: RunDir, recipe: Recipe) -> "Vllm":
-    """vLLM itself starts with `Vllm.keep`. Raises ClawError."""
+    """Create the engine; `Vllm.keep` starts vLLM itself. Raises ClawError."""
     return Vllm(run, recipe, splicing_tokenizer(recipe))
 
 
@@ -55,7 +55,7 @@ class Vllm(Upstream):
         self.restarts = 0
 
     async def keep(self, up: Callable[[], None]) -> None:
-        failures = 0  # in a row
+        failures = 0  # consecutive
         while True:
             began, start = time.monotonic(), self._log_file.stat().st_size if self._log_file.exists() else 0
             process = self._process = await self._start()
@@ -69,7 +69,7 @@ class Vllm(Upstream):
             self._up.clear()
             cause = _cause(self._log_file, start)
             if not was_up and not self.restarts:
-                raise cause  # it never ran: nothing gets better by trying again
+                raise cause  # it never ran, so a retry would not help
             self.restarts += 1
             failures = 1 if time.monotonic() - began > _STEADY_S else failures + 1
             wait_s = backoff_s(failures, _FIRST_WAIT_S, _LONGEST_WAIT_S)
@@ -124,14 +124,14 @@ def check_vllm(recipe: Recipe) -> None:
 
 
 def command(recipe: Recipe, port: int) -> list[str]:
-    """Starts vLLM's server on loopback, as leader of a process group that ends with this process."""
+    """The command that starts vLLM's server on loopback, as leader of a process group that ends with this process."""
     keeper = [sys.executable, str(_INSIDE / "clawctl_keeper.py"), str(os.getpid())]
     server = [engine_python(recipe), "-m", SERVER, *arguments(recipe)]
     return [*keeper, *server, "--host", "127.0.0.1", "--port", str(port)]
 
 
 def arguments(recipe: Recipe) -> list[str]:
-    """The arguments of vLLM's server. The recipe's own come last, so that they take precedence."""
+    """The arguments of vLLM's server. The recipe's arguments come last, so that they take precedence."""
     path = Path(recipe.model_path)
     template = _chat_template(path)
     chosen = ["--model", recipe.model_path, "--served-model-name", recipe.model_name, "--dtype", recipe.model.dtype]
@@ -146,14 +146,14 @@ def arguments(recipe: Recipe) -> list[str]:
         "warning",
     ]
     if _sees_images(path) is False:
-        chosen += ["--chat-template-content-format", "string"]  # its guess from the template is sometimes wrong
+        chosen += ["--chat-template-content-format", "string"]  # vLLM's guess from the template is sometimes wrong
     if "<tool_call>" in template:
         chosen += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if "<function=" in template else "hermes"]
     if "<think>" in template and "enable_thinking" in template:
         chosen += ["--reasoning-parser", "qwen3"]
     if recipe.train.lora is not None:
         rank = next((rank for rank in _RANKS if rank >= recipe.train.lora.rank), _RANKS[-1])
-        at_once = str(recipe.serve.pinned_versions + 2)  # the live one, and one that the run itself asks for
+        at_once = str(recipe.serve.pinned_versions + 2)  # the live version, and one that the run itself requests
         kept = str(recipe.serve.pinned_versions + 1 + _SPARE_ADAPTERS)
         chosen += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", at_once, "--max-cpu-loras", kept]
     return [*chosen, *recipe.serve.engine_args]
@@ -162,11 +162,11 @@ def arguments(recipe: Recipe) -> list[str]:
 def environment(recipe: Recipe, key: str) -> dict[str, str]:
     ours = {
         "VLLM_API_KEY": key,  # not an argument, because all users can see arguments
-        "VLLM_SERVER_DEV_MODE": "1",  # pause, reload, resume
+        "VLLM_SERVER_DEV_MODE": "1",  # for pause, reload, resume
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join([str(_INSIDE), str(_PATCHES), *filter(None, [environment_with({}).get("PYTHONPATH")])]),
-        "PYTHONSAFEPATH": "1",  # whoever may write the folder that serve is started in runs no code
+        "PYTHONSAFEPATH": "1",  # users who can write to the start folder of serve must not be able to run code
         "PYTHONUNBUFFERED": "1",
     }
     if recipe.serve.threads is not None:
@@ -181,7 +181,7 @@ def free_port() -> int:
 
 
 def _chat_template(model: Path) -> str:
-    """The text of the template, in whatever form it is stored; "" if the model is on the hub."""
+    """The text of the chat template, in any stored form; "" if the model is on the hub."""
     texts = []
     for name in ("chat_template.jinja", "tokenizer_config.json"):
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -193,7 +193,7 @@ def _sees_images(model: Path) -> bool | None:
     try:
         config = orjson.loads((model / "config.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
-        return None  # not here to look at: vLLM may guess
+        return None  # no local files; vLLM detects it
     return "vision_config" in config
 
 
@@ -216,7 +216,7 @@ _CAUSES = (
 
 
 def _cause(log: Path, start: int) -> ClawError:
-    """Why it ended, from its output since `start`."""
+    """Why vLLM ended, according to its output since `start`."""
     with log.open("rb") as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]

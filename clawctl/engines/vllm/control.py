@@ -1,4 +1,4 @@
-"""Calls to a vLLM server besides answers: its model, adapters, weights, and the logprobs of given ids. They block."""
+"""Control calls to a vLLM server: its model, adapters, weights, and the logprobs of given ids. They block."""
 
 import time
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ from clawctl.engines import Unanswered
 from clawctl.errors import ClawError
 from clawctl.http_client import HttpResponse, RequestFailed, fetch
 
-_PLACES = 64  # asked for at once
-_TIMEOUT_S = 600.0  # large weights take their time
-_NOT_NOW = {408, 425, 429, 502, 503, 504}  # of a server, or of a proxy before it, that may answer the next time
+_PLACES = 64  # positions per request
+_TIMEOUT_S = 600.0  # large weights take long to load
+_NOT_NOW = {408, 425, 429, 502, 503, 504}  # statuses of a server or its proxy that may succeed on a retry
 _NOT_THERE = {401, 403, 404, 405, 501}
 
 
 class Control:
-    """Raises ClawError if the server refuses, Unanswered if it is unreachable or busy."""
+    """The control calls of one server. Raises ClawError if the server refuses, Unanswered if it is unreachable or busy."""
 
     def __init__(self, url: str, key: str | None, reload: str = "reload_weights") -> None:
         self._url, self._key = url, key
-        self._reload = reload  # the worker's method that does it
+        self._reload = reload  # the worker's method that reloads weights
 
     # ---- the server ------------------------------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ class Control:
         return [model for model in listed if isinstance(model, dict)] if isinstance(listed, list) else []
 
     def has(self, path: str) -> bool:
-        """Whether there is something at `path` that a POST without sense reaches."""
+        """Whether `path` exists, tested with an empty POST."""
         return self._send("POST", path, {}).status not in _NOT_THERE
 
     def takes_adapters(self) -> bool:
@@ -41,11 +41,11 @@ class Control:
         return self.has("/collective_rpc") and self.has("/update_weight_version")
 
     def warnings(self) -> list[str]:
-        """Further warnings for the log at start."""
+        """Additional warnings for the log at start."""
         return []
 
     def chat(self, body: dict[str, Any]) -> dict[str, Any]:
-        """A chat completion, without the fields that the server refuses; {} if it refuses the call altogether."""
+        """A chat completion; {} if the server refuses the call. Raises Unanswered."""
         try:
             return self._ask("POST", "/v1/chat/completions", body)
         except Unanswered:
@@ -54,10 +54,10 @@ class Control:
             return {}
 
     def score(self, model: str, ids: Sequence[int], first: int = 1) -> list[float]:
-        """Logprobs of `ids[first:]`, each given all ids before it, at temperature 1.
+        """Logprobs of `ids[first:]`, each given all preceding ids, at temperature 1.
 
-        Each one is requested as an answer of one token. `prompt_logprobs` would return all at once, but it crashes a server with
-        LoRA on a CPU (vLLM 0.32).
+        Each logprob is requested as an answer of one token. `prompt_logprobs` would return all at once, but it crashes a server
+        with LoRA on a CPU (vLLM 0.32).
         """
         logprobs: list[float] = []
         for start in range(first, len(ids), _PLACES):
@@ -78,7 +78,7 @@ class Control:
     # ---- adapters --------------------------------------------------------------------------------------------------------
 
     def load_adapter(self, name: str, folder: Path) -> None:
-        """Load an adapter. An adapter of that name from an earlier process is replaced."""
+        """Load an adapter. An adapter with the same name from an earlier process is replaced."""
         try:
             self._load(name, folder)
         except Unanswered:
@@ -87,7 +87,7 @@ class Control:
             try:
                 self.unload_adapter(name)
             except ClawError:
-                raise refused from None  # there was none
+                raise refused from None  # no such adapter was loaded
             self._load(name, folder)
 
     def _load(self, name: str, folder: Path) -> None:
@@ -119,14 +119,14 @@ class Control:
     # ---- memory ----------------------------------------------------------------------------------------------------------
 
     def sleep(self) -> None:
-        """Weights move to the CPU's memory and the cache is dropped, if vLLM was started with --enable-sleep-mode. Running requests
-        are kept."""
+        """Move weights to the CPU's memory and drop the cache, if vLLM was started with --enable-sleep-mode. Running requests are
+        kept."""
         self._ask("POST", "/sleep?level=1&mode=keep")
 
     def wake(self) -> None:
         self._ask("POST", "/wake_up")
 
-    # ---- how -------------------------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------------------------------
 
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         response = self._send(method, path, body)
@@ -139,7 +139,8 @@ class Control:
         return answer if isinstance(answer, dict) else {}
 
     def _send(self, method: str, path: str, body: Any) -> HttpResponse:
-        """A connection for each call: vLLM closes one that idles for 5 s, and a call that comes just then would be lost."""
+        """Send a request on a new connection. vLLM closes a connection that is idle for 5 s, and a call sent at that moment would
+        be lost."""
         sent = b"" if body is None else orjson.dumps(body)
         try:
             response = fetch(method, self._url + path, sent, self._key, timeout_s=_TIMEOUT_S)

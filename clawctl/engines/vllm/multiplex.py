@@ -1,4 +1,4 @@
-"""The client of `inside/clawctl_multiplex.py`: all calls to clawctl's own vLLM over one connection."""
+"""The client of `inside/clawctl_multiplex.py`: carries all calls to clawctl's own vLLM over one connection."""
 
 import asyncio
 import logging
@@ -13,11 +13,11 @@ _log = logging.getLogger("clawctl.serve")
 
 
 class Call:
-    """A call over the connection that all share."""
+    """One call over the shared connection."""
 
     def __init__(self, line: "ChildLink", number: int, taker: ResponseReceiver | None) -> None:
         self.line, self.number, self._taker = line, number, taker
-        self._body = bytearray()  # of a response that no taker has
+        self._body = bytearray()  # body of a response without a taker
         self._error: str | None = None
         self._whole = asyncio.Event()
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -40,7 +40,7 @@ class Call:
             taker.ended(error)
 
     async def body(self) -> bytes:
-        """The complete body of a response that is not streamed. Raises Broken."""
+        """The complete body of a response that is not streamed. Raises RequestFailed."""
         await self._whole.wait()
         if self._error is not None:
             raise RequestFailed(self._error)
@@ -51,7 +51,7 @@ class ChildLink(asyncio.Protocol):
     """The client's end of the connection."""
 
     def __init__(self) -> None:
-        self.ready = False  # the server takes calls over it
+        self.ready = False  # the server accepts calls over it
         self._frames, self._numbers = Frames(), count(1)
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport | None = None
@@ -72,7 +72,7 @@ class ChildLink(asyncio.Protocol):
             self._transport.abort()
 
     def _say(self, said: bytes) -> None:
-        """Send at once, so that the server begins with this request while clawctl reads the next one."""
+        """Send immediately, so that the server begins with this request while clawctl reads the next one."""
         if self._transport is not None:
             self._transport.write(said)
 
@@ -111,7 +111,7 @@ class Multiplexed:
         self._plain, self._line = plain, ChildLink()
 
     async def over(self, end: socket.socket) -> None:
-        """From now on `end` is the connection."""
+        """Use `end` as the shared connection from now on."""
         self._line.close()
         end.setblocking(False)
         _, self._line = await asyncio.get_running_loop().create_unix_connection(ChildLink, sock=end)

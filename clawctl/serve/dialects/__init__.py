@@ -1,4 +1,4 @@
-"""The dialect seam: a dialect reads the body of its API into a `GenerationRequest`, and writes events in the form of that API."""
+"""The dialect seam: a dialect reads the body of its API into a `GenerationRequest`, and writes events in the format of that API."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -9,17 +9,17 @@ from clawctl.serve.text import Event
 
 
 class Refusal(Exception):
-    """A request that cannot be answered; the message is for the client."""
+    """A request that cannot be answered. The message is sent to the client."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None, **headers: str) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
-        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}  # headers for this status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}  # additional response headers
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierAnswer:
-    """An earlier answer, for putting it back as it was sampled."""
+    """An earlier answer, kept so that a later prompt contains its sampled tokens."""
 
     completion_ids: tuple[int, ...]
     prompt: bytes  # digest of the prompt's ids, see `clawctl.serve.recent_answers`
@@ -30,13 +30,13 @@ Prompt = str | tuple[int, ...]  # text, or token ids
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One request, whatever its API."""
+    """One request, independent of its API."""
 
     api: Literal["chat", "responses", "messages", "completions"]
     model: str
     messages: list[Message]  # in OpenAI chat form, known roles; content is text, or parts with images
     sent_messages: list[Message]  # in OpenAI chat form, as the client sent them; these are captured
-    tools: list[dict[str, Any]] | None  # in OpenAI chat form; tools that are no functions as the client sent them
+    tools: list[dict[str, Any]] | None  # in OpenAI chat form; tools that are not functions stay as the client sent them
     tool_choice: Any  # "auto", "none", "required", {"type": "function", "function": {"name": "f"}}; None: not set
     stream: bool
     include_usage: bool
@@ -50,24 +50,24 @@ class GenerationRequest:
     top_logprobs: int = 0
     template_settings: dict[str, Any] = field(default_factory=dict)
     engine_fields: dict[str, Any] = field(default_factory=dict)  # see `clawctl.serve.sampling`
-    parent: str | None = None  # handle of the turn that the request names (previous_response_id)
-    claims: dict[str, Any] = field(default_factory=dict)  # session_id and the like, from the body
-    max_tokens_may_shrink: bool = False  # to the rest of the context; else a request for more is refused
-    echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or is written by
+    parent: str | None = None  # handle of the turn that the request continues (previous_response_id)
+    claims: dict[str, Any] = field(default_factory=dict)  # session_id and similar fields of the body
+    max_tokens_may_shrink: bool = False  # reduce max_tokens to the rest of the context; otherwise a larger value is refused
+    echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or depends on
     overridden: dict[str, Any] = field(
         default_factory=dict
-    )  # settings that the recipe changed, as the client sent them; None: unsent
-    key: str = ""  # name of the API key that asks
+    )  # settings that the recipe changed, with the client's values; None: not sent
+    key: str = ""  # name of the client's API key
     size: int = 0  # bytes of the request's body
-    prompts: tuple[Prompt, ...] = ()  # of plain completions: they enter the engine instead of the messages
-    score_from: int | None = None  # the first token of `prompts` whose logprob is wanted; None: of none
-    add_special_tokens: bool = True  # to a text prompt, as the tokenizer is configured
-    fields: tuple[str, ...] = ()  # names of the body's fields that change the answer, for engines that do not support all
-    unknown: tuple[str, ...] = ()  # unknown parts of the body: accepted, and named to the client
-    continues: bool = False  # the answer continues the last message, which is the assistant's
+    prompts: tuple[Prompt, ...] = ()  # of plain completions: they replace the messages
+    score_from: int | None = None  # the first token of `prompts` whose logprob is requested; None: no logprobs
+    add_special_tokens: bool = True  # to a text prompt, if the tokenizer is configured to
+    fields: tuple[str, ...] = ()  # names of the body's fields that change the answer; not every engine supports all of them
+    unknown: tuple[str, ...] = ()  # unknown parts of the body: accepted, and reported to the client
+    continues: bool = False  # the answer continues the last message, which is an assistant message
     prompted: bool = True  # the prompt ends with the header of an answer
-    return_ids: bool = False  # the client gets the token ids
-    answers: dict[int, list[EarlierAnswer]] | None = None  # which of `messages` we may have given; None: nothing is put back
+    return_ids: bool = False  # return token ids to the client
+    answers: dict[int, list[EarlierAnswer]] | None = None  # candidates for each index of `messages`; None: nothing is put back
 
     @property
     def sampling(self) -> Settings:
@@ -89,17 +89,17 @@ class GenerationRequest:
 
     @property
     def shown_tools(self) -> list[dict[str, Any]]:
-        """The functions that the model sees: none if it must not call any."""
+        """The functions that the model sees; empty if it must not call any."""
         return [] if self.tool_choice == "none" else self.functions
 
 
 class ShownToken(NamedTuple):
-    """A visible token, for clients that asked for logprobs."""
+    """A visible token, for clients that requested logprobs."""
 
     text: str
-    logprob: float | None  # None: of a prompt's token that nothing precedes, or that was not asked about
-    top: list[dict[str, Any]]  # the likeliest ones, in OpenAI's form; empty if the engine does not return them
-    bytes: list[int] | None = None  # None: those of its text
+    logprob: float | None  # None: the first token of a prompt, or a token whose logprob was not requested
+    top: list[dict[str, Any]]  # the most likely tokens, in OpenAI's format; empty if the engine does not return them
+    bytes: list[int] | None = None  # None: the bytes of `text`
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Shown:
 
 @dataclass(slots=True)
 class Extras:
-    """Unknown fields from an upstream, unchanged: of the answer, of this choice, or of the choice's message."""
+    """Unknown fields of an upstream's response, unchanged: of the answer, of this choice, or of the choice's message."""
 
     answer: dict[str, Any] = field(default_factory=dict)
     choice: dict[str, Any] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Extras:
 
 @dataclass(slots=True)
 class Choice:
-    """One answer to a request, growing."""
+    """One answer to a request, while it grows."""
 
     index: int
     exchange_id: str
@@ -129,17 +129,17 @@ class Choice:
     finish_reason: str | None = None
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    reasoning_tokens: int = 0  # of the completion's
-    stop_sequence: str | None = None  # the one of the request's stops that ended the answer
-    prompt_ids: list[int] | None = None  # as far as the engine returns them; they grow
+    reasoning_tokens: int = 0  # included in completion_tokens
+    stop_sequence: str | None = None  # the stop string of the request that ended the answer
+    prompt_ids: list[int] | None = None  # if the engine returns them; the list grows
     completion_ids: list[int] | None = None
-    cached_tokens: int | None = None  # cached tokens of the prompt; None: the engine does not return it
+    cached_tokens: int | None = None  # None: the engine does not return it
     usage: dict[str, Any] | None = None  # from an upstream, unchanged
     extras: Extras | None = None
 
 
 class Dialect(Protocol):
-    """One API's way of answering one request."""
+    """The response format of one API, for one request."""
 
     def message(self, choice: Choice) -> Message:
         """The answer as an OpenAI chat message, as the client received it. This is captured."""
@@ -154,11 +154,11 @@ class Dialect(Protocol):
         ...
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
-        """The part of a stream for one piece."""
+        """The stream data for one piece."""
         ...
 
     def finish(self, choice: Choice) -> bytes:
-        """The part of a stream that completes one answer."""
+        """The stream data that completes one answer."""
         ...
 
     def end(self, choices: list[Choice]) -> bytes:
@@ -166,5 +166,5 @@ class Dialect(Protocol):
         ...
 
     def failed(self, refusal: Refusal) -> bytes:
-        """The part of a stream after a failure."""
+        """The stream data after a failure."""
         ...

@@ -1,13 +1,13 @@
-"""Checks a request's body against its table: refused, known and unknown fields."""
+"""Checks a request's body against its table of refused, known and unknown fields."""
 
 from typing import Any, Final
 
 from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.tables import JUDGED, TABLES, Engine, FieldRow, Table
 
-MOST_NAMED: Final = 64  # names of unknown things of one request
+MOST_NAMED: Final = 64  # names of unknown fields that are reported per request
 _LONGEST: Final = 64  # length of such a name
-_DEEPEST: Final = 12  # tables within one another: documents may be nested without end
+_DEEPEST: Final = 12  # levels of nested tables; documents may be nested without limit
 
 
 def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -18,8 +18,8 @@ def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
 
 
 def refuse_beyond(request: GenerationRequest, engine: Engine) -> None:
-    """Raises Refusal for a field that this engine does not support, though others do. Fields that `clawctl.serve.sampling` checks
-    by value are left to it."""
+    """Raises Refusal for a field that this engine does not support although others do. Fields that `clawctl.serve.sampling` checks
+    by value are skipped."""
     for name in request.fields:
         row = TABLES[request.api].row(name)
         if row is not None and name not in JUDGED and row.at(engine) == "refused" != row.treatment:
@@ -82,5 +82,5 @@ def _name(unknown: dict[str, None], path: str) -> None:
 
 
 def printable(name: str) -> str:
-    """A client's name for something, as a header can hold it."""
+    """A name from the client, cut and limited to printable ASCII for use in a header."""
     return "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name[:_LONGEST])

@@ -1,4 +1,4 @@
-"""OpenAI chat completions: https://platform.openai.com/docs/api-reference/chat, with additions of real clients."""
+"""OpenAI chat completions, https://platform.openai.com/docs/api-reference/chat, with extensions that real clients use."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,12 +24,12 @@ _NOTHING = Extras()
 
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
-    """Raises Refusal for invalid requests. Unknown fields, message keys and tool types are accepted."""
+    """The request in a chat completion's body. Unknown fields, message keys and tool types are accepted. Raises Refusal."""
     return read_known(*known("chat", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
-    """Like `read`, for the fields in the table."""
+    """Like `read`, but for a body that contains only fields in the table."""
     given = body.get("messages")
     if not isinstance(given, list) or not given:
         raise Refusal(400, "'messages' must be a list with at least one message", "messages")
@@ -85,7 +85,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
 
 def _tools(body: Object) -> tuple[list[Object], list[str]]:
     """The tools, and the names of the client's custom tools."""
-    if body.get("tools") is None and body.get("functions") is not None:  # as it was before there were tools
+    if body.get("tools") is None and body.get("functions") is not None:  # the API before tools existed
         return [{"type": "function", "function": each} for each in fields.objects(body["functions"], "functions")], []
     tools, custom = [], []
     for i, tool in enumerate(fields.objects([] if body.get("tools") is None else body["tools"], "tools")):
@@ -103,7 +103,7 @@ def _tools(body: Object) -> tuple[list[Object], list[str]]:
 
 
 def _with_functions(message: Any) -> Any:
-    """The message, with calls of custom tools as calls of the functions that the model sees."""
+    """The message, with calls of custom tools converted to calls of the functions that the model sees."""
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     if not isinstance(calls, list) or not any(isinstance(call, dict) and call.get("type") == "custom" for call in calls):
         return message
@@ -136,7 +136,7 @@ def _ending(body: Object, messages: list[Message]) -> tuple[bool, bool]:
 
 
 def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
-    """The choice in one form, and the tools that may be called."""
+    """The choice in a single form, and the tools that may be called."""
     old = body.get("tools") is None and body.get("functions") is not None
     choice = body.get("function_call" if old else "tool_choice")
     if choice is None or (not tools and choice in ("auto", "none")):
@@ -211,17 +211,18 @@ def _part(part: Any, where: str) -> str:
 
 
 class Chat(ChunkDialect):
-    """Chat completions: each choice is a message, or its deltas."""
+    """Chat completions: each choice is a message, or its deltas in a stream."""
 
     prefix = "chatcmpl"
 
     def __init__(self, request: GenerationRequest, exchange_id: str) -> None:
         super().__init__(request, exchange_id)
         self._before_tools = bool(request.echo.get("function_call"))  # the client uses functions, not tools
-        self._calls: dict[int, int] = {}  # tool calls of each choice that were streamed so far
-        self._custom = set(request.echo.get("custom") or ())  # custom tools of the client
-        self._free: dict[int, list[str]] = {}  # the arguments of a call so far, for each choice
-        self._ids_sent: dict[int, int] = {}  # how many of each choice's ids were streamed; missing: nor the prompt's
+        self._calls: dict[int, int] = {}  # number of tool calls streamed so far, per choice
+        self._custom = set(request.echo.get("custom") or ())  # names of the client's custom tools
+        self._free: dict[int, list[str]] = {}  # arguments of the current custom call so far, per choice
+        # Number of ids streamed so far, per choice; missing: the prompt's ids were not sent either.
+        self._ids_sent: dict[int, int] = {}
         self._thinks = not request.echo.get("no_reasoning")
 
     def whole(self, choices: list[Choice]) -> bytes:
@@ -247,7 +248,7 @@ class Chat(ChunkDialect):
             if not isinstance(event, CallDelta):
                 frames.append(self._free_input(choice))
             delta = self._delta(choice, event)
-            if delta or tokens or self._request.return_ids:  # otherwise the client sees nothing of it
+            if delta or tokens or self._request.return_ids:  # otherwise nothing in it is visible to the client
                 frames.append(self._chunk(choice, delta, tokens=tokens))
         return b"".join(frames)
 
@@ -257,7 +258,7 @@ class Chat(ChunkDialect):
         return self._free_input(choice) + last
 
     def _free_input(self, choice: Choice) -> bytes:
-        """The input of the last call to a custom tool. It is inside JSON, so it is certain only at the call's end."""
+        """The input of the last call to a custom tool. It is encoded as JSON, so it is certain only at the end of the call."""
         pieces = self._free.pop(choice.index, None)
         if pieces is None:
             return b""
@@ -320,7 +321,7 @@ class Chat(ChunkDialect):
         return chunk_frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [chunk]})
 
     def _new_ids(self, choice: Choice, chunk: dict[str, Any]) -> dict[str, Any]:
-        """Add new ids to a chunk's choice, and the prompt's if they were not sent yet. The names are vLLM's."""
+        """Add new ids to a chunk's choice; returns the prompt's ids if they were not sent yet. The field names are vLLM's."""
         ids, begun = choice.completion_ids or [], choice.index in self._ids_sent
         sent = self._ids_sent.get(choice.index, 0)
         chunk["token_ids"] = ids[sent:]
@@ -352,7 +353,7 @@ def _usage(choices: list[Choice]) -> dict[str, Any]:
 
 
 def _usage_together(usages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of answers to one prompt that were sampled apart, as if they had been sampled together."""
+    """The usage of separately sampled answers to one prompt, as if they had been sampled together."""
     usage = dict(usages[0])
     for other in usages[1:]:
         usage["completion_tokens"] += other["completion_tokens"]

@@ -19,20 +19,20 @@ from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import TextDelta
 
-DEFAULT_TOKENS = 16  # of an answer: OpenAI's default, and vLLM's
-MOST_ANSWERS = 128  # of one request: prompts times `n`
+DEFAULT_TOKENS = 16  # maximum tokens of an answer; the default of OpenAI and vLLM
+MOST_ANSWERS = 128  # per request: prompts times `n`
 _MOST_TOP = 20
 _MOST_ID = 1 << 31
 _CHAT_ONLY = ("chat_template_kwargs", "reasoning_effort", "parallel_tool_calls")
 
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
-    """One request for all prompts; `each_prompt` makes one of each. Raises Refusal for invalid or unsupported requests."""
+    """A single request for all prompts; `each_prompt` splits it. Raises Refusal for invalid or unsupported requests."""
     return read_known(*known("completions", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
-    """Like `read`, for the fields in the table."""
+    """Like `read`, but for a body that contains only fields in the table."""
     prompts = _prompts(body.get("prompt"))
     n = fields.whole_number(body, "n", 1, MOST_ANSWERS) or 1
     if n * len(prompts) > MOST_ANSWERS:
@@ -78,7 +78,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
 async def each_prompt(
     request: GenerationRequest, text_of: Callable[[str, tuple[int, ...]], Awaitable[str]]
 ) -> list[GenerationRequest]:
-    """One request for each prompt. `text_of` gives the text of a key's token ids, "" without a tokenizer. Raises Refusal."""
+    """One request per prompt. `text_of` returns the text of a key's token ids, or "" without a tokenizer. Raises Refusal."""
     requests = []
     for prompt, message in zip(request.prompts, request.messages, strict=True):
         text = "" if isinstance(prompt, str) else await text_of(request.key, prompt)
@@ -122,29 +122,30 @@ def _ids(numbers: list[int], where: str) -> tuple[int, ...]:
 
 
 def _shown(ids: tuple[int, ...]) -> str:
-    """The shown form of a prompt of ids that no tokenizer can read."""
+    """The displayed form of a prompt of ids that no tokenizer can decode."""
     return f"[{len(ids)} token ids: {' '.join(map(str, ids[-32:]))}]"
 
 
 class Completions(ChunkDialect):
-    """Plain completions. Choices are numbered over all prompts: those of the first come first."""
+    """Plain completions. Choices are numbered across all prompts, starting with those of the first prompt."""
 
     prefix = "cmpl"
 
     def __init__(
         self, request: GenerationRequest, exchange_id: str, prompts: Iterable[str] = (), scored: Sequence[list[ShownToken]] = ()
     ) -> None:
-        """`prompts`: their texts, if they are to be repeated. `scored`: their tokens with logprobs, if these are asked for."""
+        """`prompts`: the prompts' texts, if they are echoed. `scored`: the prompts' tokens with logprobs, if these are
+        requested."""
         super().__init__(request, exchange_id)
         self._prompts, self._scored = list(prompts), scored
-        self._offsets: dict[int, int] = {}  # of each choice: characters that were streamed
+        self._offsets: dict[int, int] = {}  # characters streamed so far, per choice
 
     def whole(self, choices: list[Choice]) -> bytes:
         answers = []
         for choice in choices:
             text = "".join(event.text for shown in choice.shown for event in shown.events if isinstance(event, TextDelta))
             tokens = [token for shown in choice.shown for token in shown.tokens]
-            if self._scored:  # one entry for each token, also for an end token, which is not shown
+            if self._scored:  # one entry per token, including an end token, which is not shown
                 unseen = len(choice.completion_ids or tokens) - len(tokens)
                 tokens = [*self._scored[choice.index // self._request.n], *tokens, *[ShownToken("", None, [])] * unseen]
             logprobs = plain_logprobs(tokens, 0) if self._request.logprobs else None
@@ -185,7 +186,7 @@ class Completions(ChunkDialect):
 
 
 def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:
-    """In the form of this API. `offset`: characters of the answer before the first token."""
+    """Logprobs in the format of this API. `offset`: number of the answer's characters before the first token."""
     offsets = []
     for token in tokens:
         offsets.append(offset)

@@ -1,4 +1,4 @@
-"""Reads a request's fields strictly: a wrong type is a Refusal that names the parameter; absent or null is None."""
+"""Reads a request's fields strictly: a wrong type raises a Refusal that names the parameter; an absent or null field is None."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ Object = dict[str, Any]
 LATER_SYSTEM = "later system messages as user"
 TOOLS_UNSHOWN = "tools not shown: tool_choice is none"
 NO_IMAGES = "this model takes no images"
-MOST_STOPS, LONGEST_STOP = 64, 256  # each is looked for after each token
+MOST_STOPS, LONGEST_STOP = 64, 256  # every stop string is searched for after each token
 MOST_BIASES = 4096
-LONGEST_NAME = 256  # characters of a model's name: each piece of a stream repeats it
+LONGEST_NAME = 256  # characters of a model's name; each piece of a stream repeats it
 
 
 def wrong(where: str, what: str) -> Refusal:
@@ -58,13 +58,13 @@ def an_object(value: Any, where: str) -> Object:
 
 
 def object_or_none(body: Object, name: str) -> Object:
-    """The object; an empty one if it is absent or null."""
+    """The object; empty if the field is absent or null."""
     value = body.get(name)
     return {} if value is None else an_object(value, name)
 
 
 def json_object(text: str) -> Object:
-    """The object that a text holds; an empty one if it holds none."""
+    """The JSON object that a text contains; empty if it contains none."""
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -79,7 +79,7 @@ def objects(value: Any, where: str) -> list[Object]:
 
 
 def strings(value: Any, where: str) -> list[str]:
-    """One string or a list of them; empty ones are dropped."""
+    """One string or a list of strings. Empty strings are dropped."""
     texts = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         raise wrong(where, "a string or a list of strings")
@@ -87,7 +87,7 @@ def strings(value: Any, where: str) -> list[str]:
 
 
 def stops(value: Any, where: str) -> list[str]:
-    """Texts that end an answer."""
+    """The stop strings of a request."""
     texts = strings(value, where)
     if len(texts) > MOST_STOPS:
         raise Refusal(400, f"'{where}' may contain at most {MOST_STOPS} strings", where)
@@ -111,7 +111,8 @@ def used(body: Object) -> tuple[str, ...]:
 
 
 def common(body: Object, live_name: str, limit: str = "max_tokens") -> dict[str, Any]:
-    """The fields of a `GenerationRequest` that every API has. `limit` is its field for the longest answer. Raises Refusal."""
+    """The fields of a `GenerationRequest` that every API has. `limit` is the name of its field for the maximum answer length.
+    Raises Refusal."""
     return {
         "model": model_name(body, live_name),
         "stream": bool(flag(body, "stream")),
@@ -128,7 +129,7 @@ Parts = str | list[Object]  # a message's content in OpenAI chat form: text, or 
 
 
 def as_content(parts: list[Object]) -> Parts:
-    """Text joined, unless there is an image among the parts."""
+    """The parts joined to one text, unless they include an image."""
     if any(part["type"] != "text" for part in parts):
         return parts
     return "".join(part["text"] for part in parts)
@@ -143,14 +144,14 @@ def image_part(url: str, detail: Any = None) -> Object:
 
 
 def left_out(what: str, name: Any) -> Object:
-    """The note in a prompt for a file that no model here can read. Such files are never refused or dropped silently."""
+    """A note in the prompt in place of a file that no model here can read. Such files are never refused or dropped silently."""
     named = f" {name!r}" if isinstance(name, str) and name else ""
     return text_part(f"[{what}{named} was left out: only text and images can be read here]")
 
 
 def for_engine(sent: list[Object]) -> list[Object]:
-    """Messages as an engine takes them: known roles, text or parts as content, no internal keys. Leading system messages are
-    joined: clients send several, and many templates accept only one, at the beginning."""
+    """Messages as an engine accepts them: known roles, text or parts as content, no internal keys. Leading system messages are
+    joined, because clients send several and many templates accept only one, at the beginning."""
     messages = [
         {
             **{key: value for key, value in message.items() if key not in ("handle", "is_error")},
@@ -167,13 +168,13 @@ def for_engine(sent: list[Object]) -> list[Object]:
 
 
 def later_system_as_user(messages: list[Object]) -> list[Object]:
-    """The same messages, with every system message but a first one as a user message."""
+    """The same messages, with every system message except the first message converted to a user message."""
     return [{**m, "role": "user"} if i and m["role"] == "system" else m for i, m in enumerate(messages)]
 
 
 def steering(body: Object, vocabulary: int) -> dict[str, Any]:
-    """The fields that bend a model's distribution or fix its draws, as `clawctl.engines.Sampling` names them; absent ones are
-    left out. Raises Refusal."""
+    """The fields that change a model's distribution or make sampling reproducible, named as in
+    `clawctl.engines.embedded.frames.Sampling`. Absent fields are omitted. Raises Refusal."""
     ranges = {"min_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2), "repetition_penalty": (0.01, 100)}
     read: dict[str, Any] = {name: number(body, name, *ranges[name]) for name in ranges}
     read["seed"] = whole_number(body, "seed", -(1 << 63), (1 << 63) - 1)

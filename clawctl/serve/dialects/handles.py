@@ -1,4 +1,5 @@
-"""Handles: everything opaque that a client echoes names the turn that gave it, so that the next request names its parent."""
+"""Handles: every opaque value that a client echoes identifies the turn that issued it, so the next request identifies its
+parent."""
 
 import re
 
@@ -6,17 +7,17 @@ _HANDLE = re.compile(r"(?:call|resp|turn|msg|rs|fc|ctc|lsh|shc|apc|chatcmpl|cmpl
 
 
 def call_id(exchange_id: str, i: int) -> str:
-    """A tool call's id: alphanumeric, for clients that delete everything else."""
+    """A tool call's id. It is alphanumeric, because some clients delete all other characters."""
     return f"call{exchange_id}{i}"
 
 
 def turn_handle(exchange_id: str) -> str:
-    """The handle in reasoning's `encrypted_content` and `signature`."""
+    """The handle for `encrypted_content` and `signature` of reasoning."""
     return f"turn{exchange_id}"
 
 
 def exchange_of(handle: object) -> str | None:
-    """The exchange of an echoed handle, or None if it is not from this server. A client may have changed its punctuation."""
+    """The exchange of an echoed handle, or None if this server did not issue it. A client may have changed its punctuation."""
     if not isinstance(handle, str) or len(handle) > 80:
         return None
     match = _HANDLE.fullmatch("".join(letter for letter in handle if letter.isalnum()))

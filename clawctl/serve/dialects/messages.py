@@ -1,4 +1,4 @@
-"""Anthropic Messages: https://docs.anthropic.com/en/api/messages, with additions of real clients."""
+"""Anthropic Messages, https://docs.anthropic.com/en/api/messages, with extensions that real clients use."""
 
 import re
 from typing import Any
@@ -26,17 +26,17 @@ _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?\((\d+) in the
 
 
 def read_count(body: dict[str, Any], live_name: str) -> GenerationRequest:
-    """As `read`, of a request that counts."""
+    """Like `read`, for a token-counting request."""
     return read_known(*known("count_tokens", body), live_name)
 
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
-    """Raises Refusal for invalid requests. Unknown betas, fields, blocks and tool types are accepted."""
+    """The request in the body of a Messages call. Unknown betas, fields, blocks and tool types are accepted. Raises Refusal."""
     return read_known(*known("messages", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
-    """Like `read`, for the fields in the table."""
+    """Like `read`, but for a body that contains only fields in the table."""
     sent = read_system(body.get("system")) + read_messages(body.get("messages"))
     tools = read_tools(body.get("tools"), body.get("messages"))
     choice = _tool_choice(body, tools)
@@ -96,7 +96,7 @@ def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]
 
 
 def read_system(system: Any) -> list[Message]:
-    """The system prompt: a string, or text blocks."""
+    """The system prompt as messages: a string, or text blocks."""
     if system is None or system == "":
         return []
     if isinstance(system, str):
@@ -164,7 +164,7 @@ def _call(block: Object, where: str) -> Object:
 
 
 def _others(role: str, blocks: list[Object], where: str) -> list[Message]:
-    """A user's blocks. Tool results become separate messages, in their order."""
+    """The blocks of a user or system message. Tool results become separate messages, in their original order."""
     read: list[Message] = []
     parts: list[Object] = []
     for i, block in enumerate(blocks):
@@ -187,12 +187,12 @@ def _result(block: Object, where: str) -> Message:
         content = as_content(parts)
     elif content is not None and not isinstance(content, str):
         raise wrong(f"{where}.content", "a string or a list of blocks")
-    flag = {"is_error": block["is_error"]} if isinstance(block.get("is_error"), bool) else {}  # the judge's rules read it
+    flag = {"is_error": block["is_error"]} if isinstance(block.get("is_error"), bool) else {}  # the judge's rules read this field
     return {"role": "tool", "tool_call_id": _text(block, "tool_use_id", where), "content": content or "", **flag}
 
 
 def _parts(block: Object, where: str, within: bool = False) -> list[Object]:
-    """One block as parts of a chat message; documents within a document are not allowed (`within`)."""
+    """One block as parts of a chat message. `within`: the block is inside a document; nested documents are not allowed."""
     kind = block.get("type")
     if kind == "text":
         return [text_part(_text(block, "text", where))]
@@ -230,8 +230,8 @@ def _text(block: Object, name: str, where: str) -> str:
 
 
 def read_tools(given: Any, messages: Any) -> list[Object]:
-    """Tools that a client runs become functions; those of Anthropic's servers stay as they were sent. A deferred one is offered
-    once a result has named it, as its API does."""
+    """The tools in chat form. Tools that the client runs become functions; tools that Anthropic's servers run stay as they were
+    sent. A deferred tool is offered once a tool result has named it, as in Anthropic's API."""
     if given is None:
         return []
     named = set(_references(messages))
@@ -250,7 +250,7 @@ def read_tools(given: Any, messages: Any) -> list[Object]:
 
 
 def _references(messages: Any) -> list[str]:
-    """Tools that a result has named."""
+    """Names of tools that a tool result refers to."""
     blocks = [block for message in messages for block in _blocks_of(message)] if isinstance(messages, list) else []
     nested = [each for block in blocks for each in (block, *_blocks_of(block))]
     return [str(each.get("tool_name")) for each in nested if each.get("type") == "tool_reference"]
@@ -265,7 +265,7 @@ def _blocks_of(outer: Any) -> list[Object]:
 
 
 class Messages(BlockDialect):
-    """Messages: the blocks are the content blocks."""
+    """The Messages API: blocks are its content blocks."""
 
     def whole(self, choices: list[Choice]) -> bytes:
         choice = choices[0]
@@ -292,7 +292,7 @@ class Messages(BlockDialect):
         }  # fmt: skip
 
     def _block(self, block: ContentBlock, begun: bool = False) -> Object:
-        """A block as a content block; begun, it has nothing in it yet."""
+        """A block as a content block. With `begun` it is still empty."""
         text = "" if begun else block.text
         if block.kind == "text":
             return {"type": "text", "text": text}
@@ -328,12 +328,12 @@ def _stop(choice: Choice) -> Object:
     if reason == "end_turn" and choice.stop_sequence is not None:
         reason = "stop_sequence"
     elif choice.finish_reason == "stop" and any(isinstance(event, CallStart) for shown in choice.shown for event in shown.events):
-        reason = "tool_use"  # for a call forced by name vLLM returns "stop", like OpenAI
+        reason = "tool_use"  # for a call forced by name, vLLM returns "stop", as OpenAI does
     return {"stop_reason": reason, "stop_sequence": choice.stop_sequence if reason == "stop_sequence" else None}
 
 
 def _usage(choice: Choice) -> Object:
-    cached = choice.cached_tokens or 0  # this API counts them separately from the input
+    cached = choice.cached_tokens or 0  # Anthropic's API does not include cached tokens in the input tokens
     return {
         "input_tokens": choice.prompt_tokens - cached,
         "cache_creation_input_tokens": 0,
@@ -343,7 +343,7 @@ def _usage(choice: Choice) -> Object:
 
 
 def envelope(refusal: Refusal) -> dict[str, Any]:
-    """Anthropic's error body. A prompt that is too long gets the words that make Claude Code compact."""
+    """Anthropic's error body. For a prompt that is too long, the message contains the phrase that makes Claude Code compact."""
     message = refusal.message
     if match := _TOO_LONG.search(message):
         message = f"prompt is too long: {match[2]} tokens > {match[1]} maximum"

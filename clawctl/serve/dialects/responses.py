@@ -1,4 +1,4 @@
-"""OpenAI Responses: https://platform.openai.com/docs/api-reference/responses, with additions of real clients."""
+"""OpenAI Responses, https://platform.openai.com/docs/api-reference/responses, with extensions that real clients use."""
 
 import time
 from collections.abc import Callable
@@ -42,7 +42,8 @@ _INCLUDABLE = {
 _ROLES = ("user", "assistant", "system", "developer")
 _LOCAL_CALLS = {f"{kind}_call": kind for kind in LOCAL}
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", *(f"{kind}_call_output" for kind in LOCAL))
-_LEFT_OUT = ("mcp_call", "computer_call_output", "compaction")  # parts that the model cannot see
+# Items that the model cannot read; the prompt contains a note instead.
+_LEFT_OUT = ("mcp_call", "computer_call_output", "compaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class ClientTools:
         return spaced if isinstance(namespace, str) and spaced in self.named else name
 
     def local(self, kind: str) -> str:
-        """The name under which the model sees a shell or a similar tool."""
+        """The name under which the model sees the client's tool of this kind."""
         return next((name for name, each in self.named.items() if each.kind == kind), kind)
 
     def add_all(self, tools: list[Object]) -> None:
@@ -101,7 +102,8 @@ class ClientTools:
         self.chat.append({"type": "function", "function": {"name": flat, **function}})
 
     def _add_local(self, tool: Object, kind: Any) -> None:
-        """Add a shell or a similar tool, under the name of its kind or, if a function of the client has that, another."""
+        """Add a tool of a kind in `LOCAL`, under the name of its kind. If another tool has that name, the name is prefixed with
+        "builtin_"."""
         if any(each.kind == kind for each in self.named.values()):
             return
         name = kind if kind not in self.named else f"builtin_{kind}"
@@ -112,12 +114,13 @@ class ClientTools:
 
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
-    """Raises Refusal for invalid requests. With `previous_response_id`, the messages are only the new ones."""
+    """The request in the body of a Responses call. With `previous_response_id`, the messages contain only the new ones. Raises
+    Refusal."""
     return read_known(*known("responses", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
-    """Like `read`, for the fields in the table."""
+    """Like `read`, but for a body that contains only fields in the table."""
     previous = fields.text(body, "previous_response_id")
     instructions = fields.text(body, "instructions")
     tools = read_tools(body.get("tools"), body.get("input"))
@@ -189,18 +192,19 @@ def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     return settings, engine_fields({**body, **own})
 
 
-# ---- tools and items: an assistant's reasoning, text and calls are one item each in this API, and one message for the engine -----
+# ---- tools and items: an assistant's reasoning, text and calls are separate items in this API, and one message for the engine ---
 
 
 def read_tools(given: Any, items: Any = None) -> ClientTools:
-    """Functions, custom tools, those in namespaces and those that a client runs become functions; what is none of these stays as
-    it was sent. `items`: the input, whose items may bring tools as well."""
+    """The tools in chat form. Functions, custom tools, tools in namespaces and tools that the client runs become functions; all
+    others stay as they were sent. `items`: the input, whose items may add tools."""
     tools = ClientTools()
     tools.add_all(objects([] if given is None else given, "tools"))
     for i, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, dict) and item.get("type") in ("additional_tools", "tool_search_output") and item.get("tools"):
             brought = objects(item["tools"], f"input[{i}].tools")
-            tools.add_all([tool for tool in brought if tool.get("name") not in tools.named])  # a client may name one in both places
+            # A client may list a tool in both places.
+            tools.add_all([tool for tool in brought if tool.get("name") not in tools.named])
     return tools
 
 
@@ -221,8 +225,8 @@ class _ItemReader:
     def __init__(self, tools: ClientTools) -> None:
         self.messages: list[Message] = []
         self._tools = tools
-        self._turn: Message | None = None  # the assistant's, still growing
-        self._content: list[Parts] = []  # its content and reasoning so far, joined at its end: many pieces cost no more than one
+        self._turn: Message | None = None  # the assistant message that is still growing
+        self._content: list[Parts] = []  # its content and reasoning so far; joined once at the end, which keeps many pieces linear
         self._reasoning_texts: list[str] = []
 
     def take(self, item: Object, where: str) -> None:
@@ -244,7 +248,7 @@ class _ItemReader:
             self.messages.append({"role": "user", "content": left_out(f"an item of type {kind}", None)["text"]})
 
     def end(self) -> None:
-        """Of the assistant's turn."""
+        """End the assistant's turn."""
         if self._turn is not None and self._content:
             texts = [each for each in self._content if isinstance(each, str)]
             self._turn["content"] = "".join(texts) if texts else self._content[0]
@@ -312,7 +316,7 @@ class _ItemReader:
 
 
 def read_content(content: Any, where: str) -> Parts:
-    """A message's or a result's content."""
+    """The content of a message or of a tool result."""
     if content is None or isinstance(content, str):
         return content or ""
     return as_content([_part(part, f"{where}[{i}]") for i, part in enumerate(objects(content, where))])
@@ -340,7 +344,7 @@ Keep = Callable[[GenerationRequest, Object, Message], None]
 
 
 class Responses(BlockDialect):
-    """Responses: the blocks are the output items. `keep` gets the complete response."""
+    """The Responses API: blocks are its output items. `keep` receives the complete response."""
 
     def __init__(self, request: GenerationRequest, exchange_id: str, keep: Keep | None = None) -> None:
         super().__init__(request, exchange_id)
@@ -395,7 +399,7 @@ class Responses(BlockDialect):
         }  # fmt: skip
 
     def _item(self, block: ContentBlock, status: str) -> Object:
-        """A block as an output item; begun, it has nothing in it yet."""
+        """A block as an output item. With status "in_progress" it is still empty."""
         begun, number = status == "in_progress", f"{self._exchange_id}{block.number}"
         if block.kind == "reasoning":
             content = [] if begun else [{"type": "reasoning_text", "text": block.text}]
@@ -455,7 +459,7 @@ class Responses(BlockDialect):
             logprobs = chat_logprobs(tokens) if self._request.logprobs else []
             return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=logprobs)
         if self._known(block).kind != "function":
-            return b""  # its text is inside the JSON, which is still growing
+            return b""  # its text is inside JSON that is still growing
         return self._frame("response.function_call_arguments.delta", **place, delta=text)
 
     def _close(self, block: ContentBlock, status: str) -> bytes:

@@ -1,8 +1,8 @@
 """Settings of the chat template that a client may set (`chat_template_kwargs`): only the template's own switches.
 
-The renderer accepts any keyword: another template to execute, other messages, documents, files. So a client's settings are checked
-by name and value when a request is read. They are also checked against the variables of the model's template
-(`clawctl.serve.switches`), if it is known.
+The renderer accepts any keyword argument, such as another template to execute, other messages, documents or files. A client's
+settings are therefore checked by name and value when a request is read. They are also checked against the variables of the model's
+template (`clawctl.serve.switches`), if it is known.
 """
 
 from typing import Any, Final
@@ -11,10 +11,10 @@ from clawctl.serve.dialects import Refusal
 from clawctl.serve.dialects.fields import Object, flag, object_or_none
 
 FIELD: Final = "chat_template_kwargs"
-_MOST, _LONGEST = 16, 256  # settings of one request; characters of a name or of a text value
+_MOST, _LONGEST = 16, 256  # settings per request; characters of a name or of a text value
 _USUAL: Final = frozenset(
     ("enable_thinking", "thinking", "reasoning_effort")
-)  # clients send them to every model; harmless if unread
+)  # clients send them to every model; harmless if the template does not read them
 _RENDERERS: Final = frozenset((
     "messages", "conversation", "conversations", "tools", "functions", "documents", "chat_template", "add_generation_prompt",
     "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
@@ -26,15 +26,16 @@ _RENDERERS: Final = frozenset((
 
 
 def template_settings(body: Object, *thinking: bool | None) -> Object:
-    """A body's `chat_template_kwargs`, with `enable_thinking`. Some clients send that next to them, and each API has a field of its
-    own for it: `thinking` is what those say, the first that says something counts. Raises Refusal."""
+    """A body's `chat_template_kwargs`, with `enable_thinking`. Some clients send `enable_thinking` as a separate field, and each
+    API also has its own field for it: `thinking` are the values of those fields. The first value that is not None counts. Raises
+    Refusal."""
     settings = check_settings(object_or_none(body, FIELD))
     enabled = next((each for each in (flag(body, "enable_thinking"), *thinking) if each is not None), None)
     return settings if enabled is None else {"enable_thinking": enabled, **settings}
 
 
 def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """`settings`, if all can be switches of a template. Raises Refusal that names the first that cannot."""
+    """`settings`, if all of them can be switches of a template. Raises a Refusal that names the first one that cannot."""
     if len(settings) > _MOST:
         raise Refusal(400, f"'{FIELD}' may contain at most {_MOST} settings", FIELD)
     for name, value in settings.items():
@@ -49,7 +50,8 @@ def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_known(settings: dict[str, Any], known: frozenset[str] | None) -> None:
-    """Raises Refusal for a setting that the model's template does not read. `known`: its `switches`; None: they are not known."""
+    """Raises Refusal for a setting that the model's template does not read. `known`: the template's `switches`, or None if they are
+    unknown."""
     for name in settings if known is not None else ():
         if known is not None and name not in known and name not in _USUAL:
             has = ", ".join(sorted(known)) or "none"

@@ -1,7 +1,7 @@
-"""Tables of all request fields and their treatment, per API. The data is `fields.txt`; the readers see only the fields in it.
+"""Tables of all request fields and their treatment, per API. The data is in `fields.txt`; the readers see only the fields in it.
 
-A table named after an API covers the request body, and its rows name the tables below it. `docs/api.md` is generated from these,
-and `tests/serve/test_api_table.py` compares them with the request types of the official SDKs.
+A table named after an API covers the request body; its rows name the tables of nested objects. `docs/api.md` is generated from
+these tables, and `tests/serve/test_api_table.py` compares them with the request types of the official SDKs.
 """
 
 import re
@@ -34,18 +34,18 @@ class FieldRow:
 
     name: str
     treatment: Treatment
-    note: str = ""  # what it does; for a refused field: what to do instead
+    note: str = ""  # effect of the field; for a refused field: the alternative
     of: str = ""  # name of the table for its objects; without one, the row covers everything below it
-    engines: Mapping[Engine, Treatment] = field(default_factory=dict)  # engines that differ
-    unless: tuple[Any, ...] = ()  # for a refused or ignored field: accepted values besides null
+    engines: Mapping[Engine, Treatment] = field(default_factory=dict)  # engines that treat it differently
+    unless: tuple[Any, ...] = ()  # accepted values, besides null, of a refused or ignored field
 
     def at(self, engine: Engine) -> Treatment:
         return self.engines.get(engine, self.treatment)
 
 
 class Table:
-    """Fields of one object, or, with `by`, kinds of objects. `by` is the field that names the kind; `otherwise` is the kind of an
-    object that names none."""
+    """Fields of one object or, with `by`, kinds of objects. `by` is the field that names the kind; `otherwise` is the default
+    kind."""
 
     def __init__(self, title: str, rows: Iterable[FieldRow], by: str = "", otherwise: str = "") -> None:
         self.title, self.by, self.otherwise = title, by, otherwise
@@ -60,7 +60,8 @@ class Table:
 
 # ---- fields that an engine may honour -------------------------------------------------------------------------------------
 
-JUDGED: Final[dict[str, Any]] = {  # a value of each field that `beyond_embedded` checks, to find out whether the engine lacks it
+# A test value per field that `beyond_embedded` checks; it shows whether the engine lacks the field.
+JUDGED: Final[dict[str, Any]] = {
     "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2, "logit_bias": {"1": 1}, "min_p": 0.5, "min_tokens": 1,
     "bad_words": ["x"], "allowed_token_ids": [1], "ignore_eos": True, "response_format": {"type": "json_object"},
     "structured_outputs": {"json_object": True}, "guided_json": {"type": "object"}, "guided_regex": "x", "guided_choice": ["x"],
@@ -78,7 +79,7 @@ _NOTES: Final[dict[str, str]] = {
 
 
 def _engine_rows() -> list[FieldRow]:
-    """The fields of `clawctl.serve.sampling`, which lists the abilities of each engine."""
+    """Rows for the fields of `clawctl.serve.sampling`, which lists the abilities of each engine."""
     rows = []
     for name, each in ENGINE_FIELDS.items():
         lacks = name in _SHARED or (name in JUDGED and beyond_embedded(None, {name: JUDGED[name]}, True) is not None)
@@ -95,7 +96,7 @@ _INCLUDE = re.compile(r"include: (\w+)(?: (without|only) (.*))?")
 
 
 def read_tables(text: str) -> dict[str, Table]:
-    """The tables of a text in the form of `fields.txt`. Raises ValueError for a line in another form."""
+    """The tables of a text in the format of `fields.txt`. Raises ValueError for a line in another format."""
     tables, groups = dict[str, Table](), {"engine": _engine_rows()}
     for section in text.split("\n[")[1:]:
         head, *lines = section.replace("\n  ", " ").splitlines()
@@ -128,7 +129,7 @@ def _matched(pattern: re.Pattern[str], line: str) -> re.Match[str]:
 
 
 def _counting(messages: Table) -> Table:
-    """The table of the requests that count tokens: what only an answer would use has no effect."""
+    """The table for requests that count tokens. Fields that affect only an answer have no effect."""
     counted = ("model", "messages", "system", "tools", "tool_choice", "thinking", "chat_template_kwargs", "enable_thinking")
     idle = [row.treatment in ("honoured", "passed on") and row.name not in counted for row in messages.rows]
     rows = (FieldRow(row.name, "no effect", "answers only") if each else row for row, each in zip(messages.rows, idle, strict=True))
@@ -137,4 +138,4 @@ def _counting(messages: Table) -> Table:
 
 TABLES: Final = read_tables((Path(__file__).parent / "fields.txt").read_text(encoding="utf-8"))
 TABLES["count_tokens"] = _counting(TABLES["messages"])
-APIS: Final = ("chat", "responses", "messages", "count_tokens", "completions")  # that are served, in the order of docs/api.md
+APIS: Final = ("chat", "responses", "messages", "count_tokens", "completions")  # the served APIs, in the order of docs/api.md

@@ -1,7 +1,7 @@
-"""Tools: the choice of one, and those that are no functions, as functions for the model and in the form of their API.
+"""Tools: the tool choice, and conversions of tools that are not functions to functions for the model and back.
 
 Anthropic's bash, text editor and memory: https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/overview. A newer version of
-these is shown as the newest known one of its family. OpenAI's shells and patches:
+one of these is presented as the newest known version of its family. OpenAI's shells and patches:
 https://platform.openai.com/docs/guides/tools-shell and https://platform.openai.com/docs/guides/tools-apply-patch.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.dialects.fields import Object, json_object
 
-CUSTOM_INPUT: Final = "input"  # a custom tool takes free text; as a function it takes an object with this one string
+CUSTOM_INPUT: Final = "input"  # a custom tool takes free text; its function takes an object with this single string
 _TEXT: Final = {"type": "string"}
 _WHOLE: Final = {"type": "integer"}
 _PATH: Final = {"type": "string", "description": "absolute path of a file or folder"}
@@ -35,7 +35,7 @@ def _function(name: str, description: str, properties: Mapping[str, Any], *requi
 
 
 def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
-    """The choice. Raises Refusal if it forces a call but no tool can be called."""
+    """Returns `choice`. Raises Refusal if it forces a call but no tool can be called."""
     if choice == "required" and all(tool_name(tool) is None for tool in tools):
         problem = "'tool_choice' forces a call, but no tool in 'tools' can be called: offer a function"
         raise Refusal(400, problem, "tool_choice")
@@ -43,7 +43,7 @@ def check_callable(choice: Any, tools: Sequence[Object]) -> Any:
 
 
 def forced_choice(name: str, tools: Sequence[Object]) -> Object:
-    """A named tool that must be called, in chat form. Raises Refusal if it was not offered."""
+    """The tool choice in chat form that forces a call of this tool. Raises Refusal if the tool was not offered."""
     if any(tool.get("name") == name and tool_name(tool) is None for tool in tools):
         problem = f"'tool_choice' forces {name[:80]!r}, which only its vendor's servers can run: offer your own tool"
         raise Refusal(400, problem, "tool_choice")
@@ -63,7 +63,7 @@ def tool_name(tool: Object) -> Any:
 
 
 def custom_function(name: str, description: Any, form: Any) -> Object:
-    """The function for a tool that takes free text. `form`: {"type": "grammar", "syntax", "definition"}, or none."""
+    """The function for a tool that takes free text. `form`: {"type": "grammar", "syntax", "definition"}, or None."""
     text: Object = dict(_TEXT)
     if isinstance(form, dict) and isinstance(form.get("definition"), str):
         text["description"] = f"follows this {form.get('syntax', '')} grammar:\n{form['definition']}"
@@ -71,7 +71,7 @@ def custom_function(name: str, description: Any, form: Any) -> Object:
 
 
 def free_text(arguments: str) -> str:
-    """The input of a custom tool; arguments in another form are passed on unchanged."""
+    """The input of a custom tool. Arguments in an unexpected form are returned unchanged."""
     text = json_object(arguments).get(CUSTOM_INPUT)
     return text if isinstance(text, str) else arguments
 
@@ -80,7 +80,7 @@ def free_text(arguments: str) -> str:
 
 
 def client_tool(tool: Object) -> Object | None:
-    """The function for one of Anthropic's tools that a client runs; None for any other."""
+    """The function for one of Anthropic's client-side tools; None for any other tool."""
     kind = str(tool.get("type"))
     family, _, version = kind.rpartition("_")
     if family not in _FAMILIES or not version.isdigit():
@@ -128,12 +128,12 @@ _NAMES: Final = {"bash": "bash", "text_editor": "str_replace_based_edit_tool", "
 
 # ---- OpenAI's --------------------------------------------------------------------------------------------------------------
 
-LOCAL: Final = ("local_shell", "shell", "apply_patch")  # kinds of Responses' tools that a client runs
+LOCAL: Final = ("local_shell", "shell", "apply_patch")  # kinds of Responses tools that the client runs
 ITEM_PREFIXES: Final = {"function": "fc", "custom": "ctc", "local_shell": "lsh", "shell": "shc", "apply_patch": "apc"}
 
 
 def local_tool(tool: Object, name: str) -> Object | None:
-    """The function for one of Responses' tools that a client runs; None for any other, and for a shell in OpenAI's containers."""
+    """The function for one of the client-side Responses tools; None for any other tool, and for a shell in OpenAI's containers."""
     kind, environment = tool.get("type"), tool.get("environment")
     if kind == "local_shell":
         properties = {
@@ -162,7 +162,7 @@ def _skills(environment: Any) -> str:
 
 
 def call_item(kind: str, arguments: str) -> Object:
-    """The fields of an item of this kind for a call; for arguments that do not fit, as far as possible."""
+    """The fields of an item of this kind for a call. Arguments that do not fit are converted as far as possible."""
     given = json_object(arguments)
     if kind == "local_shell":
         command = given.get("command")
@@ -183,7 +183,7 @@ def call_item(kind: str, arguments: str) -> Object:
 
 
 def call_arguments(item: Object) -> Object:
-    """The arguments of the call that a client sends back as an item: the inverse of `call_item`."""
+    """The arguments of a call that a client sends back as an item: the inverse of `call_item`."""
     action = item.get("operation") if item.get("type") == "apply_patch_call" else item.get("action")
     if not isinstance(action, dict):
         return {}
@@ -192,7 +192,7 @@ def call_arguments(item: Object) -> Object:
 
 
 def output_text(item: Object) -> Any:
-    """A tool's output as the model reads it; a list or text that any other tool's output may be stays as it is."""
+    """A tool's output as the model reads it. Outputs of other tools are returned unchanged."""
     output = item.get("output")
     if item.get("type") == "apply_patch_call_output":
         return "\n".join(filter(None, [str(item.get("status", "completed")), output if isinstance(output, str) else ""]))

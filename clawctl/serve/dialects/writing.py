@@ -1,4 +1,4 @@
-"""What the APIs share when they write an answer: its blocks, the captured message, and the two shapes of a stream."""
+"""Shared code for writing answers: content blocks, the captured message, and the two forms of a stream."""
 
 import time
 from abc import abstractmethod
@@ -19,7 +19,7 @@ Kind = Literal["reasoning", "text", "call"]
 
 @dataclass(slots=True)
 class ContentBlock:
-    """A stretch of reasoning, a stretch of text, or one tool call. `number` counts all blocks from 0, `call` counts calls only."""
+    """A section of reasoning, a section of text, or one tool call. `number` counts all blocks from 0, `call` counts calls only."""
 
     kind: Kind
     number: int = 0
@@ -34,7 +34,7 @@ class ContentBlock:
 
 
 class ContentBlocks:
-    """The blocks of one answer, as they grow."""
+    """The blocks of one answer while it grows."""
 
     def __init__(self, pieces: Iterable[Shown] = ()) -> None:
         self.all: list[ContentBlock] = []
@@ -47,7 +47,7 @@ class ContentBlocks:
                 block.tokens += piece.tokens
 
     def add(self, event: Event) -> tuple[ContentBlock, bool]:
-        """The block that an event belongs to, and whether it begins with it."""
+        """Add an event; returns its block, and whether the event begins it."""
         if isinstance(event, CallStart):
             return self._begin("call", event.name), True
         kind: Kind = "text" if isinstance(event, TextDelta) else "reasoning" if isinstance(event, ReasoningDelta) else "call"
@@ -57,7 +57,7 @@ class ContentBlocks:
         return block, begins
 
     def or_empty(self) -> list[ContentBlock]:
-        """All blocks; for an empty answer one empty block, because clients expect one."""
+        """All blocks. For an empty answer, a single empty block, because clients expect one."""
         return self.all or [self._begin("text")]
 
     def _begin(self, kind: Kind, name: str = "") -> ContentBlock:
@@ -82,12 +82,12 @@ def chat_message(choice: Choice) -> Message:
 
 
 def chunk_frame(data: Object) -> bytes:
-    """One event of a stream whose events have no names."""
+    """One event of a stream without event names."""
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
 def event_frame(data: Object) -> bytes:
-    """One event of a stream whose events have names: their type."""
+    """One event of a stream with event names: the event's type."""
     kind: str = data["type"]
     return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
 
@@ -101,9 +101,9 @@ class _OneRequest(Dialect):
 
 
 class ChunkDialect(_OneRequest):
-    """Chat and plain completions: a stream of chunks in the form of the whole answer, then its usage, then `[DONE]`."""
+    """Chat and plain completions: a stream of chunks in the format of the complete answer, then its usage, then `[DONE]`."""
 
-    prefix: str  # of the answer's id
+    prefix: str  # prefix of the answer's id
 
     def __init__(self, request: GenerationRequest, exchange_id: str) -> None:
         super().__init__(request, exchange_id)
@@ -124,11 +124,11 @@ class ChunkDialect(_OneRequest):
 
 
 class BlockDialect(_OneRequest):
-    """Responses and Messages: one answer, as a list of blocks. A stream opens, grows and closes one block after the other."""
+    """Responses and Messages: one answer, as a list of blocks. A stream opens, grows and closes one block after another."""
 
     def __init__(self, request: GenerationRequest, exchange_id: str) -> None:
         super().__init__(request, exchange_id)
-        self._blocks = ContentBlocks()  # of the stream so far
+        self._blocks = ContentBlocks()  # blocks of the stream so far
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
         frames = []
@@ -154,11 +154,11 @@ class BlockDialect(_OneRequest):
 
     @abstractmethod
     def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
-        """The frames of one more piece of a block."""
+        """The frames for a further piece of a block."""
 
     @abstractmethod
     def _close(self, block: ContentBlock, status: str) -> bytes:
-        """The frames that end a block. `status`: "completed", or "incomplete" for the last block of a cut answer."""
+        """The frames that end a block. `status`: "completed", or "incomplete" for the last block of a truncated answer."""
 
 
 def envelope(refusal: Refusal) -> Object:
@@ -169,7 +169,7 @@ def envelope(refusal: Refusal) -> Object:
 
 
 def chat_logprobs(tokens: Iterable[ShownToken]) -> list[Object]:
-    """In the form of chat completions and Responses."""
+    """Logprobs in the format of chat completions and Responses."""
     return [
         {
             "token": token.text,

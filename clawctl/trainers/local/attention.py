@@ -1,8 +1,8 @@
 """Attention over tries: each token sees its ancestors and itself.
 
-A model asks for it by the name TREE and gets the layout as the keyword `tree`; without one it gets plain causal attention, so one
-loaded model serves both. On CUDA a tree is a FlexAttention block mask, on the CPU a few blocks of queries: no mask of tokens
-by tokens is ever made, and hidden pairs cost little or nothing.
+A model selects it by the name TREE and receives the layout as the keyword `tree`. Without that keyword it computes plain causal
+attention, so one loaded model serves both. On CUDA a tree is a FlexAttention block mask, on the CPU a few blocks of queries. No
+mask of tokens by tokens is ever created, and hidden pairs cost little or nothing.
 """
 
 import functools
@@ -22,17 +22,17 @@ FLEX_BLOCK = 128  # FlexAttention's own block size
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """A tree as attention needs it."""
+    """A tree in the form that attention needs."""
 
     ends_T: Tensor  # one past the last descendant
-    asked_M: Tensor  # the tokens whose states predict a scored one, in order
+    asked_M: Tensor  # the tokens whose states predict a scored token, in order
     blocks: Blocks  # for the CPU
-    asked: Blocks  # for the CPU, of the last layer: only asked tokens are queries
+    asked: Blocks  # for the last layer on the CPU: only the tokens in asked_M are queries
     mask: Any = None  # FlexAttention's block mask, for CUDA
 
 
 def visible(tree: Trie, device: torch.device) -> Visible:
-    """The attention data that `device` needs for a tree."""
+    """The attention data of a tree for `device`."""
     ends_T = torch.from_numpy(tree.ends_T).to(device)
     asked_M = np.unique(np.concatenate(tree.places))
     seen = functools.partial(Visible, ends_T, torch.from_numpy(asked_M).to(device))
@@ -42,7 +42,8 @@ def visible(tree: Trie, device: torch.device) -> Visible:
 
 
 def block_mask(ends_T: Tensor) -> Any:
-    """FlexAttention's mask of a tree, from the least and the last `end` in each block: nothing of tokens by tokens is made."""
+    """FlexAttention's mask of a tree, computed from the smallest and the largest `end` in each block. No mask of tokens by tokens
+    is created."""
     from torch.nn.attention.flex_attention import BlockMask
 
     count, device = len(ends_T), ends_T.device
@@ -58,13 +59,13 @@ def block_mask(ends_T: Tensor) -> Any:
 
 
 def _listed(relation: Tensor) -> tuple[Tensor, Tensor]:
-    """For each row how many columns are true, and the columns, the true ones first: [1, 1, rows], [1, 1, rows, columns]."""
+    """For each row the number of true columns, and all columns with the true ones first: [1, 1, rows], [1, 1, rows, columns]."""
     indices = relation.int().argsort(dim=1, descending=True, stable=True)
     return relation.sum(1, dtype=torch.int32)[None, None], indices.to(torch.int32)[None, None].contiguous()
 
 
 def ancestors(ends_T: Tensor) -> Any:
-    """The mask as FlexAttention asks for it: whether query q sees key k."""
+    """The mask function that FlexAttention calls: whether query q sees key k."""
 
     def sees(batch: Tensor, head: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (k <= q) & (q < ends_T[k])
@@ -82,7 +83,7 @@ def register() -> None:
 def _attend(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **settings: Any
 ) -> tuple[Tensor, None]:
-    """The signature that transformers calls: [1, H, T, D] in, [1, T, H, D] out."""
+    """The attention function that transformers calls: [1, H, T, D] in, [1, T, H, D] out."""
     tree: Visible | None = settings.pop("tree", None)
     if tree is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -95,7 +96,8 @@ def _attend(
     if device == "cuda":
         operands = query.to(dtype), key.to(dtype), value.to(dtype)
         return _flex()(*operands, block_mask=tree.mask, scale=scale, enable_gqa=True).transpose(1, 2), None
-    last = getattr(module, "layer_idx", None) == getattr(module.config, "num_hidden_layers", 0) - 1  # its output is not used
+    # The other outputs of the last layer are not used.
+    last = getattr(module, "layer_idx", None) == getattr(module.config, "num_hidden_layers", 0) - 1
     if not last:
         return attend_by_blocks(query[0], key[0], value[0], tree.blocks, scale, dtype).unsqueeze(0), None
     asked_HMD = query[0].transpose(0, 1).index_select(0, tree.asked_M).transpose(0, 1)
@@ -105,7 +107,7 @@ def _attend(
 
 
 def _flex() -> Any:
-    """FlexAttention, compiled once a process."""
+    """FlexAttention, compiled once per process."""
     global _compiled
     if _compiled is None:
         from torch.nn.attention.flex_attention import flex_attention

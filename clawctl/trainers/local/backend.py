@@ -1,4 +1,4 @@
-"""The backend `local`: the trainer of this machine, and how its processes are started. Importing this imports no torch."""
+"""The backend `local`: the trainer on this machine, and how its processes are started. Importing this module imports no torch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,7 +11,7 @@ from clawctl.trainers.local.torchrun import Gpus, become_torchrun, parse_gpus
 
 
 class LocalBackend:
-    """A `TrainingBackend`. One process, or one for each GPU, which torchrun starts."""
+    """A `TrainingBackend` with one process, or with one for each GPU, started by torchrun."""
 
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
         import torch
@@ -40,7 +40,7 @@ class LocalBackend:
 
     @contextmanager
     def open(self, recipe: Recipe, prepare: Callable[[], None]) -> Iterator[Trainer | None]:
-        """Under torchrun each process calls this; rank 0 runs the loop."""
+        """Under torchrun each process calls this method; rank 0 runs the loop."""
         rank, world, local_rank = place_among_ranks()
 
         def check() -> None:
@@ -48,7 +48,7 @@ class LocalBackend:
             prepare()
 
         if world == 1:
-            check()  # before torch is imported: a worker that is refused need not wait for it
+            check()  # before importing torch, so that a refused worker fails quickly
         import torch
         from transformers.utils import logging as transformers_logging
 
@@ -79,8 +79,8 @@ BACKEND = LocalBackend()
 
 
 def check_world(world: int, batch_turns: int) -> None:
-    """Raises ClawError if there are more ranks than turns per step, because some could never get a turn. No divisibility is needed:
-    turns are distributed as they come, and a rank without any adds zeros."""
+    """Raises ClawError if there are more ranks than turns per step, because some ranks could never get a turn. No divisibility is
+    needed: turns are distributed as they come, and a rank without any adds zeros."""
     if world > batch_turns:
         problem = f"{world} trainers share {batch_turns} turns per step, so some would never get one"
         raise ClawError(problem, "start fewer trainers, or raise train.batch_turns", 2)

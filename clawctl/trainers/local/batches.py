@@ -3,9 +3,9 @@
 `tree`: sequences with a shared prefix form one trie, and one row holds several tries. `prefix`, for architectures that are not pure
 attention: a sequence that is a complete prefix of another is scored on the other's row. `none`: one row per sequence. Rows of
 similar length are grouped and padded on the right. Under causal attention no token sees later ones, so padding needs no mask and
-changes no number.
+does not change results.
 
-The one shift by a position is made here: `before_N` are the places whose hidden states predict the scored tokens.
+The one shift by a position is made here: `before_N` are the positions whose hidden states predict the scored tokens.
 """
 
 from collections.abc import Sequence
@@ -25,23 +25,23 @@ Merge = Literal["tree", "prefix", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:
-    """B rows of at most T tokens; a trie is one row. N tokens of them are scored."""
+    """B rows of at most T tokens; a trie is one row. N of these tokens are scored."""
 
     ids_BT: Tensor
     positions_BT: Tensor | None  # None: each row counts from 0
     visible: Visible | None  # None: plain causal attention
-    before_N: Tensor  # places in the flattened B T of the tokens before the scored ones
+    before_N: Tensor  # positions in the flattened B T of the tokens before the scored ones
     targets_N: Tensor  # the scored tokens, branch by branch
     temperature_N: Tensor
-    lengths: list[int]  # scored tokens of each branch: cuts a [N] stream back into turns
-    own: list[Tensor]  # for each branch, the places of its own tokens in the flattened B T
-    tokens: int  # that are computed, padding not counted
-    masks: Masks | None = None  # the allowed tokens at the place of each scored token; None: any token everywhere
+    lengths: list[int]  # scored tokens of each branch; splits a [N] stream into turns
+    own: list[Tensor]  # for each branch, the positions of its own tokens in the flattened B T
+    tokens: int  # number of computed tokens, without padding
+    masks: Masks | None = None  # the allowed tokens at the position of each scored token; None: any token everywhere
 
 
 def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int = 1) -> Packing:
-    """Microbatches of at most `tokens` tokens with padding, or a single longer branch; at least `parts` if there are enough
-    branches."""
+    """Microbatches of at most `tokens` tokens including padding, or with a single longer branch. Makes at least `parts` if there
+    are enough branches."""
     if merge == "tree":
         return pack(branches, tokens, parts)
     rows = _rows(branches, merge)
@@ -73,7 +73,7 @@ def cut(lengths: Sequence[int], tokens: int, parts: int = 1) -> list[list[int]]:
 
 
 def share(groups: list[list[int]], rank: int, world: int) -> list[list[int]]:
-    """The groups of one rank: every world-th, so that long and short ones are dealt out alike."""
+    """The groups of one rank: every world-th one, so that long and short groups are distributed evenly."""
     return groups[rank::world]
 
 

@@ -1,9 +1,9 @@
-"""Attention over tries on the CPU: blocks of queries, each with the keys that some of them see.
+"""Attention over tries on the CPU: blocks of queries, each with the keys that at least one of them sees.
 
 Adjacent queries share most of the keys they see, even across the boundary of two runs of a trie. A block therefore spans several
 runs while their keys are nearly the same. Keys that a query of a block does not see are always among the last keys of the block, so
-the only mask covers those few. Keys are slices of one plain matrix per key head, and the query heads that use it are interleaved
-row by row. The large operands are thus not copied before a product.
+only those few keys need a mask. Keys are slices of one contiguous matrix per key head, and the query heads that use it are
+interleaved row by row. The large operands are thus not copied before a product.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,22 +16,22 @@ from torch import Tensor
 
 from clawctl.trainers.local.trees import Ints, Trie
 
-QUERIES = 128  # in a block: its scores against a few thousand keys stay in the cache
-WASTE = 1.2  # a block of several runs has at most so many times the pairs that blocks of one run each would have
-TAIL = 1024  # keys at most that not all queries of a block of several runs see: their masks take 2 KiB a query
-KEPT_BYTES = 2**25  # of a layer's attention weights that wait for the backward pass; it makes the rest again
+QUERIES = 128  # queries per block: their scores against a few thousand keys fit in the cache
+WASTE = 1.2  # a block of several runs has at most this many times the pairs of separate blocks for each run
+TAIL = 1024  # maximum number of keys that not all queries of a multi-run block see; their masks take 2 KiB per query
+KEPT_BYTES = 2**25  # bytes of a layer's attention weights that are kept for the backward pass, which recomputes the rest
 
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Queries start..stop, counted among those that attend. They see all keys in `ranges` but some of the last L."""
+    """Queries start..stop, counted among those that attend. They see all keys in `ranges` except some of the last L."""
 
     start: int
     stop: int
-    ranges: tuple[Range, ...]  # ascending, none touches the next
-    hidden_NL: Tensor  # -inf where a query does not see a key, else 0: bfloat16 holds both
+    ranges: tuple[Range, ...]  # ascending, with gaps between them
+    hidden_NL: Tensor  # -inf where a query does not see a key, else 0; bfloat16 represents both
 
 
 Blocks = tuple[Block, ...]
@@ -53,11 +53,11 @@ class _Group:
     pieces: list[_Piece]
     ranges: tuple[Range, ...]
     queries: int
-    apart: int  # pairs that blocks of one piece each would have
+    apart: int  # pairs of separate blocks with one piece each
     seen: Ints  # `ends` of the keys that the first query sees, from the root down
 
     def common(self, last: int) -> int:
-        """How many keys all queries up to token `last` see: ends fall from the root down."""
+        """Number of keys that all queries up to token `last` see. The ends decrease from the root down."""
         return int(np.searchsorted(-self.seen, -last))
 
 
@@ -104,7 +104,7 @@ def _join(pieces: Iterable[_Piece], ends_T: Ints, most: int) -> Iterator[_Group]
 
 
 def _cut(piece: _Piece, start: int, most: int) -> _Piece:
-    """At most `most` tokens from `start` on."""
+    """At most `most` tokens of the piece, beginning at `start`."""
     stop = min(piece.stop, start + most)
     return _Piece(start, stop, (*piece.ranges[:-1], (piece.ranges[-1][0], stop)))
 
@@ -116,7 +116,7 @@ def _alone(part: _Piece, ends_T: Ints) -> _Group:
 
 
 def _widened(group: _Group, part: _Piece) -> _Group | None:
-    """None if the two see too little in common."""
+    """The group extended by `part`; None if the two have too few keys in common."""
     count = part.stop - part.start
     ranges, queries = _union(group.ranges, part.ranges), group.queries + count
     apart = group.apart + count * _keys(part.ranges)
@@ -141,7 +141,8 @@ def _union(left: tuple[Range, ...], right: tuple[Range, ...]) -> tuple[Range, ..
 
 
 def _hidden(group: _Group, ends_T: Ints) -> Tensor:
-    """The keys that not all queries see, which come last: in depth-first order, shared ancestors precede all others."""
+    """The mask for keys that not all queries see. They come last, because in depth-first order shared ancestors precede all
+    others."""
     queries = np.concatenate([np.arange(piece.start, piece.stop) for piece in group.pieces])[:, None]
     keys = np.concatenate([np.arange(start, stop) for start, stop in group.ranges])[group.common(int(queries[-1, 0])) :]
     hidden = (keys > queries) | (queries >= ends_T[keys])
@@ -151,15 +152,15 @@ def _hidden(group: _Group, ends_T: Ints) -> Tensor:
 def attend_by_blocks(
     q_HQD: Tensor, k_KTD: Tensor, v_KTD: Tensor, blocks: Blocks, scale: float, dtype: torch.dtype, keep: int = KEPT_BYTES
 ) -> Tensor:
-    """Attention of a trie's queries over its tokens: [Q, H, D], computed in `dtype`. K key heads serve H query heads.
-    At most `keep` bytes of its weights wait for the backward pass."""
+    """Attention of a trie's queries over its tokens: [Q, H, D], computed in `dtype`. K key heads serve H query heads. At most
+    `keep` bytes of the attention weights are kept for the backward pass."""
     output_QHD: Tensor = _TreeAttention.apply(q_HQD, k_KTD, v_KTD, blocks, scale, dtype, keep)
     return output_QHD
 
 
 class _TreeAttention(torch.autograd.Function):
-    """softmax(q k' scale) v over each block's keys. The R rows of a key head are its G query heads of the first query, then of the
-    second, and so on. If there is space, the softmax is kept for backward; otherwise backward recomputes it."""
+    """softmax(q k' scale) v over each block's keys. The R rows of a key head are its G query heads of the first query, then those
+    of the second, and so on. If there is space, the softmax is kept for backward; otherwise backward recomputes it."""
 
     @staticmethod
     def forward(
@@ -178,7 +179,7 @@ class _TreeAttention(torch.autograd.Function):
             out_KRD[:, rows] = p_KNM @ _gather(v_KTD, block)
             kept.append(p_KNM if p_KNM.nbytes <= room else None)
             room -= 0 if kept[-1] is None else p_KNM.nbytes
-        ctx.save_for_backward(q_KRD, k_KTD, v_KTD, *kept)  # through autograd, so that a checkpointed layer keeps nothing
+        ctx.save_for_backward(q_KRD, k_KTD, v_KTD, *kept)  # saved through autograd, so that a checkpointed layer keeps nothing
         ctx.blocks, ctx.scale, ctx.each = blocks, scale, each
         return _plain(out_KRD.unflatten(1, (-1, each)).transpose(0, 1), dtype).flatten(1, 2)
 
@@ -188,7 +189,8 @@ class _TreeAttention(torch.autograd.Function):
         keys = len(k_KTD)
         out_KRD = _rows(gradients[0].transpose(0, 1), keys, q_KRD.dtype)
         dq_KRD = torch.empty_like(q_KRD)
-        dk_KTD, dv_KTD = (torch.zeros_like(k_KTD, dtype=torch.float32) for _ in range(2))  # sums over many blocks: not in bfloat16
+        # Sums over many blocks, so not in bfloat16.
+        dk_KTD, dv_KTD = (torch.zeros_like(k_KTD, dtype=torch.float32) for _ in range(2))
         for block, p_KNM in zip(ctx.blocks, kept, strict=True):
             rows = slice(block.start * ctx.each, block.stop * ctx.each)
             k_KMD, v_KMD = _gather(k_KTD, block), _gather(v_KTD, block)
@@ -199,17 +201,17 @@ class _TreeAttention(torch.autograd.Function):
             dq_KRD[:, rows] = ds_KNM @ k_KMD
             _scatter(dk_KTD, ds_KNM.transpose(1, 2) @ q_KND, block)
         dq_QKGD = _plain(dq_KRD.unflatten(1, (-1, ctx.each)).transpose(0, 1), torch.float32).mul_(ctx.scale)
-        dk_TKD, dv_TKD = _plain(dk_KTD.transpose(0, 1)), _plain(dv_KTD.transpose(0, 1))  # as the projections have them
+        dk_TKD, dv_TKD = _plain(dk_KTD.transpose(0, 1)), _plain(dv_KTD.transpose(0, 1))  # the memory layout of the projections
         return dq_QKGD.flatten(1, 2).transpose(0, 1), dk_TKD.transpose(0, 1), dv_TKD.transpose(0, 1), None, None, None, None
 
 
 def _plain(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """A copy without gaps, cast on the way."""
+    """A contiguous copy, cast to `dtype`."""
     return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _rows(tensor_HQD: Tensor, keys: int, dtype: torch.dtype) -> Tensor:
-    """[K, R, D]"""
+    """A tensor of query heads as contiguous rows of each key head: [K, R, D]."""
     return _plain(tensor_HQD.unflatten(0, (keys, -1)).transpose(1, 2), dtype).flatten(1, 2)
 
 
@@ -220,7 +222,7 @@ def _gather(tensor_KTD: Tensor, block: Block) -> Tensor:
 
 
 def _scatter(into_KTD: Tensor, values_KMD: Tensor, block: Block) -> None:
-    """Add values at the places from which `_gather` takes them."""
+    """Add values at the positions from which `_gather` takes them."""
     at = 0
     for start, stop in block.ranges:
         into_KTD[:, start:stop] += values_KMD[:, at : at + stop - start]
@@ -236,7 +238,7 @@ def _weights(q_KND: Tensor, k_KMD: Tensor, block: Block) -> Tensor:
 
 
 def _products(rows_KND: Tensor, keys_KMD: Tensor) -> Tensor:
-    """[K, N, M]; head by head: a batch that begins within a tensor would be copied first."""
+    """Scores [K, N, M], computed head by head, because a batched product would first copy operands that begin within a tensor."""
     made = rows_KND.new_empty(*rows_KND.shape[:2], keys_KMD.shape[1])
     for rows_ND, keys_MD, made_NM in zip(rows_KND, keys_KMD, made, strict=True):
         torch.mm(rows_ND, keys_MD.t(), out=made_NM)

@@ -15,7 +15,7 @@ def turn_branches(samples: Sequence[Sample], own: Mapping[str, int] | None = Non
 
 
 def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:
-    """The same completions behind the hinted prompts, over the same sets of tokens; all samples have one."""
+    """The same completions after the hinted prompts, over the same sets of tokens. All samples must have a hinted prompt."""
     return [make_branch(s.teacher_prompt_ids or [], s.completion_ids, s.temperature, s.allowed) for s in samples]
 
 

@@ -1,4 +1,4 @@
-"""A loss of the user's own in the place of the policy loss."""
+"""A user-defined loss in place of the policy loss."""
 
 import logging
 from collections.abc import Sequence
@@ -23,7 +23,8 @@ _NO_REFERENCE = "reference_logits is None here; it needs train.lora or train.tea
 
 
 def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
-    """The recipe's, tried once on two made-up tokens. Raises ClawError (exit code 2)."""
+    """The custom loss of the recipe, called once with two made-up tokens as a test. None if the recipe names none. Raises ClawError
+    (exit code 2)."""
     if config.custom_loss is None:
         return None
     if likeliest(config) is not None:
@@ -44,7 +45,7 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> CustomLoss | None:
 
 
 def _check(result: Any, config: TrainConfig, where: str) -> None:
-    """Raises ClawError (exit code 2) if the function is not a loss."""
+    """Raises ClawError (exit code 2) if the result is not a scalar tensor with gradient."""
     if not isinstance(result, Tensor) or result.ndim != 0 or not result.requires_grad:
         got = f"a tensor of shape {list(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
         got += " without gradient" if isinstance(result, Tensor) and not result.requires_grad else ""
@@ -52,8 +53,8 @@ def _check(result: Any, config: TrainConfig, where: str) -> None:
 
 
 def logits_of(policy: PolicyModel, batch: Microbatch, causal: Any = None) -> Tensor:
-    """The complete logits [N, vocabulary] for a custom loss, which other methods avoid because of their memory. A token that was
-    not allowed at its place has the logit `masks.HIDDEN`."""
+    """The complete logits [N, vocabulary] for a custom loss; other methods avoid them because of their memory. A token that was not
+    allowed at its position has the logit `masks.HIDDEN`."""
     causal = causal if causal is not None else policy.causal
     head = causal.get_output_embeddings()
     logits_NV: Tensor = policy.compute(lambda: head(policy.hidden(batch, causal)).float(), causal)
@@ -72,7 +73,7 @@ def custom_loss(
     objective: Objective,
     microbatch: Microbatch,
 ) -> Tensor:
-    """This part's share of the step's loss. Raises ClawError where the user's function fails, after telling where it did."""
+    """The share of these turns in the step's loss. Logs the traceback and raises ClawError if the user's function fails."""
     device = logits[0].device
     lengths = torch.tensor([len(turn.policy_T) for turn in turns], device=device)
     rewards = torch.tensor([torch.nan if turn.sample.reward is None else turn.sample.reward for turn in turns], device=device)
@@ -83,7 +84,7 @@ def custom_loss(
     advantages_N = torch.cat([objective.advantages(turn) for turn in turns])
     try:
         result: Any = loss(*logits, rewards[turns_N], advantages_N, settings)
-    except Exception as error:  # user code: its traceback is logged, and committed steps stay
+    except Exception as error:  # user code: its traceback is logged, and committed steps are kept
         problem = f"train.custom_loss {config.custom_loss} fails in step {step}: {error!r}"
         log.error("%s", problem, exc_info=error)
         raise ClawError(

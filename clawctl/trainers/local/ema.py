@@ -11,7 +11,7 @@ FILE = "teacher.safetensors"
 
 
 class Average:
-    """w += (policy - w) * (1 - decay) after each step, over what is trained: of a LoRA run the adapter alone."""
+    """w += (policy - w) * (1 - decay) after each step, over the trained weights; in a LoRA run, over the adapter only."""
 
     def __init__(self, trained: list[tuple[str, nn.Parameter]], decay: float) -> None:
         self.trained, self.decay = trained, decay
@@ -19,13 +19,13 @@ class Average:
 
     @torch.no_grad()
     def learn(self) -> None:
-        """Take in the weights as they are now."""
+        """Update the average with the current weights."""
         for name, parameter in self.trained:
             self.weights[name].lerp_(parameter, 1 - self.decay)
 
     @contextlib.contextmanager
     def worn(self) -> Iterator[None]:
-        """Inside, the policy has the average's weights. Not to be left open while a gradient is recorded."""
+        """Within this context the policy has the average's weights. It must not be open while a gradient is recorded."""
         self._swap()
         try:
             yield
@@ -43,7 +43,7 @@ class Average:
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
-        """Go on where a checkpoint stands; one that had another teacher leaves the average at the policy's own weights."""
+        """Continue from a checkpoint. If it had another teacher, the average stays at the policy's own weights."""
         from safetensors.torch import load_file
 
         if (folder / FILE).exists():

@@ -1,4 +1,4 @@
-"""The estimate before the first step: is there room, and what to change where there is not. No weight is loaded for it."""
+"""Estimates memory and time before the first step, and suggests changes if memory is too small. Loads no weights."""
 
 import json
 import logging
@@ -19,23 +19,23 @@ from clawctl.vision.tower import model_class
 
 log = logging.getLogger("clawctl.train")
 
-KNOWN = Path(__file__).parent / "architectures.json"  # config.json of models in recipes, for machines without a hub
-REACHED = 0.4  # of a GPU's peak, as training reaches it
+KNOWN = Path(__file__).parent / "architectures.json"  # config.json of models in recipes, for machines without access to the hub
+REACHED = 0.4  # fraction of a GPU's peak that training reaches
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What training a recipe here will take."""
+    """The estimated requirements of training a recipe on this machine."""
 
     estimate: MemoryEstimate
-    memory: int | None  # of a device, for training; None: not known
+    memory: int | None  # bytes of a device that training may use; None: unknown
     ranks: int
     sharded: bool
     parameters: int
     trained: int
-    peak: float | None  # operations a second of a device; None: not known
-    seconds: float | None  # of a full microbatch, at most; None: the device's speed is not known
-    advice: tuple[str, ...]  # each of which would make it fit
+    peak: float | None  # operations per second of a device; None: unknown
+    seconds: float | None  # upper bound for a full microbatch; None: the device's speed is unknown
+    advice: tuple[str, ...]  # changes, each of which would make it fit
 
     @property
     def fits(self) -> bool | None:
@@ -46,7 +46,7 @@ class Forecast:
         return self.memory is not None and self.estimate.certain > self.memory
 
     def lines(self) -> list[str]:
-        """As a person reads it."""
+        """The forecast as lines for the user."""
         how = f"{self.ranks} device{'s' if self.ranks > 1 else ''}" + (", weights sharded" if self.sharded else "")
         lines = [f"{self.parameters / 1e9:.2f} billion weights, {self.trained / 1e6:.1f} million of them trained; {how}"]
         parts = {field.name: getattr(self.estimate, field.name) for field in fields(self.estimate)}
@@ -62,7 +62,7 @@ class Forecast:
 
 
 def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
-    """Raises ClawError where the model is not known or the settings cannot be."""
+    """The forecast for a recipe. Raises ClawError if the model is unknown or the settings are invalid."""
     config, causal = recipe.train, skeleton(recipe.model_path)
     shape, memory = shape_of(causal, config), device_memory(config, ranks)
     result = _estimate(shape, config, ranks)
@@ -78,7 +78,7 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
 
 
 def check_room(recipe: Recipe, ranks: Ranks) -> None:
-    """Tell the estimate. Raises ClawError where weights, gradients and optimizer alone are larger than the device."""
+    """Log the estimate. Raises ClawError if weights, gradients and optimizer alone exceed the device's memory."""
     result = forecast(recipe, ranks)
     for line in result.lines():
         log.info("%s", line)
@@ -96,7 +96,7 @@ def check_room(recipe: Recipe, ranks: Ranks) -> None:
 
 
 def skeleton(path: str) -> Any:
-    """The model without storage. Raises ClawError where nothing is known of it."""
+    """The model without storage. Raises ClawError if its configuration cannot be found."""
     from transformers import AutoConfig
 
     known = json.loads(KNOWN.read_text())
@@ -113,7 +113,7 @@ def skeleton(path: str) -> Any:
 
 
 def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:
-    """Bytes that one trainer may use: of a GPU less what CUDA itself takes, of the machine's memory its share."""
+    """Bytes that one trainer may use: a GPU's memory minus CUDA's own, or its share of the machine's memory. None if unknown."""
     cuda, told = ranks.device.type == "cuda", config.device_memory_gb
     if told is not None:
         return max(0, int(told * GIB) - (CUDA_CONTEXT if cuda else 0))
@@ -128,7 +128,7 @@ def _estimate(shape: Shape, config: TrainConfig, ranks: Ranks) -> MemoryEstimate
 
 
 def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list[str]:
-    """Changes that would make it fit, the least first; or several together where none is enough alone."""
+    """Changes that would make it fit, the smallest first; or several together if no single one is enough."""
     cuda, tokens = ranks.device.type == "cuda", config.tokens_per_microbatch
     changes: list[tuple[str, dict[str, Any]]] = [
         ("train.gradient_checkpointing: true", {"gradient_checkpointing": True}),

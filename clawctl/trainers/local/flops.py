@@ -1,11 +1,11 @@
 """The floating-point operations of a step, and the device's peak in the same time (MFU).
 
-It counts the model's matrix products like appendix B of PaLM (arXiv 2204.02311): two operations per weight and token forward, four
+Counts the model's matrix products as in appendix B of PaLM (arXiv 2204.02311): two operations per weight and token forward, four
 more backward. Attention counts the pairs of tokens where one sees the other, and the head the scored tokens. The recomputation of
-gradient checkpointing does not count, because it is no progress.
+gradient checkpointing does not count, because it is not progress.
 
-`torch.utils.flop_counter.FlopCounterMode` is no replacement: it counts recomputation and masked pairs too (2 % more in a step
-of the demo model), and its dispatch takes as long as a small step itself (0.61 s without it, 1.34 s with it).
+`torch.utils.flop_counter.FlopCounterMode` is no replacement: it counts recomputation and masked pairs too (2 % more in a step of
+the demo model), and its dispatch takes as long as a small step itself (0.61 s without it, 1.34 s with it).
 """
 
 import math
@@ -21,39 +21,42 @@ from clawctl.train.measures import Measures
 from clawctl.trainers.local.batches import Microbatch
 from clawctl.trainers.local.trees import Branch
 
-# Dense bfloat16 teraflops by the name that CUDA reports (vendors' data sheets, without sparsity)
+# Dense bfloat16 teraflops by the name that CUDA reports (vendors' data sheets, without sparsity).
 PEAK_TFLOPS = {
     "B200": 2250.0, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4, "A100": 312.0, "L40S": 362.0, "L40": 181.0,
     "A40": 149.7, "A10G": 70.0, "A10": 125.0, "L4": 121.0, "RTX 5090": 209.5, "RTX 4090": 165.2, "RTX 3090": 71.0, "T4": 65.0,
 }  # fmt: skip
 
-SIDE = 768  # of the matrices by which a CPU is measured: a few hundredths of a second
+SIDE = 768  # side of the square matrices that measure a CPU's speed: a few hundredths of a second
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one architecture."""
+    """The cost of one architecture."""
 
-    frozen_weights: int  # of matrices in the layers that do not learn
-    trained_weights: int  # of those that do
+    frozen_weights: int  # weights of matrices in layers that are not trained
+    trained_weights: int  # weights of matrices that are trained
     head_weights: int
     head_learns: bool
     attention: int  # layers * heads * head size
 
     def forward(self, tokens: int, pairs: int, scored: int) -> float:
-        """`pairs`: pairs of tokens where one sees the other. `scored`: tokens whose logprob is computed."""
+        """Operations of a forward pass. `pairs`: pairs of tokens where one sees the other. `scored`: tokens whose logprob is
+        computed."""
         layers = 2.0 * (self.frozen_weights + self.trained_weights) * tokens
         return layers + 2.0 * self.head_weights * scored + 4.0 * self.attention * pairs
 
     def forward_backward(self, tokens: int, pairs: int, scored: int) -> float:
-        """Backward costs as much again for the gradients of activations, and once more for those of weights that learn; attention
-        has two operands that are activations."""
+        """Operations of a forward and a backward pass. Backward costs as much as forward for the gradients of activations, and the
+        same again for those of trained weights. Attention needs twice its forward operations in backward, because both operands are
+        activations."""
         of_weights = 2.0 * self.trained_weights * tokens + (2.0 * self.head_weights * scored if self.head_learns else 0.0)
         return 2 * self.forward(tokens, pairs, scored) + of_weights + 4.0 * self.attention * pairs
 
 
 def cost_of(causal: Any) -> Cost | None:
-    """The cost of a model; None for a mixture of experts, whose active weights per token are not known from their number."""
+    """The cost of a model; None for a mixture of experts, because the number of weights does not show how many are active per
+    token."""
     config = causal.config.get_text_config()
     if getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
         return None
@@ -87,7 +90,7 @@ def pairs_of(batch: Microbatch, branches: Sequence[Branch]) -> int:
 
 
 def peak_flops(device_name: str | None, tflops: float | None) -> float | None:
-    """Peak operations per second of a device: from the recipe, else from a table of known GPUs."""
+    """Peak operations per second of a device: from the recipe, else from a table of known GPUs. None if unknown."""
     if tflops is not None:
         return tflops * 1e12
     result = next((peak for name, peak in PEAK_TFLOPS.items() if device_name and name in device_name), None)
@@ -95,7 +98,7 @@ def peak_flops(device_name: str | None, tflops: float | None) -> float | None:
 
 
 def measured_flops(dtype: torch.dtype) -> float:
-    """Operations a second of a square matrix product on this CPU, with the threads that PyTorch has: the best of three."""
+    """Operations per second of a square matrix product on this CPU, with PyTorch's threads: the best of three."""
     left, right = (torch.ones(SIDE, SIDE, dtype=dtype) for _ in range(2))
     best = math.inf
     for _ in range(3):

@@ -1,7 +1,7 @@
 """The projection onto the vocabulary: logprobs of chosen tokens without storing all logits.
 
-Logits are computed for a few positions at a time, reduced to the requested values, and recomputed in the backward pass. No tensor
-of tokens by vocabulary exists at any moment.
+Logits are computed for a few positions at a time, reduced to the requested values, and recomputed in the backward pass. A tensor of
+tokens by vocabulary never exists.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clawctl.trainers.local.masks import Masks
 
-LOGITS_AT_ONCE = 2**25  # float32 values of logits alive at a time: 128 MiB
+LOGITS_AT_ONCE = 2**25  # float32 logits in memory at a time: 128 MiB
 
 
 def token_logprobs(
@@ -45,7 +45,7 @@ def token_logprobs(
 def likeliest(
     hidden_ND: Tensor, head: nn.Module, temperature_N: Tensor, k: int, masks: Masks | None = None, at_once: int = LOGITS_AT_ONCE
 ) -> tuple[Tensor, Tensor]:
-    """Ids and logprobs of the `k` likeliest tokens at each position, the likeliest first: [N, k] each, without gradient. If fewer
+    """Ids and logprobs of the `k` most likely tokens at each position, most likely first: [N, k] each, without gradient. If fewer
     tokens are allowed, the last ones have probability 0."""
     size = max(1, at_once // _vocabulary(head, hidden_ND))
     result = []
@@ -86,7 +86,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
         hidden_ND, weight_VD, bias_V, ids_NK, temperature_N, total_N = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         d_hidden = torch.empty_like(hidden_ND) if wants_hidden else None
-        d_weight = torch.zeros_like(weight_VD, dtype=torch.float32) if wants_weight else None  # sums of chunks: in float32
+        d_weight = torch.zeros_like(weight_VD, dtype=torch.float32) if wants_weight else None  # chunks are summed in float32
         d_bias = torch.zeros_like(bias_V, dtype=torch.float32) if wants_bias else None
         for at in _slices(len(hidden_ND), ctx.size):
             chunk = _logits(hidden_ND[at], weight_VD, bias_V, temperature_N[at], ctx.masks, at)

@@ -1,7 +1,7 @@
 """The images of a step, in the trainer.
 
-The turns of a step get ids above the vocabulary in the places of their images: another one for each token of each image. Tries and
-rows then merge exactly what is the same, and what a pass needs is known from its ids: which images there are, and where.
+In the turns of a step, ids above the vocabulary replace the image tokens: a distinct id for each token of each image. Tries and
+rows therefore merge exactly the identical parts. The ids also show which images a pass contains, and where.
 """
 
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ class StepImages:
     def __init__(self, reader: ImageReader, vocabulary: int) -> None:
         self.reader, self._vocabulary = reader, vocabulary
         self._first: dict[str, int] = {}  # id of each image's first token
-        self._pictures: dict[int, Picture] = {}  # by that id
+        self._pictures: dict[int, Picture] = {}  # pictures by that id
 
     def take(self, batch: Batch) -> Batch:
-        """The batch with the ids of its images, which stand for them until the next call."""
+        """The batch with the ids of its images. These ids are valid until the next call."""
         self._first, self._pictures = {}, {}
         following = self._vocabulary
         for name, content in batch.images.items():
@@ -55,7 +55,7 @@ class StepImages:
         return changed
 
     def inputs(self, causal: Any, batch: Microbatch, layout: dict[str, Any]) -> dict[str, Any]:
-        """What a prepared model takes for a microbatch; `layout` is that of a text model."""
+        """The inputs of a prepared model for a microbatch; `layout` is that of a text model."""
         ids_BT = batch.ids_BT
         above = ids_BT >= self._vocabulary
         if not bool(above.any()):
@@ -78,8 +78,8 @@ class StepImages:
         }
 
     def canary(self, causal: Any, words: Sequence[int]) -> tuple[list[int], int, bytes, dict[str, Any]]:
-        """A prompt with a picture of colours before these words: its ids, the place of the picture, its file, and what the model
-        takes."""
+        """A prompt with a coloured test image before these words: its ids, the index of the image, its file, and the model's
+        inputs."""
         content = _colours()
         picture = self.reader.picture(content)
         ids = [self.reader.begin, *[self.reader.placeholder] * picture.tokens, self.reader.end, *words]

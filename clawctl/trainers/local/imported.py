@@ -1,7 +1,7 @@
 """Imported turns: text without ids and logprobs, which no model of this run sampled.
 
-The logprobs come from the weights that are about to be trained and are computed once the batch is selected. An imported turn
-therefore does not go stale while it waits, and its ratio starts at 1.
+Their logprobs come from the weights that are about to be trained, and are computed once the batch is selected. An imported turn
+therefore does not become stale while it waits, and its ratio starts at 1.
 """
 
 from dataclasses import replace
@@ -17,11 +17,11 @@ from clawctl.trainers.local.trees import make_branch
 
 
 def scored(policy: PolicyModel, ranks: Ranks, batch: Batch, tokens: int) -> Batch:
-    """The batch with the logprobs of its imported turns under the weights as they are: those that the step starts from. Every rank
-    must call it, and every rank gets rank 0's numbers."""
+    """The batch with logprobs for its imported turns, under the weights that the step starts from. Every rank must call it, and
+    every rank gets rank 0's numbers."""
     if all(sample.logprobs is not None for sample in batch.samples):
         return batch
-    computes = ranks.leads or policy.across is not None  # sharded weights are put together by all ranks
+    computes = ranks.leads or policy.across is not None  # all ranks together compute with sharded weights
     return cast(Batch, ranks.broadcast(_scored(policy, batch, tokens) if computes else None))
 
 

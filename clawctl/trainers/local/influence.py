@@ -1,21 +1,21 @@
-"""Bounds the part of one turn in a step's gradient.
+"""Bounds the share of one turn in a step's gradient.
 
-The gradient of a turn grows with its length, its advantage and 1 / temperature, and the client controls all three. So the gradient
-of each turn is measured (`own_gradients`), and a turn is weighted down to `bound_of` the step. The excess is computed again and
-subtracted.
+The gradient of a turn grows with its length, its advantage and 1 / temperature, and the client controls all three. The gradient of
+each turn is therefore measured (`own_gradients`), and the weight of a turn is reduced so that it stays within `bound_of` the step.
+The excess is computed again and subtracted.
 """
 
 import math
 from collections.abc import Iterable
 
-ABSURD = 1e12  # its square is near the limit of float32: such a turn stays as it is, so that the step is skipped because of it
+ABSURD = 1e12  # its square is near the limit of float32; such a turn stays unbounded, so that it causes the step to be skipped
 TOO_FAR = 1e-3  # smaller weights: a difference of float32 numbers would lose the other turns' part
 
 
 def bound_of(sizes: Iterable[float], factor: float | None) -> float:
     """The largest size that a turn keeps: `factor` times the mean of the other turns of the step, themselves bounded.
 
-    It is never below the upper quartile, in a step of 16 turns the fifth largest. If a quarter of the turns has all of the
+    It is never below the upper quartile, which is the fifth largest in a step of 16 turns. If a quarter of the turns has all of the
     gradient, no single one dominates the step. Turns without gradient do not count. Infinite if fewer than two have one.
     """
     ordered = sorted((size for size in sizes if 0 < size < ABSURD), reverse=True)

@@ -9,12 +9,12 @@ from torch import Tensor
 from clawctl.trainers.local.attention import Visible
 from clawctl.trainers.local.sharding import layers_of
 
-# Blocks that are known to be x + attention(norm(x)), then x + mlp(norm(x)), and nothing else
+# Blocks that compute exactly x + attention(norm(x)), then x + mlp(norm(x)).
 KNOWN = {f"{family}DecoderLayer" for family in ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")}
 
 
 def go_on_with_asked(causal: Any) -> None:
-    """From now on, for a tree the model's last states are only those of `tree.asked_M`. Models whose blocks are not known stay
+    """Patch the model so that its last states for a tree are only those of `tree.asked_M`. Models with unknown blocks stay
     unchanged."""
     last = layers_of(causal)[-1]
     if type(last).__name__ in KNOWN:

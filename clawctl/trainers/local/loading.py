@@ -1,4 +1,4 @@
-"""Loads the parts of a policy: the base model in its type, its adapter, its tokenizer's files."""
+"""Loads the parts of a policy: the base model in its dtype, its adapter, and its tokenizer's files."""
 
 import importlib.util
 import tempfile
@@ -11,11 +11,11 @@ from clawctl.config import LoraConfig
 from clawctl.errors import ClawError
 from clawctl.vision.tower import language_of, model_class
 
-_TOWER = r"(.*\.)?visual\..*"  # the layers of a vision tower, which learn nothing unless a recipe names them
+_TOWER = r"(.*\.)?visual\..*"  # layers of a vision tower, which are not trained unless a recipe names them
 
 
 def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: str | None = None) -> Any:
-    """A complete causal language model in evaluation mode. Raises ClawError if there is none."""
+    """A complete causal language model in evaluation mode. Raises ClawError if it cannot be loaded."""
     settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "trust_remote_code": False}
     if quantize is not None:
         settings |= {"quantization_config": _quantization(quantize, device), "device_map": {"": device}}
@@ -62,7 +62,7 @@ def adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -
 
     if checkpoint is not None:
         return PeftModel.from_pretrained(module, str(checkpoint), is_trainable=True).eval()
-    torch.manual_seed(seed)  # every rank draws the same first weights
+    torch.manual_seed(seed)  # every rank draws the same initial weights
     alpha: Any = int(lora.alpha) if lora.alpha.is_integer() else lora.alpha  # readers of peft files expect an integer
     targets: Any = lora.targets if lora.targets == "all-linear" else list(lora.targets)
     config = PeftLora(
@@ -82,7 +82,7 @@ def adapted(module: Any, lora: LoraConfig, checkpoint: Path | None, seed: int) -
 
 
 def tokenizer_files_of(path: str) -> dict[str, bytes]:
-    """The base model's own files, byte for byte, if they are in a folder; otherwise as the tokenizer saves itself."""
+    """The base model's own files, byte for byte, if they are in a folder; otherwise the files that the tokenizer saves."""
     names = ("*token*.json", "vocab.*", "merges.txt", "chat_template*", "*.model", "*processor_config.json")
     if Path(path).is_dir():
         return {file.name: file.read_bytes() for pattern in names for file in sorted(Path(path).glob(pattern))}

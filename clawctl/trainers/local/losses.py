@@ -1,4 +1,4 @@
-"""The formulas: tensors in, tensors out. They depend on no recipe, rank or file.
+"""The loss formulas: tensors in, tensors out. They depend on no recipe, rank or file.
 
 In every stream, [t] belongs to token [t]; the one shift by a position is made in `batches`.
 """
@@ -24,8 +24,8 @@ def policy_loss(
 
     The two-policy ratio corrects turns that an older version sampled, without a third forward pass (as in prime-rl). The penalty
     is twice Schulman's k2 estimate of KL(sampler || policy) (joschu.net/blog/kl-approx.html). `count` is the number of tokens of
-    this term in the whole step, on all ranks and in all microbatches, so that the sum over pieces never depends on how the step is
-    cut. `lengths` are the tokens of each turn, which `gspo` weighs as one. w is 1 but where a turn is bounded (`influence`).
+    this term in the whole step, on all ranks and in all microbatches. The sum over pieces therefore does not depend on how the step
+    is split. `lengths` are the tokens of each turn, to which `gspo` gives one ratio. w is 1 unless a turn is bounded (`influence`).
     """
     log_ratio_N = logprobs_N - sampler_N
     losses_N = _surrogate(logprobs_N, sampler_N, advantages_N, lengths, correction)
@@ -35,12 +35,12 @@ def policy_loss(
 def _surrogate(logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, lengths: Sequence[int], how: Correction) -> Tensor:
     """The loss of each token.
 
-    `dppo`      -keep * A * r, keep as `acting_tokens` has it (DPPO's total-variation mask, as in prime-rl's `trainer/rl/loss.py`)
+    `dppo`      -keep * A * r, with `keep` from `acting_tokens` (DPPO's total-variation mask, as in prime-rl's `trainer/rl/loss.py`)
     `ppo_clip`  -min(r * A, clip(r) * A): PPO (arXiv 1707.06347, eq. 7), anchored on the sampler; clip-higher of DAPO (2503.14476)
     `tis`       -sg(min(r, cap)) * A * log p: truncated importance sampling (Ionides 2008; V-trace, arXiv 1802.01561)
     `cispo`     -sg(clip(r)) * A * log p: MiniMax-M1 (arXiv 2506.13585, eq. 4 and 5)
     `gspo`      ppo_clip with s_t = sg(s) * p / sg(p) in place of r, s = exp(mean log r of the turn): GSPO-token (2507.18071, eq. 13
-                and 14); summed over tokens, so that a turn weighs as many tokens as it has, like all others here
+                and 14); summed over tokens, so that a turn's weight is its number of tokens, as for all others here
     """
     ratio_N = (logprobs_N - sampler_N).exp()
     if how.surrogate == "dppo":
@@ -58,10 +58,11 @@ def _surrogate(logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, leng
 def acting_tokens(
     logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, lengths: Sequence[int], correction: Correction
 ) -> Tensor:
-    """False where the correction leaves a token without policy gradient: it has moved too far already the way its advantage pushes.
+    """False for tokens that the correction leaves without policy gradient, because they have already moved too far in the direction
+    of their advantage.
 
-    Too far is, for `dppo`, a probability that differs by more than `threshold`, and for `ppo_clip` and `gspo` a ratio outside the
-    clip. `tis` and `cispo` bound a token's weight and leave none out.
+    For `dppo`, too far is a probability that differs by more than `threshold`; for `ppo_clip` and `gspo`, a ratio outside the clip
+    range. `tis` and `cispo` bound a token's weight and exclude none.
     """
     if correction.surrogate in ("tis", "cispo"):
         return torch.ones_like(advantages_N, dtype=torch.bool)
@@ -85,13 +86,13 @@ def topk_divergence(policy_TK: Tensor, teacher_TK: Tensor, forward: bool = False
     """KL over K named tokens and one bin for all others, at each position: [T]. Reverse, or `forward`.
 
     sum_v p(v) (log p(v) - log q(v)) over the K tokens, plus the same for the rest: p(rest) = 1 - sum p(v). p is the policy, with
-    gradient through the probability in front as well; q is the teacher. As OpenClaw-RL's top-k loss (after SDFT, arXiv 2601.19897,
-    and SDPO, 2601.20802), but on the student's top-k. A lower bound of the KL over the whole vocabulary, 0 exactly where both
+    gradient through the leading probability as well; q is the teacher. As OpenClaw-RL's top-k loss (after SDFT, arXiv 2601.19897,
+    and SDPO, 2601.20802), but on the student's top-k. A lower bound of the KL over the whole vocabulary; it is 0 exactly if both
     agree on all K + 1 bins.
 
     `forward` is sum_v q(v) (log q(v) - log p(v)), the KL of supervised distillation (Hinton et al., arXiv 1503.02531) on the
     student's own answers (GKD, 2306.13649). With respect to the logit of a token, the gradient of the reverse KL has the factor
-    p(v) and is 0 where the policy gave the token up; that of the forward KL is p(v) - q(v).
+    p(v), so it vanishes where the policy assigns no probability; that of the forward KL is p(v) - q(v).
     """
     policy_T1, teacher_T1 = (log_rest(values).unsqueeze(-1) for values in (policy_TK, teacher_TK))
     p, q = torch.cat([policy_TK, policy_T1], -1), torch.cat([teacher_TK, teacher_T1], -1)

@@ -1,4 +1,4 @@
-"""The sets of tokens that structured answers were drawn from, as tensors: logits of all others count for nothing."""
+"""The sets of tokens that structured answers were drawn from, as tensors. Logits of all other tokens are ignored."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from torch import Tensor
 
 from clawctl.run.allowed_tokens import Allowed
 
-# A hidden logit: its softmax is exactly 0 in float32, and the difference of two stays finite, as that of infinities does not.
+# A hidden logit. Its softmax is exactly 0 in float32, and the difference of two hidden logits is finite, unlike that of infinities.
 HIDDEN = -1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Of N scored tokens over a vocabulary of V: M different sets."""
+    """The sets of N scored tokens over a vocabulary of V: M different sets."""
 
-    which_N: Tensor  # the set of each token; -1: any token could be drawn
-    sets_MB: Tensor  # uint8, a bit for each token of the vocabulary, the lowest first
+    which_N: Tensor  # index of each token's set; -1: any token could be drawn
+    sets_MB: Tensor  # uint8, one bit per token of the vocabulary, lowest first
 
     def hide(self, logits_NV: Tensor, at: slice) -> Tensor:
         """The logits of the tokens `at`, with all tokens hidden that were not allowed there."""

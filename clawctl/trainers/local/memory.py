@@ -1,7 +1,7 @@
 """Estimates the memory of training before anything is loaded.
 
-Bytes on the fullest device, with P all weights and T the trained ones, E the bytes of a number in the forward pass (4, or 2 in
-bfloat16), R the number of ranks with sharded weights, else 1:
+Bytes on the fullest device. P: all weights. T: the trained weights. E: bytes of a number in the forward pass (4, or 2 in bfloat16).
+R: the number of ranks if weights are sharded, else 1.
 
     weights      all trained: 4 P / R, and E P more for bfloat16 copies during a pass (not if sharded)
                  adapter: E P / R + 4 T / R; quantised 1 or 0.55 instead of E, except outside of blocks
@@ -10,7 +10,7 @@ bfloat16), R the number of ranks with sharded weights, else 1:
     optimizer    8 T / R; none with offload
     activations  for each token of a microbatch KEPT E times the inputs and outputs of the linear layers of all blocks;
                  with checkpointing only of the widest block, once more for its gradients, and the input of each block
-    logits       the current piece, twice; 4 bytes for each weight of a trained head, in which its gradient is added up;
+    logits       the current piece, twice; 4 bytes for each weight of a trained head, whose gradient is accumulated;
                  with a custom loss those of all tokens, six times, and once more for version 0's
     teacher      version 0 as a second model: 4 P / R; an average: 4 T
 
@@ -34,23 +34,23 @@ from clawctl.vision.tower import language_of
 
 GIB = 2**30
 KEPT = 1.5
-CUDA_CONTEXT = 1 * GIB  # kernels, nccl's buffers, unusable parts of the allocator
-OWN_LOGITS = 6  # measured, with a custom loss that takes one log-softmax: its logits, their log-softmax twice, gradients
-QUANTISED = {None: None, "int8": 1.0, "nf4": 0.55}  # bytes a weight, scales included
+CUDA_CONTEXT = 1 * GIB  # kernels, NCCL's buffers, and memory that the allocator cannot use
+OWN_LOGITS = 6  # measured with a custom loss that takes one log-softmax: its logits, their log-softmax twice, gradients
+QUANTISED = {None: None, "int8": 1.0, "nf4": 0.55}  # bytes per weight, including scales
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The properties of an architecture that determine memory, with or without an adapter."""
 
-    weights: int  # all but the adapter's
+    weights: int  # without the adapter's
     trained: int
     block_weights: int  # of the largest block
     outer_weights: int  # outside of blocks: embeddings, head, last norm
     blocks: int
     hidden: int
     vocabulary: int
-    width: int  # in and out features of the linear layers of all blocks
+    width: int  # input and output features of the linear layers of all blocks
     block_width: int  # of the widest block
     cost: Cost
 
@@ -72,7 +72,7 @@ class MemoryEstimate:
 
     @property
     def certain(self) -> int:
-        """The part that a smaller microbatch cannot save."""
+        """The part that a smaller microbatch cannot reduce."""
         return self.weights + self.gradients + self.optimizer + self.teacher
 
 
@@ -82,11 +82,11 @@ class Spread:
 
     ranks: int
     sharded: bool
-    offload: bool  # of the kept part to host memory
+    offload: bool  # move the kept part to host memory
 
 
 def shape_of(causal: Any, config: TrainConfig) -> Shape:
-    """Of a model without storage (device meta), as `config` trains it."""
+    """The shape of a model without storage (device meta), as `config` trains it."""
     blocks, head = layers_of(language_of(causal)), causal.get_output_embeddings()
     linear = {module: name for name, module in causal.named_modules() if isinstance(module, nn.Linear) and module is not head}
     lora, matrices = config.lora, sum(module.weight.numel() for module in linear)
@@ -111,7 +111,7 @@ def shape_of(causal: Any, config: TrainConfig) -> Shape:
 
 
 def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> MemoryEstimate:
-    """The table of this file's docstring."""
+    """The estimate according to the table in this module's docstring."""
     e = 2 if config.dtype == "bfloat16" else 4
     parts = spread.ranks if spread.sharded else 1
     kept = 0 if spread.offload else 1
@@ -167,7 +167,7 @@ def _logits(shape: Shape, config: TrainConfig) -> int:
 
 
 def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: float) -> float:
-    """An upper bound: all tokens of a full microbatch in one sequence, all of them scored."""
+    """An upper bound in seconds: all tokens of a full microbatch in one sequence, all of them scored."""
     tokens = config.tokens_per_microbatch
     work = shape.cost.forward_backward(tokens, tokens * (tokens + 1) // 2, tokens)
     if config.gradient_checkpointing:
@@ -176,7 +176,7 @@ def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: floa
 
 
 def peak_memory(device: torch.device) -> int:
-    """Peak bytes: of tensors on a GPU since the process began, of the whole process elsewhere."""
+    """Peak bytes: of tensors on a GPU since the process started, elsewhere of the whole process."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,4 +1,4 @@
-"""The policy being trained: loading it, asking it for logprobs, writing it out."""
+"""The policy being trained: loading, logprobs, and saving."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ log = logging.getLogger("clawctl.train")
 T = TypeVar("T")
 
 CANARY_PROMPTS = ("The weather today is fine, and 2 + 3 = 5.", "Please write one short sentence about the sea.")
-MASTER = "master.safetensors"  # float32 weights, in addition to a policy that is published in a narrower type
+MASTER = "master.safetensors"  # float32 weights, saved in addition to a policy that is published in a narrower dtype
 
 
 @dataclass(slots=True)
@@ -43,14 +43,14 @@ class PolicyModel:
     module: Any  # PreTrainedModel or PeftModel: the module that is saved
     tokenizer: Any
     device: torch.device
-    autocast: torch.dtype | None  # of the forward pass; None: float32
-    publish_dtype: torch.dtype  # of full weights on disk
+    autocast: torch.dtype | None  # dtype of the forward pass; None: float32
+    publish_dtype: torch.dtype  # dtype of full weights on disk
     adapter: bool
     tokenizer_files: dict[str, bytes]
-    merge: Merge = "none"  # how sequences that share a prefix are computed
-    dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's; everything else never drops
-    across: Ranks | None = None  # the ranks that the weights are cut over; None: each has them all
-    images: StepImages | None = None  # of the running step; None: of a text model
+    merge: Merge = "none"  # how sequences with a shared prefix are computed
+    dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's dropout modules; no other module uses dropout
+    across: Ranks | None = None  # the ranks that the weights are sharded over; None: each rank has all weights
+    images: StepImages | None = None  # images of the running step; None: a text model
 
     @property
     def causal(self) -> Any:
@@ -66,15 +66,15 @@ class PolicyModel:
 
     @property
     def attention(self) -> str:
-        """How the model attends, by transformers' name."""
+        """The model's attention implementation, by transformers' name."""
         return str(self.causal.config._attn_implementation)
 
     def trained(self) -> list[tuple[str, nn.Parameter]]:
-        """The parameters that learn, always in the same order."""
+        """The trained parameters, always in the same order."""
         return [(name, parameter) for name, parameter in self.module.named_parameters() if parameter.requires_grad]
 
     def logprobs(self, batch: Microbatch, causal: Any = None) -> Tensor:
-        """Of the tokens that the microbatch scores: [N], with gradient if the caller records one."""
+        """Logprobs of the tokens that the microbatch scores: [N], with gradient if the caller records one."""
         causal = causal if causal is not None else self.causal
         head = causal.get_output_embeddings()
         asked = head, batch.targets_N, batch.temperature_N, batch.masks
@@ -88,7 +88,7 @@ class PolicyModel:
 
     @torch.no_grad()
     def keep_pace(self, passes: int, causal: Any = None) -> None:
-        """Call before `passes` passes without gradient. With sharded weights it adds passes up to the number of the busiest
+        """Call before `passes` passes without gradient. With sharded weights it adds empty passes, up to the number of the busiest
         rank."""
         if self.across is None:
             return
@@ -98,7 +98,7 @@ class PolicyModel:
             self.compute(lambda: body(input_ids=ids_BT, use_cache=False).last_hidden_state, causal)
 
     def hidden(self, batch: Microbatch, causal: Any = None) -> Tensor:
-        """The states that predict the scored tokens: [N, D]. To be called inside `compute`."""
+        """The states that predict the scored tokens: [N, D]. Call it inside `compute`."""
         causal = causal if causal is not None else self.causal
         layout: dict[str, Any] = {}
         if batch.visible is not None:
@@ -128,7 +128,7 @@ class PolicyModel:
         return disabled
 
     def precision(self) -> contextlib.AbstractContextManager[Any]:
-        """The types of a forward pass."""
+        """The autocast context of a forward pass."""
         if self.autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, self.autocast)
@@ -136,7 +136,7 @@ class PolicyModel:
     # ---- writing out -----------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, weights: dict[str, Tensor]) -> None:
-        """Save a folder that loads without others: full weights with their tokenizer, or a peft adapter (float32). `weights` are
+        """Save a self-contained folder: full weights with their tokenizer, or a peft adapter (float32). `weights` is the result of
         `published`."""
         if self.adapter:
             self.module.save_pretrained(folder, state_dict=weights, save_embedding_layers=False)
@@ -150,7 +150,7 @@ class PolicyModel:
             (folder / name).write_bytes(content)
 
     def save_master(self, folder: Path) -> None:
-        """Save the float32 weights if the published weights are rounded and no other file has them."""
+        """Save the float32 weights if the published weights are rounded and no other file contains them."""
         if not self.adapter and self.across is None and self.publish_dtype != torch.float32:
             from safetensors.torch import save_model
 
@@ -158,7 +158,7 @@ class PolicyModel:
 
     @torch.no_grad()
     def published(self) -> dict[str, Tensor]:
-        """The complete weights for publication, rounded to their type; tied weights stay one tensor. With sharded weights every
+        """The complete weights for publication, rounded to their dtype; tied weights stay one tensor. With sharded weights every
         rank must call this, and only rank 0 gets them."""
         result: dict[str, Tensor] = {}
         rounded: dict[int, Tensor] = {}
@@ -175,10 +175,10 @@ class PolicyModel:
 
     @torch.no_grad()
     def canary(self) -> dict[str, Any]:
-        """Fixed prompts and the logprobs of their tokens by the weights as published, at temperature 1.
+        """Fixed prompts and the logprobs of their tokens under the published weights, at temperature 1.
 
         {"prompt_ids": [[…]], "logprobs": [[None, -1.2, …]]}: [t] belongs to token t; the first token has no logprob. A model that
-        reads images has a prompt with one under "image".
+        reads images also has a prompt with an image under "image".
         """
         prompts = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
         values = []
@@ -192,7 +192,7 @@ class PolicyModel:
         return {"prompt_ids": prompts, "logprobs": values, **image}
 
     def _image_canary(self, images: StepImages) -> dict[str, Any]:
-        """Likewise of a prompt with an image: with its file in base64, and the place of its first id."""
+        """The same for a prompt with an image, including its file in base64, and the index of its first id."""
         words = self.tokenizer(CANARY_PROMPTS[0], add_special_tokens=False)["input_ids"]
         ids, start, content, inputs = images.canary(self.causal, words)
         logits = self.compute(lambda: self.causal(**inputs, use_cache=False).logits)
@@ -201,7 +201,7 @@ class PolicyModel:
 
     @contextlib.contextmanager
     def _rounded(self) -> Iterator[None]:
-        """Inside, all weights are as they are published."""
+        """Within this context, all weights have their published precision."""
         rounds = not self.adapter and self.publish_dtype != torch.float32
         kept = [(weight, weight.detach().clone()) for _, weight in self.trained()] if rounds else []
         for weight, wide in kept:
@@ -232,7 +232,8 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
     path = recipe.model_path if lora or checkpoint is None else str(checkpoint)
     files_dtype = load_config(recipe.model_path).dtype
     sharded = is_sharded(config, ranks)
-    device = torch.device("cpu") if sharded else ranks.device  # the complete model may not fit; its parts are taken from here
+    # The complete model may not fit on the device; sharding takes its parts from the CPU.
+    device = torch.device("cpu") if sharded else ranks.device
     narrow = lora is not None and config.dtype == "bfloat16"
     module = load_causal(path, device, torch.bfloat16 if narrow else torch.float32, lora.quantize if lora else None)
     if checkpoint is not None and not lora and (checkpoint.parent / MASTER).exists():
@@ -270,7 +271,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
 
 
 def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
-    """Version 0 as a second model that computes as the policy does."""
+    """Version 0 as a second model that computes in the same way as the policy."""
     device = torch.device("cpu") if policy.across is not None else ranks.device
     reference = load_causal(recipe.model_path, device, torch.float32)
     if policy.images is not None:
@@ -289,7 +290,7 @@ def compute_layers_again(policy: PolicyModel) -> None:
     settings = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), policy.dropping())}
     policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
     for layer in layers_of(policy.causal):
-        layer.training = True  # of the layer alone, which asks for it; its dropouts stay as they are
+        layer.training = True  # only the layer's own flag, which enables checkpointing; its dropouts stay unchanged
 
 
 @torch.no_grad()
@@ -313,7 +314,7 @@ def _usable_merge(policy: PolicyModel, wanted: Merge) -> Merge:
 
 @torch.no_grad()
 def _attends_to_tries(policy: PolicyModel) -> bool:
-    """Whether the model computes a small trie like its separate sequences. Afterwards it uses the tree attention."""
+    """Whether the model computes a small trie like its separate sequences. If so, it uses tree attention afterwards."""
     config = policy.causal.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or not getattr(policy.causal, "_supports_sdpa", False):
@@ -322,7 +323,8 @@ def _attends_to_tries(policy: PolicyModel) -> bool:
     prompts, completions = ([1, 2, 3], [1, 2, 3, 4, 5], [2, 1]), ([4, 5], [3, 6], [3, 4])
     branches = [make_branch(prompt, completion, 1.0) for prompt, completion in zip(prompts, completions, strict=True)]
     alone, merged = (policy.hidden(lay_out(branches, merge, policy.device)).float() for merge in ("none", "tree"))
-    if (alone - merged).norm() < 0.02 * alone.norm():  # bfloat16 base weights round; a wrong mask is off by its own size
+    # Base weights in bfloat16 round; the error of a wrong mask is as large as the states themselves.
+    if (alone - merged).norm() < 0.02 * alone.norm():
         return True
     policy.causal.set_attn_implementation("sdpa")
     return False

@@ -1,4 +1,4 @@
-"""From the logprobs of some turns to their loss: the terms of the method, each over its own global token count."""
+"""Computes the loss of some turns from their logprobs: the terms of the method, each over its own global token count."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +13,20 @@ from clawctl.train.measures import Measures, TurnNumbers
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.losses import acting_tokens, policy_loss, subset_loss, topk_divergence
 
-CUSTOM = "custom"  # the term of a user's own loss
-MOST_PULLS = 16  # tokens that are kept for a turn
+CUSTOM = "custom"  # the term of a custom loss
+MOST_PULLS = 16  # tokens kept per turn
 
 
 @dataclass(frozen=True, slots=True)
 class LikeliestLogprobs:
-    """Logprobs of K tokens at each of the T positions of a turn: the policy's own likeliest before this step. Each of H teachers
-    has one hint. With K = 2, T = 1, H = 1: policy_TK [[-0.1, -2.5]], teacher_HTK [[[-0.3, -1.4]]], overlap_HT [[2]]."""
+    """Logprobs of K tokens at each of the T positions of a turn. The tokens are the policy's most likely ones before this step.
+    Each of H teachers has one hint. With K = 2, T = 1, H = 1: policy_TK [[-0.1, -2.5]], teacher_HTK [[[-0.3, -1.4]]], overlap_HT
+    [[2]]."""
 
     policy_TK: Tensor  # with gradient
-    before_TK: Tensor  # by the policy before this step
+    before_TK: Tensor  # under the policy before this step
     teacher_HTK: Tensor
-    overlap_HT: Tensor  # how many of the K tokens are among the K likeliest of the teacher as well
+    overlap_HT: Tensor  # number of the K tokens that are also among the teacher's K most likely
     ids_TK: Tensor | None = None  # the tokens
 
 
@@ -35,9 +36,9 @@ class TurnLogprobs:
 
     sample: Sample
     policy_T: Tensor  # with gradient
-    before_T: Tensor  # by the policy before this step, without gradient
+    before_T: Tensor  # under the policy before this step, without gradient
     sampler_T: Tensor
-    teacher_T: Tensor | None = None  # None: it has no hint, or the method does not use sampled tokens only
+    teacher_T: Tensor | None = None  # None: no hint, or the method does not use only the sampled tokens
     tops: LikeliestLogprobs | None = None
 
 
@@ -52,12 +53,12 @@ class Objective:
 
     @property
     def likeliest(self) -> int | None:
-        """Number of likeliest tokens that the method compares at each position; None if it uses only the sampled tokens."""
+        """Number of most likely tokens that the method compares at each position; None if it uses only the sampled tokens."""
         return likeliest(self.config)
 
     def loss(self, turns: Sequence[TurnLogprobs], measures: Measures, weights: Mapping[str, float]) -> Tensor:
-        """The share of these turns in the step's loss; the shares add up to it. Measurements go to `measures`, with the loss before
-        the `weights` of turns (by turn id; 1 if missing)."""
+        """The share of these turns in the step's loss; the shares add up to it. Records measurements in `measures`, including the
+        loss without the `weights` of turns (by turn id; 1 if missing)."""
         self.note(turns, measures)
         total = torch.zeros((), device=turns[0].policy_T.device)
         for term in self.terms:
@@ -98,7 +99,7 @@ class Objective:
         return torch.cat(weighted).sum() / self.counts[term.name]
 
     def advantages(self, turn: TurnLogprobs) -> Tensor:
-        """The turn's advantages in all its terms, weighted and summed: [T], 0 without any."""
+        """The turn's advantages in all its terms, weighted and summed: [T]; 0 without any term."""
         total = torch.zeros_like(turn.before_T)
         for term in self.terms:
             if not isinstance(term.signal, Divergence | Overlap) and term.trains(turn.sample):
@@ -125,7 +126,7 @@ def objective_of(config: TrainConfig, batch: Batch) -> Objective:
 
 
 def token_advantages(term: Term, policy_T: Tensor, teacher_T: Tensor | None, reward: float | None) -> Tensor:
-    """The advantage of each token of a turn: [T]. `reward` is the turn's own, of a reward term. No gradient is recorded."""
+    """The advantage of each token of a turn: [T]. `reward` is the turn's own, for a reward term. No gradient is recorded."""
     if isinstance(term.signal, Reward):
         assert reward is not None
         return torch.full_like(policy_T, reward)
@@ -146,7 +147,7 @@ def divergence(term: Term, tops: LikeliestLogprobs) -> Tensor:
 
 
 def chosen_hints(overlap_HT: Tensor, choice: str) -> Tensor:
-    """The hint selected at each position: [T]. Hints are ordered by length, and argmax takes the first in a tie."""
+    """The hint selected at each position: [T]. Hints are ordered by length, and argmax selects the first in a tie."""
     if choice == "token":
         return overlap_HT.argmax(0)
     best = 0 if choice == "shortest" else int(overlap_HT.sum(1).argmax())
@@ -154,10 +155,11 @@ def chosen_hints(overlap_HT: Tensor, choice: str) -> Tensor:
 
 
 def pulls(ids_TK: Tensor, gaps_TK: Tensor) -> dict[int, float]:
-    """Where the hint pulls the policy: the MOST_PULLS tokens with the largest sum of gaps over all positions.
+    """The direction in which the hint moves the policy: the MOST_PULLS tokens with the largest absolute sum of gaps over all
+    positions.
 
-    A gap is the teacher's probability minus the policy's, and its sum is the negative gradient of the forward KL with respect to
-    the bias that the output layer would have: {410: 0.8, 12: -0.7}. Of sampled tokens it is the advantage.
+    A gap is the teacher's probability minus the policy's. Its sum is the negative gradient of the forward KL with respect to a bias
+    of the output layer: {410: 0.8, 12: -0.7}. For sampled tokens the gap is the advantage.
     """
     ids_N, where_N = ids_TK.flatten().unique(return_inverse=True)
     sums_N = torch.zeros(len(ids_N), device=gaps_TK.device).index_add_(0, where_N, gaps_TK.detach().flatten().float())

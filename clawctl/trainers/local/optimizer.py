@@ -11,7 +11,7 @@ from clawctl.errors import ClawError
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.sharding import part_of
 
-FILE = "optimizer.safetensors"  # in a checkpoint; AdamW's settings are the recipe's
+FILE = "optimizer.safetensors"  # in a checkpoint; AdamW's settings come from the recipe
 
 
 def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Optimizer:
@@ -25,12 +25,12 @@ def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Opti
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Rises linearly over the first `warmup_steps` of a lineage, then stays."""
+    """The learning rate rises linearly over the first `warmup_steps` of a lineage, then stays constant."""
     return config.lr * min(1.0, step / config.warmup_steps) if config.warmup_steps else config.lr
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """The state by parameter, in the order of `PolicyModel.trained`."""
+    """Save the state by parameter, in the order of the optimizer's parameter groups."""
     from safetensors.torch import save_file
 
     state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
@@ -38,7 +38,7 @@ def save_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
 
 
 def read_optimizer(checkpoint: Path) -> dict[int, dict[str, Tensor]]:
-    """What `save_optimizer` wrote. Raises ClawError."""
+    """The state that `save_optimizer` wrote. Raises ClawError."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -2,7 +2,7 @@
 
 A turn's own tokens are those that no other turn of the step has, except its continuations (`trees.own_starts`). The gradient of a
 weight matrix W [E, D] is a sum over tokens, sum_t g_t x_t^T, of its input x_t [D] and of the gradient g_t [E] at its output. The
-part over a turn's own tokens is known when W has its gradient, and needs no extra pass. For each turn:
+part over a turn's own tokens is available when W's gradient is computed, and needs no extra pass. For each turn:
 
     size^2 = sum over matrices W of | sum over own tokens t of g_t x_t^T |^2
 
@@ -24,12 +24,13 @@ from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.sharding import layers_of
 from clawctl.vision.tower import language_of
 
-LAYERS = 4  # the first, the last, and those at equal distances between: sizes differ by no more than a third from those of all
+LAYERS = 4  # the first, the last, and equally spaced ones between; sizes differ by at most a third from those over all layers
 
 
 @contextlib.contextmanager
 def measuring(policy: PolicyModel, batch: Microbatch, turns: int) -> Iterator[Tensor]:
-    """The squares of the sizes of the first `turns` branches of `batch`: [turns], 0 until a backward pass was made inside."""
+    """The squared sizes of the first `turns` branches of `batch`: [turns]. They are 0 until a backward pass is made inside this
+    context."""
     squares = torch.zeros(turns, device=policy.device)
     hooks = [module.register_forward_hook(functools.partial(_watch, batch, squares)) for module in _measured(policy)]
     try:
@@ -68,7 +69,7 @@ def _note(batch: Microbatch, squares: Tensor, given: Tensor, gradient: Tensor) -
 
 
 def _square(given_S: Tensor, gradient_SE: Tensor) -> Tensor:
-    """|sum_s g_s x_s^T|^2, of states [S, D] or of ids [S], each of which is a row of the identity."""
+    """|sum_s g_s x_s^T|^2, for states [S, D] or for ids [S]; an id stands for a row of the identity matrix."""
     if given_S.ndim == 1:
         kinds, kind_S = given_S.unique(return_inverse=True)
         return gradient_SE.new_zeros(len(kinds), gradient_SE.shape[1]).index_add(0, kind_S, gradient_SE).square().sum()

@@ -1,4 +1,4 @@
-"""torchrun as `clawctl train --gpus` becomes it: SIGTERM and Ctrl-C end it after its ranks, without its own traceback."""
+"""torchrun for `clawctl train --gpus`: SIGTERM and Ctrl-C end it after its ranks, without a traceback of its own."""
 
 import logging
 import signal
@@ -11,5 +11,5 @@ if __name__ == "__main__":
         logging.getLogger(name).setLevel("ERROR")
     try:
         main()
-    except SignalException as told:  # each rank got the signal, finished its step and ended
+    except SignalException as told:  # each rank received the signal, finished its step and ended
         raise SystemExit(0 if told.sigval in (signal.SIGTERM, signal.SIGINT) else 1) from None

@@ -8,7 +8,9 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before any group: imported after, its defaults would hold the group past `leave_ranks`
+
+# Import it before creating a group; otherwise its default arguments keep the group alive after `leave_ranks`.
+import torch.distributed.nn.functional
 from torch import Tensor
 
 from clawctl.errors import ClawError
@@ -18,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The place of this process among the ranks. Alone (world 1), every method is the identity, and nothing is initialised."""
+    """The rank of this process. With world 1 every method is the identity, and nothing is initialised."""
 
     rank: int
     world: int
@@ -63,7 +65,7 @@ class Ranks:
         return values
 
     def most(self, count: int) -> int:
-        """The largest that any rank names, on every rank."""
+        """The largest count of all ranks, on every rank."""
         if self.world == 1:
             return count
         largest = torch.tensor(count)
@@ -71,21 +73,21 @@ class Ranks:
         return int(largest)
 
     def sum_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
-        """Add up the gradients of all ranks; one that had nothing to do adds zeros."""
+        """Add up the gradients of all ranks; a rank without work adds zeros."""
         if self.world == 1:
             return
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         gradients: list[Tensor] = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])  # one message instead of one a tensor
+        flat = torch.cat([gradient.flatten() for gradient in gradients])  # one message instead of one per tensor
         dist.all_reduce(flat)
         for gradient, summed in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
             gradient.copy_(summed.view_as(gradient))
 
 
 def join_ranks(rank: int, world: int, local_rank: int) -> Ranks:
-    """Join the process group: gloo on the CPU, nccl on CUDA. Call `leave_ranks` when done."""
+    """Join the process group: gloo on the CPU, NCCL on CUDA. Call `leave_ranks` when done."""
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(local_rank)
@@ -104,18 +106,19 @@ def together() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's have no type of their own
+        if not isinstance(error, dist.DistError) and "gloo/transport" not in str(error):  # gloo's errors have no class of their own
             raise
         fix = "committed steps are safe: run the same command again, or let torchrun restart it with --max-restarts"
         raise ClawError("another process of this trainer has exited", fix) from error
 
 
 def backend_of(cuda: bool) -> str:
-    """The backend for messages: nccl for tensors on a GPU, gloo for all others."""
+    """The communication backend: NCCL for tensors on a GPU, gloo for all others."""
     return "cpu:gloo,cuda:nccl" if cuda else "gloo"
 
 
 def leave_ranks() -> None:
-    """End gloo's threads too: one that still runs while Python ends can abort the process."""
+    """Leave the process group, which also ends gloo's threads. A thread that still runs while Python exits can abort the
+    process."""
     if dist.is_initialized():  # also with one rank, if weights are sharded
         dist.destroy_process_group()

@@ -24,12 +24,12 @@ def sampled_logprobs(
     teacher: Mapping[str, Tensor],
     together: Collection[str] = (),
 ) -> list[TurnLogprobs]:
-    """Of the sampled tokens. The branches that the policy reads as the teacher of the turns `together` come last."""
+    """The logprobs of the sampled tokens. The branches that the policy reads as the teacher of the turns `together` come last."""
     policy = training.policy
     with policy.dropping():
         logprobs = policy.logprobs(microbatch)
-    # The weights do not change within a step, so the policy "before the step" is the one that was just computed,
-    # unless dropout has blurred it.
+    # The weights do not change within a step, so the policy "before the step" is the one that was just computed, unless dropout
+    # changed its numbers.
     before = logprobs.detach()
     if policy.dropouts:
         with torch.no_grad():
@@ -44,7 +44,8 @@ def sampled_logprobs(
 def likeliest_logprobs(
     training: Training, microbatch: Microbatch, part: Sequence[Sample], k: int, measures: Measures
 ) -> list[TurnLogprobs]:
-    """Of the sampled tokens, and of the policy's `k` likeliest at each position, by the policy and by each teacher."""
+    """The logprobs of the sampled tokens, and of the policy's `k` most likely tokens at each position, by the policy and by each
+    teacher."""
     policy = training.policy
     with measures.clock("forward"):
         with policy.dropping():
@@ -72,8 +73,7 @@ def likeliest_logprobs(
 
 @torch.no_grad()
 def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Measures) -> dict[str, Tensor]:
-    """For each turn with a hint, the logprob of each of its own tokens after the prompt with the hint: one per token, none
-    invented."""
+    """For each turn with a hint, the logprob of each of its own tokens after the prompt with the hint: exactly one per token."""
     config, policy = training.config, training.policy
     known = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
     hinted = asking(samples)
@@ -98,7 +98,7 @@ def custom_loss_of(
     objective: Objective,
     measures: Measures,
 ) -> Tensor:
-    """The user's loss of a few turns."""
+    """The custom loss of a microbatch's turns."""
     policy = training.policy
     assert training.custom is not None
     with policy.dropping():
@@ -127,7 +127,7 @@ def _sampler(sample: Sample, like_T: Tensor) -> Tensor:
 
 
 def _as_teacher(training: Training) -> contextlib.AbstractContextManager[None]:
-    """Inside, the policy is the teacher that the recipe names."""
+    """Within this context, the policy computes as the teacher that the recipe names."""
     if training.average is not None:
         return training.average.worn()
     apart = training.config.teacher == "base" and training.policy.adapter

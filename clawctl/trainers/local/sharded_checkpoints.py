@@ -2,8 +2,8 @@
 
     sharded/
       index.json               number of ranks that wrote, and the checksum of each file
-      0-of-2.safetensors       rank 0's parts of weights and optimizer; its header has their places
-      1-of-2.safetensors       in the whole tensor
+      0-of-2.safetensors       rank 0's parts of weights and optimizer; the header has their offsets
+      1-of-2.safetensors       in the complete tensors
 
 The files contain numbers and names. torch.distributed.checkpoint is not used, because it pickles its index, and anyone who can
 write a pickle can run code. A checksum does not help: anyone who can write the file can write its checksum.
@@ -26,16 +26,17 @@ from clawctl.trainers.local.ranks import Ranks
 
 NAME = "sharded"  # in a checkpoint's folder
 _INDEX = "index.json"
-_OLD_INDEX = ".metadata"  # of torch.distributed.checkpoint, a pickle
+_OLD_INDEX = ".metadata"  # the index of torch.distributed.checkpoint, a pickle
 
 
 def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> None:
-    """Make a folder of parts, to be moved into a checkpoint. Every rank must call it. Raises OSError on every rank if one fails."""
+    """Write a folder of parts, which is later moved into a checkpoint. Every rank must call it. Raises OSError on every rank if one
+    fails."""
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     def make_room() -> None:
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed trainer
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed trainer
         folder.mkdir(mode=0o700, parents=True)
 
     ranks.led(make_room)
@@ -68,8 +69,8 @@ def move_into(checkpoint: Path, parts: Path) -> None:
 
 
 def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> bool:
-    """Load the parts of a sharded trainer into the weights and the optimizer, whatever their current sharding. False if there are
-    no parts. Raises ClawError."""
+    """Load the parts of a sharded trainer into the weights and the optimizer, with any current sharding. False if there are no
+    parts. Raises ClawError."""
     from safetensors import SafetensorError
 
     folder = checkpoint / NAME
@@ -96,7 +97,7 @@ def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Opt
 
 @torch.no_grad()
 def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
-    """Copy values from the files into this rank's part of each tensor. Raises Damaged if a value is in none or in two of them."""
+    """Copy values from the files into this rank's part of each tensor. Raises Damaged if a value is missing or occurs twice."""
     from safetensors import safe_open
 
     index = read_sealed((folder / _INDEX).read_bytes())
@@ -137,7 +138,7 @@ def _copy(target: Tensor, target_offset: list[int], source: Any, source_offset: 
 
 
 def _part(tensor: Tensor) -> tuple[Tensor, list[int] | None]:
-    """This rank's part of a tensor, and its offset in the complete tensor; None if every rank has all of it."""
+    """This rank's part of a tensor, and its offset in the complete tensor; the offset is None if every rank has all of it."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

@@ -3,7 +3,7 @@
 A layer is gathered only while it computes.
 
 With offload, a rank's part is in host memory, even on a single card. Stored weights are float32. With a bfloat16 forward pass the
-gathered copies are bfloat16, and gradients are added up in float32.
+gathered copies are bfloat16, and gradients are accumulated in float32.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def layers_of(causal: Any) -> list[nn.Module]:
 
 
 def shard(causal: Any, ranks: Ranks, dtype: torch.dtype | None, offload: bool) -> None:
-    """Shard the weights of a model that is completely on the CPU or on this device. `dtype` is the type of the forward pass; None
+    """Shard the weights of a model that is completely on the CPU or on this device. `dtype` is the dtype of the forward pass; None
     keeps it.
 
     From then on the model computes only inside `gathering`. Gradients are summed over all ranks.
@@ -54,11 +54,11 @@ def shard(causal: Any, ranks: Ranks, dtype: torch.dtype | None, offload: bool) -
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
     cuda = ranks.device.type == "cuda"
-    if not dist.is_initialized():  # alone
+    if not dist.is_initialized():  # a single process
         dist.init_process_group(backend_of(cuda), store=dist.HashStore(), rank=0, world_size=1)
     settings: dict[str, Any] = {
         "mesh": init_device_mesh(ranks.device.type, (ranks.world,)),
-        "reshard_after_forward": True,  # at the root too: a pass without gradient must not leave old weights behind
+        "reshard_after_forward": True,  # also at the root: a pass without gradient must not leave old weights behind
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32),
     }
     if offload and cuda:
@@ -68,7 +68,7 @@ def shard(causal: Any, ranks: Ranks, dtype: torch.dtype | None, offload: bool) -
     for part in parts:
         fully_shard(part, **settings)
         part.set_gradient_divide_factor(1.0)
-        part.set_force_sum_reduction_for_comms(True)  # gloo knows no other
+        part.set_force_sum_reduction_for_comms(True)  # gloo supports no other reduction
     register_fsdp_forward_method(causal, "computing")
 
 
@@ -83,13 +83,13 @@ def _owned(tensor: Tensor) -> Tensor:
 
 
 def gathering(causal: Any, work: Callable[[], T]) -> T:
-    """The result of `work`, a tensor or a tuple of tensors. Inside, the model's weights are gathered as needed."""
+    """The result of `work`, a tensor or a tuple of tensors. Meanwhile, the model's weights are gathered as needed."""
     result: T = causal.computing(work) if hasattr(causal, "computing") else work()
     return result
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All parts of a sharded tensor put together; every rank must ask. Others are returned as they are."""
+    """The complete tensor of a sharded tensor; every rank must call this. Other tensors are returned unchanged."""
     from torch.distributed.tensor import DTensor
 
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

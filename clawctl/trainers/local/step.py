@@ -1,4 +1,4 @@
-"""One optimizer step: from a batch to new weights, on however many ranks.
+"""One optimizer step: from a batch to new weights, on any number of ranks.
 
 Batch      the samples of one step
 part       the samples of one microbatch: sessions stay together, so that shared prefixes are computed once
@@ -37,13 +37,14 @@ log = logging.getLogger("clawctl.train")
 
 
 def train_step(training: Training, batch: Batch) -> StepResult:
-    """Make one step. Nothing changes if its loss or gradient is not finite, or if another model sampled its turns."""
+    """Make one step. No weight changes if the loss or gradient is not finite, or if another model sampled its turns."""
     config, ranks, optimizer = training.config, training.ranks, training.optimizer
     if training.policy.images is not None:
         batch = training.policy.images.take(batch)
     batch = scored(training.policy, ranks, batch, config.tokens_per_microbatch)
     objective, measures = objective_of(config, batch), Measures()
-    torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)  # of dropout: the same after a crash
+    # Seed of dropout, so that it is the same after a crash.
+    torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)
     optimizer.zero_grad(set_to_none=True)
     add_gradients(training, objective, measures)
     with measures.clock("optimizer"):
@@ -64,7 +65,7 @@ def train_step(training: Training, batch: Batch) -> StepResult:
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)  # the weights to publish need their memory
+        optimizer.zero_grad(set_to_none=True)  # frees memory that publishing the weights needs
         if training.average is not None:
             training.average.learn()
     facts = _facts(training, objective, norm, lr)
@@ -72,8 +73,8 @@ def train_step(training: Training, batch: Batch) -> StepResult:
 
 
 def add_gradients(training: Training, objective: Objective, measures: Measures) -> None:
-    """Add this rank's part of the batch. The excess of a turn over its bound is subtracted afterwards, because it is not known
-    earlier."""
+    """Add the gradients of this rank's part of the batch. The excess of a turn over its bound is subtracted afterwards, because it
+    is unknown earlier."""
     samples = objective.batch.samples
     sizes = backward(training, samples, objective, measures)
     bound = bound_of(sizes.values(), training.config.turn_bound)
@@ -82,7 +83,7 @@ def add_gradients(training: Training, objective: Objective, measures: Measures) 
     if least == 1:
         return
     again = Measures()
-    if least < TOO_FAR or training.policy.dropouts:  # dropout would blur the same turn in another way
+    if least < TOO_FAR or training.policy.dropouts:  # dropout would change the same turn in a different way
         training.optimizer.zero_grad(set_to_none=True)
         backward(training, samples, objective, again, weights)
     else:
@@ -100,8 +101,8 @@ def backward(
     measures: Measures,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Add the gradients of the turns, times `weights`, on all ranks. Returns the size of each turn's gradient (`own_gradients`) in
-    the first call, before there are weights."""
+    """Add the gradients of the turns, times `weights`, on all ranks. Returns the size of each turn's gradient (`own_gradients`) if
+    `weights` is None and turns are bounded; otherwise {}."""
     measured = weights is None and training.config.turn_bound is not None and len(samples) > 1
     starts = dict(zip((s.turn_id for s in samples), own_starts(turn_branches(samples)), strict=True)) if measured else None
     sizes: dict[str, float] = {}
@@ -120,9 +121,9 @@ def backward(
 def pack(
     training: Training, samples: Sequence[Sample], measures: Measures, by_turn: bool = False
 ) -> tuple[list[list[Sample]], list[list[Sample]]]:
-    """The parts of this rank, and those that it computes for nothing: sharded weights are put together by all ranks or none, so a
-    rank that has no turns left makes the last pass too. `by_turn`: one turn each, because a custom loss of many turns cannot be
-    weighted by turn."""
+    """The parts of this rank, and spare parts whose result is discarded. All ranks must gather sharded weights together, so a rank
+    without turns makes the last pass too. `by_turn`: one turn per part, because a custom loss of many turns cannot be weighted by
+    turn."""
     policy, ranks = training.policy, training.ranks
     packing = Packing([[index] for index in range(len(samples))], 0, 0)
     if not by_turn:
@@ -156,7 +157,7 @@ def _add_part(
     with measuring(policy, microbatch, len(part)) if starts is not None else contextlib.nullcontext() as squares:
         if training.custom is not None:
             with measures.clock("forward"):
-                weight = weights.get(part[0].turn_id, 1.0)  # of a single turn, see `pack`
+                weight = weights.get(part[0].turn_id, 1.0)  # weight of a single turn, see `pack`
                 loss = weight * custom_loss_of(training, microbatch, part, teacher, objective, measures)
         elif objective.likeliest is not None:
             turns = likeliest_logprobs(training, microbatch, part, objective.likeliest, measures)
@@ -173,8 +174,8 @@ def _add_part(
 
 
 def gradients_of(training: Training, batch: Batch) -> Iterator[list[Tensor]]:
-    """The gradient of each turn of a step by itself, weighed as it is in this step; they add up to the step's before it is
-    clipped. One tensor for each trained parameter. No weight is changed."""
+    """The separate gradient of each turn of a step, with its weight in this step. They add up to the step's gradient before
+    clipping. One tensor per trained parameter. No weight changes."""
     objective, parameters = objective_of(training.config, batch), [parameter for _, parameter in training.policy.trained()]
     measures = Measures()
     add_gradients(training, objective, measures)
@@ -187,7 +188,7 @@ def gradients_of(training: Training, batch: Batch) -> Iterator[list[Tensor]]:
 
 
 def _clip_gradients(training: Training) -> float:
-    """Sum the gradients of all ranks and clip them. Returns their norm before."""
+    """Sum the gradients of all ranks and clip them. Returns their norm before clipping."""
     parameters = [parameter for _, parameter in training.policy.trained()]
     if training.policy.across is None:
         training.ranks.sum_gradients(parameters)
@@ -206,6 +207,6 @@ def _facts(training: Training, objective: Objective, norm: float, lr: float) -> 
 
 @functools.cache
 def _log_cut_once(world: int) -> None:
-    """A larger `tokens_per_microbatch` or fewer ranks would save these tokens."""
+    """Log once that a larger `tokens_per_microbatch` or fewer ranks would save recomputed tokens."""
     why = "longer than train.tokens_per_microbatch" + (f", or shared by {world} processes" if world > 1 else "")
     log.info("sessions %s are split between turns, so the parts that their turns share are computed again", why)

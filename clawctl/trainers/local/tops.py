@@ -1,4 +1,4 @@
-"""The policy's likeliest tokens along its own answers, and their logprobs by each teacher: for methods that compare whole
+"""The policy's most likely tokens along its own answers, and their logprobs by each teacher. For methods that compare whole
 distributions."""
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from clawctl.trainers.local.trees import make_branch
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The policy's logprobs of the N completion tokens of a microbatch, and of the K likeliest at each position."""
+    """The policy's logprobs of the N completion tokens of a microbatch, and of the K most likely tokens at each position."""
 
     logprobs_N: Tensor
     ids_NK: Tensor
@@ -28,9 +28,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How teachers are asked."""
+    """Settings for teacher passes."""
 
-    tokens: int  # in one pass
+    tokens: int  # tokens per pass
     measures: Measures
     cost: Cost | None = None
     causal: Any = None  # the model to use; None: the policy's own
@@ -38,14 +38,15 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Teachers:
-    """The logprobs of the policy's K likeliest tokens at the T positions of one turn, by its H teachers."""
+    """The logprobs of the policy's K most likely tokens at the T positions of one turn, by its H teachers."""
 
     logprobs_HTK: Tensor
-    overlap_HT: Tensor  # how many of the K are among the teacher's own K likeliest
+    overlap_HT: Tensor  # number of the K tokens that are among the teacher's own K most likely
 
 
 def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None = None) -> Look:
-    """With gradient if the caller records one. `ids_NK` names the tokens; else they are the likeliest of this very pass."""
+    """The policy's logprobs, with gradient if the caller records one. `ids_NK` sets the tokens; None: the most likely tokens of
+    this pass."""
     head = policy.causal.get_output_embeddings()
 
     def work() -> tuple[Tensor, Tensor]:
@@ -60,7 +61,7 @@ def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None =
 
 @torch.no_grad()
 def teachers_of(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Tensor], how: Asking) -> list[Teachers]:
-    """For each turn (all have a hint) the teachers with each of its hints, asked for the tokens `ids` [T, K] at its positions."""
+    """The teachers of each turn, one per hint, scored on the tokens `ids` [T, K] at its positions. All turns must have a hint."""
     asked = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
     branches = [
         make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature, samples[turn].allowed)
@@ -93,7 +94,7 @@ def _told(policy: PolicyModel, batch: Microbatch, ids_NK: Tensor, causal: Any) -
 
 
 def overlap(ids_NK: Tensor, others_NK: Tensor) -> Tensor:
-    """How many of the tokens at a position are among the others: [N]."""
+    """Number of tokens at each position that are among the others: [N]."""
     return (ids_NK[:, :, None] == others_NK[:, None, :]).any(2).sum(1)
 
 

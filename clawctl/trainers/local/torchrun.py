@@ -12,11 +12,12 @@ Gpus = Sequence[int] | Literal["all"]
 
 
 def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[str], check_world: Callable[[int], None]) -> NoReturn:
-    """Replace this process by torchrun. `words` are its own arguments, which every rank parses again. With `processes` they compute
-    on the CPU. Raises ClawError (exit code 2) if the GPUs or nodes do not match, or if `check_world` refuses the number of
+    """Replace this process by torchrun. `words` are its own arguments, which every rank parses again. With `processes` the ranks
+    compute on the CPU. Raises ClawError (exit code 2) if the GPUs or nodes do not match, or if `check_world` refuses the number of
     ranks."""
-    where, changes = nodes(), {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else ranks started again meet addresses of dead ones
-    changes["PYTHONSAFEPATH"] = "1"  # of the ranks: whoever may write the folder they are started in runs no code
+    # Otherwise restarted ranks connect to addresses of dead ones.
+    where, changes = nodes(), {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+    changes["PYTHONSAFEPATH"] = "1"  # users who can write to the ranks' start folder must not be able to run code
     if processes:
         changes["OMP_NUM_THREADS"] = "1"
     if processes is not None:
@@ -40,7 +41,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
 
 
 def parse_gpus(text: str) -> Gpus:
-    """`2,3` or `all`. Raises ClawError (exit code 2)."""
+    """Parse `2,3` or `all`. Raises ClawError (exit code 2)."""
     if text == "all":
         return "all"
     try:
@@ -62,7 +63,8 @@ def visible_gpus() -> list[str]:
 
 
 def chosen(gpus: Gpus, visible: Sequence[str], a_node: int | None) -> list[str]:
-    """The GPUs meant, by name. `a_node` is how many the scheduler gave each node. Raises ClawError (exit code 2)."""
+    """The names of the selected GPUs. `a_node` is the number that the scheduler assigned to each node. Raises ClawError (exit code
+    2)."""
     if not visible:
         raise ClawError("--gpus needs GPUs, but CUDA shows none", "use --processes N to train in N processes on the CPU", 2)
     ids = list(range(a_node or len(visible))) if gpus == "all" else list(gpus)
@@ -86,5 +88,5 @@ def _meeting(where: Nodes) -> list[str]:
 
 
 def _for_torchrun(words: Sequence[str]) -> list[str]:
-    """The arguments with `--run-dir` instead of `--run`, which torchrun reads as an abbreviation of its own option."""
+    """The arguments with `--run-dir` instead of `--run`, because torchrun reads `--run` as an abbreviation of its own option."""
     return ["--run-dir" + word.removeprefix("--run") if word == "--run" or word.startswith("--run=") else word for word in words]

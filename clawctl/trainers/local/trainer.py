@@ -1,4 +1,4 @@
-"""The trainer of this machine: torch, transformers and peft, in one process or in several ranks.
+"""The trainer on this machine: torch, transformers and peft, in one process or in several ranks.
 
 Only rank 0 runs the loop. It sends each of its calls to the other ranks, which make the same call at the same time (`follow`).
 """
@@ -38,7 +38,7 @@ _END = "end"
 
 @dataclass(slots=True)
 class LocalSnapshot:
-    """The weights of a version in memory. With sharded weights masters and optimizer are parts on disk, which are moved."""
+    """The weights of a version in memory. With sharded weights, master weights and optimizer are parts on disk, which are moved."""
 
     canary: dict[str, Any]
     weights: dict[str, Tensor]
@@ -67,7 +67,7 @@ class LocalTrainer:
     def __init__(self, recipe: Recipe, ranks: Ranks) -> None:
         self.recipe, self.ranks = recipe, ranks
         self._training: Training | None = None
-        self._calling = False  # the other ranks are inside the same call
+        self._calling = False  # the other ranks are executing the same call
 
     @property
     def training(self) -> Training:
@@ -108,8 +108,8 @@ class LocalTrainer:
 
     @contextmanager
     def leading(self) -> Iterator["LocalTrainer"]:
-        """Inside, this rank makes calls; afterwards the others end, with the exit code of a ClawError. After any other error they
-        notice that this process is gone."""
+        """Within this context, this rank makes calls. At its end the other ranks exit, with the exit code of a ClawError if there
+        was one. After any other error they detect that this process is gone."""
         try:
             yield self
         except ClawError as error:
@@ -127,7 +127,7 @@ class LocalTrainer:
 
     def _load(self, checkpoint: Path | None, weights: Path | None) -> None:
         self._training = None
-        gc.collect()  # there may be no room for two models
+        gc.collect()  # there may be no memory for two models
         self._training = load_training(self.recipe, self.ranks, checkpoint, weights)
 
     def _step(self, batch: Batch) -> StepResult:
@@ -143,9 +143,9 @@ class LocalTrainer:
 
 
 def load_training(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None, weights: Path | None = None) -> Training:
-    """The policy with its optimizer: of a checkpoint, of a published policy, or of the base model. Raises ClawError."""
+    """The policy with its optimizer: from a checkpoint, from a published policy, or from the base model. Raises ClawError."""
     config, vocabulary = recipe.train, load_config(recipe.model_path).get_text_config().vocab_size
-    ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # a problem is reported before weights are loaded
+    ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # reports a problem before weights are loaded
     custom = load_custom_loss(config, vocabulary)
     policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else weights)
     optimizer = make_optimizer(policy, config)

@@ -1,4 +1,4 @@
-"""What a step works on: the policy, its optimizer, and what belongs to them."""
+"""The state that a step works on: the policy, its optimizer, and related objects."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,13 @@ from clawctl.trainers.local.ranks import Ranks
 
 @dataclass(slots=True)
 class Training:
-    """Everything that a step reads and changes."""
+    """All objects that a step reads and changes."""
 
     policy: PolicyModel
     optimizer: torch.optim.Optimizer
     config: TrainConfig
     ranks: Ranks
     reference: Any | None  # version 0 as a second model, if the teacher is `base` and all weights are trained
-    cost: Cost | None = None  # of a pass; None: not known
-    custom: CustomLoss | None = None  # in the place of the policy loss
+    cost: Cost | None = None  # cost of a pass; None: unknown
+    custom: CustomLoss | None = None  # replaces the policy loss
     average: Average | None = None  # the teacher `ema`

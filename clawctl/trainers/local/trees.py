@@ -1,11 +1,11 @@
-"""Sequences merged into tries: each distinct token, given its complete prefix, is stored and computed once.
+"""Merges sequences into tries: each distinct token, given its complete prefix, is stored and computed once.
 
 An agent resends its history every turn, so the sequences of a session are mostly prefixes of one another. Sorted by their ids,
-sequences with a shared prefix are neighbours, and a trie only adds the part that a sequence does not share with the one before it.
+sequences with a shared prefix are neighbours, and a trie only adds the part that a sequence does not share with the previous one.
 Packing is therefore a scan, and building uses a stack; only numpy works per token.
 
-Tokens are stored in depth-first order, so the descendants of token k are those from k up to its `end`, and
-token q sees token k exactly if k <= q < end[k]: its ancestors and itself.
+Tokens are stored in depth-first order, so the descendants of token k are those from k up to its `end`. Token q sees token k exactly
+if k <= q < end[k]: q sees its ancestors and itself.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A sequence of which some tokens are scored: those of a turn's completion, behind its prompt or behind the teacher's."""
+    """A sequence with scored tokens: those of a turn's completion, after its prompt or the teacher's prompt."""
 
     ids: Ints  # [L]
-    scored: int  # the first token whose logprob is asked, at least 1; all from there on are asked
+    scored: int  # index of the first scored token, at least 1; all tokens from there on are scored
     temperature: float
-    allowed: Allowed | None = None  # which tokens could be drawn in the place of each scored one; None: any
-    own: int = 0  # the first token that only this branch and its continuations have: see `own_starts`
+    allowed: Allowed | None = None  # the tokens that could be drawn at the position of each scored token; None: any
+    own: int = 0  # index of the first token that only this branch and its continuations have: see `own_starts`
 
     def __post_init__(self) -> None:
         if self.allowed is not None and len(self.allowed.which) != len(self.ids) - self.scored:
@@ -45,11 +45,11 @@ def make_branch(
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens start..stop of a layout, each the child of the one before: a way down the trie, into the largest child each time."""
+    """Tokens start..stop of a layout, each the child of the previous one: a path down the trie, always into the largest child."""
 
     start: int
     stop: int
-    context: tuple[tuple[int, int], ...]  # the ranges of tokens that lie above it, from the root down
+    context: tuple[tuple[int, int], ...]  # the ranges of its ancestors' tokens, from the root down
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +59,23 @@ class Trie:
     ids_T: Ints
     positions_T: Ints  # depth of each token
     ends_T: Ints  # one past the last descendant of each token
-    runs: tuple[Run, ...]  # tile 0..T
-    places: list[Ints]  # for each branch, the places of the tokens before its scored ones
-    own: list[Ints]  # for each branch, the places of its own tokens
+    runs: tuple[Run, ...]  # cover 0..T without gaps
+    places: list[Ints]  # for each branch, the positions of the tokens before its scored ones
+    own: list[Ints]  # for each branch, the positions of its own tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Branches shared out to microbatches."""
+    """Branches distributed to microbatches."""
 
     groups: list[list[int]]
-    cuts: int  # places where a trie was too long for one microbatch
-    recomputed: int  # tokens that are computed again because of that
+    cuts: int  # number of splits of tries that were too long for one microbatch
+    recomputed: int  # tokens that are computed again because of splits
 
 
 def sort_branches(branches: Sequence[Branch]) -> tuple[list[int], list[int]]:
-    """The branches' order by their ids, and the number of tokens that each shares with the one before it in that order."""
-    keys = [branch.ids.astype(">u4").tobytes() for branch in branches]  # bytes compare as the ids do
+    """The branches' order by their ids, and the number of tokens that each shares with its predecessor in that order."""
+    keys = [branch.ids.astype(">u4").tobytes() for branch in branches]  # big-endian bytes sort in the same order as the ids
     order = sorted(range(len(branches)), key=lambda i: (keys[i], i))
     return order, [0, *(_shared(branches[a].ids, branches[b].ids) for a, b in pairwise(order))][: len(order)]
 
@@ -88,7 +88,7 @@ def own_starts(branches: Sequence[Branch], reach: int = 256) -> list[int]:
     order, shared = sort_branches(branches)
     lengths = [len(branches[index].ids) for index in order]
     starts = [0] * len(order)
-    above: list[int] = []  # places in `order` of the branches that the current one continues or equals
+    above: list[int] = []  # indices in `order` of the branches that the current one continues or equals
     for place in range(len(order) + 1):
         common = shared[place] if place < len(order) else 0
         while above and lengths[above[-1]] > common:
@@ -108,13 +108,13 @@ def pack(branches: Sequence[Branch], tokens: int, parts: int = 1) -> Packing:
     """Groups of branches whose tries have at most `tokens` tokens, or one longer branch; at least `parts` if there are enough
     branches.
 
-    Tries that fit stay together and are packed, the largest first. One that does not fit is split between two turns, and the later
-    piece recomputes the shared prefix.
+    Tries that fit stay together and are packed, the largest first. A trie that does not fit is split between two turns, and the
+    later piece recomputes the shared prefix.
     """
     order, shared = sort_branches(branches)
     sizes = [len(branches[index].ids) - common for index, common in zip(order, shared, strict=True)]
     room = min(tokens, max(1, -(-sum(sizes) // parts)))
-    pieces: list[tuple[int, list[int]]] = []  # tokens, branches
+    pieces: list[tuple[int, list[int]]] = []  # number of tokens, branches
     cuts = 0
     borders = [*(place for place, common in enumerate(shared) if common == 0), len(order)]
     for start, stop in pairwise(borders):
@@ -133,12 +133,12 @@ def pack(branches: Sequence[Branch], tokens: int, parts: int = 1) -> Packing:
 
 
 def tokens_in(branches: Sequence[Branch]) -> int:
-    """Tokens that the tries of some branches have."""
+    """Number of tokens in the tries of some branches."""
     return sum(len(branch.ids) for branch in branches) - sum(sort_branches(branches)[1])
 
 
 def _fit(pieces: list[tuple[int, list[int]]], room: int, parts: int) -> list[list[int]]:
-    """First-fit, longest first; never fewer groups than `parts` while there are pieces."""
+    """First-fit, longest first. Never makes fewer groups than `parts` while there are pieces."""
     groups: list[tuple[int, list[int]]] = []
     for size, members in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
         fits = (at for at, (held, _) in enumerate(groups) if held + size <= room)
@@ -159,12 +159,12 @@ class _Node:
     last: int
     parent: "_Node | None"
     children: list["_Node"] = field(default_factory=list)
-    size: int = 0  # tokens of it and of all below
-    start: int = 0  # where it is laid
+    size: int = 0  # number of tokens of this node and all its descendants
+    start: int = 0  # position in the layout
 
 
 def lay(branches: Sequence[Branch]) -> Trie:
-    """The tries of `branches`, in depth-first order, at each fork the largest child first."""
+    """The tries of `branches`, in depth-first order, with the largest child first at each fork."""
     roots, bottoms = _grow(branches)
     ids, positions, ends = [], [], []
     runs: list[Run] = []
@@ -177,7 +177,7 @@ def lay(branches: Sequence[Branch]) -> Trie:
         positions.append(np.arange(node.first, node.last))
         ends.append(np.full(length, place + node.size))
         place += length
-        if context is None:  # continues where its parent ends
+        if context is None:  # continues at the end of its parent
             runs[-1] = Run(runs[-1].start, place, runs[-1].context)
         else:
             runs.append(Run(place - length, place, context))
@@ -192,11 +192,11 @@ def lay(branches: Sequence[Branch]) -> Trie:
 
 def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:
     """The roots, and for each branch the node in which it ends. In sorted order a prefix precedes its continuations, so a branch
-    that ends within a node is one that the node was made for."""
+    always ends at the end of a node."""
     order, shared = sort_branches(branches)
     roots: list[_Node] = []
     bottoms: dict[int, _Node] = {}
-    above: list[_Node] = []  # from the root down to the end of the branch before
+    above: list[_Node] = []  # from the root down to the end of the previous branch
     for index, common in zip(order, shared, strict=True):
         while above and above[-1].first >= common:
             above.pop()
@@ -214,7 +214,7 @@ def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:
 
 
 def _split(node: _Node, at: int, roots: list[_Node]) -> _Node:
-    """Cut `node` before token `at`: it keeps the lower part; the new node above it is returned."""
+    """Cut `node` before token `at`. It keeps the lower part; the new node above it is returned."""
     upper = _Node(node.of, node.first, at, node.parent, [node])
     siblings = node.parent.children if node.parent else roots
     siblings[siblings.index(node)] = upper
@@ -231,7 +231,7 @@ def _weigh(root: _Node) -> None:
 
 
 def _places(bottom: _Node, first: int, last: int) -> Ints:
-    """The places of the tokens first … last - 1 of a branch that ends in `bottom`."""
+    """The positions of the tokens first … last - 1 of a branch that ends in `bottom`."""
     parts: list[Ints] = [np.arange(0)]
     node: _Node | None = bottom
     while node is not None and node.last > first:
@@ -241,7 +241,7 @@ def _places(bottom: _Node, first: int, last: int) -> Ints:
 
 
 def _shared(a: Ints, b: Ints) -> int:
-    """Number of tokens that two sequences share from their beginning."""
+    """Length of the common prefix of two sequences."""
     length = min(len(a), len(b))
     differ = a[:length] != b[:length]
     return int(differ.argmax()) if differ.any() else length

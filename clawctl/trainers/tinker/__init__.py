@@ -1,1 +1,1 @@
-"""Trainers on other people's machines: services that speak Tinker's protocol."""
+"""Trainers on remote machines: services with Tinker's protocol."""

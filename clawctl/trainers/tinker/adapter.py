@@ -1,4 +1,4 @@
-"""The adapter that a service saved: from its files to a peft folder that any engine loads."""
+"""Converts the adapter files that a service saved to a peft folder that any engine loads."""
 
 import io
 import math
@@ -47,7 +47,7 @@ def files_of(members: dict[str, bytes], lora: LoraConfig, base_model: str) -> di
 
 
 def members_of(archive: bytes) -> dict[str, bytes]:
-    """The plain files of a tar archive by their last name. Nothing is extracted to disk. Raises ClawError."""
+    """The regular files of a tar archive, by the last part of their name. Nothing is extracted to disk. Raises ClawError."""
     try:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             files = [member for member in tar.getmembers() if member.isfile()]

@@ -1,4 +1,5 @@
-"""The backends `tinker` and `fireworks`, and what they refuse at the start. Importing this imports no torch and no SDK."""
+"""The backends `tinker` and `fireworks`, and the recipes that they refuse at the start. Importing this module imports no torch and
+no SDK."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class ServiceBackend:
-    """A `TrainingBackend`: one process here, the computation elsewhere."""
+    """A `TrainingBackend` with one local process; the service computes."""
 
     def __init__(self, kind: str, packages: Sequence[str], connect: "Callable[[Recipe], Service]") -> None:
-        """`kind` is its name in `train.backend` and our extra, `packages` are those of its SDK."""
+        """`kind` is the name in `train.backend` and of clawctl's extra; `packages` are those of the SDK."""
         self.kind, self.packages, self.connect = kind, packages, connect
 
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
@@ -64,7 +65,7 @@ def _fireworks(recipe: Recipe) -> "Service":
 
 
 TINKER = ServiceBackend("tinker", ["tinker"], _tinker)
-FIREWORKS = ServiceBackend("fireworks", ["fireworks", "pyqwest"], _fireworks)  # it imports pyqwest with the first session
+FIREWORKS = ServiceBackend("fireworks", ["fireworks", "pyqwest"], _fireworks)  # the SDK imports pyqwest with the first session
 
 
 def check(recipe: Recipe) -> None:

@@ -2,7 +2,7 @@
 1.2.30:
 
 - A serverless session lists no models. The control plane knows whether the base model exists.
-- A saved state is loaded into a new adapter. The call that makes an adapter from a state would take the default alpha.
+- A saved state is loaded into a new adapter, because the call that creates an adapter from a state would use the default alpha.
 - There is no archive. `promote_session_checkpoint` turns a saved adapter into a model of the account, and `get_download_endpoint`
   returns signed URLs of its files.
 """
@@ -21,13 +21,13 @@ from clawctl.trainers.tinker.sdk import RemoteAdapter, Service, download
 
 log = logging.getLogger("clawctl.train")
 
-TRAINING = "/training/v1/serverless"  # below the address of the API
+TRAINING = "/training/v1/serverless"  # path below the API's address
 _MODEL = re.compile(r"accounts/(?P<account>[^/]+)/models/(?P<model>[^/]+)")
 _READY_S = 600.0
 
 
 class FireworksService(Service):
-    """A `Service`. Each adapter has a session of its own, because a session makes only one adapter of a kind."""
+    """A `Service`. Each adapter has its own session, because a session creates only one adapter of a kind."""
 
     name = "Fireworks"
     poll_s = 2.0  # while a promoted model is copied
@@ -87,7 +87,8 @@ class FireworksService(Service):
         return self.promoted_files(session, path.rpartition("/")[2])
 
     def promoted_files(self, session: str, saved: str) -> dict[str, bytes]:
-        """The files of the adapter that was saved as `saved`. A model of the account is made for the download and deleted again."""
+        """The files of the adapter that was saved as `saved`. A model of the account is created for the download and then
+        deleted."""
         account = session.split("/")[1]
         with self.sdk.FireworksClient(self.api.api_key, self.root) as control:
             with self.calls("list_training_session_checkpoints"):
@@ -111,7 +112,8 @@ class FireworksService(Service):
             time.sleep(self.poll_s)
 
     def _url(self, account: str, model_id: str, name: str) -> str | None:
-        """A signed URL of a file, None if the model lacks it. Each file gets a new one: a long download may outlive the others."""
+        """A signed URL of a file; None if the model lacks it. Each file gets a new URL, because a long download may outlive the
+        others."""
         urls = self.api.models.get_download_endpoint(model_id, account_id=account).filename_to_signed_urls or {}
         return next((str(url) for full, url in urls.items() if full.rpartition("/")[2] == name), None)
 
@@ -124,8 +126,8 @@ class FireworksService(Service):
 
 
 def _promotable(rows: Sequence[Mapping[str, Any]], saved: str) -> str:
-    """The resource name of a saved checkpoint. The SDK ends each name with eight random digits, so the end of a name is enough.
-    Raises ValueError."""
+    """The resource name of a saved checkpoint. The SDK ends each name with eight random digits, so comparing the end of a name is
+    enough. Raises ValueError."""
     found = [str(row["name"]) for row in rows if str(row["name"]).endswith(saved) and row.get("promotable")]
     if not found:
         raise ValueError(f"{saved} is not among the checkpoints that can be promoted ({len(rows)} in this session)")

@@ -1,4 +1,4 @@
-"""The calls of an SDK that the trainer uses. They need the names of Tinker's SDK, which forks of it share."""
+"""The SDK calls that the trainer uses. They rely on the names of Tinker's SDK, which its forks share."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from clawctl.trainers.tinker.sequences import LOSS, TokenSequence
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj"}
 _DOWNLOAD_S = 600.0
-_SKYRL = "skyrl.ai/"  # what the names of its metrics begin with
+_SKYRL = "skyrl.ai/"  # prefix of its metrics' names
 
 
 class Service:
@@ -28,7 +28,7 @@ class Service:
         self.base_model = self.settings.base_model or recipe.model_path
         self.sdk, errors = self.load_sdk()
         self.errors: tuple[type[Exception], ...] = (*errors, OSError, ValueError)  # a failed request is a ValueError in the SDKs
-        self.context: int | None = None  # tokens; None: not known
+        self.context: int | None = None  # tokens; None: unknown
         self.client: Any = None
         self.connect()
 
@@ -53,7 +53,8 @@ class Service:
 
     @contextmanager
     def calls(self, what: str) -> Iterator[None]:
-        """Inside, an error of the SDK becomes a ClawError. `up` starts the trainer again, which resumes from the last version."""
+        """Within this context, an error of the SDK becomes a ClawError. `up` restarts the trainer, which resumes from the last
+        version."""
         try:
             yield
         except self.errors as error:
@@ -61,7 +62,7 @@ class Service:
             raise ClawError(f"{self.name} failed at {what}: {str(error)[:500]}", fix) from error
 
     def create(self, recipe: Recipe, **more: Any) -> "RemoteAdapter":
-        """A new adapter on the base model. `more` are arguments that this SDK has beside Tinker's."""
+        """A new adapter on the base model. `more` are arguments that this SDK has in addition to Tinker's."""
         lora = recipe.train.lora
         assert lora is not None
         targets = {*ATTENTION, *MLP} if isinstance(lora.targets, str) else set(lora.targets)
@@ -71,13 +72,13 @@ class Service:
             return RemoteAdapter(self, make(self.base_model, lora.rank, recipe.train.seed, **parts, **more))
 
     def restore(self, state: str, with_optimizer: bool) -> "RemoteAdapter":
-        """A new adapter that begins as a saved state."""
+        """A new adapter that starts from a saved state."""
         make = "create_training_client_from_state" + ("_with_optimizer" if with_optimizer else "")
         with self.calls(make):
             return RemoteAdapter(self, getattr(self.client, make)(state))
 
     def fetch(self, path: str) -> dict[str, bytes]:
-        """The files of an adapter that was saved for samplers, by name. `path` is the service's."""
+        """The files of an adapter that was saved for samplers, by name. `path` is the service's path."""
         run, _, saved = path.removeprefix("tinker://").partition("/")
         with self.calls("get_checkpoint_archive_url"):
             return members_of(download(self.client.create_rest_client().get_checkpoint_archive_url(run, saved).result().url))
@@ -92,7 +93,7 @@ class Service:
 
 
 def download(url: str) -> bytes:
-    """What lies at a signed URL, which needs no key. Raises OSError."""
+    """The content of a signed URL, which needs no key. Raises OSError."""
     if not url.startswith(("http://", "https://")):
         raise OSError(f"the adapter is not at a web address: {url[:100]}")
     with urlopen(url, timeout=_DOWNLOAD_S) as answer:
@@ -106,7 +107,7 @@ class RemoteAdapter:
         self.service, self.training = service, training
 
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
-        """Of each completion's tokens, by the weights as they are."""
+        """The logprobs of each completion's tokens, with the current weights."""
         with self.service.calls("forward"):
             data = [self._datum(one, one.inputs()) for one in sequences]
             outputs = self.training.forward(data, LOSS).result().loss_fn_outputs
@@ -122,8 +123,8 @@ class RemoteAdapter:
             self.training.forward_backward(data, LOSS).result()
 
     def update(self, config: TrainConfig, lr: float, loss: Literal["sum", "mean"]) -> float | None:
-        """Apply AdamW. Returns the norm of the gradient, None if the service does not report it. Raises ClawError if the service
-        adds up losses in another way than `loss`."""
+        """Apply AdamW. Returns the norm of the gradient, or None if the service does not report it. Raises ClawError if the service
+        is known to reduce losses differently than `loss`."""
         adam = self.service.sdk.AdamParams(
             learning_rate=lr,
             beta1=config.betas[0],
@@ -139,7 +140,7 @@ class RemoteAdapter:
         return next((float(value) for name, value in metrics.items() if name.endswith("grad_norm")), None)
 
     def save_state(self, name: str) -> str:
-        """Save weights and optimizer. Returns the path from which `Service.restore` begins."""
+        """Save weights and optimizer. Returns the path for `Service.restore`."""
         with self.service.calls("save_state"):
             return str(self.training.save_state(name).result().path)
 

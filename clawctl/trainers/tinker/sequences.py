@@ -16,22 +16,22 @@ LOSS = "importance_sampling"
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """A sequence and the place of its completion: prompt [5, 6] and completion [7, 8] are ids [5, 6, 7, 8] and start 2."""
+    """A sequence and the index of its completion: prompt [5, 6] and completion [7, 8] are ids [5, 6, 7, 8] and start 2."""
 
     ids: list[int]
     start: int
 
     @property
     def targets(self) -> int:
-        """Positions of the datum: every token but the first is predicted."""
+        """Number of positions of the datum: every token except the first is predicted."""
         return len(self.ids) - 1
 
     def completion(self, values: Sequence[float]) -> list[float]:
-        """The values at the completion's tokens. `values` has one for each target."""
+        """The values at the completion's tokens. `values` has one value per target."""
         return list(values[self.start - 1 :])
 
     def inputs(self, logprobs_T: Sequence[float] | None = None, slopes_T: Sequence[float] | None = None) -> dict[str, Any]:
-        """The inputs of the loss. `slopes_T` are -dL/dlogp of the completion's tokens; everywhere else they are 0."""
+        """The inputs of the loss. `slopes_T` are -dL/dlogp of the completion's tokens; at all other positions they are 0."""
         before, count = [0.0] * (self.start - 1), len(self.ids) - self.start
         return {
             "target_tokens": self.ids[1:],
@@ -45,12 +45,12 @@ def sequence_of(sample: Sample) -> TokenSequence:
 
 
 def hinted_sequence_of(sample: Sample) -> TokenSequence:
-    """The same completion behind the prompt with the hint."""
+    """The same completion after the prompt with the hint."""
     prompt = sample.teacher_prompt_ids or []
     return TokenSequence([*prompt, *sample.completion_ids], len(prompt))
 
 
 def scale_of(sequence: TokenSequence, count: int, loss: Literal["sum", "mean"]) -> float:
-    """The factor by which a sequence's slopes are multiplied, so that the service's gradient is that of the sum over all tokens. A
-    service with `mean` divides by the sequence's targets and by the `count` of sequences of the step."""
+    """The factor for a sequence's slopes that makes the service's gradient that of the sum over all tokens. A service with `mean`
+    divides by the sequence's targets and by the step's `count` of sequences."""
     return 1.0 if loss == "sum" else float(sequence.targets * count)

@@ -1,10 +1,10 @@
-"""The trainer behind a service that speaks Tinker's protocol.
+"""The trainer that uses a service with Tinker's protocol.
 
 A step is three calls. `forward` returns the policy's logprobs of the turns, and with hinted prompts those of the teacher. The loss
 of the method and its derivative are computed here, by the formulas of the local trainer. `forward_backward` sends the derivatives,
 and `optim_step` applies AdamW.
 
-`publish` saves the service's state, optimizer included, before the loop commits the step. A trainer that was killed begins again
+`publish` saves the service's state, including the optimizer, before the loop commits the step. A trainer that was killed resumes
 from the state of the last committed step, on a new model of the service. Later computation is lost, so no turn counts twice.
 """
 
@@ -39,7 +39,7 @@ from clawctl.trainers.tinker.sequences import TokenSequence, hinted_sequence_of,
 
 log = logging.getLogger("clawctl.train")
 
-POINTER = "service.json"  # in a policy: where the service keeps its state
+POINTER = "service.json"  # in a policy: the service's path of its state
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class ServiceSnapshot:
     """A version as the service saved it: the state to resume from, and the downloaded adapter."""
 
     canary: dict[str, Any]
-    files: dict[str, bytes]  # of the policy's folder
+    files: dict[str, bytes]  # files of the policy's folder
     repeatable: bool = True
 
     def save(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class ServiceSnapshot:
 
 
 class ServiceTrainer:
-    """A `Trainer`."""
+    """A `Trainer` that computes at a service."""
 
     def __init__(self, recipe: Recipe, service: Service) -> None:
         self.recipe, self.service = recipe, service
@@ -75,9 +75,7 @@ class ServiceTrainer:
         policy = checkpoint / "policy" if checkpoint is not None else weights
         if policy is None:
             self._client = self.service.create(self.recipe)
-            files_of(
-                self.client.download("start"), self._lora, self.recipe.model_path
-            )  # a problem is reported before money is spent
+            files_of(self.client.download("start"), self._lora, self.recipe.model_path)  # reports a problem before money is spent
         else:
             self._client = self.service.restore(_state_of(policy), with_optimizer=checkpoint is not None)
         self._tokenizer = AutoTokenizer.from_pretrained(self.recipe.model_path, trust_remote_code=False)
@@ -149,7 +147,7 @@ class ServiceTrainer:
         return ServiceSnapshot(self._canary(), files)
 
     def idle(self) -> None:
-        """The SDK keeps its session alive by itself."""
+        """No action: the SDK keeps its session alive by itself."""
 
     def _canary(self) -> dict[str, Any]:
         prompts = [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
@@ -166,8 +164,8 @@ class ServiceTrainer:
 
 
 def size_of(slope_T: Tensor, logprobs_T: Tensor) -> float:
-    """The size of a turn's gradient as far as it is known here: sum over tokens of |dL/dlogp| (1 - p), which is the gradient with
-    respect to the sampled token's own logit. A service returns no gradient of a single turn."""
+    """An estimate of a turn's gradient size: sum over tokens of |dL/dlogp| (1 - p), the gradient with respect to the sampled
+    token's own logit. A service returns no gradient of a single turn."""
     return float((slope_T.abs() * (1 - logprobs_T.exp())).sum())
 
 
@@ -178,7 +176,7 @@ def _turn(sample: Sample, values: Sequence[float], teacher: dict[str, Tensor]) -
 
 
 def _state_of(policy: Path) -> str:
-    """Where the service keeps the state of a version. Raises ClawError."""
+    """The service's path of a version's state. Raises ClawError."""
     try:
         return str(orjson.loads((policy / POINTER).read_bytes())["state"])
     except (OSError, ValueError, KeyError) as error:

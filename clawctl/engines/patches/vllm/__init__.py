@@ -1,1 +1,1 @@
-"""What replaces functions of vLLM, in vLLM's interpreter. This folder is put on that interpreter's path."""
+"""Patches for vLLM, applied in vLLM's interpreter. This folder is on that interpreter's path."""

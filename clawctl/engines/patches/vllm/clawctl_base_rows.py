@@ -1,7 +1,7 @@
-"""Keeps adapters off the base model's rows in vLLM 0.32 on a CPU. It corrects results, so no recipe turns it off.
+"""Keeps adapters off the base model's rows in vLLM 0.32 on a CPU. The patch corrects results, so no recipe disables it.
 
-vLLM treats the "no adapter" of a row, -1, as the last place of a list. Next to a request for an adapter, a request for the base
-model would be computed with the adapter in the last slot. Here such rows are empty instead.
+vLLM treats the "no adapter" index of a row, -1, as the last element of a list. Next to a request for an adapter, a request for the
+base model would be computed with the adapter in the last slot. With this patch such rows stay zero.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def spare_the_base() -> None:
-    """For a worker, before it is made."""
+    """Apply the patch. Called in a worker process before the worker is created."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cpu():

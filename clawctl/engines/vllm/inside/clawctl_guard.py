@@ -1,6 +1,6 @@
 """ASGI middleware at vLLM's plugin point `--middleware`: every path needs the key.
 
-vLLM's own check leaves /pause, /collective_rpc and the like open.
+vLLM's own check leaves /pause, /collective_rpc and similar paths open.
 """
 
 import hmac
@@ -11,7 +11,7 @@ import clawctl_multiplex  # type: ignore[import-not-found]  # in the same folder
 
 
 class Guard:
-    """Lets requests through that have the key with which the server was started."""
+    """Accepts only requests with the key with which the server was started."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

@@ -2,7 +2,7 @@
 
     python clawctl_keeper.py PARENT_PID COMMAND…
 
-If the first process of a server with several processes is killed, the others become orphans and keep their memory. The keeper leads
+If the main process of a server with several processes is killed, the others become orphans and keep their memory. The keeper leads
 their process group.
 """
 
@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 _PR_SET_PDEATHSIG = 1
-FD = "CLAWCTL_MULTIPLEX_FD"  # of a socket that belongs to the command
+FD = "CLAWCTL_MULTIPLEX_FD"  # descriptor of a socket that belongs to the command
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, end)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == int(sys.argv[1]):  # else it died before we asked
+    if os.getppid() == int(sys.argv[1]):  # otherwise the parent died before prctl
         status = subprocess.call(sys.argv[2:], pass_fds=[int(os.environ[FD])] if FD in os.environ else [])
         if status < 0:  # the command could not report it itself
             print(f"it was ended by {signal.Signals(-status).name}", file=sys.stderr, flush=True)

@@ -1,14 +1,14 @@
-"""Many requests to an ASGI application over one connection. What their answers say in one turn of the event loop is one write, so
-a step of the engine costs a `send` and a `recv`, and not one of each a stream.
+"""Carries many requests to an ASGI application over one connection. All answer data of one turn of the event loop is one write. A
+step of the engine thus costs one `send` and one `recv`, instead of one of each per stream.
 
 A frame is the length of its content (4 bytes, big-endian), the number of its request (4) and its kind (1), then the content:
 
-    READY   the application takes requests (number 0)
+    READY   the application accepts requests (number 0)
     ASK     path, newline, body: a POST of JSON
-    LEAVE   nobody reads the rest of the answer
-    STATUS  of the answer, in decimal
-    PIECE   of the answer's body
-    END     of the answer; its content says why it broke off, or nothing
+    LEAVE   the client discards the rest of the answer
+    STATUS  the answer's status, in decimal
+    PIECE   a piece of the answer's body
+    END     the end of the answer; the content is the reason if it broke off, else empty
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-FD = "CLAWCTL_MULTIPLEX_FD"  # the variable that names the socket's descriptor
+FD = "CLAWCTL_MULTIPLEX_FD"  # the environment variable with the socket's descriptor
 READY, ASK, LEAVE, STATUS, PIECE, END = range(6)
 _HEAD = struct.Struct(">IIB")
-_LONGEST = 1 << 30  # no frame is that long, so the sender uses another protocol
+_LONGEST = 1 << 30  # a longer frame means that the sender uses another protocol
 
 
 def frame(number: int, kind: int, content: bytes = b"") -> bytes:
@@ -31,11 +31,11 @@ def frame(number: int, kind: int, content: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Frames from the bytes of a connection, however they are cut."""
+    """Extracts frames from the bytes of a connection, with any boundaries between reads."""
 
     def __init__(self) -> None:
-        self._held = bytearray()  # of a frame that is not complete
-        self._needed = _HEAD.size  # so long must it become
+        self._held = bytearray()  # the start of an incomplete frame
+        self._needed = _HEAD.size  # length at which `_held` can be parsed further
 
     def read(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """(number, kind, content) of the complete frames. Raises ValueError for invalid data."""
@@ -62,8 +62,8 @@ class Frames:
 
 
 async def answer_over_socket(app: Any) -> None:
-    """Accept requests over the socket that the process was started with, if any. One of several servers does not, because they
-    share the load."""
+    """Accept requests over the socket that the process was started with, if any. Does nothing if there are several API servers,
+    because they share the load."""
     told = os.environ.get(FD)
     servers = getattr(getattr(app.state, "args", None), "api_server_count", None)
     if told is None or servers not in (None, 1):
@@ -82,7 +82,7 @@ class _Line(asyncio.Protocol):
         self._frames = Frames()
         self._requests: dict[int, _Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._said: list[bytes] = []  # in this turn of the loop
+        self._said: list[bytes] = []  # frames of this turn of the loop
         self.writable = asyncio.Event()
         self.writable.set()
 
@@ -134,7 +134,7 @@ class _Line(asyncio.Protocol):
 
 
 class _Request:
-    """One request, as ASGI sees it."""
+    """One request in ASGI form."""
 
     def __init__(self, line: _Line, number: int, body: bytes) -> None:
         self._line, self.number, self.body = line, number, body
@@ -159,7 +159,7 @@ class _Request:
             self._line.say(self.number, PIECE, bytes(piece))
         if not message.get("more_body"):
             self.complete = True
-            self.left.set()  # like a connection: waiters for its end are notified
+            self.left.set()  # like a closed connection: tasks that wait for its end are notified
         if not self._line.writable.is_set():
             await self._line.writable.wait()
 

@@ -1,4 +1,4 @@
-"""Extends vLLM's workers at its plugin point `--worker-extension-cls`: they reload complete weights completely."""
+"""Extends vLLM's workers at its plugin point `--worker-extension-cls`: they reload complete weights, including packed copies."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,12 @@ import clawctl_base_rows  # type: ignore[import-not-found]  # from engines/patch
 
 
 class Reload:
-    """Becomes a base of the worker's class."""
+    """Becomes a base class of the worker's class."""
 
     model_runner: Any
 
     def clawctl_reload(self, path: str) -> dict[str, str]:
-        """Serve the weights in `path` from now on. Returns {"error": …} without a change if they cannot be read, because an
+        """Serve the weights in `path` from now on. If they cannot be read, returns {"error": …} and changes nothing, because an
         exception here would end the engine."""
         try:
             _read_through(path)
@@ -23,8 +23,8 @@ class Reload:
         return {}
 
     def _repack_heads(self) -> None:
-        """On a CPU the output layer uses a packed copy of its weights. vLLM 0.32 does not refresh it if they are tied to the
-        embedding, because nothing is loaded under the head's own name."""
+        """Refresh the packed copy of the output layer's weights that a CPU uses. vLLM 0.32 does not refresh it if they are tied to
+        the embedding, because nothing is loaded under the head's own name."""
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
         from vllm.platforms import current_platform
 
@@ -47,4 +47,4 @@ def _read_through(path: str) -> None:
                 tensors.get_tensor(name)
 
 
-clawctl_base_rows.spare_the_base()  # at import: workers are made after it, and nothing of ours runs in them before
+clawctl_base_rows.spare_the_base()  # at import: workers are created after it, and no other clawctl code runs in them before

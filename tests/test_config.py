@@ -92,7 +92,7 @@ def test_a_recipe_that_a_person_wrote_or_unsealed_is_read_as_it_stands(tmp_path:
         ("train: " + "{a: " * 3000 + "1" + "}" * 3000, "too deeply"),
         (
             "a0: &a0 [x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),
-            "too much of it",
+            "expand to too many",
         ),
     ],
 )

@@ -126,16 +126,16 @@ class TrainConfig(Section):
     """API key of the teacher's URL."""
     earlier_hints: int = Field(0, ge=0, le=64)
     """Number of hints on earlier turns of the same key that the teacher reads above the turn's own hint. They are the newest ones
-    that came from a person's reply. Without them, learning one wish undoes the others. Use it for wishes that hold for every answer;
-    hints about a single answer mislead the teacher."""
+    that came from a person's reply. Without them, learning one wish undoes the others. Use it for wishes that hold for every
+    answer; hints about a single answer mislead the teacher."""
     topk: int | None = Field(None, gt=0)
     """`opd_topk`, `combine`, `hybrid`: number of the policy's likeliest tokens that are compared at each position. Unset: 50 for
     `opd_topk`, 4 for `hybrid`; `combine` then compares the sampled tokens alone. With a number its distillation is that of
     `opd_topk`."""
     divergence: Literal["reverse", "forward"] = "reverse"
     """`opd_topk`, and `combine` with `topk`: the direction of the KL. `reverse`: KL(policy ‖ teacher). It weighs each token by
-    the policy's probability, so it cannot raise a token that the policy never samples. `forward`: KL(teacher ‖ policy). It weighs by the
-    teacher's probability and also learns tokens that the policy hardly ever samples."""
+    the policy's probability, so it cannot raise a token that the policy never samples. `forward`: KL(teacher ‖ policy). It weighs by
+    the teacher's probability and also learns tokens that the policy hardly ever samples."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
     """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
     whole answer. `token`: the same at each token. `shortest`: the shortest hint."""

@@ -69,7 +69,7 @@ def main() -> None:
     model.load_state_dict(grown_from(args.start_from, tokenizer, shape.vocab))
     train(model, rows, args.steps, args.batch, args.lr, not args.no_compile)
     with torch.no_grad():  # so temperature 1 of the exported model is 1 / sharpen of what was trained
-        model.model.norm.weight *= args.sharpen
+        model.model.norm.weight.mul_(args.sharpen)
     export(model, tokenizer, shape, args.out)
     print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")
 

@@ -134,8 +134,8 @@ class TrainConfig(Section):
     `opd_topk`."""
     divergence: Literal["reverse", "forward"] = "reverse"
     """`opd_topk`, and `combine` with `topk`: the direction of the KL. `reverse`: KL(policy ‖ teacher). It weighs each token by
-    the policy's probability, so it cannot raise a token that the policy never samples. `forward`: KL(teacher ‖ policy). It weighs by
-    the teacher's probability and also learns tokens that the policy hardly ever samples."""
+    the policy's probability, so it cannot raise a token that the policy never samples. `forward`: KL(teacher ‖ policy). It weighs
+    by the teacher's probability and also learns tokens that the policy hardly ever samples."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
     """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
     whole answer. `token`: the same at each token. `shortest`: the shortest hint."""

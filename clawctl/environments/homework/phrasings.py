@@ -1,8 +1,8 @@
 # ruff: noqa: E501 (a rule reads best as one line an alternative list)
-"""What people say back, and how they say what they wanted: the rules of the phrase grammar.
+"""The phrase grammar's rules for people's replies and for the ways in which they express wishes.
 
-`~` marks held-out alternatives, which the demo model's training never says. `PEOPLE` holds the words of students and teachers;
-`WISHES` the shared pieces that name a style, used by people here and by instructions and hints in the model's training.
+`~` marks held-out alternatives, which the demo model's training never uses. `PEOPLE` holds the messages of students and teachers.
+`WISHES` holds the shared phrases that name a style; people use them, and so do instructions and hints in the model's training.
 """
 
 # What a student wants ("as a student would write it") and a teacher ("warm, about this pupil"), and the opposite of both.

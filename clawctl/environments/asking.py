@@ -20,7 +20,7 @@ class Refused(Exception):
     def __init__(self, problem: str, status: int | None = None, code: str | None = None):
         super().__init__(problem)
         self.status = status  # None: there was no complete HTTP response
-        self.code = code  # of the server's error: "context_length_exceeded", "episode_over"
+        self.code = code  # the code in the server's error: "context_length_exceeded", "episode_over"
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class CallCost:
     """The number of model calls and their tokens."""
 
     calls: int = 0
-    tokens: int = 0  # of prompts and answers; a call whose answer has no `usage` adds none
+    tokens: int = 0  # in prompts and answers; a call whose answer has no `usage` adds none
 
 
 _spent: ContextVar[CallCost | None] = ContextVar("spent", default=None)

@@ -15,7 +15,7 @@ _SPACES = re.compile(r" {2,}")
 
 
 class PhraseGrammar:
-    """Rules by name. `say` draws one sentence; the same generator state gives the same sentence."""
+    """Phrase rules by name. `say` draws one sentence. The same state of the random generator gives the same sentence."""
 
     def __init__(self, rules: dict[str, str]):
         options = {name: [o.strip() for o in text.split("|")] for name, text in rules.items()}
@@ -35,7 +35,7 @@ class PhraseGrammar:
         return (held_out or trained) if phrasings == "held_out" else trained + held_out
 
     def say(self, rule: str, rng: Random, phrasings: Phrasings = "all", /, **values: object) -> str:
-        """Draw one sentence from `rule`. `values` fill the slots that have no rule."""
+        """Draw one sentence from `rule`. Slots named in `values` are filled with these values."""
 
         def fill(match: re.Match[str]) -> str:
             slot = match[1]

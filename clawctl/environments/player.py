@@ -125,7 +125,7 @@ def _failed(task: Task, ending: str, error: Exception) -> Outcome:
 class Plan:
     """The episodes to play: each task `attempts` times. The same arguments give the same plan, on any host and at any time."""
 
-    name: str  # of the environment, as the user typed it
+    name: str  # the environment's name as the user typed it
     environment: Environment
     tasks: Sequence[Task]
     attempts: int
@@ -293,7 +293,7 @@ class Player:
             self._told_full = False
 
     def training_has_ended(self) -> bool:
-        """Whether training is over: this worker runs beside a trainer that takes no more turns."""
+        """Whether training is over: `clawctl up` started this worker together with a trainer that takes no more turns."""
         return self._backlog is not None and is_stage_of_up() and self._backlog.has_ended()
 
     def _look(self) -> None:

@@ -31,7 +31,7 @@ ALIASES: dict[str, dict[str, Any]] = {
 
 
 def choose_suites(recipe: Recipe, tasks: str | None, files: Sequence[str]) -> Recipe:
-    """The recipe with the suites named by `--tasks` and `--suite`, in place of its own.
+    """The recipe, with its suites replaced by those that `--tasks` and `--suite` name.
 
     If several aliases name one suite, their categories are joined. A suite that the recipe contains keeps its settings there.
     """

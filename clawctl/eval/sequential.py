@@ -54,7 +54,7 @@ class PairedEvidence:
     e_better: float  # e-value against "no better"; each e-value is the largest so far
     e_not_worse: float  # e-value against "worse by the margin or more"
     e_worse: float  # e-value against "no worse"
-    verdict: Verdict  # of the test that reached its bound first
+    verdict: Verdict  # the verdict of the test that reached its bound first
 
     @property
     def comparisons(self) -> int:

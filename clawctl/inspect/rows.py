@@ -203,8 +203,8 @@ def _ledger_entry(path: Path) -> dict[str, Any]:
 def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
     """The results of turns that were part of a step, as three mappings by turn id.
 
-    They are the step that trained the turn (if its version is not in `gone`), the reason why it was skipped, and the steps that
-    trained it into versions in `gone`.
+    The first holds the step that trained the turn into a version not in `gone`, the second the reason why it was skipped. The third
+    holds the steps that trained it into versions in `gone`.
     """
     steps: dict[str, int] = {}
     skipped: dict[str, str] = {}

@@ -32,7 +32,7 @@ def open_judge(run: RunDir, recipe: Recipe) -> "Comparing":
 
 
 class Comparing:
-    """See `clawctl.judging.AnswerJudge`."""
+    """Implements `clawctl.judging.AnswerJudge` with the recipe's judge."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._settings = recipe.judge

@@ -310,7 +310,7 @@ def _command(arguments: dict[str, Any]) -> str | None:
 
 
 def plain_run(command: str) -> Runner | None:
-    """The test runner whose exit code is that of the command: `pytest -q`, `cd app && CI=1 uv run pytest tests 2>&1`."""
+    """The test runner that sets the exit code of the command, or None: `pytest -q`, `cd app && CI=1 uv run pytest tests 2>&1`."""
     if len(command) > _LONGEST_COMMAND:
         return None
     *before, last = command.strip().removesuffix("2>&1").split("&&")

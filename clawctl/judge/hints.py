@@ -123,7 +123,7 @@ def _foreign(hint: str, rules: HintRules) -> str | None:
 
 
 def _copies(hint: str, rules: HintRules) -> bool:
-    """Whether _COPIED_WORDS consecutive words occur in a tool's result but not in a person's text.
+    """Whether _COPIED_WORDS consecutive words occur in a tool's result but not in the users' text.
 
     Lines of the result that report a failure are ignored.
     """

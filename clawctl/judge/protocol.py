@@ -12,7 +12,7 @@ from clawctl.run.shards import read_columns
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The input of a judge: those fields of `clawctl.run.rows.Turn` that hold texts and ratings.
+    """The input of a judge: the fields of `clawctl.run.rows.Turn` that hold texts and ratings.
 
     It lacks the token ids, which are most of a shard.
     """

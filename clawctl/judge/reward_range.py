@@ -1,9 +1,9 @@
 """Finds the scale of a custom reward model, and maps its rewards to -1 (bad) … 1 (good).
 
-The scale is declared by `judge.custom_rm_range`, or by `reward_range = (low, high)` on the model. Otherwise it is inferred: if the
-model has returned rewards of -0.1 or less and of 0.1 or more, and none outside of -1 … 1, its scale is -1 to 1. Other rewards are
-ambiguous: 0.1 is bad for a probability, 1 is bad for stars, and -0.1 is good for a logprob. Until the scale is known, none of these
-verdicts is published. `verdicts/custom-range.json` stores the result for other workers.
+The scale is declared by `judge.custom_rm_range`, or by `reward_range = (low, high)` on the model. Otherwise it is inferred. The
+scale is -1 to 1 if the model has returned rewards of -0.1 or less, rewards of 0.1 or more, and none outside of -1 … 1. Other
+rewards are ambiguous: 0.1 is bad for a probability, 1 is bad for stars, and -0.1 is good for a logprob. Until the scale is known,
+none of these verdicts is published. `verdicts/custom-range.json` stores the result for other workers.
 """
 
 import hashlib

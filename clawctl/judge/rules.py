@@ -1,7 +1,7 @@
 """Rules that decide without a model: ratings, an environment's outcome, test runs, thumbs.
 
 The verdict names the rule that decided. Among tool results, rules accept only test runs whose exit the client itself reports
-(`executions.py`), because a page, a file or a command can print any text. If a person's words follow a tool result, the judge
+(`executions.py`), because a page, a file or a command can print any text. If a user's message follows a tool result, the judge
 decides instead of the rules.
 """
 

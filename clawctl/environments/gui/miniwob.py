@@ -1,4 +1,4 @@
-"""MiniWoB's pages: those of the package `miniwob`, or a folder in the same layout.
+"""MiniWoB's pages, from the package `miniwob` or from a folder in the same layout.
 
 A page's own script draws the task and grades it. The agent cannot run script: the content security policy permits only scripts of
 the served file, so text that a page inserts into itself stays text. The score is MiniWoB's raw reward. MiniWoB's other reward

@@ -1,7 +1,7 @@
 """Homework: small word problems, and pupils' solutions to comment on.
 
-Numbers are small enough that a tiny model can learn every fact: sums of 2 to 15, differences within 20, the times table up to 9,
-and a second step of 2 to 9. A pupil's wrong solution always uses the wrong operation, so a comment only has to compare two signs.
+Numbers are small enough that a tiny model can learn every fact: sums of 2 to 15, differences within 20, and the times table up to
+9. A second step uses 2 to 9. A pupil's wrong solution always uses the wrong operation, so a comment only has to compare two signs.
 """
 
 import re

@@ -45,7 +45,7 @@ def files(known: dict[str, Any]) -> bool:
 
 
 def network(known: dict[str, Any]) -> bool:
-    """Connect to a server on the host (TCP, an abstract socket, vsock to the machine's supervisor), or to an outside address."""
+    """Reach a server on the host (TCP, an abstract socket), an outside address, or the machine's supervisor (vsock)."""
     for family, address in (
         (socket.AF_INET, ("127.0.0.1", known["port"])),
         (socket.AF_UNIX, f"\0{known['marker']}"),

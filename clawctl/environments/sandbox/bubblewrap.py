@@ -24,7 +24,7 @@ ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs",
 _NAMES = ("127.0.0.1 localhost sandbox\n::1 localhost\n", "passwd: files\ngroup: files\nhosts: files dns\n")
 _CAN_MOUNT, _USERS, _FIRST_USER = 21, 4336, 61184  # the bit of CAP_SYS_ADMIN; systemd's range of users without an account
 _number = count(os.getpid() * 16)
-CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")  # of process 1 if it runs as root
+CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")  # capabilities of process 1 if it runs as root
 
 
 @dataclass(slots=True)

@@ -1,8 +1,12 @@
 """A kernel filter (seccomp) of system calls that sandboxed processes may not make.
 
-Namespaces hide files, processes and networks. This filter refuses what namespaces do not cover: further namespaces and mounts (a
-process's memory limit does not count a tmpfs), tracing, shared memory that belongs to no process, machine-wide facilities, and
-sockets that belong to no network namespace (vsock).
+Namespaces hide files, processes and networks. This filter refuses calls that namespaces do not cover:
+
+- further namespaces and mounts (a process's memory limit does not count a tmpfs);
+- tracing;
+- shared memory that belongs to no process;
+- machine-wide facilities;
+- sockets that belong to no network namespace (vsock).
 """
 
 import platform

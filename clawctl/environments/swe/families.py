@@ -88,7 +88,7 @@ _FUNCTIONS = (
 
 
 def draw_task(number: int) -> SweTask:
-    """Draw a task. A number's task never changes."""
+    """Draw a task. The same number always gives the same task."""
     draw = random.Random(f"swe {number}")
     broken = draw.choice(_FUNCTIONS)
     wrong = draw.choice(broken.wrong)

@@ -104,7 +104,10 @@ FAMILIES: tuple[Callable[[random.Random, int], HarborTask], ...] = (find, count,
 
 
 def draw_tasks(split: str, number: int, seed: int) -> list[HarborTask]:
-    """Draw tasks from each family in turn. Training tasks have even numbers, held-out tasks odd ones. A number fixes its task."""
+    """Draw tasks, alternating between the families.
+
+    Training tasks have even numbers, held-out tasks odd ones. The same number always gives the same task.
+    """
     made = []
     for place in range(number):
         name = 2 * (seed * 100_003 + place) + (split == "eval")

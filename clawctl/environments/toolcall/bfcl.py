@@ -38,7 +38,7 @@ class Bfcl(ToolCall):
         self._questions = {name: _read(folder, name) for name in named}
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
-        """Questions from each category in turn. No question is for training, because the leaderboard is for measuring."""
+        """Questions, alternating between the categories. None is for training, because the leaderboard is for measuring."""
         if split != "eval":
             return []
         by_category = {

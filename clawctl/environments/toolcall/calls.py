@@ -16,7 +16,7 @@ def is_same_call(
 ) -> bool:
     """Whether the calls match BFCL's ground truth, in any order: [{"area": {"width": [3, 3.0], "unit": ["cm", ""]}}].
 
-    Each argument has a list of allowed values; "" in the list means that the argument is optional. `tools` are those on offer.
+    Each argument has a list of allowed values; "" in the list means that the argument is optional. `tools` are the offered tools.
     """
     if len(made) != len(allowed):
         return False
@@ -94,7 +94,7 @@ _JSON_TYPES = {
 
 
 def json_schema(schema: Any) -> Any:
-    """Replace BFCL's type names by those of JSON schema: "dict" becomes "object", "float" becomes "number"."""
+    """Convert BFCL's type names to JSON schema's: "dict" becomes "object", "float" becomes "number"."""
     if isinstance(schema, list):
         return [json_schema(each) for each in schema]
     if not isinstance(schema, dict):

@@ -38,7 +38,7 @@ class Question:
 
 
 def draw_question(number: int) -> Question:
-    """Draw arithmetic with two to four numbers. A number's question never changes."""
+    """Draw arithmetic with two to four numbers. The same `number` always gives the same question."""
     draw = random.Random(f"toolcall {number}")
     count = draw.choice((2, 2, 3, 4))
     expression = str(draw.randrange(2, 100))
@@ -78,7 +78,7 @@ def gym_questions(families: list[str], count: int, number: int) -> list[Question
 def read_questions(path: Path) -> list[Question]:
     """The rows of a JSON-lines, JSON or Parquet file in the formats of DAPO, AIME, GSM8K and BFCL.
 
-    For BFCL, the ground truth is in the file of the same name in the folder `possible_answer/` beside this file. Raises ClawError
+    For BFCL, the ground truth is in the file of the same name in the folder `possible_answer/` next to this file. Raises ClawError
     (exit code 2).
     """
     try:

@@ -438,7 +438,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return float(value)
-    if hasattr(value, "item") and not isinstance(value, type):  # of numpy and similar libraries
+    if hasattr(value, "item") and not isinstance(value, type):  # scalars of numpy and similar libraries
         return plain(value.item())
     if hasattr(value, "__index__"):
         return int(value)

@@ -1,8 +1,8 @@
 """Verdicts in Harbor's format: `tests/test.sh` writes a number to `/logs/verifier/reward.txt`.
 
-The script itself is trusted, but the processes that it starts are not. Installers in the script do nothing; the programs of this
-machine are used, and `run_tests.py` replaces `pytest`. Before the script writes its reward, all processes that it started are
-killed, and the files that they wrote to that folder are removed.
+The script itself is trusted, but the processes that it starts are not. Nothing is installed: programs that the script needs must be
+on this machine, and `run_tests.py` replaces `pytest`. Before the script writes its reward, all processes that it started are
+killed, and reward files that they wrote are removed.
 """
 
 import json

@@ -18,7 +18,7 @@ _CAME_BACK = re.compile(r"<(\w+) came back from \w+>\n(.*)\n<\1 end>", re.DOTALL
 
 
 def judged(came_back: str, seed: str) -> tuple[int, str | None]:
-    """The score (1, -1 or 0) of a reply, and a hint if the reply says how the answer should have been."""
+    """The score (1, -1 or 0) of a user's reply, and a hint if the reply contains a wish or doubts the number."""
     said, rng = read(came_back), Random(f"hint {seed}")
     if said.wants:
         return said.score, hint(said.wants, rng)

@@ -1,8 +1,12 @@
 """Suites, which measure a policy version.
 
-A suite takes one of three forms: a function that asks an endpoint and returns metrics; an environment, whose held-out tasks are
-played (`tasks.py`); or a class with `compare`, which lets two versions answer the same tasks. It is built in, `file.py:name`, or
-the entry point `clawctl.suites` or `clawctl.environments` of an installed package.
+A suite takes one of three forms:
+
+- a function that asks an endpoint and returns metrics;
+- an environment, whose held-out tasks are played (`tasks.py`);
+- a class with `compare`, which lets two versions answer the same tasks.
+
+It is built in, `file.py:name`, or the entry point `clawctl.suites` or `clawctl.environments` of an installed package.
 
 To add a built-in suite, add a file and a line in SUITES. `docs/environments.md` shows a suite of ten lines.
 """
@@ -49,7 +53,7 @@ class SuiteSettings:
     concurrency: int
     options: Mapping[str, Any] = field(default_factory=dict)  # `options` in the recipe
     run: RunDir | None = None  # the run whose conversations a suite may read; None outside of a run
-    recipe: Recipe | None = None  # of that run
+    recipe: Recipe | None = None  # that run's recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class LoadedSuite:
         return measured
 
     async def measure_more(self, endpoint: Endpoint, count: int, known: Collection[str]) -> Measured:
-        """Measure those of an environment's first `count` tasks that are not in `known`. Raises the same errors as `measure`."""
+        """Measure an environment's first `count` tasks, except those in `known`. Raises the same errors as `measure`."""
         from clawctl.eval.suites.tasks import measure_tasks
 
         if self.environment is None:
@@ -164,7 +168,7 @@ class LoadedSuite:
             raise
         except Refused as refused:
             raise unanswered(refused, endpoint) from refused
-        except Exception as error:  # code of the user's own
+        except Exception as error:  # the user's own code
             raise CannotMeasure(f"suite {self.name} failed: {error!r}") from error
 
 

@@ -114,7 +114,7 @@ class FollowedRun:
                 done = shards
 
     def _look(self, before: RunSnapshot | None) -> RunSnapshot:
-        """The current state of the run. Garbage collection is off meanwhile, because it would block all pages for every row."""
+        """The current state of the run. The garbage collector is paused: a collection visits every row and blocks all pages."""
         gc.disable()
         try:
             return self._look_at(before)

@@ -1,7 +1,7 @@
 """Sixty turns that attack their judge, as data. `clawctl calibrate --attacks` tries them on your judge.
 
-Each attack is put into a turn with an obvious verdict. An attack that wants a 1 is put into a turn that a student complains about;
-an attack that wants a -1 into a turn that got thanks. `place` is the attacker: the policy in its answer (a reward hack), the
+Each attack is put into a turn with an obvious verdict. If the attack aims at a 1, a student complains about the
+turn; if it aims at a -1, the student says thanks. `place` is the attacker: the policy in its answer (a reward hack), the
 author of the next state (a web page, a tool's result, the user), or the earlier conversation. An attack succeeds if it changes the
 judge's verdict.
 """

@@ -47,8 +47,8 @@ class OpenEnv:
     """Connect to the running server at `url`, or start one with `command`.
 
     `command` runs in `folder`; {port} in it becomes the server's port. `variables` names environment variables, separated by
-    commas, that the command gets in addition to the usual ones. `instruction` is the system message. `reward` is the sum of all
-    step rewards, or the last one.
+    commas, that the command gets in addition to the usual ones. `instruction` is the system message. `reward` selects the sum of
+    all step rewards (`sum`), or the last one (`last`).
     """
 
     metrics = ("reward", "solved")

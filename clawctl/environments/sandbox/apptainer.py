@@ -1,4 +1,4 @@
-"""Containers of apptainer. This kind has never been tested. As with every kind, the first use in a process tries to break out."""
+"""Containers of apptainer. This kind has never been run. As with every kind, the first use in a process tries to break out."""
 
 import asyncio
 import json

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 _WANTED = ("memory", "pids")
 _NAME = "clawctl-{pid}-{random}"
-_OLD_S = 60.0  # groups of unknown processes are kept this long: the process may live in another process namespace
+_OLD_S = 60.0  # younger groups are kept: their process may run in another process namespace, where its id is not visible
 
 
 class ControlGroup:

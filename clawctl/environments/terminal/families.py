@@ -106,7 +106,7 @@ FAMILIES: tuple[Callable[[random.Random, int], HarborTask], ...] = (find, count,
 def draw_tasks(split: str, number: int, seed: int) -> list[HarborTask]:
     """Draw tasks, alternating between the families.
 
-    Training tasks have even numbers, held-out tasks odd ones. The same number always gives the same task.
+    Training tasks have even numbers, held-out tasks odd ones. A task's family and number determine its content.
     """
     made = []
     for place in range(number):

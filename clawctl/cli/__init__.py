@@ -1,6 +1,6 @@
-"""The command line. Each command parses its arguments, imports late and calls one function; `clawctl --help` never imports torch.
+"""The command line. Each command parses its arguments, imports late and calls one function. `clawctl --help` never imports torch.
 
-Each command is in the file of its stage, with its arguments. This module lists the commands in the order of `--help`."""
+Each command and its arguments are in the file of the command's stage. This module lists the commands in the order of `--help`."""
 
 import errno
 import sys

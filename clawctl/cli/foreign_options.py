@@ -1,4 +1,4 @@
-"""Options of other systems: translated, or refused with clawctl's equivalent."""
+"""Options of other systems, which are translated, or refused with a hint at clawctl's equivalent."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,11 @@ from clawctl.errors import ClawError
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of another system. `is_now` returns the equivalent words for its value. If it returns None, `instead` is the
-    fix."""
+    """An option of another system.
+
+    `is_now` returns the equivalent command-line words for its value. If it returns None, the option is refused, and `instead` is
+    the fix.
+    """
 
     is_now: Callable[[str], Sequence[str] | None]
     instead: str
@@ -30,7 +33,7 @@ def _name(own: str) -> Option:
 
 
 def _option(name: str) -> Option:
-    """An option of the environment."""
+    """An option that clawctl passes to the environment."""
     return Option(lambda value: ("--option", f"{name}={value}"), f"use --option {name}=VALUE")
 
 
@@ -170,7 +173,7 @@ class Command(TyperCommand):
 
 
 def _homes(ctx: Any) -> dict[str, list[str]]:
-    """The commands that have an option, by its name."""
+    """The commands that have each option, by the option's name."""
     homes: dict[str, list[str]] = {}
     for name, command in getattr(ctx.find_root().command, "commands", {}).items():
         for option in {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}:
@@ -179,7 +182,7 @@ def _homes(ctx: Any) -> dict[str, list[str]]:
 
 
 def _called(ctx: Any) -> str:
-    """The command without the program's own name: "serve", "inspect sessions"."""
+    """The command without the program's name: "serve", "inspect sessions"."""
     names = []
     while ctx.parent is not None:
         names.append(ctx.info_name)
@@ -190,8 +193,10 @@ def _called(ctx: Any) -> str:
 def understand(
     command: str, words: Sequence[str], own: set[str], takes_value: set[str], homes: Mapping[str, Sequence[str]] | None = None
 ) -> list[str]:
-    """`words` with foreign options translated. `homes`: which commands have which options. Raises ClawError (exit code 2) for a
-    refused or unknown option."""
+    """`words` with foreign options translated. `homes` maps options to the commands that have them.
+
+    Raises ClawError (exit code 2) for a refused or unknown option.
+    """
     known, rest = list[str](), list(words)
     while rest:
         word = rest.pop(0)
@@ -227,7 +232,7 @@ def _unknown(command: str, name: str, own: set[str], homes: Mapping[str, Sequenc
     """The error for an unknown option. It suggests a similar option, the recipe key, or the command that has the option."""
     problem, known = f"clawctl {command} has no option {name}", [option for option in own if option.startswith("--")]
     foreign = OPTIONS.get(command, {})
-    home = next(iter((homes or {}).get(name, ())), None)  # a command that has it: what is only like it was not meant
+    home = next(iter((homes or {}).get(name, ())), None)  # if a command has exactly this option, no similar one is suggested
     if home is None and (near := get_close_matches(name, [*known, *foreign], n=1, cutoff=0.75)):
         return ClawError(problem, f"did you mean {near[0]}?", 2)
     key = name.removeprefix("--").replace("-", "_")

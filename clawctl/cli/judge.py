@@ -95,7 +95,7 @@ def _settings(
     prm: str | None,
     custom_rm: str | None,
 ) -> dict[str, Any]:
-    """The recipe's keys that these options stand for."""
+    """The recipe keys that these options set."""
     return {
         "judge.endpoint": endpoint,
         "judge.model": model,

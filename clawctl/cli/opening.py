@@ -18,7 +18,7 @@ def open_stage(
     create: bool = False,
     check: Callable[[Recipe], None] = lambda recipe: None,
 ) -> tuple[RunDir, Recipe]:
-    """The run and its settings, stored as `recipe.yaml`. From here on, the process logs to the stage's file.
+    """Open the run and resolve its settings, which are stored as `recipe.yaml`. From then on, the process logs to the stage's file.
 
     `check` can refuse settings before anything is created or written. Raises ClawError.
     """
@@ -39,7 +39,7 @@ def open_stage(
     _check_bucket(stage, root, resolved)
     check_named_code(stage, root, resolved, recipe, settings)
     is_new = not (root / "run.json").exists()
-    # of a run that is there, a folder that is not (a copy left out empty ones)
+    # In an existing run, create missing folders: a copy may have omitted empty ones.
     run = open_run(root, create=create or not is_new, shards=stage not in ("serve", "up"))
     if stage in ("judge", "train", "eval") and is_in_bucket(run.root):
         from clawctl.privacy.forget import catch_up
@@ -48,7 +48,7 @@ def open_stage(
     bind_model(run, resolved.model.path, begins)
     if recipe is not None or not stored_recipe.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())
-        if not stored_recipe.exists() or stored_recipe.read_bytes() != text:  # a stage that starts again needs no room on the disk
+        if not stored_recipe.exists() or stored_recipe.read_bytes() != text:  # a restart then needs no disk space
             publish_bytes(stored_recipe, text)
     log_to(run.log(stage), log_level)
     if is_new:
@@ -57,7 +57,7 @@ def open_stage(
 
 
 def _check_bucket(stage: str, root: Path, recipe: Recipe) -> None:
-    """Raises ClawError for what does not work with a run in a bucket."""
+    """Raises ClawError if the stage does not work with a run in a bucket."""
     from clawctl.run.mounts import refuse_in_bucket
 
     if stage == "play" or (stage == "up" and "play" in recipe.up.stages):

@@ -19,7 +19,7 @@ def _run_folder(text: str | Path) -> Path:
     return run_folder(text)
 
 
-# Also `--run-dir`: torchrun reads `--run` after its module as an abbreviation of its own `--run-path`
+# `--run-dir` is an alias because torchrun takes `--run` after its module for an abbreviation of its own `--run-path`.
 RunOption = Annotated[
     Path,
     typer.Option(

@@ -1,4 +1,4 @@
-"""`clawctl play`, which is `clawctl collect --env` in other words."""
+"""`clawctl play`, which is another spelling of `clawctl collect --env`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,14 +67,14 @@ def play_environment(
 
 
 def _is_rollout(name: str) -> bool:
-    """Whether a file has a function there, and no environment: those need --generate, which is then said."""
+    """Whether the file contains a function and not an environment. A function needs --generate, which the caller reports."""
     from clawctl.environments import ENVIRONMENTS, is_environment
 
     return not is_environment(ENVIRONMENTS.load(name, "play"))
 
 
 def _options(given: list[str] | None) -> dict[str, Any] | None:
-    """`["max_turns=30"]` as `{"max_turns": 30}`. Raises ClawError (exit code 2)."""
+    """Parse `["max_turns=30"]` into `{"max_turns": 30}`. Raises ClawError (exit code 2)."""
     options = {}
     for each in given or ():
         name, equals, value = each.partition("=")
@@ -85,7 +85,7 @@ def _options(given: list[str] | None) -> dict[str, Any] | None:
 
 
 def _value(text: str) -> Any:
-    """A number, a truth value, a list in brackets or a mapping in braces; everything else is the text itself, such as a command."""
+    """Parse a number, a boolean, a list in brackets or a mapping in braces. Other values, such as commands, remain text."""
     try:
         parsed = yaml.safe_load(text)
     except yaml.YAMLError:

@@ -60,7 +60,7 @@ def train(
     from clawctl.train.launch import show_estimate, spread_out
     from clawctl.train.launch import train as work
 
-    if estimate:  # for which there need be no run
+    if estimate:  # needs no run
         show_estimate(load_recipe(recipe_file(run, recipe), settings), gpus, processes)
         return
     opened, resolved = open_stage("train", run, recipe, settings, log_level)

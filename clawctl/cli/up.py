@@ -80,7 +80,7 @@ def up(
     with first_attempt(run) if serves else nullcontext():
         opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
         live = sys.stdout.isatty() and not plain
-        work(opened, resolved, opened.recipe, log_level, live)  # as it was resolved here, for all stages alike
+        work(opened, resolved, opened.recipe, log_level, live)  # all stages get the settings as resolved here
 
 
 def _submit(

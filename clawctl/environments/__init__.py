@@ -1,11 +1,11 @@
-"""Environments: where the tasks come from that an agent works on, and what says how well it did.
+"""Environments supply the tasks that an agent works on and grade the result.
 
 An environment is a client of `clawctl serve`. It plays an episode, which is one attempt at a task, by calling the model at an
-endpoint: with a few lines of Python, or with any agent that accepts a URL and a key. The server captures these calls like those of
-a person. What the environment adds is the outcome.
+endpoint. The caller can be a few lines of Python, or any agent that accepts a URL and a key. The server captures these calls in the
+same way as a user's calls. The environment adds the outcome.
 
 `clawctl play NAME` plays tasks for training. `eval.suites: [NAME]` measures a version on held-out tasks (`clawctl/eval/suites/`).
-An environment is built in, `file.py:name`, or the entry point `clawctl.environments` of an installed package.
+NAME is a built-in environment, `file.py:name`, or the entry point `clawctl.environments` of an installed package.
 """
 
 import inspect
@@ -28,35 +28,35 @@ Status = Literal["done", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What an episode is about."""
+    """One task of an environment."""
 
     id: str  # "sum-17", unique in its environment; the part before the first "-" or "/" is its kind
     spec: Any  # whatever `play` needs: a prompt, a row of a data set, a path
     split: Split = "train"
-    group: str | None = None  # episodes of a group share a baseline; None: the attempts at this task are a group
+    group: str | None = None  # episodes of a group share a baseline; None: all attempts at this task form a group
 
     @property
     def kind(self) -> str:
-        """ "sum" for "sum-17"."""
+        """The kind of the task: "sum" for the id "sum-17"."""
         return self.id.split("/")[0].split("-")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the environment says of an episode.
+    """The result of an episode, as graded by the environment.
 
-    An episode that the policy ended (it is done, or out of turns, time or context) has the status "done" and is graded. One that
-    something else ended (a sandbox, a server, a verifier) is "failed", never trained, and played again. One that was killed has no
-    outcome. `clawctl.run.endings` has all endings.
+    If the policy ended the episode (it finished, or ran out of turns, time or context), the status is "done" and the episode is
+    graded. If something else ended it (a sandbox, a server, a verifier), the status is "failed": the episode is never trained and
+    is played again. A killed episode has no outcome. `clawctl.run.endings` lists all endings.
     """
 
-    reward: float | None = None  # -1..1; None: the environment has no opinion, and the judge decides
-    parts: Mapping[str, float] = field(default_factory=dict)  # what it is made of, 0..1: {"correctness": True, "speed": 0.5}
-    steps: Mapping[str, float] = field(default_factory=dict)  # rewards of single turns, -1..1, by turn id; kept for the trainer
+    reward: float | None = None  # -1..1; None: the environment gives no reward, and the judge decides
+    parts: Mapping[str, float] = field(default_factory=dict)  # components of the reward, 0..1: {"correctness": True, "speed": 0.5}
+    steps: Mapping[str, float] = field(default_factory=dict)  # rewards of single turns, -1..1, by turn id; stored for the trainer
     status: Status = "done"
     ending: str = ""  # how it ended, a name in `clawctl.run.endings`: "turns"; "": "done", or "environment" if it failed
-    log: str | None = None  # of the verdict, for people
-    example: Mapping[str, Any] = field(default_factory=dict)  # what a report shows: {"prompt": "2 + 2?", "reply": "4"}
+    log: str | None = None  # the verifier's log, for people
+    example: Mapping[str, Any] = field(default_factory=dict)  # shown in reports: {"prompt": "2 + 2?", "reply": "4"}
 
     def __post_init__(self) -> None:
         if self.status not in ("done", "failed"):
@@ -75,7 +75,7 @@ class Outcome:
 
 
 class EpisodeFailed(Exception):
-    """What `play` raises where something else than the policy ended the episode: EpisodeFailed("sandbox", "no space left")."""
+    """Raised by `play` if anything but the policy ended the episode: EpisodeFailed("sandbox", "no space left")."""
 
     def __init__(self, ending: str, problem: str):
         super().__init__(problem)
@@ -85,25 +85,29 @@ class EpisodeFailed(Exception):
 
 
 class Environment(Protocol):
-    """Tasks, and how one of them is played. The class is named, not an instance; it is created with the user's options, or without
-    arguments.
+    """Tasks, and the code that plays one of them.
 
-    Three attributes are optional. `version`: a new one means that episodes of the old one do not count as played; without it, a
-    hash of the source file is used. `episode_s`: how long an episode may take (EPISODE_S). `worst`: the reward of an episode that
-    ended by time or context before `play` could grade it (WORST).
+    The user names the class, not an instance. It is created with the user's options, or without arguments.
+
+    Three attributes are optional:
+
+    - `version`: episodes of another version do not count as played. Without it, a hash of the source file is used.
+    - `episode_s`: the time limit of an episode in seconds (default EPISODE_S).
+    - `worst`: the reward of an episode that ran out of time or context before `play` could grade it (default WORST).
     """
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
-        """At most `count` tasks, the same for the same arguments. No task of "train" is one of "eval"."""
+        """At most `count` tasks. The same arguments return the same tasks. The splits "train" and "eval" share no task."""
         ...
 
     def play(self, task: Task, endpoint: Endpoint) -> Outcome | Awaitable[Outcome]:
-        """One attempt. Each model call goes to `endpoint`: its URL, key and model name, with its headers and its sampling.
+        """Play one attempt. Send each model call to the URL of `endpoint`, with its key, model name, headers and sampling.
 
-        `async def play` runs beside other episodes; `def play` runs in a thread of its own. Raises Refused if the server refuses,
-        and EpisodeFailed to say what else ended the episode. Any other exception is a failed episode, too; its attribute `ending`
-        counts as well. After
-        `endpoint.deadline` the server answers no call.
+        `async def play` runs concurrently with other episodes; `def play` runs in its own thread. After `endpoint.deadline` the
+        server rejects all calls.
+
+        Raises Refused if the server refuses a call, and EpisodeFailed if anything but the policy ended the episode. Any other
+        exception also fails the episode. Its attribute `ending`, if it has one, names the ending.
         """
         ...
 
@@ -129,7 +133,7 @@ def is_environment(value: object) -> bool:
 
 
 def create(made: Any, name: str, option: str, options: Mapping[str, Any] = MappingProxyType({})) -> Environment:
-    """The environment of what a registry returned: a class that takes `options`, or an object. Raises ClawError (exit code 2)."""
+    """Create the environment from a registry entry: a class that takes `options`, or an object. Raises ClawError (code 2)."""
     if not is_environment(made):
         cure = "write a class with tasks(split, count, seed) and play(task, endpoint); docs/environments.md has an example"
         raise ClawError(f"{option}: {name} is not an environment", cure, 2)

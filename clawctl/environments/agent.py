@@ -1,4 +1,4 @@
-"""One small agent for a shell, which `terminal` and `swe` share: the model answers with a command, and reads what it printed."""
+"""A small shell agent, which `terminal` and `swe` share. The model answers with a command, then reads the command's output."""
 
 import re
 import time
@@ -17,36 +17,39 @@ SYSTEM = (
     "You then see what it printed. When the task is solved, answer with the single word submit."
 )
 _BLOCK = re.compile(r"```(?:bash|sh|shell)?[ \t]*\n(.*?)(?:\n)?```", re.DOTALL)
-_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # codes of the server
-_SEEN = 6000  # characters of a command's output that the model sees
+_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # endings by the server's error code
+_SEEN = 6000  # the number of characters of a command's output that the model sees
 
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """How the agent's part of an episode went."""
+    """The result of the agent's work in an episode."""
 
     ending: str  # "done", "turns", "time" or "context", as in `clawctl.run.endings`
-    last: str  # its last answer
+    last: str  # the agent's last answer
     steps: dict[str, float] = field(default_factory=dict)  # by turn id: 1 for a command that ended with code 0, else -1
     log: str = ""  # for people
 
 
-Work = Callable[[str, float], Awaitable[Worked]]  # on an instruction, for so many seconds
+Work = Callable[[str, float], Awaitable[Worked]]  # arguments: the instruction, and the time limit in seconds
 
 
 class ShellAgent(Protocol):
-    """What works on a task in a sandbox: our agent, or a harness."""
+    """Works on a task in a sandbox: the built-in agent, or a harness."""
 
     def room(
         self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
     ) -> AbstractAsyncContextManager[tuple[Sandbox, Work]]:
-        """A sandbox for one episode, and what lets the agent work there. Raises ClawError, SandboxFailed."""
+        """Open a sandbox for one episode. Yields it with the function that runs the agent in it.
+
+        Raises ClawError, SandboxFailed.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class OwnAgent:
-    """Our agent. It makes its model calls outside of the sandbox."""
+    """The built-in agent. It makes its model calls outside of the sandbox."""
 
     most_turns: int
     command_s: float
@@ -62,7 +65,7 @@ class OwnAgent:
 async def work(
     endpoint: Endpoint, sandbox: Sandbox, most_turns: int, command_s: float, instruction: str, seconds: float = 600.0
 ) -> Worked:
-    """Let the model work on the instruction until it submits, or its turns, time or context are used.
+    """Let the model work on the instruction until it submits, or until its turns, time or context run out.
 
     Raises Refused and SandboxFailed.
     """
@@ -93,13 +96,13 @@ async def work(
 
 
 def command_in(said: str) -> str | None:
-    """The command of an answer, or None if it has none, or submits. Several blocks are one script."""
+    """The command in an answer. Several blocks form one script. None if the answer has no command, or is `submit`."""
     command = "\n".join(_BLOCK.findall(said)).strip()
     return None if command in ("", "submit") else command
 
 
 def observation(ran: Ran, command_s: float) -> str:
-    """What the model reads after its command: "exit code 0" and the output."""
+    """The text that the model reads after its command: "exit code 0" and the output."""
     output = ran.output
     if len(output) > _SEEN:
         output = f"{output[: _SEEN // 2]}\n[{len(output) - _SEEN} characters left out]\n{output[-_SEEN // 2 :]}"

@@ -1,4 +1,4 @@
-"""One chat completion over HTTP, as an environment of a few lines needs it."""
+"""One chat completion over HTTP, for environments of a few lines."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,24 +11,24 @@ import httpx
 
 from clawctl.run.endpoint import Endpoint
 
-TIMEOUT_S = 300.0  # sixteen calls at a time on two cores need it
+TIMEOUT_S = 300.0  # sixteen concurrent calls on two cores need this long
 
 
 class Refused(Exception):
-    """The server did not answer a request properly: another status than 200, or an answer that broke off."""
+    """The server did not answer a request properly: the status was not 200, or the answer broke off."""
 
     def __init__(self, problem: str, status: int | None = None, code: str | None = None):
         super().__init__(problem)
-        self.status = status  # None: no complete HTTP answer at all
-        self.code = code  # of the error: "context_length_exceeded", "episode_over"
+        self.status = status  # None: there was no complete HTTP response
+        self.code = code  # the code in the server's error: "context_length_exceeded", "episode_over"
 
 
 @dataclass(slots=True)
 class CallCost:
-    """What model calls cost."""
+    """The number of model calls and their tokens."""
 
     calls: int = 0
-    tokens: int = 0  # of prompts and answers; a call whose answer has no usage adds none
+    tokens: int = 0  # in prompts and answers; a call whose answer has no `usage` adds none
 
 
 _spent: ContextVar[CallCost | None] = ContextVar("spent", default=None)
@@ -36,7 +36,7 @@ _spent: ContextVar[CallCost | None] = ContextVar("spent", default=None)
 
 @contextmanager
 def counted_calls() -> Iterator[CallCost]:
-    """Count the calls that are made inside, also in tasks and threads that begin there."""
+    """Count the model calls made inside the block, including calls from tasks and threads that start there."""
     spent = CallCost()
     token = _spent.set(spent)
     try:
@@ -46,7 +46,7 @@ def counted_calls() -> Iterator[CallCost]:
 
 
 def count_call(usage: Any) -> None:
-    """Count one call by the `usage` of its answer. `ask` does this; code with a client of its own calls it."""
+    """Count one call and the tokens in its `usage`. `ask` calls this; code that uses its own client must call it."""
     spent = _spent.get()
     if spent is not None:
         spent.calls += 1
@@ -61,7 +61,7 @@ async def ask(
     client: httpx.AsyncClient | None = None,
     **sampling: Any,
 ) -> str:
-    """One chat completion, with the headers and the sampling of `endpoint`. Returns the text of the answer. Raises Refused."""
+    """Request one chat completion with the headers and sampling of `endpoint`. Returns the answer's text. Raises Refused."""
     body = {"model": endpoint.model, "messages": messages, **endpoint.sampling, **sampling}
     request: dict[str, Any] = {
         "url": f"{endpoint.url}/chat/completions",
@@ -93,7 +93,7 @@ def _refused(status: int, text: str) -> Refused:
 
 
 def new_client(endpoint: Endpoint) -> httpx.AsyncClient:
-    secure = endpoint.url.startswith("https:")  # without TLS, certificates take 20 ms to load for nothing
+    secure = endpoint.url.startswith("https:")  # loading certificates takes 20 ms, which plain HTTP does not need
     return httpx.AsyncClient(timeout=TIMEOUT_S, verify=secure)
 
 
@@ -121,9 +121,9 @@ async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], bod
 
 
 async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
-    """One chat completion with further fields, such as `tools`. Raises Refused.
+    """Request one chat completion with further fields, such as `tools`. Raises Refused.
 
-    Returns its message: `content`, `tool_calls`, and `turn_id`, by which `Outcome.steps` names the turn."""
+    Returns its message: `content`, `tool_calls`, and `turn_id`, which is the key of the turn in `Outcome.steps`."""
     body = {"model": endpoint.model, "messages": messages, **endpoint.sampling, **fields}
     headers = {"Authorization": f"Bearer {endpoint.api_key}", **endpoint.headers}
     try:

@@ -1,7 +1,7 @@
-"""A phrase grammar small enough to read: `{slot}` is filled from a rule, alternatives are parted by `|`.
+"""A small phrase grammar: each `{slot}` is filled from a rule, and `|` separates the alternatives of a rule.
 
-An alternative that begins with `~` is held out: the demo model's training never says it. The three kinds of phrasings are
-`trained` (never a held-out alternative), `held_out` (always one, wherever a rule has any) and `all`.
+An alternative that begins with `~` is held out: the demo model's training never uses it. There are three kinds of phrasings:
+`trained` (never a held-out alternative), `held_out` (always a held-out alternative if the rule has one) and `all`.
 """
 
 import re
@@ -15,7 +15,7 @@ _SPACES = re.compile(r" {2,}")
 
 
 class PhraseGrammar:
-    """Rules by name. `say` draws one sentence; the same generator state gives the same sentence."""
+    """Phrase rules by name. `say` draws one sentence. The same state of the random generator gives the same sentence."""
 
     def __init__(self, rules: dict[str, str]):
         options = {name: [o.strip() for o in text.split("|")] for name, text in rules.items()}
@@ -28,14 +28,14 @@ class PhraseGrammar:
         return name in self._trained
 
     def options(self, name: str, phrasings: Phrasings) -> list[str]:
-        """The alternatives of a rule. `held_out` falls back to the trained ones where a rule holds none out."""
+        """The alternatives of a rule. `held_out` falls back to the trained alternatives if the rule has no held-out ones."""
         trained, held_out = self._trained[name], self._held_out[name]
         if phrasings == "trained":
             return trained
         return (held_out or trained) if phrasings == "held_out" else trained + held_out
 
     def say(self, rule: str, rng: Random, phrasings: Phrasings = "all", /, **values: object) -> str:
-        """One sentence of `rule`, with `values` for slots that are no rules."""
+        """Draw one sentence from `rule`. Slots named in `values` are filled with these values."""
 
         def fill(match: re.Match[str]) -> str:
             slot = match[1]
@@ -46,12 +46,12 @@ class PhraseGrammar:
 
 
 def capitalised(text: str) -> str:
-    """First letter large, and the letter after each full stop."""
+    """Capitalise the first letter, and each letter that follows the end of a sentence."""
     return re.sub(r"(^|[.!?] )([a-z])", lambda m: m[1] + m[2].upper(), text)
 
 
 def casual(text: str, rng: Random) -> str:
-    """As people type: sometimes neat, mostly without capitals, often without the last full stop."""
+    """Imitate casual typing: mostly without capital letters, and often without the final full stop."""
     neat = rng.random() < 0.4
     text = capitalised(text) if neat else text
     return text.removesuffix(".") if rng.random() < 0.5 else text

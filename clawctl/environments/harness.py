@@ -1,4 +1,4 @@
-"""An agent of somebody else's, run as a command in the sandbox. It reaches its episode's address and nothing else."""
+"""A third-party agent that runs as a command in the sandbox. It can reach its episode's address and nothing else."""
 
 import asyncio
 import os
@@ -21,10 +21,10 @@ _FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
 _SANDBOX = Path(__file__).parent / "sandbox"
 _MOST_CONNECTIONS = 32
 _MEBIBYTE = 1 << 20
-_LOG = 3000  # characters of a harness's output that are kept
-# Agents hold more than the commands of ours: node and its like reserve gigabytes, and keep caches in their home.
+_LOG = 3000  # the number of characters kept from the end of a harness's output
+# Agents need more than the commands of the built-in agent: node reserves gigabytes, and agents keep caches in their home folder.
 _LEAST = Limits(memory=2048 * _MEBIBYTE, disk=512 * _MEBIBYTE, processes=512, open_files=8192)
-# Known agents, as their own command lines run them. `MODEL`, `INSTRUCTION` and the addresses are variables of the sandbox.
+# Known agents and their command lines. `MODEL`, `INSTRUCTION` and the addresses are environment variables in the sandbox.
 KNOWN = {
     "claude-code": (
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 "
@@ -45,16 +45,16 @@ KNOWN = {
 
 @dataclass(slots=True)
 class WayOut:
-    """The unix socket that leads to the model, and what has gone through it."""
+    """The unix socket that leads to the model, and the traffic through it."""
 
     path: Path
     connections: int = 0
-    refused: str | None = None  # why the server could not be reached, if so
+    refused: str | None = None  # why the last connection to the server failed, or None
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignAgent:
-    """A command that works on a task. `see` are folders of this machine that it can read; their programs are on its path."""
+    """A command that works on a task. It can read the host folders in `see`; the programs in them are on its PATH."""
 
     command: str
     see: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class ForeignAgent:
     async def room(
         self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
     ) -> AsyncIterator[tuple[Sandbox, Work]]:
-        """A sandbox with the programs of the agent, from which it reaches `endpoint`, and what lets it work there.
+        """Open a sandbox that holds the agent's programs and reaches `endpoint`. Yields it with the function that runs the agent.
 
         Raises ClawError, SandboxFailed.
         """
@@ -79,9 +79,10 @@ class ForeignAgent:
             yield sandbox, partial(self._work, endpoint, sandbox, way)
 
     async def _work(self, endpoint: Endpoint, sandbox: Sandbox, way: WayOut, instruction: str, seconds: float) -> Worked:
-        """Run the command until it ends. The variables say where the model is, and what is to be done.
+        """Run the command until it ends. Environment variables hold the model's address and the instruction.
 
-        Raises SandboxFailed, EpisodeFailed where the agent could not begin, and ClawError if its program is missing.
+        Raises SandboxFailed, EpisodeFailed if the agent made no model call or the server was unreachable, and ClawError if the
+        program is missing.
         """
         root = f"http://127.0.0.1:{PORT}{urlsplit(endpoint.url).path.removesuffix('/v1')}"
         told = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
@@ -100,13 +101,13 @@ class ForeignAgent:
             raise ClawError(f"the harness is not in the sandbox: {said[-300:]}", cure)
         if way.refused is not None:
             raise EpisodeFailed("server", f"the server could not be reached: {way.refused}")
-        if not way.connections:  # it has not asked the model, so nothing that the model does can be the reason
+        if not way.connections:  # the agent never called the model, so the policy cannot be the cause
             raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {said}")
         return Worked("time" if ran.timed_out else "done", said, log=f"the harness ended with code {ran.code}:\n{said}\n")
 
 
 def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:
-    """`command` is a name in KNOWN or a shell command, `see` folders with commas between them. Raises ClawError (exit code 2)."""
+    """`command` is a name in KNOWN or a shell command. `see` lists folders, separated by commas. Raises ClawError (exit code 2)."""
     named = see.split(",") if isinstance(see, str) else see
     folders = [Path(name.strip()).expanduser() for name in named if name.strip()]
     for folder in folders:
@@ -114,14 +115,14 @@ def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> F
             raise ClawError(f"the option see names {folder}, which is no folder below /", "give the path of a folder", 2)
     readable = tuple(dict.fromkeys(str(path) for folder in folders for path in (folder, *_interpreters(folder))))
     for folder in map(Path, (*readable, *_program_folders(readable))):
-        if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # then the commands have a user of their own
+        if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # as root, the commands run as a separate user
             problem = f"only its owner can read {folder}, and the agent runs as another user"
             raise ClawError(problem, f"run `chmod -R o+rX {folder}`", 2)
     return ForeignAgent(KNOWN.get(command, command), readable)
 
 
 def _interpreters(folder: Path) -> list[Path]:
-    """The Python that a virtual environment was made from: without it, nothing in the environment runs."""
+    """The folders of the Python installations that virtual environments in `folder` are based on. Their programs need them."""
     settings = [folder / "pyvenv.cfg", *sorted(folder.glob("*/pyvenv.cfg"))]
     lines = [line.partition("=") for file in settings if file.is_file() for line in file.read_text().splitlines()]
     homes = [Path(value.strip()).resolve().parent for name, _, value in lines if name.strip() == "home"]
@@ -129,14 +130,14 @@ def _interpreters(folder: Path) -> list[Path]:
 
 
 def _program_folders(see: tuple[str, ...]) -> list[str]:
-    """Where programs lie in a virtual environment, in a folder that npm installed to, and in one that holds several of these."""
+    """The program folders of virtual environments, of npm installations, and of folders that contain several of them."""
     inner = ("bin", "*/bin", "node_modules/node-linux-*/bin", "node_modules/@anthropic-ai/claude-code-linux-*", "node_modules/.bin")
     return [str(path) for folder in see for pattern in inner for path in sorted(Path(folder).glob(pattern)) if path.is_dir()]
 
 
 @asynccontextmanager
 async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
-    """A unix socket that leads to the server of `endpoint`. Raises ClawError if the endpoint is not that of an episode."""
+    """Open a unix socket that leads to the server of `endpoint`. Raises ClawError if the endpoint does not belong to an episode."""
     parts = urlsplit(endpoint.url)
     if "/e/" not in parts.path:
         cure = "remove eval.endpoint, so that `clawctl eval` measures at the run's own server"
@@ -171,7 +172,7 @@ async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
     with tempfile.TemporaryDirectory(prefix="clawctl-") as folder:
         way = WayOut(Path(folder) / "model.sock")
         server = await asyncio.start_unix_server(pass_on, way.path)
-        os.chmod(way.path, 0o666)  # the sandbox has a user of its own
+        os.chmod(way.path, 0o666)  # the sandbox runs as a separate user
         try:
             yield way
         finally:

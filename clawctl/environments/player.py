@@ -1,8 +1,8 @@
 """Plays tasks: one at a time for a suite, or all attempts at many tasks for training.
 
-The only state is what is on disk. A worker claims a task by its lock, writes a line for each episode before its first call, and
-appends the outcome when it is over. A worker that is killed leaves no outcome and no lock, so another one plays the attempt again;
-nothing is lost, and no attempt has two outcomes.
+All state is on disk. A worker claims a task by its lock. It writes one line for each episode before the first call, and appends the
+outcome when the episode is over. A killed worker leaves no outcome and no lock, so another worker plays the attempt again. No
+attempt is lost, and none has two outcomes.
 """
 
 import asyncio
@@ -41,18 +41,18 @@ from clawctl.run.outcomes import TRUNCATED, SessionOutcome
 
 log = logging.getLogger("play")
 
-_GRACE_S = 60.0  # for `play` to return after the deadline; it may have to compute a verdict
-_LOOK_S = 0.5  # between two looks at what other workers do, and at whether to stop
-_SERVER_WAIT_S = 600.0  # for a server that restarts
-_LONGEST_LOG = 16_000  # characters of a verdict's log
-_PLAIN = "!#$&'()*+,/:;=?@[] "  # of a task's name, other characters cannot be in a header
+_GRACE_S = 60.0  # the time that `play` has to return after the deadline; it may have to compute a verdict
+_LOOK_S = 0.5  # interval between checks of other workers' progress and of the stop signal
+_SERVER_WAIT_S = 600.0  # the longest wait for a restarting server
+_LONGEST_LOG = 16_000  # characters kept of a verdict's log
+_PLAIN = "!#$&'()*+,/:;=?@[] "  # characters of a task's name that a header may hold; all others are percent-encoded
 
 
 # ---- one episode ---------------------------------------------------------------------------------------------------------
 
 
 async def play_task(environment: Environment, task: Task, endpoint: Endpoint) -> Outcome:
-    """One episode. Raises whatever `play` raises, and TypeError if that returns no outcome."""
+    """Play one episode. Raises every exception of `play`, and TypeError if `play` returns no Outcome."""
     if inspect.iscoroutinefunction(environment.play):
         outcome = await environment.play(task, endpoint)
     else:
@@ -63,8 +63,11 @@ async def play_task(environment: Environment, task: Task, endpoint: Endpoint) ->
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:
-    """The result of `call`, from a thread of its own. The pool of asyncio has six threads on two cores, however many episodes are
-    to be played at a time, and the process would wait for them when it ends."""
+    """The result of `call`, which runs in its own thread.
+
+    asyncio's pool is too small: it has six threads on two cores, whatever the number of concurrent episodes. The process would also
+    wait for the pool's threads when it ends.
+    """
     loop = asyncio.get_running_loop()
     result: asyncio.Future[Any] = loop.create_future()
 
@@ -86,7 +89,7 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
 
 
 async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit_s: float) -> Outcome:
-    """The outcome of one episode, whatever happens in it: the table in `clawctl.run.endings` says which kinds there are."""
+    """The outcome of one episode, including failures and time limits. The table in `clawctl.run.endings` lists the endings."""
     worst = float(getattr(environment, "worst", WORST))
     try:
         async with asyncio.timeout(limit_s + _GRACE_S) as clock:
@@ -102,11 +105,11 @@ async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit
         trouble = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
         return _failed(task, "environment", trouble)
     except Exception as error:  # noqa: BLE001 - the user's own code
-        told = getattr(error, "ending", "")  # exceptions of the environment's own may have one
+        told = getattr(error, "ending", "")  # an environment's own exceptions may name an ending
         return _failed(task, told if told in ENDINGS and ENDINGS[told].kind == "other" else "environment", error)
 
 
-_ENDED_BY_POLICY = {"episode_over": "time", "context_length_exceeded": "context"}  # codes of the server
+_ENDED_BY_POLICY = {"episode_over": "time", "context_length_exceeded": "context"}  # endings by the server's error code
 
 
 def _failed(task: Task, ending: str, error: Exception) -> Outcome:
@@ -120,18 +123,18 @@ def _failed(task: Task, ending: str, error: Exception) -> Outcome:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be played: each task `attempts` times. The same arguments give the same plan, on any host and at any time."""
+    """The episodes to play: each task `attempts` times. The same arguments give the same plan, on any host and at any time."""
 
-    name: str  # of the environment, as the user wrote it
+    name: str  # the environment's name as the user typed it
     environment: Environment
     tasks: Sequence[Task]
     attempts: int
     seed: int
-    round: int = 0  # the same tasks may be played again: those episodes are in other groups
+    round: int = 0  # a later round plays the same tasks again; its episodes form other groups
 
     @cached_property
     def version(self) -> str:
-        """Of the environment: its `version`, or a hash of the file that it is in."""
+        """The environment's version: its attribute `version`, or a hash of its source file."""
         told = getattr(self.environment, "version", None)
         if told is not None:
             return str(told)
@@ -143,12 +146,12 @@ class Plan:
 
     @cached_property
     def hashes(self) -> list[str]:
-        """Of the tasks' contents."""
+        """Hashes of the tasks' contents."""
         return [content_hash(task.spec) for task in self.tasks]
 
     @cached_property
     def id(self) -> str:
-        """ "e" and ten hexadecimal digits."""
+        """The plan's id: "e" and ten hexadecimal digits."""
         tasks = [(task.id, task.split, task.group, hashed) for task, hashed in zip(self.tasks, self.hashes, strict=True)]
         named = [self.name, self.version, tasks, self.attempts, self.seed, self.round]
         return f"e{blake2b(orjson.dumps(named), digest_size=5).hexdigest()}"
@@ -157,7 +160,7 @@ class Plan:
 def make_plan(
     environment: Environment, name: str, count: int, attempts: int, seed: int, round_: int = 0, split: Split = "train"
 ) -> Plan:
-    """Raises ClawError (exit code 2) if the environment has no such tasks, or two of one id."""
+    """Make a plan. Raises ClawError (exit code 2) if the environment has no tasks for the split, or two tasks share an id."""
     tasks = environment.tasks(split, count, seed)
     if not tasks:
         raise ClawError(f"{name} has no tasks for {split!r}", f"return some from tasks({split!r}, count, seed)", 2)
@@ -168,12 +171,12 @@ def make_plan(
 
 @dataclass(slots=True)
 class Summary:
-    """What was played, in this process and by others."""
+    """The results of the episodes that this process and other workers played."""
 
     endings: Counter[str] = field(default_factory=Counter)  # {"done": 14, "sandbox": 2}
     rewards: list[float] = field(default_factory=list)
     by_task: dict[int, list[float]] = field(default_factory=dict)  # the rewards of each task
-    settled: Counter[int] = field(default_factory=Counter)  # attempts at each task
+    settled: Counter[int] = field(default_factory=Counter)  # settled attempts at each task
     running: int = 0
 
     def add(self, number: int, outcome: SessionOutcome) -> None:
@@ -184,21 +187,23 @@ class Summary:
             self.by_task.setdefault(number, []).append(outcome.reward)
 
     def solved(self, attempts: int) -> tuple[int, float]:
-        """Of the tasks whose `attempts` are over: how many have a reward, and the share that some attempt solved (reward above 0).
-        The share is pass@k for k attempts."""
+        """The number of finished tasks that have a reward, and the share of them that some attempt solved (reward above 0).
+
+        A task is finished once `attempts` attempts are settled. The share is pass@k for k attempts.
+        """
         whole = [rewards for number, rewards in self.by_task.items() if self.settled[number] >= attempts]
         return len(whole), sum(max(rewards) > 0 for rewards in whole) / max(1, len(whole))
 
     @property
     def words(self) -> str:
-        """ "16 episodes: 14 done, 2 sandbox; mean reward 0.25"."""
+        """The summary as text: "16 episodes: 14 done, 2 sandbox; mean reward 0.25"."""
         endings = ", ".join(f"{count} {ending}" for ending, count in sorted(self.endings.items()))
         reward = f"; mean reward {sum(self.rewards) / len(self.rewards):.2f}" if self.rewards else ""
         return f"{sum(self.endings.values())} episodes: {endings or 'none'}{reward}"
 
 
 class Player:
-    """One worker of a plan. Any number of them may run, on any host that sees the run directory."""
+    """One worker of a plan. Any number of workers may run, on any host that can reach the run directory."""
 
     def __init__(
         self,
@@ -211,8 +216,8 @@ class Player:
         redact: Callable[[str], str] = str,
         backlog: Backlog | None = None,
     ) -> None:
-        """`server` is asked for each episode: a restarted server may have another address. With a `backlog`, episodes wait for the
-        trainer."""
+        """`server` is called for each episode, because a restarted server may have another address. With a `backlog`, new episodes
+        wait while the trainer has enough turns."""
         self.summary = Summary()
         self._run, self._plan, self._server, self._stop = run, plan, server, stop
         self._sampling, self._backlog = sampling or {}, backlog
@@ -233,8 +238,11 @@ class Player:
         return self._plan.attempts
 
     async def play(self, wait_for_others: bool = True) -> Summary:
-        """Play what is left of the plan, until it is settled or the worker is to stop. A stopped worker leaves its running episodes
-        without an outcome. Without `wait_for_others`, tasks that other workers play are left to them. Raises ClawError."""
+        """Play the rest of the plan until every attempt is settled or the worker is stopped.
+
+        A stopped worker leaves its running episodes without an outcome. Without `wait_for_others`, tasks that other workers are
+        playing are left to them. Raises ClawError.
+        """
         playing = asyncio.create_task(self._play(wait_for_others))
         while not playing.done():
             await asyncio.wait({playing}, timeout=_LOOK_S)
@@ -244,7 +252,7 @@ class Player:
             await playing
         except asyncio.CancelledError:
             log.info("stopped; the running episodes have no outcome and will be played again")
-        except ExceptionGroup as failed:  # the first one has stopped the others
+        except ExceptionGroup as failed:  # the first exception cancelled the other tasks
             raise failed.exceptions[0] from None
         return self.summary
 
@@ -269,12 +277,12 @@ class Player:
             if left:
                 await asyncio.sleep(_LOOK_S)
         if all(map(self._is_settled, range(len(self._plan.tasks)))):
-            for number in range(len(self._plan.tasks)):  # a worker that has one open finds its task settled
+            for number in range(len(self._plan.tasks)):  # a worker that still holds one of these locks finds its task settled
                 self._run.lock(self._lock_name(number)).unlink(missing_ok=True)
 
     async def _room(self) -> None:
-        """Wait until an episode may begin."""
-        async with self._slots:  # behind the episodes that wait for their slot already
+        """Wait until a new episode may begin."""
+        async with self._slots:  # queued behind the episodes that already wait for a slot
             while (
                 self._backlog is not None and not self.training_has_ended() and (why := self._backlog.is_full(self.summary.running))
             ):
@@ -285,11 +293,11 @@ class Player:
             self._told_full = False
 
     def training_has_ended(self) -> bool:
-        """Whether this worker plays for a trainer beside it that takes no more turns."""
+        """Whether training is over: `clawctl up` started this worker together with a trainer that takes no more turns."""
         return self._backlog is not None and is_stage_of_up() and self._backlog.has_ended()
 
     def _look(self) -> None:
-        """Take in what is settled, by any worker."""
+        """Add the attempts that any worker has settled since the last call."""
         self._played.look()
         for number, attempts in self._played.tasks.items():
             for attempt, outcome in attempts.settled.items():
@@ -303,7 +311,7 @@ class Player:
         return len(self._played.of(number).settled) >= self._plan.attempts
 
     def _claim(self, number: int) -> ExitStack | None:
-        """Take a task's lock. None if another worker has it."""
+        """Take a task's lock. Returns None if another worker holds it."""
         with ExitStack() as stack:
             if stack.enter_context(claimed(self._run, self._lock_name(number))):
                 return stack.pop_all()
@@ -314,7 +322,7 @@ class Player:
 
     async def _group(self, number: int, lock: ExitStack) -> None:
         with lock:
-            self._look()  # under the lock: another worker may have played it since
+            self._look()  # under the lock, because another worker may have played the task in the meantime
             todo = [attempt for attempt in range(self._plan.attempts) if attempt not in self._played.of(number).settled]
             async with asyncio.TaskGroup() as attempts:
                 for attempt in todo:
@@ -366,7 +374,7 @@ class Player:
         )  # fmt: skip
 
     async def _server_again(self) -> None:
-        """Wait until the server answers. Episodes must not use up their tries while it restarts. Raises ClawError."""
+        """Wait until the server answers, so that its restart does not use up the episodes' tries. Raises ClawError."""
         began, told = time.monotonic(), False
         while not await is_ready(self._server()):
             if not told:
@@ -378,15 +386,17 @@ class Player:
 
 
 def episode_endpoint(server: Endpoint, capability: str, spec: EpisodeSpec) -> Endpoint:
-    """Where an episode's agent calls the model. The capability is in the address, and is the key as well, for agents that accept
-    only one of the two."""
+    """The address at which an episode's agent calls the model.
+
+    The capability is part of the URL, and is also the key: some agents accept only one of the two.
+    """
     headers = {"X-Session-Id": spec.session_id, "X-Task-Id": spec.task_id, "X-Group-Id": quote(spec.group_id, safe=_PLAIN)}
     url = f"{server.url.removesuffix('/v1')}/e/{capability}/v1"
     return replace(server, url=url, api_key=capability, headers={**server.headers, **headers}, deadline=spec.deadline)
 
 
 async def is_ready(server: Endpoint) -> bool:
-    """Whether the server answers. Raises ClawError if it captures nothing, because no turn would have the outcome."""
+    """Whether the server answers. Raises ClawError if it captures nothing, because the outcome would have no turns to apply to."""
     place, key = server.url.removesuffix("/v1"), {"Authorization": f"Bearer {server.api_key}"}
     try:
         async with httpx.AsyncClient(timeout=10.0, verify=server.url.startswith("https:"), headers=key) as client:

@@ -1,4 +1,4 @@
-"""The rows of a user's file: which can be read, which are for training, and which are held out."""
+"""Reads the rows of a user's file, skips bad rows, and splits the rest into training and held-out rows."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -11,12 +11,12 @@ log = logging.getLogger("play")
 
 Given = TypeVar("Given")
 Row = TypeVar("Row")
-_FEWEST = 5  # rows of which some can be held out
-_MOST_NAMED = 5  # rows that cannot be read
+_FEWEST = 5  # files with fewer rows hold none out
+_MOST_NAMED = 5  # the number of bad rows that are logged one by one
 
 
 def read_each(given: Iterable[Given], read: Callable[[Given], Row]) -> list[Row]:
-    """What can be read. A bad row stops no other one: it is named in the log. Raises ClawError if none can be read."""
+    """All rows that can be read. A bad row is logged and skipped. Raises ClawError if every row is bad."""
     rows, troubles = list[Row](), list[ClawError]()
     for each in given:
         try:
@@ -33,9 +33,10 @@ def read_each(given: Iterable[Given], read: Callable[[Given], Row]) -> list[Row]
 
 
 def rows_of(every: Sequence[Row], digest: Callable[[Row], int], split: Split, count: int, seed: int) -> list[Row]:
-    """At most `count` rows of the split, from a place that the seed selects.
+    """At most `count` rows of the split, starting at a place that the seed selects.
 
-    A fifth is held out, by a row's content: what is added to a file later moves no row. Fewer than five rows are all for training.
+    About a fifth of the rows is held out, chosen by a hash of the row's content. Rows that are added to the file later do not move
+    other rows between splits. If there are fewer than five rows, all of them are for training.
     """
     held_out = [len(every) >= _FEWEST and digest(row) % _FEWEST == 0 for row in every]
     rows = [row for row, out in zip(every, held_out, strict=True) if out == (split == "eval")]

@@ -1,4 +1,4 @@
-"""`clawctl collect --env`: one worker that plays an environment until its plan is settled."""
+"""`clawctl collect --env`: one worker that plays an environment until every attempt of its plan is settled."""
 
 import asyncio
 import itertools
@@ -27,18 +27,18 @@ from clawctl.run.endpoint import Endpoint, own_endpoint
 log = logging.getLogger("play")
 
 _REPORT_S = 10.0
-_START_S = 60.0  # for a registered server to answer
+_START_S = 60.0  # the time that a registered server has to respond
 _SHOW_S = 0.5
-_LEARNS_FROM = 0.5  # the share of solved tasks below which reinforcement has too little to select from
-_EARLY_TASKS = 24  # after which the share is looked at, while others are played
+_LEARNS_FROM = 0.5  # if the share of solved tasks is lower, reinforcement has too few good attempts to select from
+_EARLY_TASKS = 24  # after this many tasks the share is checked for the first time, while the others are still played
 _OPTION = "play.env"
 
 
 def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | None = None) -> Summary:
-    """Play the episodes of `recipe.play` that nobody has played. Returns what this plan's episodes are worth, by any worker.
+    """Play the episodes of `recipe.play` that have not been played yet. Returns the summary of this plan over all workers.
 
-    `is_worker`: leave tasks to the workers that play them now, instead of waiting for them. `server`: the URL of the run's server,
-    if it is not the one that the server announced. Raises ClawError.
+    `is_worker`: skip tasks that other workers are playing, instead of waiting for them. `server`: the URL of the run's server,
+    if it differs from the URL that the server announced. Raises ClawError.
     """
     settings, stop = recipe.play, stop_on_signals()
     if settings.env is None:
@@ -69,7 +69,10 @@ def _server(run: RunDir, recipe: Recipe, url: str | None) -> Endpoint:
 
 
 def _wait_for_server(find: partial[Endpoint], stop: threading.Event) -> None:
-    """A server that has registered may be restarting. Under `clawctl up` it starts at the same time. Raises ClawError."""
+    """Wait until the server is ready. A registered server may be restarting, and `clawctl up` starts it concurrently.
+
+    Raises ClawError.
+    """
     began, is_told = time.monotonic(), False
     while not stop.is_set():
         try:
@@ -89,8 +92,10 @@ def _wait_for_server(find: partial[Endpoint], stop: threading.Event) -> None:
 
 
 def warn_if_unsolved(summary: Summary, attempts: int, fewest: int = 8) -> bool:
-    """Warn if reinforcement has too little to select from: it makes good attempts more frequent, and needs some. False if `fewest`
-    tasks are not over yet."""
+    """Warn if too few tasks have a successful attempt. Reinforcement makes good attempts more frequent, so it needs some.
+
+    Returns False if fewer than `fewest` tasks are over.
+    """
     tasks, solved = summary.solved(attempts)
     if attempts < 2 or tasks < fewest:
         return False
@@ -105,7 +110,7 @@ def warn_if_unsolved(summary: Summary, attempts: int, fewest: int = 8) -> bool:
 
 
 async def _watched(player: Player, find: partial[Endpoint], wait_for_others: bool) -> Summary:
-    """Play, and show how far it is: a line on a terminal, else a log line every ten seconds."""
+    """Play, and show the progress: one live line on a terminal, otherwise a log line every ten seconds."""
     playing = asyncio.create_task(player.play(wait_for_others))
     console = Console(stderr=True)
     tokens, told_at, is_looked_at = _TokenRate(), time.monotonic(), False
@@ -127,7 +132,7 @@ async def _watched(player: Player, find: partial[Endpoint], wait_for_others: boo
 
 
 class _TokenRate:
-    """Tokens a second that the server samples, for anybody."""
+    """The server's sampling rate in tokens per second, over all of its clients."""
 
     def __init__(self) -> None:
         self.rate, self._tokens, self._at = 0.0, None, time.monotonic()  # type: float, float | None, float

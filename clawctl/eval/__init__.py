@@ -1,1 +1,1 @@
-"""Measures a published version on suites, and the gate decides whether it goes live."""
+"""Measures published versions on suites. The gate decides whether a version goes live."""

@@ -1,4 +1,4 @@
-"""A comparison: one task, answered by a candidate and by a reference version."""
+"""One task, answered by a candidate and by a reference version."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +11,10 @@ class Comparison:
 
     metric: str  # "preferred"
     task_id: str
-    candidate: float  # 0 to 1, more is better
-    reference: float  # 0 to 1; equal to `candidate`: a tie
-    key: str = ""  # API key (hashed name) whose conversation this is; "" for built-in tasks
-    detail: Mapping[str, Any] = field(default_factory=dict)  # what a person may look at: prompts, both answers, votes
+    candidate: float  # 0 to 1, higher is better
+    reference: float  # 0 to 1; a tie if equal to `candidate`
+    key: str = ""  # hashed name of the API key whose conversation this is; "" for built-in tasks
+    detail: Mapping[str, Any] = field(default_factory=dict)  # for people to inspect: prompts, both answers, votes
 
     def __post_init__(self) -> None:
         for name, value in (("candidate", self.candidate), ("reference", self.reference)):

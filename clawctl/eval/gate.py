@@ -1,12 +1,12 @@
 """The gate: decides whether a candidate may replace the live policy.
 
 Each row of the gate is a metric of a suite and a margin. A candidate is compared with the live version and with anchors: the base
-version, and for each metric the best version so far. With the live version alone, ten drops of 0.09 would each pass a limit of
-0.10.
+version, and for each metric the best version so far. Without anchors, ten successive drops of 0.09 would each pass a limit of 0.10.
 
-Two versions that did the same tasks are compared task by task (`sequential.py`). The candidate goes live when each row is better,
-or not worse by its margin, than each reference. It is refused when a row is worse. In between the gate asks for more comparisons.
-When the budget is spent, `gate.undecided` decides. A row whose suite has no more tasks, or no values by task, goes by the means.
+Two versions that did the same tasks are compared task by task (`sequential.py`). The candidate goes live if, against each
+reference, each row is better or not worse by its margin. It is refused if a row is worse. Between these, the gate asks for more
+comparisons. When the budget is used up, `gate.undecided` decides. If a suite has no more tasks or no values by task, the means
+decide its rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from typing import Any, Literal
 from clawctl.config import GateConfig, GateLimit
 from clawctl.eval.sequential import PairedEvidence
 
-BEST = "the best so far"  # an anchor
-Scores = Mapping[tuple[str, str], float]  # {("personalisation", "correctness"): 0.9, …}, all of the same tasks
+BEST = "the best so far"  # the name of an anchor
+Scores = Mapping[tuple[str, str], float]  # {("personalisation", "correctness"): 0.9, …}, all measured on the same tasks
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`promote` None: there was nothing to decide (no gate, or the version serves already)."""
+    """The gate's decision. `promote` None: there was nothing to decide (there is no gate, or the version is already live)."""
 
     promote: bool | None
     reason: str
@@ -31,7 +31,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """One number that a candidate must not fall too far below, whatever is live now."""
+    """A score that a candidate must not fall too far below, whichever version is live."""
 
     what: str  # "the base", "the best so far"
     version: int
@@ -42,7 +42,7 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """One row of the gate, against one reference version."""
+    """The evidence for one row of the gate against one reference version."""
 
     row: GateLimit
     what: str  # "the live version", "the base", "the best so far"
@@ -56,7 +56,7 @@ class Tested:
 
     @property
     def words(self) -> str:
-        """ "12 won, 30 lost, 58 tied against the live version 3, e-value 48"."""
+        """The evidence as text: "12 won, 30 lost, 58 tied against the live version (version 3), e-value 48"."""
         evidence = self.evidence
         value = evidence.e_worse if evidence.verdict == "worse" else evidence.e_not_worse
         counts = f"{evidence.wins} won, {evidence.losses} lost, {evidence.ties} tied"
@@ -71,8 +71,10 @@ Outcome = Literal["promote", "refuse", "more", "means"]
 
 
 def settle(tested: Sequence[Tested], spent: str | None, gate: GateConfig) -> Outcome:
-    """What follows from the evidence so far. `spent`: which part of the budget is used up. "means": the means of the open rows
-    decide."""
+    """The next step according to the evidence so far.
+
+    `spent`: the part of the budget that is used up, or None. The result "means" lets the means of the open rows decide.
+    """
     if any(one.evidence.verdict == "worse" for one in tested):
         return "refuse"
     undecided = open_rows(tested, gate)
@@ -87,14 +89,14 @@ def settle(tested: Sequence[Tested], spent: str | None, gate: GateConfig) -> Out
 
 
 def open_rows(tested: Sequence[Tested], gate: GateConfig) -> list[GateLimit]:
-    """The rows that the tests did not decide against every reference."""
+    """The rows that are not decided against every reference."""
     decided = {(one.row.suite, one.row.metric) for one in tested}
     decided -= {(one.row.suite, one.row.metric) for one in tested if one.evidence.verdict == "open"}
     return [row for row in gate.rows if (row.suite, row.metric) not in decided]
 
 
 def explain(tested: Sequence[Tested], promote: bool, spent: str | None, against: int) -> Decision:
-    """The decision of `settle` and the evidence for it."""
+    """The decision of `settle`, with the evidence for it."""
     if worse := [one for one in tested if one.evidence.verdict == "worse"]:
         return Decision(False, "; ".join(f"{one.name} is worse: {one.words}" for one in worse), against)
     if still := [one for one in tested if one.evidence.verdict == "open"]:
@@ -106,7 +108,7 @@ def explain(tested: Sequence[Tested], promote: bool, spent: str | None, against:
 
 
 def by_comparisons(tested: Sequence[Tested]) -> str | None:
-    """Why the mean of an open row's comparisons keeps the candidate out, or None."""
+    """Why the mean of an open row's comparisons excludes the candidate, or None."""
     for one in tested:
         evidence = one.evidence
         if evidence.verdict == "open" and evidence.mean is not None and is_below(evidence.mean, 0.0, one.row.max_drop):
@@ -118,7 +120,7 @@ def by_comparisons(tested: Sequence[Tested]) -> str | None:
 
 def is_below(value: float, reference: float, allowed: float) -> bool:
     """Whether `value` fell by more than `allowed`."""
-    return reference - value > allowed + 1e-9  # 0.9 - 0.8 is a little more than 0.1
+    return reference - value > allowed + 1e-9  # in floating point, 0.9 - 0.8 is slightly more than 0.1
 
 
 def decide(
@@ -128,10 +130,12 @@ def decide(
     against: int | None = None,
     anchors: Sequence[Anchor] = (),
 ) -> Decision:
-    """Promote unless a mean fell by more than its row allows, compared with the live version or an anchor. `live` is None if the
-    live version cannot be measured; then only the anchors decide. Without a number for one of its rows, the gate refuses.
+    """Promote unless a mean fell by more than its row allows, compared with the live version or an anchor.
 
-    It is for suites that cannot be asked for more. With 36 answers, a test hardly ever finds enough evidence. Errors from noise do
+    `live` is None if the live version cannot be measured; then only the anchors decide. If the candidate has no number for a row,
+    the gate refuses it.
+
+    This decision is for suites that have no more tasks. With 36 answers, a test rarely finds enough evidence. Errors from noise do
     not accumulate, because the anchors stay fixed.
     """
     refused = [why for row in rows if (why := _refusal(row, candidate, live, anchors))]
@@ -148,7 +152,7 @@ def _change(row: GateLimit, candidate: Scores, live: Scores) -> str:
 
 
 def _refusal(row: GateLimit, candidate: Scores, live: Scores | None, anchors: Sequence[Anchor]) -> str | None:
-    """Why this row keeps the candidate out, or None."""
+    """Why this row excludes the candidate, or None."""
     metric, name = (row.suite, row.metric), f"{row.suite} {row.metric}"
     if metric not in candidate:
         known = ", ".join(sorted(metric for suite, metric in candidate if suite == row.suite)) or "nothing"

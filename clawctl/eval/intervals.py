@@ -1,17 +1,17 @@
-"""How sure a number is: 95 % confidence intervals, without asking for scipy."""
+"""95 % confidence intervals, without scipy."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 _Z = 1.959963984540054  # 97.5 % point of the normal distribution
-# The same point of Student's t for 1 … 10 degrees of freedom; from 11 on the expansion below is right to three places.
+# The same point of Student's t for 1 … 10 degrees of freedom. From 11 on, the expansion below is accurate to three decimal places.
 _T = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean, with its 95 % confidence interval."""
+    """A mean with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -23,7 +23,7 @@ class Estimate:
 
 
 def proportion(outcomes: Sequence[bool]) -> Estimate:
-    """Wilson's score interval (Wilson 1927). Near 0 and 1 it stays in range, unlike the textbook interval."""
+    """Wilson's score interval (Wilson 1927). Unlike the textbook interval, it stays within 0 and 1."""
     n = len(outcomes)
     if n == 0:
         raise ValueError("no outcomes")
@@ -33,10 +33,10 @@ def proportion(outcomes: Sequence[bool]) -> Estimate:
 
 
 def mean(values: Sequence[float]) -> Estimate:
-    """Student's t interval of values in [0, 1], cut to that range.
+    """Student's t interval for values in [0, 1], cut to that range.
 
-    For equal values, or a single one, the t interval would have no width. The Wilson interval of that share is used instead. It is
-    never too narrow, because no variable in [0, 1] varies more than a coin with the same mean.
+    If all values are equal, the t interval would have no width, so the Wilson interval for that share is used. It is never too
+    narrow, because no variable in [0, 1] has a larger variance than a coin with the same mean.
     """
     n = len(values)
     if n == 0:
@@ -51,7 +51,7 @@ def mean(values: Sequence[float]) -> Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of a metric: of outcomes that are True or False, of values in [0, 1], or else of any numbers."""
+    """The mean of a metric, with an interval that fits its values: booleans, numbers in [0, 1], or any numbers."""
     if all(isinstance(value, bool) for value in values):
         return proportion([bool(value) for value in values])
     if all(0 <= value <= 1 for value in values):

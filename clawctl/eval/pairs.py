@@ -1,5 +1,7 @@
-"""`clawctl eval --tasks … --version N --against M`: measures on chosen suites, for a person who asks. No record is written, and the
-gate's own measurements stay as they are."""
+"""`clawctl eval --tasks … --version N --against M`: measures versions on chosen suites on request.
+
+No record is written, and the gate's own measurements do not change.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +22,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
 from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
 
-# Words for what a person wants to know, and the suites that answer it.
+# Names of abilities that a user can request, and the suites that measure them.
 ALIASES: dict[str, dict[str, Any]] = {
     "conversation": {"name": "own"},
     "coding": {"name": "ability", "options": {"categories": ["code"]}},
@@ -29,8 +31,10 @@ ALIASES: dict[str, dict[str, Any]] = {
 
 
 def choose_suites(recipe: Recipe, tasks: str | None, files: Sequence[str]) -> Recipe:
-    """The recipe with the suites that `--tasks` and `--suite` name, in place of its own. Two aliases of one suite join their
-    categories. A suite of the recipe keeps its settings."""
+    """The recipe, with its suites replaced by those that `--tasks` and `--suite` name.
+
+    If several aliases name one suite, their categories are joined. A suite that the recipe contains keeps its settings there.
+    """
     own = {suite.name: suite for suite in recipe.eval.suites}
     chosen: dict[str, SuiteConfig] = {}
     for name in [*(part.strip() for part in (tasks or "").split(",") if part.strip()), *files]:
@@ -48,7 +52,7 @@ def choose_suites(recipe: Recipe, tasks: str | None, files: Sequence[str]) -> Re
 
 
 def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: int | None, as_json: bool) -> None:
-    """Measure `version`, by default the newest, or compare it with the version `against`, and print it. Raises ClawError."""
+    """Measure `version` (default: the newest), or compare it with the version `against`, and print the result. Raises ClawError."""
     stop = stop_on_signals()
     ensure_base_policy(run, recipe.model.path)
     version = list_versions(run)[-1] if version is None else version
@@ -87,7 +91,7 @@ def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
 
 
 async def _compared(suite: LoadedSuite, places: Sequence[Endpoint]) -> list[Comparison]:
-    """The comparisons of a suite, or those of the tasks that it measured on both versions. Raises CannotMeasure."""
+    """The suite's comparisons; if it cannot compare, pairs of values from measuring both versions. Raises CannotMeasure."""
     if suite.comparing is not None:
         return await suite.compare(places[0], places[1], 0, suite.settings.problems)
     new, old = [(await suite.measure(place)).values for place in places]
@@ -100,7 +104,7 @@ async def _compared(suite: LoadedSuite, places: Sequence[Endpoint]) -> list[Comp
 
 
 def summary(comparisons: Sequence[Comparison]) -> dict[str, dict[str, Any]]:
-    """Of each metric: how many tasks the version won, lost and tied, its share of the decided ones, and both means."""
+    """For each metric: the tasks that the version won, lost and tied, its share of the decided tasks, and both means."""
     told = {}
     for metric in dict.fromkeys(one.metric for one in comparisons):
         some = [one for one in comparisons if one.metric == metric]

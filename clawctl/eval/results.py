@@ -14,7 +14,7 @@ from clawctl.run.directory import RunDir, publish_bytes, quarantine
 
 log = logging.getLogger("eval")
 
-KEPT = ("decision", "again", "compared", "evidence", "share", "watch")  # of a record whose version is measured once more
+KEPT = ("decision", "again", "compared", "evidence", "share", "watch")  # fields kept when a version is measured again
 
 
 def settings_of(config: EvalConfig) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def settings_of(config: EvalConfig) -> dict[str, Any]:
 
 
 def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
-    """`eval/<version>.json`, or None if the version has no record. An unreadable file is moved to a backup name."""
+    """`eval/<version>.json`, or None if the version has no record. An invalid file is moved to quarantine."""
     path = run.eval_record(version)
     try:
         record = read_sealed(path.read_bytes())
@@ -46,7 +46,7 @@ def read_record(run: RunDir, version: int) -> dict[str, Any] | None:
 
 
 def is_measured(record: dict[str, Any] | None, config: EvalConfig) -> bool:
-    """Whether `record` contains numbers that are comparable with the measurements of `config`."""
+    """Whether `record` contains numbers that are comparable with measurements by `config`."""
     return bool(record and record.get("suites") and record.get("settings") == settings_of(config))
 
 

@@ -1,22 +1,22 @@
-"""An anytime-valid test on paired differences: it may be looked at after each comparison, and its error rate still holds.
+"""An anytime-valid test on paired differences. Its error rate holds even if the result is checked after each comparison.
 
-A comparison gives a difference x in [-1, 1], candidate minus reference. Somebody who does not believe that the mean difference is
-above `null` bets against it, and the capital of a fair bet is a supermartingale if the belief is wrong:
+A comparison gives a difference x in [-1, 1], candidate minus reference. The test bets against the hypothesis that the mean
+difference is at most `null`. If the hypothesis is true, the capital of a fair bet is a supermartingale:
 
     K_n(b) = prod over i <= n of (1 + b w_i (x_i - null)),    E[K_n] <= 1 if every mean is at most `null`
 
-By Ville's inequality it reaches 1/error at any time with a probability of at most `error`. This is the betting martingale of
+By Ville's inequality, the capital ever reaches 1/error with a probability of at most `error`. This is the betting martingale of
 Waudby-Smith and Ramdas (Estimating means of bounded random variables by betting, JRSS B 2024, section 4). A mixture over several
-bets b stays a martingale (Robbins 1970; Howard et al., Annals of Statistics 2021, section 3.2). For wins and losses, with null 0,
+bets b is a martingale too (Robbins 1970; Howard et al., Annals of Statistics 2021, section 3.2). For wins and losses, with null 0,
 K_n(b) is the likelihood ratio (1 + b)^wins (1 - b)^losses of the sign test on discordant pairs. The mixture over all b is the
-beta-binomial martingale; four bets near the margin need fewer comparisons.
+beta-binomial martingale. Four bets near the margin need fewer comparisons.
 
-- **Ties.** With null 0, a tie multiplies by 1: it is ignored. With null -margin it is evidence, because "worse by the margin" is a
-  claim about all comparisons, and each tie makes it less likely.
-- **Graded differences** enter as they are. The bet is fair for any difference in [-1, 1], so they need no reduction to signs. A
-  small difference counts little.
-- **Keys.** Where comparisons come from several API keys, no key weighs more than all others together. The weight of a comparison
-  depends on the keys up to it and not on its result, so the bet stays fair.
+- **Ties.** With null 0, a tie multiplies the capital by 1 and has no effect. With null -margin, a tie is evidence: "worse by the
+  margin" is a claim about all comparisons, and each tie makes it less likely.
+- **Graded differences** are used unchanged. The bet is fair for any difference in [-1, 1], so they need not be reduced to signs. A
+  small difference has a small effect.
+- **Keys.** If comparisons come from several API keys, no key weighs more than all others together. The weight of a comparison
+  depends on the keys seen so far and not on its result, so the bet stays fair.
 """
 
 import math
@@ -32,29 +32,29 @@ from clawctl.eval.comparisons import Comparison
 Floats = NDArray[np.float64]
 Verdict = Literal["better", "not worse", "worse", "open"]
 
-_BETS = (1.2, 2.0, 3.5, 10.0)  # in units of the margin. An unchanged candidate with half ties is best tested with 2
-_SHARES = (0.25, 0.45, 0.15, 0.15)  # of the capital
-_LEAST_UNIT = 0.05  # in place of a smaller margin
-_LOWEST_NULL = -1 + 1e-6  # a margin of 1 or more: no mean difference can be as low
-_LARGEST_BET = 0.95  # of the bet that could lose everything
+_BETS = (1.2, 2.0, 3.5, 10.0)  # in units of the margin; 2 is the best bet for an unchanged candidate with half ties
+_SHARES = (0.25, 0.45, 0.15, 0.15)  # shares of the capital
+_LEAST_UNIT = 0.05  # replaces a smaller margin
+_LOWEST_NULL = -1 + 1e-6  # used for a margin of 1 or more; no mean difference can be so low
+_LARGEST_BET = 0.95  # as a share of the bet that could lose the whole capital
 _INTERVAL_BETS, _INTERVAL_SHARES = (0.05, 0.1, 0.2, 0.4, 0.8), (0.2,) * 5
-_HEAD_START = 4.0  # comparisons that a key may weigh more than all others together
+_HEAD_START = 4.0  # the number of comparisons by which a key may outweigh all others together
 
 
 @dataclass(frozen=True, slots=True)
 class PairedEvidence:
-    """What the comparisons with one reference showed on one metric."""
+    """The evidence from the comparisons with one reference on one metric."""
 
     wins: int
     losses: int
     ties: int
-    mean: float | None  # weighted mean difference; None without a comparison
-    low: float  # 1 - error confidence sequence of the mean difference
+    mean: float | None  # weighted mean difference; None if there is no comparison
+    low: float  # (1 - error) confidence sequence for the mean difference
     high: float
-    e_better: float  # against "no better"; all three are the largest so far
-    e_not_worse: float  # against "worse by the margin or more"
-    e_worse: float  # against "no worse"
-    verdict: Verdict  # the first of the tests that reached its bound
+    e_better: float  # e-value against "no better"; each e-value is the largest so far
+    e_not_worse: float  # e-value against "worse by the margin or more"
+    e_worse: float  # e-value against "no worse"
+    verdict: Verdict  # the verdict of the test that reached its bound first
 
     @property
     def comparisons(self) -> int:
@@ -66,10 +66,11 @@ class PairedEvidence:
 
 
 def examine(comparisons: Sequence[Comparison], margin: float, error: float, refusals: int = 1) -> PairedEvidence:
-    """The evidence of `comparisons` in their order.
+    """The evidence from `comparisons`, in their order.
 
-    A candidate that is worse by `margin` or more is found "not worse" with a probability of at most `error`. A candidate that is no
-    worse is found "worse" in any of `refusals` such tests with a probability of at most `error` (Bonferroni).
+    For a candidate that is worse by `margin` or more, the probability of the verdict "not worse" is at most `error`. For a
+    candidate that is no worse, the probability of the verdict "worse" in any of `refusals` such tests is at most `error`
+    (Bonferroni).
     """
     if not comparisons:
         return PairedEvidence(0, 0, 0, None, -1.0, 1.0, 1.0, 1.0, 1.0, "open")
@@ -98,26 +99,28 @@ def examine(comparisons: Sequence[Comparison], margin: float, error: float, refu
 
 
 def crossings(differences: Floats, weights: Floats, margin: float, error: float, refusals: int = 1) -> tuple[Any, Any]:
-    """How many comparisons came before the one at which "worse by the margin", and "no worse", were rejected; their number if that
-    did not happen. `differences` is [..., N], and each result [...]."""
+    """The numbers of comparisons before the one that rejected "worse by the margin", and before the one that rejected "no worse".
+
+    A hypothesis that was not rejected gives N. `differences` has the shape [..., N], each result [...].
+    """
     promising = log_capital(differences, weights, -margin, margin) >= math.log(1 / error)
     worse = log_capital(-differences, weights, 0.0, margin) >= math.log(refusals / error)
     return _first(promising), _first(worse)
 
 
 def log_capital(differences: Floats, weights: Floats, null: float, margin: float) -> Floats:
-    """The log of the capital after each comparison, against a mean of at most `null`: [..., N] -> [..., N]."""
+    """The log of the capital after each comparison, betting against a mean of at most `null`: [..., N] -> [..., N]."""
     unit = max(margin, _LEAST_UNIT)
     return _mixture(differences, weights, null, [unit * bet for bet in _BETS], _SHARES)
 
 
 def interval(differences: Floats, weights: Floats, error: float) -> tuple[float, float]:
-    """A confidence sequence for the mean difference: at all times together it misses with a probability of at most `error`."""
+    """A confidence sequence for the mean difference. The probability that it ever misses the mean is at most `error`."""
     return _lower(differences, weights, error / 2), -_lower(-differences, weights, error / 2)
 
 
 def weigh(keys: Sequence[str]) -> Floats:
-    """The weight, 0 to 1, of each comparison by the key that it comes from. Those of built-in tasks ("") are not bounded."""
+    """The weight of each comparison, 0 to 1, by its key. Comparisons of built-in tasks ("") always have weight 1."""
     people = {key for key in keys if key}
     if len(people) < 2:
         return np.ones(len(keys))
@@ -134,7 +137,7 @@ def weigh(keys: Sequence[str]) -> Floats:
 
 
 def interleave(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Comparisons that were made together, so that the keys take turns."""
+    """Reorder comparisons of one round so that the keys take turns."""
     rank: dict[str, int] = {}
     placed = []
     for number, one in enumerate(comparisons):
@@ -145,7 +148,7 @@ def interleave(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def _mixture(differences: Floats, weights: Floats, null: float, bets: Sequence[float], shares: Sequence[float]) -> Floats:
     null = max(null, _LOWEST_NULL)
-    most = _LARGEST_BET / (1 + null)  # no difference is below -1
+    most = _LARGEST_BET / (1 + null)  # because no difference is below -1
     logs = None
     for bet, share in zip(bets, shares, strict=True):
         one = math.log(share) + np.cumsum(np.log1p(min(bet, most) * weights * (differences - null)), axis=-1)
@@ -155,7 +158,7 @@ def _mixture(differences: Floats, weights: Floats, null: float, bets: Sequence[f
 
 
 def _lower(differences: Floats, weights: Floats, error: float) -> float:
-    """The largest mean that is rejected as too low, by bisection: the capital falls as the null rises."""
+    """The largest mean that is rejected as too low, found by bisection. The capital decreases as the null increases."""
     low, high = -1.0, 1.0
     for _ in range(24):
         null = (low + high) / 2

@@ -1,10 +1,11 @@
-"""How often users complain under one version and under another, of what was collected and judged on this run.
+"""Compares how often users complain under two versions, in the run's collected and judged conversations.
 
-A conversation under one version counts once, by the share of its turns that were worth something below 0 (`run/reward.py`: ratings,
-outcomes, rules, the judge). The turns of a conversation are too much alike to count each. It counts when it has rested for
-`collect.session_timeout_s` and all of its turns are judged, so its value does not change while the test looks at it.
+A conversation under one version counts once. Its value is the share of its turns with a value below 0 (`run/reward.py`: ratings,
+outcomes, rules, the judge). Turns of one conversation are too similar to be counted separately. A conversation counts once it has
+been idle for `collect.session_timeout_s` and all of its turns are judged. Its value then no longer changes during the test.
 
-Conversations of the same API key are paired, one under the new version with one under the other, and go through the gate's test.
+Each conversation under the new version is paired with one of the same API key under the other version. The pairs go through the
+gate's test.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ from clawctl.run.rows import is_judged
 from clawctl.run.shards import UnreadableShard, read_columns
 
 METRIC = "no complaint"
-MARGIN = 0.1  # of the share of complaints
+MARGIN = 0.1  # in the share of complaints
 _TURN = (
     "turn_id", "session_id", "kind", "source", "user", "created_at", "policy_name", "policy_version", "policy_version_end",
     "outcome_reward", "feedback", "trainable", "untrainable_reason",
@@ -32,28 +33,28 @@ _VERDICT = ("turn_id", "reward", "judge")
 
 @dataclass(frozen=True, slots=True)
 class TrafficSession:
-    """The turns of a session that one version answered."""
+    """The turns of a session that were answered by one version."""
 
     session: str
     key: str
     version: int
     began: float  # unix seconds
     ended: float
-    complaints: float  # share of its turns with an opinion, 0 to 1
+    complaints: float  # 0 to 1: complaints as a share of the turns that have a value
 
 
 Row = dict[str, Any]
 
 
 class Traffic:
-    """Reads conversations. Columns of a shard are read once, until it is replaced."""
+    """Reads conversations. A shard's columns are read once, and again if the shard is replaced."""
 
     def __init__(self, run: RunDir) -> None:
         self._run, self._ratings = run, Ratings(run)
         self._rows: dict[Path, tuple[tuple[int, int], list[Row]]] = {}
 
     def conversations(self, rest_s: float, now: float) -> list[TrafficSession]:
-        """Those of real users that have rested for `rest_s`, oldest first."""
+        """Conversations of real users that have been idle for `rest_s` seconds, oldest first. `now` is in unix seconds."""
         self._ratings.look()
         verdicts = {row["turn_id"]: row for row in self._read(self._run.verdicts, "verdicts", _VERDICT)}
         sessions: dict[tuple[str, int], list[tuple[Row, float | None, bool]]] = defaultdict(list)
@@ -89,7 +90,7 @@ class Traffic:
                 if self._rows.get(path, (None, []))[0] != stamp:
                     self._rows[path] = stamp, read_columns(path, kind, columns)
             except (OSError, UnreadableShard):
-                continue  # its own stage reports it
+                continue  # the stage that owns the shard reports it
             rows += self._rows[path][1]
         for path in [path for path in self._rows if path.parent == folder and path not in there]:
             del self._rows[path]
@@ -97,7 +98,7 @@ class Traffic:
 
 
 def pair(new: Sequence[TrafficSession], old: Sequence[TrafficSession]) -> list[Comparison]:
-    """Each conversation of `new`, in order, with one of `old` of the same key. Each counts in one pair."""
+    """Pair each conversation of `new`, in order, with one of `old` of the same key. No conversation is in two pairs."""
     waiting: dict[str, list[TrafficSession]] = defaultdict(list)
     for one in reversed(old):
         waiting[one.key].append(one)
@@ -111,11 +112,11 @@ def pair(new: Sequence[TrafficSession], old: Sequence[TrafficSession]) -> list[C
 
 
 def compare_traffic(new: Sequence[TrafficSession], old: Sequence[TrafficSession], error: float) -> PairedEvidence:
-    """The evidence of the paired conversations."""
+    """The evidence from the paired conversations."""
     return examine(pair(new, old), MARGIN, error)
 
 
 def words(evidence: PairedEvidence) -> str:
-    """ "3 conversations went better, 19 worse, 8 alike, e-value 240"."""
+    """The evidence as text: "3 conversations went better, 19 worse, 8 alike, e-value 240"."""
     counts = f"{evidence.wins} conversations went better, {evidence.losses} worse, {evidence.ties} alike"
     return f"{counts}, e-value {max(evidence.e_worse, evidence.e_better):.3g}"

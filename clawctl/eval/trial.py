@@ -1,7 +1,7 @@
-"""What a candidate and its reference versions answered on the same tasks, as far as the records on disk have it.
+"""The answers of a candidate and its reference versions to the same tasks, as stored in their records.
 
-A record keeps the values of one version by task (`values`), and a candidate's record the comparisons with each reference
-(`comparisons`). Both only grow, in the order in which the tasks were asked, so a gate that is killed goes on where it was.
+A record holds the values of one version by task (`values`). A candidate's record also holds the comparisons with each reference
+(`comparisons`). Both only grow, in the order of the tasks, so a gate that was killed resumes where it stopped.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from clawctl.eval.intervals import estimate
 from clawctl.eval.sequential import examine, interleave
 from clawctl.eval.suites import LoadedSuite, Measured
 
-ROUND = 48  # comparisons that are asked for at a time
+ROUND = 48  # comparisons in one round
 Record = dict[str, Any]
 
 
@@ -28,8 +28,10 @@ def weigh_rows(
     budget: EvalBudget,
     exhausted: set[str],
 ) -> list[Tested]:
-    """Each row of the gate against each reference ("the base", 0, its record). `exhausted`: suites without further tasks. An anchor
-    "the best so far" is a reference where it was measured again: its first measurement is too high on average."""
+    """Each row of the gate against each reference ("the base", 0, its record). `exhausted`: suites without further tasks.
+
+    The best version so far is a reference only after its second measurement, because its first one is biased upwards.
+    """
     by_name = {suite.name: suite for suite in suites}
     pairs = []
     for row in gate.rows:
@@ -62,13 +64,13 @@ def compared(candidate: Record, version: int, reference: Record, row: GateLimit)
     low = min(0.0, *(min(ours[task], theirs[task]) for task in shared))
     high = max(1.0, *(max(ours[task], theirs[task]) for task in shared))
     if low < -1 or high > 1:
-        return None  # not a score: only its mean is compared
+        return None  # outside of [-1, 1], only the mean is compared
     scaled = (lambda value: (value + 1) / 2) if low < 0 else float
     return [Comparison(row.metric, task, scaled(ours[task]), scaled(theirs[task])) for task in shared]
 
 
 def add_values(record: Record, suite: str, measured: Measured) -> bool:
-    """Add the values of further tasks, and put the means of all of them into the record. Returns whether there were any."""
+    """Add the values of further tasks to a record and update its means. Returns whether there were any values."""
     values = record.setdefault("values", {}).setdefault(suite, {})
     for metric, by_task in measured.values.items():
         values.setdefault(metric, {}).update(by_task)
@@ -77,7 +79,7 @@ def add_values(record: Record, suite: str, measured: Measured) -> bool:
 
 
 def add_comparisons(record: Record, suite: str, version: int, comparisons: Sequence[Comparison], asked: int) -> None:
-    """Add the comparisons of one round, in which `asked` tasks were asked for."""
+    """Add the comparisons of one round of `asked` tasks to a record."""
     stored = record.setdefault("comparisons", {}).setdefault(suite, {}).setdefault(str(version), [])
     stored += [asdict(one) for one in interleave(comparisons)]
     tasks = record.setdefault("asked", {}).setdefault(suite, {})
@@ -85,7 +87,7 @@ def add_comparisons(record: Record, suite: str, version: int, comparisons: Seque
 
 
 def unreported(record: Record, tested: Sequence[Tested]) -> str | None:
-    """Why a row compares nothing although its suite did: the metric has another name. None without such a row."""
+    """Why a row has no comparisons although its suite made some: the metric's name is wrong. None if there is no such row."""
     for one in tested:
         stored = record.get("comparisons", {}).get(one.row.suite, {}).get(str(one.version), [])
         if stored and not one.evidence.comparisons:
@@ -106,7 +108,7 @@ def add_spent(record: Record, seconds: float, calls: int, tokens: int) -> None:
 
 
 def spent_budget(record: Record, tested: Sequence[Tested], budget: EvalBudget) -> str | None:
-    """The part of the budget that is used up: "600 comparisons". None if there is some left."""
+    """The part of the budget that is used up: "600 comparisons". None if every part has some left."""
     spent = record.get("spent", {})
     for name in ("seconds", "calls", "tokens"):
         most = getattr(budget, name)

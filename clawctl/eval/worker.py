@@ -1,7 +1,7 @@
 """The eval stage: measures policy versions and, if the recipe has a gate, decides which of them go live.
 
-After a refusal LIVE stays where it is, and the trainer goes back to it. Versions that were trained on a refused candidate are
-neither measured nor accepted. Candidates that were overtaken before their measurement are skipped. The records of both contain the
+After a refusal, LIVE does not move, and the trainer returns to the live version. Versions trained on top of a refused candidate are
+neither measured nor accepted. A candidate is skipped if a newer one arrives before it is measured. The records of both contain the
 reason.
 """
 
@@ -38,16 +38,16 @@ from clawctl.run.sharing import Share, begin_share, end_share, read_share
 log = logging.getLogger("eval")
 
 Done = TypeVar("Done")
-_LOOK_S = 30.0  # seconds between two looks at the traffic
-_TRIES = 3  # a version that a server which answers cannot serve so often is refused
+_LOOK_S = 30.0  # the longest interval between two reads of the traffic, in seconds
+_TRIES = 3  # after this many failures on a responding server, a version counts as unmeasurable
 
 
 class Stopped(Exception):
-    """Asked to stop in the middle of a measurement; nothing was written."""
+    """A stop was requested during a measurement. Nothing was written."""
 
 
 def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_json: bool) -> None:
-    """Measure `version` and end, or follow the trainer. Raises ClawError if the requested version cannot be measured."""
+    """Measure `version` and return; if it is None, follow the trainer. Raises ClawError if `version` cannot be measured."""
     stop = stop_on_signals()
     ensure_base_policy(run, recipe.model.path)
     if version is None:
@@ -63,7 +63,7 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
 
 
 def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
-    """Measure one version now, even if it was measured before. The gate's earlier decision stays."""
+    """Measure one version now, even if it was measured before. The gate's earlier decision is kept."""
     read_policy(run, version)
     suites = load_suites(recipe.eval, run, recipe)
     try:
@@ -74,7 +74,7 @@ def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.E
         ) from error
     except Stopped as error:
         raise ClawError(f"stopped before policy {version} was measured", "start eval again") from error
-    earlier = read_record(run, version) or {}  # now: the gate may have decided while this measured
+    earlier = read_record(run, version) or {}  # read now, because the gate may have decided during the measurement
     kept = (*KEPT, "comparisons", "asked") if is_measured(earlier, recipe.eval) else KEPT
     record |= {name: earlier[name] for name in kept if name in earlier}
     write_record(run, record)
@@ -82,7 +82,7 @@ def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.E
 
 
 class Follower:
-    """Measures versions as the trainer publishes them. Its state is in the run directory, except the number of failures."""
+    """Measures versions as the trainer publishes them. All of its state is on disk, except the number of failures."""
 
     def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool):
         self.run, self.recipe, self.stop, self.as_json = run, recipe, stop, as_json
@@ -91,12 +91,12 @@ class Follower:
             check_gate(recipe.gate, self.suites)
         self.failures: Counter[int] = Counter()
         self.traffic = Traffic(run)
-        self.next_look: dict[str, float] = {}  # when the traffic is read again, monotonic
-        self.waiting_for = ""  # the last logged reason for waiting: logged once
+        self.next_look: dict[str, float] = {}  # the monotonic time of the next read of the traffic
+        self.waiting_for = ""  # the last logged reason for waiting; each reason is logged once
 
     def follow(self, once: bool) -> None:
-        """Until stopped, or with `once` until nothing is left to do. Waits for a server that is not there, unless `once`."""
-        for _ in changes([self.run.policies], self.stop):  # and every second
+        """Run until stopped; with `once`, until nothing is left to do. Without `once`, wait for a server that does not respond."""
+        for _ in changes([self.run.policies], self.stop):  # also yields every second
             try:
                 while not self.stop.is_set() and self.step():
                     pass
@@ -110,13 +110,13 @@ class Follower:
                 return
 
     def step(self) -> bool:
-        """Make one measurement or decision; False if there is none to make."""
+        """Make one measurement or decision. Returns False if none is due."""
         if self.recipe.eval.watch and self._rolled_back():
             return True
         return self._step_open() if self.recipe.gate is None else self._step_gated(self.recipe.gate)
 
     def _step_open(self) -> bool:
-        """Without a gate everything is measured, newest first, and nothing decided."""
+        """Without a gate, measure every version, newest first, and decide nothing."""
         end_share(self.run)
         dead = set(read_lineage(self.run).dead())
         unseen = [v for v in list_versions(self.run) if v not in dead and read_record(self.run, v) is None]
@@ -125,7 +125,7 @@ class Follower:
         return bool(unseen)
 
     def _step_gated(self, gate: GateConfig) -> bool:
-        """Measure the live version and the newest candidate, compare them, and let the candidate in or keep it out."""
+        """Measure the live version and the newest candidate, compare them, and promote or refuse the candidate."""
         live = live_version(self.run)
         if live is None:
             return False
@@ -140,7 +140,7 @@ class Follower:
             return False
         self._measured(candidate)
         if live_version(self.run) != live:
-            return True  # LIVE has moved meanwhile: look again
+            return True  # LIVE has moved in the meantime: start again
         decision = self._compare(candidate, live, gate)
         if decision is None:
             return True
@@ -158,12 +158,12 @@ class Follower:
         return True
 
     def _may_go_live(self, version: int, live: int) -> bool:
-        """Whether LIVE and the lineage are still as they were when `version` was compared with `live`."""
+        """Whether LIVE and the lineage still are as they were when `version` was compared with `live`."""
         lineage = read_lineage(self.run)
         return lineage.live == live and version in lineage.above(lineage.tip, live) and is_undecided(self.run, version)
 
     def _promote(self, candidate: int, live: int, decision: Decision) -> None:
-        # before the record: after a crash in between it counts as live, not as decided
+        # Move LIVE before writing the record. After a crash in between, the version counts as live, not as decided.
         try:
             retry_while_full(lambda: move_live(self.run, candidate, by="eval", only_from=live), "policies/LIVE", self.stop)
         except LiveMoved:
@@ -171,7 +171,7 @@ class Follower:
         self._decided(candidate, decision)
 
     def _step_share(self, shared: Share, live: int, gate: GateConfig) -> bool:
-        """Decide on the candidate that answers a share of the sessions, once these are evidence enough or its time is over."""
+        """Decide on the candidate that answers a share of the sessions, once there is enough evidence or its time has expired."""
         over = time.time() - shared.since > gate.share_wait_s
         if not over and not self._due("share"):
             return False
@@ -192,7 +192,7 @@ class Follower:
         return True
 
     def _rolled_back(self) -> bool:
-        """Go back to the version before the live one if users complain more since. A version that a person chose stays."""
+        """Roll back to the previous version if users complain more under the live one. A version chosen by a person stays live."""
         live, move = live_version(self.run), next(iter(read_moves(self.run)[::-1]), None)
         if live is None or move is None or move["to"] != live or move["by"] not in ("eval", "train") or not self._due("watch"):
             return False
@@ -203,7 +203,7 @@ class Follower:
         new = [one for one in talks if one.version == live and one.began >= move["at"]]
         old = [one for one in talks if one.version == before and one.ended < move["at"]]
         error = (self.recipe.gate or GateConfig()).error
-        evidence = compare_traffic(new, old[::-1], error)  # the nearest in time first
+        evidence = compare_traffic(new, old[::-1], error)  # the most recent sessions first
         if evidence.comparisons:
             self._note(live, watch={"against": before, "metric": METRIC, **evidence.as_json()})
         if evidence.e_worse < 1 / error:
@@ -220,7 +220,7 @@ class Follower:
         return self.traffic.conversations(self.recipe.collect.session_timeout_s, time.time())
 
     def _due(self, what: str) -> bool:
-        """Whether it is time to read the traffic again: all shards are read for it."""
+        """Whether it is time to read the traffic again. Each read covers all shards, so reads are limited in frequency."""
         now = time.monotonic()
         if now < self.next_look.get(what, 0.0):
             return False
@@ -228,14 +228,16 @@ class Follower:
         return True
 
     def _note(self, version: int, **fields: Any) -> None:
-        """Add to the record of a version, if that changes it."""
+        """Add fields to the record of a version, and write it if it changed."""
         record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, "its record is missing")
         if any(record.get(name) != value for name, value in fields.items()):
             self._write({**record, **fields})
 
     def _candidate(self, live: int) -> int | None:
-        """The newest undecided version above the live one. Writes down why the others are not measured: they were built on a dead
-        version, or overtaken."""
+        """The newest undecided version above the live one.
+
+        Records why the other versions are not measured: they were built on a dead version, or were overtaken.
+        """
         lineage = read_lineage(self.run)
         dead = set(lineage.dead())
         for version in sorted(dead):
@@ -248,8 +250,10 @@ class Follower:
         return undecided[-1] if undecided else None
 
     def _compare(self, candidate: int, live: int, gate: GateConfig) -> Decision | None:
-        """The gate's decision on a measured candidate, after as many rounds of comparisons as it needs. The evidence is in its
-        record then. None if LIVE moved meanwhile."""
+        """The gate's decision on a measured candidate, after as many rounds of comparisons as necessary.
+
+        Writes the evidence to the candidate's record. Returns None if LIVE moved in the meantime.
+        """
         exhausted: set[str] = set()
         while True:
             record, live_record = self._measured(candidate), self._measured(live)
@@ -288,7 +292,7 @@ class Follower:
         return Decision(True, "; ".join(part for part in shown if part), live)
 
     def _tested(self, candidate: int, live: int, anchors: Sequence[Anchor], gate: GateConfig, exhausted: set[str]) -> list[Tested]:
-        """The evidence for each row against the live version, the base and, where it was measured again, the best so far."""
+        """The evidence for each row against the live version, the base, and the best version so far if it was measured again."""
         references = [("the live version", live, self._measured(live))]
         if live != 0:
             references.append(("the base", 0, self._measured(0)))
@@ -301,8 +305,10 @@ class Follower:
         return weigh_rows(record, known, anchors, self.suites, gate, self.recipe.eval.budget, exhausted)
 
     def _ask_for_more(self, candidate: int, tested: Sequence[Tested], exhausted: set[str]) -> None:
-        """One more round for the open rows. Adds to `exhausted` the suites that have no more tasks. Raises CannotMeasure and
-        Stopped."""
+        """Make one more round of comparisons for the open rows. Adds suites that have no more tasks to `exhausted`.
+
+        Raises CannotMeasure and Stopped.
+        """
         wanting = [one for one in tested if one.evidence.verdict == "open" and one.more]
         for suite in self.suites:
             versions = sorted({(one.version, one.what) for one in wanting if one.row.suite == suite.name})
@@ -317,7 +323,7 @@ class Follower:
                 exhausted.add(suite.name)
 
     def _compare_more(self, suite: LoadedSuite, candidate: int, version: int) -> bool:
-        """Comparisons of the candidate with one reference; False if there are no more."""
+        """Compare the candidate with one reference on further tasks. Returns False if no more tasks exist."""
         record = read_record(self.run, candidate) or {}
         begin = asked_so_far(record, suite.name, version)
         places = [_reachable(self.run, self.recipe, one) for one in (candidate, version)]
@@ -327,8 +333,10 @@ class Follower:
         return bool(comparisons)
 
     def _measure_more(self, suite: LoadedSuite, candidate: int, references: Sequence[tuple[int, str]]) -> bool:
-        """Further tasks, the same for the candidate and its references; False if there are no more. References that lack tasks of
-        the candidate do those first."""
+        """Measure the candidate and its references on further tasks. All of them get the same tasks.
+
+        References that lack some of the candidate's tasks catch up first. Returns False if no more tasks exist.
+        """
         asked = _tasks(read_record(self.run, candidate) or {}, suite.name)
         behind = [one for one in references if not asked <= _tasks(self._part(*one)[1], suite.name)]
         count = len(asked) if behind else len(asked) + ROUND
@@ -342,13 +350,13 @@ class Follower:
         return came
 
     def _part(self, version: int, what: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The record of a version, and the measurement in it that counts: the second one of the best so far, else the first."""
+        """The record of a version, and its relevant measurement: the second one for the best version so far, else the first."""
         record = read_record(self.run, version) or {}
         return record, record["again"] if what == BEST else record
 
     @contextmanager
     def _paid_by(self, version: int) -> Iterator[None]:
-        """Add what is spent inside to the record of `version`."""
+        """Add the cost of the block to the record of `version`."""
         began = time.monotonic()
         with counted_calls() as spent:
             try:
@@ -362,8 +370,9 @@ class Follower:
     def _anchors(self, candidate: Scores, gate: GateConfig, lineage: Lineage, live: int) -> list[Anchor]:
         """The base version and the best version by each metric, with their scores on the tasks of this recipe.
 
-        The highest of many noisy measurements is too high. So the best version is chosen by its first measurement, and a second,
-        independent one counts. It is made once, when the first one would refuse a candidate, and stored.
+        The maximum of many noisy measurements is biased upwards. The best version is therefore chosen by its first measurement,
+        but judged by a second, independent one. The second measurement is made once, when the first one would refuse a candidate,
+        and is stored.
         """
         anchors = []
         let_in = served(self.run).intersection(lineage.ancestry(live))
@@ -375,7 +384,7 @@ class Follower:
             if metric in base:
                 anchors.append(Anchor("the base", 0, *metric, base[metric]))
             of = {version: measured[metric] for version, record in records.items() if metric in (measured := scores(record))}
-            for group in (alike & of.keys(), of.keys() - alike):  # measurements on other tasks hide no missing ones
+            for group in (alike & of.keys(), of.keys() - alike):  # measurements on other tasks must not hide missing ones
                 if not group:
                     continue
                 best = max(group, key=lambda v: (of[v], v))
@@ -383,13 +392,15 @@ class Follower:
                 if best != live and metric in candidate and is_below(candidate[metric], value, row.max_drop):
                     value = self._again(best).get(metric, value)
                 elif best == live or best not in alike:
-                    continue  # compared with anyway, or of other tasks and not in the way
+                    continue  # it is compared anyway, or it used other tasks and does not exclude the candidate
                 anchors.append(Anchor(BEST, best, *metric, value))
         return anchors
 
     def _again(self, version: int) -> Scores:
-        """The second measurement of a version. It is made now if it is missing or used other tasks. If the server cannot serve the
-        version, the first one is returned. Raises CannotMeasure if it is too early to decide that."""
+        """The second measurement of a version, made now if it is missing or used other tasks.
+
+        If the server cannot serve the version, returns the first measurement. Raises CannotMeasure if it may still succeed later.
+        """
         record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, "its record is missing")
         again = record.get("again")
         if again is not None and is_measured(again, self.recipe.eval):
@@ -403,7 +414,7 @@ class Follower:
         return scores(fresh) if fresh["suites"] else scores(record)
 
     def _measure(self, version: int) -> dict[str, Any]:
-        """A new record of `version`; without numbers after _TRIES failures. Raises CannotMeasure before that."""
+        """A new record of `version`. After _TRIES failures it has no numbers. Raises CannotMeasure before that."""
         try:
             return measure(self.run, self.recipe, self.suites, version, self.stop)
         except CannotMeasure as error:
@@ -412,13 +423,15 @@ class Follower:
             return _unmeasurable(self.run, self.recipe, version, str(error))
 
     def _gave_up(self, version: int, error: CannotMeasure) -> bool:
-        """Whether `version` failed as often as it may. A server that is gone is no failure of the version."""
+        """Whether `version` has failed _TRIES times. An unreachable server does not count as a failure."""
         self.failures[version] += not error.gone
         return not error.gone and self.failures[version] >= _TRIES
 
     def _measured(self, version: int) -> dict[str, Any]:
-        """The record of `version` with numbers that are comparable for this recipe, measured now if needed. It has no numbers if
-        the server could not serve the version after several attempts. Raises CannotMeasure if it is too early to decide that."""
+        """The record of `version` with numbers that are comparable for this recipe, measured now if necessary.
+
+        It has no numbers if the server could not serve the version in several attempts. Raises CannotMeasure before that.
+        """
         record = read_record(self.run, version)
         if record is not None and (is_measured(record, self.recipe.eval) or self.failures[version] >= _TRIES):
             return record
@@ -457,7 +470,7 @@ class Follower:
 
 
 def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version: int, stop: threading.Event) -> dict[str, Any]:
-    """Run all suites against `version`: the record, not yet written.
+    """Run all suites against `version` and return the record, without writing it.
 
     Raises CannotMeasure and Stopped.
     """
@@ -481,7 +494,7 @@ def measure(run: RunDir, recipe: Recipe, suites: Sequence[LoadedSuite], version:
 
 
 def _reachable(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
-    """Where a version is measured. Raises CannotMeasure."""
+    """The endpoint of a version to measure. Raises CannotMeasure."""
     if recipe.eval.endpoint is None:
         try:
             return own_endpoint(run, recipe, version)
@@ -495,7 +508,7 @@ async def _run_suites(endpoint: Endpoint, suites: Sequence[LoadedSuite]) -> dict
 
 
 def run_until(work: Coroutine[Any, Any, Done], stop: threading.Event) -> Done:
-    """The result of `work`. Raises Stopped if `stop` is set before."""
+    """The result of `work`. Raises Stopped if `stop` is set first."""
 
     async def watched() -> Done:
         working = asyncio.create_task(work)
@@ -511,12 +524,12 @@ def run_until(work: Coroutine[Any, Any, Done], stop: threading.Event) -> Done:
 
 
 def _tasks(record: dict[str, Any], suite: str) -> set[str]:
-    """The tasks of a suite for which a record has values."""
+    """The tasks of a suite that have values in a record."""
     return set().union(*record.get("values", {}).get(suite, {}).values())
 
 
 def check_gate(gate: GateConfig, suites: Sequence[LoadedSuite]) -> None:
-    """Raises ClawError (exit code 2) if a suite that names its metrics lacks one that the gate compares."""
+    """Raises ClawError (exit code 2) if the gate names a metric that its suite does not declare."""
     known = {suite.name: suite.metrics for suite in suites if suite.comparing is None}
     for row in gate.rows:
         metrics = known.get(row.suite)
@@ -561,7 +574,7 @@ def _estimate(value: dict[str, Any]) -> str:
 
 
 def as_tables(record: dict[str, Any]) -> list[Table]:
-    """The numbers of one version, a table for each suite: all tasks together, and each kind alone."""
+    """The numbers of one version, as one table per suite: a row for all tasks, and a row for each kind of task."""
     tables = []
     for suite, result in record["suites"].items():
         metrics = list(metrics_of(result))

@@ -1,1 +1,1 @@
-"""Reads a run directory for people: sessions, turns, policies, health, and why a turn was trained as it was."""
+"""Shows a run directory to people: sessions, turns, policies, health, and the numbers behind the training of a turn."""

@@ -1,4 +1,4 @@
-"""`clawctl inspect better`: did it get better? Five lines."""
+"""`clawctl inspect better`: a summary in five lines of whether the policy has improved."""
 
 import math
 import time
@@ -17,15 +17,15 @@ from clawctl.run.directory import RunDir
 from clawctl.run.reward import signs
 
 _Z = 1.959963984540054  # 97.5 % point of the normal distribution
-_MOST_SHOWN = 4  # measurements in the five lines
-_FEWEST = 10  # judged turns of a version; with fewer its rate is not compared
+_MOST_SHOWN = 4  # the number of measurements in the five lines
+_FEWEST = 10  # rates are compared only if both have at least this many judged turns
 
 Change = Literal["better", "worse", "no difference"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Turns that somebody complained of, out of all with an opinion."""
+    """Turns with a complaint, out of all turns with a known value."""
 
     bad: int
     of: int
@@ -36,13 +36,13 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the share (Wilson 1927), per 100."""
+        """Wilson's 95 % interval for the share (Wilson 1927), per 100 turns."""
         low, high = wilson(self.bad, self.of)
         return 100 * low, 100 * high
 
 
 def wilson(count: int, of: int) -> tuple[float, float]:
-    """The 95 % interval of a share; [0, 1] without data."""
+    """The 95 % interval of a share, or (0, 1) if there is no data."""
     if of == 0:
         return 0.0, 1.0
     share, shrink = count / of, 1 + _Z**2 / of
@@ -52,8 +52,11 @@ def wilson(count: int, of: int) -> tuple[float, float]:
 
 
 def lower(now: Rate, before: Rate) -> Change:
-    """Whether complaints became rarer: the 95 % interval of the difference of two shares, by Newcombe's hybrid score method
-    (Newcombe 1998, method 10), leaves out zero."""
+    """Whether complaints became rarer.
+
+    "better" and "worse" mean that the 95 % interval of the difference of the two shares excludes zero. The interval is Newcombe's
+    hybrid score interval (Newcombe 1998, method 10).
+    """
     a, b = now.bad / now.of, before.bad / before.of
     (low_a, high_a), (low_b, high_b) = wilson(now.bad, now.of), wilson(before.bad, before.of)
     low = a - b - math.hypot(a - low_a, high_b - b)
@@ -62,7 +65,7 @@ def lower(now: Rate, before: Rate) -> Change:
 
 
 def rates(rows: Iterable[Row]) -> dict[int, Rate]:
-    """The complaints of each version that answered main turns."""
+    """The rate of complaints about each version, over the main turns that it answered."""
     bad, known = Counter[int](), Counter[int]()
     for row in rows:
         version = row.turn["policy_version"]
@@ -86,7 +89,7 @@ def show_better(run: RunDir, as_json: bool) -> None:
 
 
 def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]], problems: list[str]) -> dict[str, Any]:
-    """The answer, its evidence, and the same in five lines."""
+    """The answer and its evidence, as data and as five lines."""
     live = read_live(run, problems)
     newest = next((row for row in policies if row["version"] == live), None)
     if newest is None:
@@ -142,7 +145,7 @@ def _because(live: int | None, measured: list[dict[str, Any]], people: dict[str,
 def compare_measurements(
     run: RunDir, live: dict[str, Any], policies: list[dict[str, Any]], problems: list[str]
 ) -> list[dict[str, Any]]:
-    """What the eval records show of the live version: paired comparisons if there are any, else each metric against the base."""
+    """The live version's eval results: its paired comparisons if it has any, otherwise each metric against the base."""
     record = read_eval(run, live["version"], problems)
     if live["comparisons"]:
         return [_paired(row) for row in live["comparisons"]]
@@ -159,7 +162,7 @@ def compare_measurements(
 
 
 def _paired(row: dict[str, Any]) -> dict[str, Any]:
-    """The 95 % interval of the share of wins among the comparisons that are no tie."""
+    """One row of comparisons, with the 95 % interval of the share of wins among those that are not ties."""
     wins, ties, losses, against = (row[name] for name in ("wins", "ties", "losses", "against"))
     low, high = wilson(wins, wins + losses)
     change: Change = "better" if low > 0.5 else "worse" if high < 0.5 else "no difference"
@@ -169,7 +172,7 @@ def _paired(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metric(suite: str, name: str, now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """Better or worse if the two 95 % intervals do not overlap: a cautious test."""
+    """One metric. It counts as better or worse only if the two 95 % intervals do not overlap, which is a cautious test."""
     (low, high), (low_before, high_before) = now["ci95"], before["ci95"]
     change: Change = "better" if low > high_before else "worse" if high < low_before else "no difference"
     words = f"{suite} {name} {before['mean']:.2f} → {now['mean']:.2f} since the base"
@@ -185,7 +188,7 @@ def _metric(suite: str, name: str, now: dict[str, Any], before: dict[str, Any]) 
 
 
 def _complaints(rates: dict[int, Rate], live: dict[str, Any], policies: list[dict[str, Any]]) -> dict[str, Any]:
-    """The complaints of the live version against those of its ancestors together."""
+    """The complaints about the live version, compared with those about all of its ancestors together."""
     parents = {row["version"]: row["parent"] for row in policies}
     ancestors, at = [], live["parent"]
     while at is not None and at in parents:

@@ -1,4 +1,4 @@
-"""`clawctl inspect data`: the stored data, its location, its age and its users."""
+"""`clawctl inspect data`: the stored data, its location and age, and its users."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.privacy.selection import captured_rows
 from clawctl.run.directory import FOLDERS, RunDir, published
 
-# The content of each folder, and its user data.
+# A description of each folder's content, including its user data.
 _HOLDS = {
     "captures": "every request and answer: text, token ids, metadata from the client",
     "feedback": "ratings from people, with their comments",
@@ -51,7 +51,7 @@ def show_data(run: RunDir, as_json: bool) -> None:
 
 
 def _sent_lines(sent: dict[str, dict[str, int]]) -> list[str]:
-    """What left this machine."""
+    """Lines about the data that left this machine."""
     return [
         f"sent to {one_line(place, 80)} for training: {amount['tokens']} tokens of conversations "
         f"in {counted(amount['steps'], 'step')}"
@@ -60,7 +60,7 @@ def _sent_lines(sent: dict[str, dict[str, int]]) -> list[str]:
 
 
 def _sent(run: RunDir, problems: list[str]) -> dict[str, dict[str, int]]:
-    """The tokens and steps that went to each training service."""
+    """The number of tokens and steps sent to each training service."""
     sent: dict[str, dict[str, int]] = {}
     for row in read_lines(run.spending, problems):
         amount = sent.setdefault(str(row.get("to")), {"tokens": 0, "steps": 0})
@@ -70,7 +70,7 @@ def _sent(run: RunDir, problems: list[str]) -> dict[str, dict[str, int]]:
 
 
 def look_at_data(run: RunDir) -> dict[str, Any]:
-    """The content of the tables, with times as unix seconds."""
+    """The content of the tables. Times are in unix seconds."""
     problems: list[str] = []
     users: dict[str, dict[str, Any]] = {}
     rows = {"captures": 0, "trajectories": 0, "verdicts": 0}
@@ -97,7 +97,7 @@ def look_at_data(run: RunDir) -> dict[str, Any]:
 
 
 def stores_of(run: RunDir, rows: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Each folder of the run: files, bytes, age, and its number of rows if that is known."""
+    """For each folder of the run: files, bytes, age, and the number of rows if it is known."""
     others = sorted(path.name for path in run.root.iterdir() if path.is_dir() and path.name not in FOLDERS)
     return [_store(run.folder(name), rows.get(name)) for name in (*FOLDERS, *others)]
 

@@ -1,4 +1,4 @@
-"""`clawctl inspect episodes`: what environments have played, how it ended and what it earned."""
+"""`clawctl inspect episodes`: the episodes that were played, with their endings and rewards."""
 
 import time
 from collections import Counter
@@ -18,7 +18,7 @@ from clawctl.run.feedback import parse_feedback
 from clawctl.run.lines import Lines, Rewritten
 from clawctl.run.outcomes import SessionOutcome
 
-OVERDUE_S = 120.0  # an episode without an outcome so long after its deadline has lost its worker
+OVERDUE_S = 120.0  # this long after its deadline, an episode without an outcome counts as killed
 
 _PLANS = (
     Column("environment"),
@@ -47,13 +47,13 @@ _EPISODES = (
 
 @dataclass(slots=True)
 class Episode:
-    """One episode: its line in `episodes/`, and its outcome if it has one."""
+    """One episode: its line in `episodes/`, and its outcome, if any."""
 
     spec: EpisodeSpec
     outcome: SessionOutcome | None = None
 
     def ending(self, now: float) -> str:
-        """A name in `clawctl.run.endings`, or "running"."""
+        """The ending: a name in `clawctl.run.endings`, or "running"."""
         if self.outcome is not None:
             return self.outcome.ending
         return "running" if now <= self.spec.deadline + OVERDUE_S else "killed"
@@ -61,7 +61,7 @@ class Episode:
 
 @dataclass(slots=True)
 class PlayedPlan:
-    """The episodes that were planned together: one environment, one seed, so many attempts at each task."""
+    """The episodes of one plan: one environment, one seed, and a fixed number of attempts at each task."""
 
     plan: str
     environment: str
@@ -69,17 +69,17 @@ class PlayedPlan:
     split: str
     seed: int
     attempts: int
-    tasks: int  # that an episode has begun
+    tasks: int  # tasks with at least one episode
     episodes: int
     running: int
     endings: dict[str, int] = field(default_factory=dict)
-    mean_reward: float | None = None  # of the episodes that have one
-    pass_at_k: float | None = None  # of the tasks with all attempts: the share with a reward above 0
+    mean_reward: float | None = None  # over the episodes that have a reward
+    pass_at_k: float | None = None  # over the tasks whose attempts are all settled: the share with a reward above 0
     last: float = 0.0  # unix seconds
 
 
 class EpisodeReader:
-    """The episodes of a run, for a reader that stays. Each `look` reads only new lines."""
+    """Reads the episodes of a run repeatedly. Each `look` reads only new lines."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -87,15 +87,15 @@ class EpisodeReader:
 
     def _begin(self) -> None:
         self._found: dict[str, Episode] = {}  # by session
-        self._early: dict[str, SessionOutcome] = {}  # whose first line is not read yet
+        self._early: dict[str, SessionOutcome] = {}  # outcomes whose episode's first line has not been read yet
         self._specs, self._outcomes = Lines(self._run.episodes), Lines(self._run.feedback)
         self.damaged = 0
 
     def look(self) -> list[Episode]:
-        """All episodes, the one that began first at the beginning."""
+        """All episodes, ordered by their start."""
         try:
             self._read()
-        except Rewritten:  # by forget or retention
+        except Rewritten:  # `forget` or retention rewrote the files
             self._begin()
             self._read()
         return sorted(self._found.values(), key=lambda episode: episode.spec.created_at)
@@ -122,7 +122,7 @@ class EpisodeReader:
         try:
             outcome = parse_feedback(line)
         except (ValueError, TypeError):
-            return  # `inspect health` counts it
+            return  # `inspect health` counts damaged lines
         if not isinstance(outcome, SessionOutcome) or outcome.episode is None or outcome.turn_ids is not None:
             return
         if (episode := self._found.get(outcome.session_id)) is not None:
@@ -132,7 +132,7 @@ class EpisodeReader:
 
 
 def plans_of(episodes: Iterable[Episode], now: float) -> list[PlayedPlan]:
-    """The plans of some episodes, the one that was played last at the end."""
+    """The plans of these episodes. The plan played last comes last."""
     of_plan: dict[str, list[Episode]] = {}
     for episode in episodes:
         of_plan.setdefault(episode.spec.plan, []).append(episode)
@@ -158,7 +158,7 @@ def _plan(episodes: list[Episode], now: float) -> PlayedPlan:
 
 
 def show_episodes(run: RunDir, plan: str | None, as_json: bool) -> None:
-    """The plans; or the episodes of one plan. Raises ClawError if there is no such plan."""
+    """Print all plans, or the episodes of one plan. Raises ClawError if there is no such plan."""
     reader, now = EpisodeReader(run), time.time()
     all_episodes = reader.look()
     plans = plans_of(all_episodes, now)

@@ -1,4 +1,4 @@
-"""`clawctl inspect health`: what is running, waiting, lost or quarantined, and why turns are not trained."""
+"""`clawctl inspect health`: running stages; waiting, lost and quarantined data; and the reasons why turns are not trained."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def show_health(run: RunDir, as_json: bool) -> None:
 
 
 def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | None" = None) -> dict[str, Any]:
-    """The content of the table, as counts. A reader that stays passes what it has read."""
+    """The content of the table, as counts. A caller that reads repeatedly passes the data that it has already read."""
     joined = read_rows(run) if joined is None else joined
     captured = CaptureCounts(run) if captured is None else captured
     problems = joined.problems.copy()
@@ -91,7 +91,7 @@ def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | N
 
 
 def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
-    """The version that training continues from, the versions it left, its last move back, and why it is paused."""
+    """The version that training continues from, dead versions, the last move back, and the reason for a pause."""
     lineage = read_lineage(run)
     known = read_json(run.refusals, problems)
     back = list(read_lines(run.went_back, problems))
@@ -105,13 +105,13 @@ def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
 
 
 def not_trained(joined: Joined) -> dict[str, int]:
-    """Number of untrained turns by reason, the most frequent first."""
+    """The number of untrained turns by reason, the most frequent first."""
     reasons = Counter(row.why_not for row in joined.rows if row.why_not is not None)
     return {str(reason): count for reason, count in reasons.most_common() if reason not in _NOT_WAITING}
 
 
 def held_out(joined: Joined) -> dict[str, int]:
-    """Number of held-out turns, of their sessions, and of all sessions that were captured."""
+    """The numbers of held-out turns, of sessions with held-out turns, and of all captured sessions."""
     captured = [row.turn for row in joined.rows if row.turn["source"] == "serve"]
     held = [turn for turn in captured if turn["untrainable_reason"] == HELD_OUT]
     sessions = (len({(turn["user"], turn["session_id"]) for turn in turns}) for turns in (held, captured))
@@ -119,13 +119,13 @@ def held_out(joined: Joined) -> dict[str, int]:
 
 
 def redacted_by(joined: Joined) -> dict[str, int]:
-    """Number of untrained turns by redaction rule and place, the most frequent first."""
+    """The number of untrained turns by redaction rule and place, the most frequent first."""
     counts = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.step is None)
     return dict(counts.most_common())
 
 
 def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
-    """Of each key: its trained turns, its share of all trained turns, and its turns that wait for the trainer."""
+    """For each key: its trained turns, its share of all trained turns, and its turns that wait for the trainer."""
     trained = Counter(row.turn["user"] for row in joined.rows if row.step is not None)
     waiting = Counter(row.turn["user"] for row in joined.rows if row.why_not == "waiting for the trainer")
     return {
@@ -135,8 +135,10 @@ def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
 
 
 def is_running(run: RunDir, stage: str) -> bool:
-    """Whether a worker holds the lock of `stage`. The lock is only tried if its last owner may be alive, because a reader must not
-    block a worker that starts."""
+    """Whether a worker holds the lock of `stage`.
+
+    The lock is tried only if its last owner may be alive, because a reader must not block a worker that is starting.
+    """
     try:
         owner = re.fullmatch(r"process (\d+) on (.+)", run.owner(stage).read_text(errors="replace").strip())
     except OSError:
@@ -148,8 +150,10 @@ def is_running(run: RunDir, stage: str) -> bool:
 
 
 def is_judging(run: RunDir) -> bool | None:
-    """Whether a judge worker has claimed the oldest shard without verdicts. None if there is no such shard: any number of judges
-    may run, and an idle judge holds no lock."""
+    """Whether a judge worker has claimed the oldest shard without verdicts.
+
+    None if there is no such shard, because idle judges hold no lock. Any number of judges may run.
+    """
     waiting = unjudged(run)
     if not waiting:
         return None
@@ -170,7 +174,7 @@ def _lives(pid: int) -> bool:
 
 
 def ask_server(run: RunDir) -> dict[str, Any]:
-    """The server's own status: {"running", "url", "lost", "health"}. `lost` is None if it is not known.
+    """The server's status: {"running", "url", "lost", "health"}. `lost` is None if it is unknown.
 
     A server that accepts the connection but does not answer in time counts as running.
     """
@@ -195,7 +199,7 @@ def ask_server(run: RunDir) -> dict[str, Any]:
 
 
 class CaptureCounts:
-    """The number of complete lines in `captures/`, for a reader that stays. Each `look` reads only what was appended."""
+    """Counts the complete lines in `captures/` repeatedly. Each `look` reads only appended data."""
 
     def __init__(self, run: RunDir) -> None:
         self._folder = run.captures
@@ -221,7 +225,7 @@ class CaptureCounts:
 
 
 def unjudged(run: RunDir) -> list[str]:
-    """Stems of the trajectory shards without verdicts, the oldest first."""
+    """The stems of trajectory shards without verdicts, the oldest first."""
     judged = {path.stem for path in published(run.verdicts, ".parquet")}
     return [path.stem for path in published(run.trajectories, ".parquet") if path.stem not in judged]
 
@@ -236,13 +240,13 @@ def quarantined(run: RunDir) -> list[dict[str, str]]:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Size of the folder on disk. A file with two names (a checkpoint and its policy) counts once."""
+    """The folder's size on disk. A file with two names (a checkpoint and its policy) counts once."""
     sizes: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         try:
             stat = path.lstat()
         except FileNotFoundError:
-            continue  # pruned while we looked
+            continue  # removed during the walk
         sizes[(stat.st_dev, stat.st_ino)] = stat.st_blocks * 512
     return sum(sizes.values())
 
@@ -329,7 +333,7 @@ def _wanted_lines(wanted: dict[str, Any]) -> list[tuple[str, Text]]:
 
 
 def _jobs_line(launch: dict[str, Any]) -> str:
-    """The jobs of `clawctl up --on`, as they were last seen."""
+    """The jobs of `clawctl up --on`, in their last known state."""
     jobs = ", ".join(f"{job['stage']} {job['detail'] or job['phase']}" for job in launch["jobs"])
     return f"{launch['on']}, {since(launch['at'], time.time())}: {jobs or 'none'}; `clawctl up --status` asks again"
 
@@ -340,7 +344,7 @@ def _held_out_line(held: dict[str, int]) -> str:
 
 
 def _keys_line(keys: dict[str, dict[str, float]]) -> str:
-    """The keys with most trained turns first."""
+    """The keys, ordered by their number of trained turns."""
     return ", ".join(
         f"{key} {counts['share']:.0%} of trained turns ({counts['trained']}), {counts['waiting']} waiting"
         for key, counts in keys.items()
@@ -375,7 +379,7 @@ def _unknown_line(unknown: dict[str, Any]) -> str:
 
 
 def _sampling_line(serve: dict[str, Any]) -> str:
-    """Number of requests per client whose sampling settings were changed; empty if there were none."""
+    """The number of requests per client whose sampling settings were changed. Empty if there were none."""
     changed = (serve["health"] or {}).get("sampling_changed")
     if not isinstance(changed, dict) or not changed:
         return ""

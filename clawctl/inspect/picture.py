@@ -5,15 +5,15 @@ from typing import Any
 
 from clawctl.inspect.policies import headings, metrics_of
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # Okabe and Ito's colours, which are safe for colour-blind readers
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # from the palette of Okabe and Ito, suitable for colour-blind readers
 
 _COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
 _MOST_PANELS = 4
 
 
 def draw(policies: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG with a panel for each of the first metrics. `found`: measured versions from `describe_policies`, at least one."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; and no pyplot: no state, no display
+    """Write a PNG with a panel for each of the first metrics. `policies`: measured ones from `describe_policies`, at least one."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; pyplot is avoided: it needs state and a display
     from matplotlib.figure import Figure
 
     metrics = metrics_of(policies)[:_MOST_PANELS]
@@ -32,14 +32,14 @@ def draw(policies: list[dict[str, Any]], path: Path) -> None:
 
 
 def _panel(axes: Any, measured: list[tuple[dict[str, Any], dict[str, Any]]], title: str, colour: str) -> None:
-    """One metric: the versions that have it, each with its estimate."""
+    """One metric: its estimate for each version that has one."""
     from matplotlib.ticker import MaxNLocator
 
     rows = [row for row, _ in measured]
     versions = [row["version"] for row in rows]
     means = [value["mean"] for _, value in measured]
     lows, highs = zip(*(value["ci95"] for _, value in measured), strict=True)
-    if len(rows) == 1:  # a band needs two
+    if len(rows) == 1:  # a band needs two points
         axes.errorbar(versions, means, yerr=[[means[0] - lows[0]], [highs[0] - means[0]]], color=colour, capsize=4)
     axes.fill_between(versions, lows, highs, color=colour, alpha=0.18, linewidth=0)
     axes.plot(versions, means, color=colour, linewidth=2)
@@ -56,7 +56,7 @@ def _panel(axes: Any, measured: list[tuple[dict[str, Any], dict[str, Any]]], tit
     axes.set_ylabel("mean", color=GREY)
     if min(lows) >= 0 and max(highs) <= 1:
         axes.set_ylim(0, 1.02)
-    room = 0.2 * max(1, versions[-1] - versions[0])  # for the numbers at both ends
+    room = 0.2 * max(1, versions[-1] - versions[0])  # space for the numbers at both ends
     axes.set_xlim(versions[0] - room, versions[-1] + room)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _plain_axes(axes)
@@ -72,8 +72,10 @@ def _plain_axes(axes: Any) -> None:
 
 
 def draw_training(steps: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG: the mean reward of the turns of each step, and how far the trainer's log-probabilities are from the sampler's.
-    `steps` are rows of `steps.jsonl`, in order; at least one."""
+    """Write a PNG with two panels: the mean reward of each step's turns, and the difference between trainer and sampler logprobs.
+
+    `steps` are rows of `steps.jsonl` in order, at least one.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

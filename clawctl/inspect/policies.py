@@ -1,4 +1,4 @@
-"""`clawctl inspect policies`: one line a version."""
+"""`clawctl inspect policies`: one line per version."""
 
 import time
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from clawctl.run.lineage import BUILT_ON, OVERTAKEN, read_lineage, why_dead
 from clawctl.run.names import number_of
 from clawctl.run.policies import live_version, read_moves
 
-_EVIDENCE = ("evidence", "share", "watch", "spent")  # of a record: what the gate, shared sessions and live traffic showed; cost
+_EVIDENCE = ("evidence", "share", "watch", "spent")  # keys of a record: evidence from the gate, shared sessions, traffic; the cost
 _MOVES_SHOWN = 5
 _SHOWN_OF_LINEAGE = 12
-_MOST_METRICS = 4  # columns
+_MOST_METRICS = 4  # the number of metrics that get a column
 _BEFORE = (
     Column("version"),
     Column("parent", right=True, spare=3),
@@ -29,7 +29,7 @@ _BEFORE = (
     Column("loss", right=True),
     Column("grad norm", right=True, spare=3),
 )
-_COST = Column("cost", right=True)  # of versions that a service trained
+_COST = Column("cost", right=True)  # for versions trained by a service
 _AFTER = (Column("gate", spare=1), Column("made", right=True, spare=2))
 
 
@@ -51,12 +51,12 @@ def show_policies(run: RunDir, as_json: bool) -> None:
 
 
 def metrics_of(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Each (suite, metric) that was measured of any of these versions, in the order of the records."""
+    """All (suite, metric) pairs measured on any of these versions, in the order of the records."""
     return list(dict.fromkeys((suite, name) for row in rows for suite, metrics in row["metrics"].items() for name in metrics))
 
 
 def headings(metrics: Sequence[tuple[str, str]]) -> list[str]:
-    """The name of each metric, with its suite if there are several suites."""
+    """The name of each metric, preceded by its suite if there are several suites."""
     several = len({suite for suite, _ in metrics}) > 1
     return [f"{suite} {name}" if several else name for suite, name in metrics]
 
@@ -71,7 +71,7 @@ def _cells(row: dict[str, Any], metrics: Sequence[tuple[str, str]], priced: bool
 
 
 def _tree(rows: Sequence[dict[str, Any]]) -> list[Text]:
-    """The lineage that training continues from, and the newest dead branches with their reasons."""
+    """The lineage that training continues from, and the newest dead versions with their reasons."""
     dead = [row for row in rows if row["dead"] is not None]
     if not dead:
         return []
@@ -95,14 +95,14 @@ def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
 
 
 def _compared(row: dict[str, Any]) -> str:
-    """The anchors that the gate used besides the live version."""
+    """The anchors that the gate used in addition to the live version."""
     anchors = [f"{one['what']} (version {one['version']}) {one['metric']} {one['value']:.2f}" for one in row["compared"]]
     against = row["decision"].get("against")
     return f" (against the live version {against}{''.join(f', {anchor}' for anchor in anchors)})" if anchors else ""
 
 
 def _cost(row: dict[str, Any]) -> str:
-    """What the measurement and the comparisons cost."""
+    """The cost of the measurement and the comparisons."""
     spent = row["spent"]
     return f"; {spent['seconds']:.0f} s, {spent['calls']} calls, {spent['tokens']} tokens" if spent else ""
 
@@ -117,7 +117,7 @@ def _moves(run: RunDir) -> list[Text]:
 
 
 def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
-    """Everything known of each published version, in order."""
+    """All data about each published version, in order."""
     live = read_live(run, problems)
     lineage = read_lineage(run)
     dead, tip = why_dead(run, lineage), lineage.tip
@@ -150,7 +150,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
 
 
 def read_eval(run: RunDir, version: int, problems: list[str]) -> dict[str, Any]:
-    """`eval/<version>.json`, or the same without numbers."""
+    """`eval/<version>.json`, or a record without numbers if the file does not exist or is unusable."""
     nothing: dict[str, Any] = {"version": version, "suites": {}, "decision": None, "examples": [], "compared": []}
     nothing |= dict.fromkeys(_EVIDENCE)
     return nothing | read_json(run.eval_record(version), problems, suites=dict)
@@ -169,7 +169,7 @@ def _number(value: float | None) -> str:
 
 
 def measured_by(record: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The metrics in an eval record by suite: {"personalisation": {"correctness": {"mean": 0.9, "ci95": [0.7, 1.0], "n": 36}}}."""
+    """The metrics in an eval record, by suite: {"personalisation": {"correctness": {"mean": 0.9, "ci95": [0.7, 1.0], "n": 36}}}."""
     return {
         suite: {name: metric for name, metric in numbers.items() if isinstance(metric, dict) and "mean" in metric}
         for suite, numbers in record["suites"].items()
@@ -178,7 +178,7 @@ def measured_by(record: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def estimate(row: dict[str, Any], metric: tuple[str, str]) -> str:
-    """ "0.90 [0.74, 0.97]", or empty if it was not measured."""
+    """An estimate as text: "0.90 [0.74, 0.97]". Empty if the metric was not measured."""
     value = row["metrics"].get(metric[0], {}).get(metric[1])
     if value is None:
         return ""
@@ -187,8 +187,10 @@ def estimate(row: dict[str, Any], metric: tuple[str, str]) -> str:
 
 
 def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The comparisons in the eval record of a candidate, each with its `suite` and the version that it is `against`. The record
-    has them by suite and reference. Everything else in it is skipped."""
+    """The comparisons in a candidate's eval record, each with its `suite` and the version `against` which it was made.
+
+    The record stores them by suite and reference. Entries of another shape are skipped.
+    """
     by_suite = record.get("comparisons")
     comparisons = []
     for suite, by_reference in by_suite.items() if isinstance(by_suite, dict) else ():
@@ -206,7 +208,7 @@ Compared = dict[tuple[str, str, int | None], list[dict[str, Any]]]
 
 
 def by_row(comparisons: Sequence[dict[str, Any]]) -> Compared:
-    """Comparisons by suite, metric and reference version."""
+    """The comparisons, grouped by suite, metric and reference version."""
     rows: Compared = {}
     for one in comparisons:
         rows.setdefault((one["suite"], str(one.get("metric")), one["against"]), []).append(one)
@@ -214,7 +216,7 @@ def by_row(comparisons: Sequence[dict[str, Any]]) -> Compared:
 
 
 def tally(comparisons: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
-    """Wins, ties and losses of the candidate."""
+    """The candidate's wins, ties and losses."""
     wins = sum(one["candidate"] > one["reference"] for one in comparisons)
     losses = sum(one["candidate"] < one["reference"] for one in comparisons)
     return wins, len(comparisons) - wins - losses, losses
@@ -229,7 +231,7 @@ def _tallies(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def gate_of(row: dict[str, Any]) -> str:
-    """What the gate decided, in a word or two; empty if it has not."""
+    """The gate's decision in one or two words. Empty if there is none yet."""
     decision = row["decision"]
     if not decision or decision.get("promote") is None:
         return ""

@@ -1,4 +1,4 @@
-"""A run as one picture and one page that you can send to others. The page loads nothing."""
+"""A run as a picture and a page that can be shared. The page loads no external resource."""
 
 import base64
 import html
@@ -15,12 +15,14 @@ from clawctl.inspect.rows import read_lines
 from clawctl.printing import answers, plain, print_json
 from clawctl.run.directory import RunDir, publish_bytes
 
-_LONGEST = 2000  # characters of an example
+_LONGEST = 2000  # characters shown of an example
 
 
 def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
-    """Write `report.png` and `report.html` into `folder` and return both paths. The picture shows eval results, or training steps
-    if there are none. Raises ClawError if there is neither."""
+    """Write `report.png` and `report.html` into `folder` and return both paths.
+
+    The picture shows eval results, or training steps if there are none. Raises ClawError if there is neither.
+    """
     problems: list[str] = []
     policies = describe_policies(run, problems)
     measured = [row for row in policies if any(row["metrics"].values())]
@@ -42,7 +44,7 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
 
 
 def show_report(run: RunDir, folder: Path | None, as_json: bool) -> None:
-    """Into the run directory, or into `folder`."""
+    """Write the report into `folder` (default: the run directory), and print the paths."""
     png, page = write_report(run, folder or run.root)
     if as_json:
         print_json({"page": str(page), "picture": str(png)})
@@ -98,7 +100,7 @@ def _in_words(first: dict[str, Any], last: dict[str, Any]) -> str:
 
 
 def _shown_version(measured: list[dict[str, Any]]) -> int:
-    """The live version if it was measured, else the newest measured one."""
+    """The live version if it was measured, otherwise the newest measured version."""
     return int(next((row["version"] for row in measured if row["live"]), measured[-1]["version"]))
 
 
@@ -118,7 +120,7 @@ def _versions(policies: list[dict[str, Any]]) -> str:
 
 
 def _examples(run: RunDir, before: int, after: int, problems: list[str]) -> str:
-    """The same new problems, answered by the first version and by the one that serves."""
+    """The same held-out problems, answered by the first measured version and by the shown one."""
     old, new = (examples_of(read_eval(run, version, problems)) for version in (before, after))
     both = [task for task in old if task in new]
     if before == after or not both:
@@ -131,7 +133,7 @@ def _examples(run: RunDir, before: int, after: int, problems: list[str]) -> str:
 
 
 def examples_of(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The examples in an eval record by task."""
+    """The examples in an eval record, by task."""
     return {str(one["task_id"]): one for one in record["examples"] if isinstance(one, dict) and "task_id" in one}
 
 
@@ -140,7 +142,7 @@ def _reply(example: dict[str, Any]) -> str:
 
 
 def scores_of(example: dict[str, Any]) -> list[str]:
-    """The numbers and marks of an example: "satisfaction 1", "correct", "not concise"."""
+    """The numbers and booleans of an example as text: "satisfaction 1", "correct", "not concise"."""
     marks = [name if value else f"not {name}" for name, value in example.items() if isinstance(value, bool)]
     numbers = [
         f"{name} {value:g}" for name, value in example.items() if isinstance(value, int | float) and not isinstance(value, bool)

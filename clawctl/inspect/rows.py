@@ -1,6 +1,6 @@
-"""The data of all readers, joined: turns, their verdicts, their training results, and unreadable files.
+"""The joined data of all readers: turns, their verdicts, their training results, and unreadable files.
 
-Readers change nothing. An unreadable file is reported as a problem and stays in place; its stage quarantines it.
+Readers change nothing. An unreadable file is reported as a problem and stays in place; the stage that owns it quarantines it.
 """
 
 import functools
@@ -35,32 +35,32 @@ _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One turn and all that happened to it."""
+    """One turn with its verdict and its training result."""
 
     turn: dict[str, Any]  # the columns of a trajectory shard, without token ids
     verdict: dict[str, Any] | None  # None: not judged yet
     step: int | None  # the optimizer step that trained it
-    why_not: str | None  # why it is not trained (yet); None exactly if it is
-    worth: Worth  # with later ratings; of a trained turn, with ratings from before its policy
-    dead_steps: tuple[int, ...] = ()  # steps that trained it into versions that are dead
-    rating: Feedback | None = None  # the newest one that came apart from the row
+    why_not: str | None  # why it has not been trained; None if it has been
+    worth: Worth  # includes later ratings; for a trained turn, only ratings from before its policy
+    dead_steps: tuple[int, ...] = ()  # steps that trained it into versions that are now dead
+    rating: Feedback | None = None  # the newest rating that is not part of the row
 
 
 @dataclass(slots=True)
 class Joined:
-    """The rows of a run in the order in which they were asked."""
+    """The rows of a run, ordered by the time of the request."""
 
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # "trajectories/a-1.parquet: not a shard: …"
 
 
 def read_rows(run: RunDir, words: bool = False) -> Joined:
-    """All turns of the run; with `words` also their text. Unreadable files never raise an error."""
+    """All turns of the run, with their text if `words` is True. Unreadable files raise no error."""
     return TurnReader(run, words).look()
 
 
 class TurnReader:
-    """The turns of a run, for a reader that stays. Each `look` reads only the files that are new."""
+    """Reads the turns of a run repeatedly. Each `look` reads only new files."""
 
     def __init__(self, run: RunDir, words: bool = False) -> None:
         columns = (*_FEW, *_WORDS) if words else _FEW
@@ -73,7 +73,7 @@ class TurnReader:
         self._joined_with: object = None
 
     def look(self) -> Joined:
-        """The rows as they are now: the same object as last time if nothing has changed."""
+        """The current rows. Returns the same object as last time if nothing has changed."""
         problems: list[str] = []
         new = [files.look() for files in (self._turns, self._verdicts, self._ledger)]
         rated = self._ratings.look()
@@ -84,11 +84,11 @@ class TurnReader:
         return self._joined
 
     def shard_of(self, turn_id: str) -> Path | None:
-        """The file that contains a turn."""
+        """The file that contains a turn, or None."""
         return next((path for path, turns in self._turns.found.items() if turn_id in turns), None)
 
     def shards(self) -> dict[Path, tuple[int, int]]:
-        """The readable shards of turns, each with a stamp that changes if the file is published again."""
+        """The readable turn shards. Each has a stamp that changes if the file is published again."""
         return {path: self._turns.stamps[path] for path in self._turns.found}
 
     def _join(self, lineage: Lineage, config: TrainConfig, problems: list[str]) -> Joined:
@@ -112,7 +112,7 @@ class TurnReader:
             verdict, step = verdicts.get(turn_id), steps.get(turn_id)
             used, rating = turn, rate(turn["user"], turn_id)
             if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
-                used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted, after the row was published
+                used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted after the row was published
             late = late_outcome(turn["user"], turn_id)
             if late is not None and step is None:
                 used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
@@ -132,23 +132,23 @@ class TurnReader:
         return joined
 
 
-_worth = functools.lru_cache(1 << 16)(worth)  # thousands of turns have the same few verdicts
+_worth = functools.lru_cache(1 << 16)(worth)  # thousands of turns share a few distinct verdicts
 
 
 class _Files(Generic[T]):
-    """What was read from the files of a folder. A published file never changes, but another may take its name."""
+    """The contents of a folder's files. A published file never changes, but another file may replace it under the same name."""
 
     def __init__(self, folder: Path, suffix: str, read: Callable[[Path], T]) -> None:
         self._folder, self._suffix, self._read = folder, suffix, read
         self.stamps: dict[Path, tuple[int, int]] = {}
         self._unreadable: dict[Path, str] = {}
-        self.found: dict[Path, T] = {}  # in the order of the names
+        self.found: dict[Path, T] = {}  # ordered by name
 
     def look(self) -> bool:
-        """Read the new files and drop those that are gone. Returns whether there were any of either."""
+        """Read new files and drop removed ones. Returns whether anything changed."""
         stamps = {}
         for path in published(self._folder, self._suffix):
-            with suppress(FileNotFoundError):  # merged meanwhile
+            with suppress(FileNotFoundError):  # merged in the meantime
                 status = path.stat()
                 stamps[path] = status.st_mtime_ns, status.st_ino
         new = [path for path, stamp in stamps.items() if self.stamps.get(path) != stamp]
@@ -166,7 +166,7 @@ class _Files(Generic[T]):
             except (UnreadableShard, Damaged) as error:
                 if path.exists():
                     self._unreadable[path] = str(error)
-                else:  # merged since it was listed: its rows are in a file that was not
+                else:  # merged since the listing: its rows are in a file that was not listed
                     gone.append(path)
         self.stamps, self.found = {path: stamp for path, stamp in stamps.items() if path not in gone}, contents
         if gone:
@@ -174,7 +174,7 @@ class _Files(Generic[T]):
         return True
 
     def problems(self) -> list[str]:
-        """ "trajectories/a-1.parquet: not a shard: …"."""
+        """Descriptions of unreadable files: "trajectories/a-1.parquet: not a shard: …"."""
         return [f"{self._folder.name}/{why}" for why in self._unreadable.values()]
 
 
@@ -183,7 +183,7 @@ def _by_id(path: Path, kind: str, columns: Sequence[str]) -> dict[str, dict[str,
 
 
 def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[str]) -> Iterator[dict[str, Any]]:
-    """Some columns of all rows in the shards of a folder."""
+    """Selected columns of all rows in a folder's shards."""
     for path in published(folder, ".parquet"):
         try:
             yield from read_columns(path, kind, columns)
@@ -192,7 +192,7 @@ def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[s
 
 
 def _ledger_entry(path: Path) -> dict[str, Any]:
-    """Raises Damaged."""
+    """Read an entry of the ledger. Raises Damaged."""
     problems: list[str] = []
     entry = read_json(path, problems, turns=dict)
     if problems:
@@ -201,8 +201,11 @@ def _ledger_entry(path: Path) -> dict[str, Any]:
 
 
 def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
-    """Of turns that were in a step: the living step that trained them; why it was skipped; and its steps among those that are
-    `gone`."""
+    """The results of turns that were part of a step, as three mappings by turn id.
+
+    The first holds the step that trained the turn into a version not in `gone`, the second the reason why it was skipped. The third
+    holds the steps that trained it into versions in `gone`.
+    """
     steps: dict[str, int] = {}
     skipped: dict[str, str] = {}
     dead: dict[str, list[int]] = {}
@@ -221,7 +224,7 @@ def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str,
 def _why_not(
     turn: dict[str, Any], verdict: dict[str, Any] | None, earned: Worth, skipped: str | None, staleness: int, config: TrainConfig
 ) -> str:
-    """The trainer's own rules, in its order (`train/feed.py`), as far as they show without the token ids."""
+    """The reason by the trainer's own rules, in its order (`train/feed.py`), as far as it is visible without token ids."""
     if not is_of_use(turn):
         return str(turn["untrainable_reason"])
     if verdict is None:
@@ -245,12 +248,12 @@ def _why_not(
 
 
 def is_of_use(turn: dict[str, Any]) -> bool:
-    """`Turn.judged`: whether a step could use the turn."""
+    """Whether a step could use the turn (`Turn.judged`)."""
     return is_judged(turn["trainable"], turn["source"], turn["untrainable_reason"])
 
 
 def train_config(run: RunDir, problems: list[str]) -> TrainConfig:
-    """The training section of the run's recipe; the defaults if it cannot be read."""
+    """The section `train` of the run's recipe, or the defaults if the recipe cannot be read."""
     try:
         return load_recipe(recipe_file(run.root)).train
     except ClawError as error:
@@ -259,7 +262,7 @@ def train_config(run: RunDir, problems: list[str]) -> TrainConfig:
 
 
 def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
-    """The published policies in order."""
+    """The published policies, ordered by version."""
     policies = []
     for version in list_versions(run):
         try:
@@ -271,22 +274,24 @@ def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Turns that collect has read but not published, because their next state is missing and their session may continue."""
+    """Turns that collect has read but not published: they have no next state yet, and their session may continue."""
 
     turns: int
-    since: float | None  # when the oldest exchange of an open session was asked
+    since: float | None  # when the oldest exchange of an open session was requested
 
 
 def read_open(run: RunDir, problems: list[str]) -> Open:
-    """The open turns as collect last saved them: seconds ago if it is running."""
+    """The open turns, as last saved by collect. While collect is running, the data is seconds old."""
     saved = read_json(run.position, problems).get("open")
     turns, since = (saved.get("turns"), saved.get("since")) if isinstance(saved, dict) else (0, None)
     return Open(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
 
 
 def read_json(path: Path, problems: list[str], **shape: type) -> dict[str, Any]:
-    """The object in `path`, whose keys in `shape` have that type. Empty if there is no file, or if it is unusable, which is a
-    problem."""
+    """The object in `path`. Each key in `shape` must have the given type.
+
+    Empty if the file does not exist, or if it is unusable; the latter is added to `problems`.
+    """
     try:
         value = read_sealed(path.read_bytes())
     except FileNotFoundError:
@@ -301,20 +306,20 @@ def read_json(path: Path, problems: list[str], **shape: type) -> dict[str, Any]:
 
 
 def read_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
-    """The objects of a file with one a line. A damaged line is noted as a problem."""
+    """The objects in a file with one object per line. Damaged lines are added to `problems`."""
     where = f"{path.parent.name}/{path.name}"
     return lines.read_lines(path, lambda number, error: problems.append(f"{where}, line {number}: {error}"))
 
 
 def _words_of_part(part: dict[str, Any]) -> str:
-    """The text of a part; of an image, the beginning of its hash, which is its name in `RUN/images`."""
+    """The text of a part. For an image, the beginning of its hash, which is its file name in `RUN/images`."""
     name = str((part.get("image_url") or {}).get("url", "")) if isinstance(part.get("image_url"), dict) else ""
     kind = f"image {name[6:18]}" if name.startswith("image:") else part.get("type", "part")
     return str(part.get("text", f"({kind})"))
 
 
 def words_of(message: dict[str, Any] | None) -> str:
-    """The text of a chat message, or the tool calls it makes."""
+    """The text of a chat message, followed by its tool calls."""
     if message is None:
         return ""
     content = message.get("content")

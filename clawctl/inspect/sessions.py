@@ -1,4 +1,4 @@
-"""`clawctl inspect sessions`: one line a session."""
+"""`clawctl inspect sessions`: one line per session."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -41,7 +41,7 @@ def show_sessions(run: RunDir, as_json: bool) -> None:
 
 
 def _open_line(still_open: Open) -> list[Text]:
-    """A line about turns that are not in the table yet."""
+    """A line about turns in open sessions, which are not in the table yet."""
     if not still_open.turns:
         return []
     begun = "" if still_open.since is None else f", the oldest {since(still_open.since, time.time())}"
@@ -58,7 +58,7 @@ def _cells(session: dict[str, Any]) -> list[Text]:
 
 
 def by_session(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The turns of each (session, user). Two people may name a session alike: it is still two."""
+    """The turns of each (session, user). Equal session names of two users are two sessions."""
     sessions: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         sessions.setdefault((row.turn["session_id"], row.turn["user"]), []).append(row)
@@ -66,7 +66,7 @@ def by_session(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def summarise(of_session: Mapping[tuple[str, str], list[Row]]) -> list[dict[str, Any]]:
-    """The sessions, the one that was seen last at the end."""
+    """The sessions, ordered by the time when each was last seen."""
     sessions = [_summary(session, user, rows) for (session, user), rows in of_session.items()]
     return sorted(sessions, key=lambda session: session["last_seen"])
 
@@ -74,7 +74,7 @@ def summarise(of_session: Mapping[tuple[str, str], list[Row]]) -> list[dict[str,
 def _summary(session: str, user: str, rows: list[Row]) -> dict[str, Any]:
     main = usable = judged = trained = known = 0
     total = 0.0
-    for row in rows:  # once, for runs with 100,000 turns
+    for row in rows:  # a single pass, for runs with 100,000 turns
         main += row.turn["kind"] == "main"
         trained += row.step is not None
         if is_of_use(row.turn):

@@ -1,4 +1,4 @@
-"""Shared by the tables of all readers."""
+"""Parts that the tables of all readers share."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -13,7 +13,7 @@ _MOST_ROWS = 200
 
 
 def cut_to(rows: Sequence[T], most: int = _MOST_ROWS) -> tuple[Sequence[T], list[Text]]:
-    """The last rows, and a line with the number of hidden rows, if any."""
+    """The last rows, and a line that states the number of hidden rows, if any."""
     left_out = len(rows) - most
     return rows[-most:], [Text(f"… and {left_out} earlier ones; --json shows all", style="dim")] if left_out > 0 else []
 
@@ -23,7 +23,7 @@ def problem_lines(problems: Sequence[str]) -> list[Text]:
 
 
 def since(moment: float, now: float) -> str:
-    """How long ago, in the largest unit that fits: "12 s ago"."""
+    """The time since a moment, in the largest suitable unit: "12 s ago"."""
     age = max(0.0, now - moment)
     for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
         if age >= 2 * seconds:
@@ -32,7 +32,7 @@ def since(moment: float, now: float) -> str:
 
 
 def sized(count: int) -> str:
-    """Bytes, in the largest unit that fits: "1.5 MiB"."""
+    """A number of bytes, in the largest suitable unit: "1.5 MiB"."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`clawctl inspect turns`: one line a turn, or one session with all its words."""
+"""`clawctl inspect turns`: one line per turn, or one session with its full text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,9 +33,9 @@ def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
 
 
 def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
-    """The turns of the session with this id, or with an id that begins with it. Raises ClawError if there is none, or several."""
+    """The turns of the session whose id is or begins with `session`. Raises ClawError if no session or several match."""
     ids = {row.turn["session_id"] for row in rows}
-    matches = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # as the table cuts them
+    matches = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # the table shortens ids
     if not matches:
         raise ClawError(f"{run.root} has no turn of session {session!r}", "`clawctl inspect sessions` lists the sessions", 2)
     if len(matches) > 1:
@@ -44,7 +44,7 @@ def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """One turn for scripts, with its full texts."""
+    """One turn as plain data, with its full texts."""
     turn, verdict = row.turn, row.verdict or {}
     next_state = turn["next_state"]
     return {
@@ -78,7 +78,7 @@ def _table(rows: Sequence[Row], count: int) -> Table:
     for heading, options in _COLUMNS.items():
         table.add_column(heading, **options)
     for row in rows:
-        values = as_dict(row)  # the table cuts its texts to the width of the columns
+        values = as_dict(row)  # the table cuts texts to the width of its columns
         version = "" if values["policy_version"] is None else str(values["policy_version"])
         table.add_row(
             one_line(values["turn"], 24),
@@ -105,7 +105,7 @@ def _block(row: Row, width: int) -> list[Text]:
     return [named, *labelled([("turn", numbers), *parts, ("hint", values["hint"] or "")], width), Text("")]
 
 
-_WIDTH_OF_TABLE = 130  # below that, each column of text has room for one word only
+_WIDTH_OF_TABLE = 130  # in a narrower terminal, a text column would have room for one word only
 _NARROW = {"no_wrap": True, "overflow": "ellipsis"}
 _WIDE = {**_NARROW, "ratio": 1}
 _COLUMNS: dict[str, dict[str, Any]] = {
@@ -123,7 +123,7 @@ _COLUMNS: dict[str, dict[str, Any]] = {
 
 
 def _reward(values: dict[str, Any]) -> str:
-    """The reward and its votes: "+1 (1 1 ?)"; ? is an answer without a score."""
+    """The reward and its votes: "+1 (1 1 ?)". "?" stands for an answer without a score."""
     if values["votes"] is None and values["reward"] is None:
         return ""
     reward = "-" if values["reward"] is None else signed(values["reward"])

@@ -1,4 +1,4 @@
-"""What people want: whether it has changed, and which keys want opposite things."""
+"""Detects changes in users' wishes, and keys with opposite wishes."""
 
 import math
 from collections import defaultdict
@@ -15,10 +15,10 @@ from clawctl.run.directory import RunDir
 from clawctl.run.names import number_of
 from clawctl.run.shards import UnreadableShard, read_table
 
-Pulls = Mapping[int, float]  # by token: how far a hint wants it up (> 0) or down
-STEPS = 8  # the newest, of which turns are compared: what was wanted long ago contradicts nobody
-FEWEST = 6  # turns of a key
-LARGEST = -4.0  # of the mean agreement of two keys, in standard errors: chance alone gives it once in 30,000 pairs
+Pulls = Mapping[int, float]  # by token id: how strongly a hint pulls its logit up (> 0) or down
+STEPS = 8  # only the newest steps are compared, because older wishes may be outdated
+FEWEST = 6  # the least number of turns of a key
+LARGEST = -4.0  # bound on the mean agreement of two keys, in standard errors; by chance, one pair in 30,000 is below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Conflict:
 
 
 def what_people_want(run: RunDir, joined: Joined) -> dict[str, Any]:
-    """The last rise of complaints of each key that had one, and the keys that contradict each other, as plain data."""
+    """Each key's last rise in complaints, and the pairs of keys that contradict each other, as plain data."""
     return {
         "changed": [asdict(rise) for rise in rises(reactions(joined))],
         "conflicts": [asdict(conflict) for conflict in conflicts(pulls_of_keys(run, joined))],
@@ -38,16 +38,16 @@ def what_people_want(run: RunDir, joined: Joined) -> dict[str, Any]:
 
 
 def reactions(joined: Joined) -> list[JudgedAnswer]:
-    """Of each judged turn with an opinion. A turn that is worth less than 0 was complained about."""
+    """All judged main turns with an opinion. A turn with a value below 0 received a complaint."""
     return [
         JudgedAnswer(row.turn["turn_id"], row.turn["parent_turn_id"], row.turn["user"], row.turn["created_at"], row.worth.value < 0)
         for row in joined.rows
-        if row.turn["kind"] == "main" and row.worth.value  # neither unknown nor 0
+        if row.turn["kind"] == "main" and row.worth.value  # the value is neither unknown nor 0
     ]
 
 
 def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
-    """Where the hints of each key's turns pulled the policy in the last STEPS steps that have records."""
+    """For each key, the pulls of its turns' hints in the last STEPS steps that have records."""
     keys = {row.turn["turn_id"]: row.turn["user"] for row in joined.rows}
     steps = sorted(number for path in run.records.glob("*.parquet") if (number := number_of(path.stem)) is not None)
     pulls_by_key: defaultdict[str, list[Pulls]] = defaultdict(list)
@@ -55,7 +55,7 @@ def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
         try:
             rows = read_table(run.record(step), ("turn_id", "pulled_ids", "pulls")).to_pylist()
         except (UnreadableShard, FileNotFoundError, pa.ArrowException):
-            continue  # removed meanwhile, or written by an older version
+            continue  # removed in the meantime, or written by an older version
         for row in rows:
             if row["turn_id"] in keys and row["pulled_ids"]:
                 pulls_by_key[keys[row["turn_id"]]].append(dict(zip(row["pulled_ids"], row["pulls"], strict=True)))
@@ -65,9 +65,9 @@ def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
 def conflicts(pulls: Mapping[str, Sequence[Pulls]]) -> list[Conflict]:
     """The pairs of keys that pull in opposite directions, the most opposed first.
 
-    Each turn's pull is a vector over tokens: the gradient that its hint would give to a bias of the output layer. Two tasks
+    Each turn's pull is a vector over tokens: the gradient of a bias of the output layer that the turn's hint would cause. Two tasks
     conflict if their gradients have a negative cosine (PCGrad, arXiv 2001.06782). Here the mean cosine between turns of two keys
-    must lie below 0 by more than chance allows, with the turns of each key as the sample.
+    must be below 0 by more than chance allows, with the turns of each key as the sample.
     """
     units = {key: [_unit(turn) for turn in turns] for key, turns in pulls.items() if len(turns) >= FEWEST}
     means = {key: _mean(turns) for key, turns in units.items()}

@@ -1,4 +1,4 @@
-"""`clawctl inspect why TURN`: every number between a turn and its gradient."""
+"""`clawctl inspect why TURN`: all numbers between a turn and its gradient."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ _IGNORABLE = (
 
 
 def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
-    """Print the numbers of one turn. Raises ClawError unless exactly one turn has an id that begins with `turn`."""
+    """Print the numbers of one turn. Raises ClawError unless exactly one turn id begins with `turn`."""
     joined = read_rows(run, words=True)
     row = _find(joined.rows, turn, run)
     record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
@@ -53,13 +53,13 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
 
 
 def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:
-    """The turn, its step, and its own part in the step."""
+    """The turn, its step, and the turn's own numbers in that step."""
     of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
     turn = as_dict(row)
     explained: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "cure": cure_of(row), "step": of_step, "numbers": None}
     if record is None:
         return explained
-    turn["reward"], explained["worth"] = record["reward"], record.get("worth") or explained["worth"]  # as it was trained
+    turn["reward"], explained["worth"] = record["reward"], record.get("worth") or explained["worth"]  # the values used in training
     ratios = [math.exp(now - then) for now, then in zip(record["policy_logprobs"], record["sampler_logprobs"], strict=True)]
     names = ("method", "shard", "reward", "credit", "baseline", "temperature", "policy_version", "policy_version_end", "staleness")
     return {
@@ -67,7 +67,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
         "numbers": {
             **{name: record[name] for name in names},
             "completion_tokens": len(ratios),
-            "bounded": record.get("bounded"),  # None: an older record
+            "bounded": record.get("bounded"),  # None in older records
             "ratio_quantiles": quantiles(ratios),
             "terms": {term["name"]: _term(term) for term in record["terms"]},
         },
@@ -75,7 +75,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
 
 
 def episode_of(row: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
-    """The episode of a turn that clawctl played, and the others of its group. None for other turns."""
+    """The episode of a turn that clawctl played, with the other episodes of its group. None for other turns."""
     turn = row.turn
     if turn["episode"] is None:
         return None
@@ -94,7 +94,7 @@ def episode_of(row: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
 
 
 def cure_of(row: Row) -> str | None:
-    """The recipe keys that make later turns like this one trainable; None if its sampling is not the reason."""
+    """The recipe keys that would make later turns like this one trainable. None if the turn's sampling is not the reason."""
     turn, reason = row.turn, row.turn["untrainable_reason"]
     if reason != "greedy" and reason not in _IGNORABLE:
         return None
@@ -106,7 +106,7 @@ def cure_of(row: Row) -> str | None:
 
 
 def _term(term: dict[str, Any]) -> dict[str, Any]:
-    """The values of one term. A token's share of the step's loss is weight / tokens of the term, times this value."""
+    """The values of one term. A token's share of the step's loss is the term's weight / its tokens, times this value."""
     kind = "advantage" if term["advantages"] is not None else "divergence"
     values = term["advantages"] if kind == "advantage" else term["divergences"]
     acting = term["acting"]
@@ -120,7 +120,7 @@ def _term(term: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_record(run: RunDir, step: int, turn_id: str, problems: list[str]) -> dict[str, Any] | None:
-    """The turn's row of `train/turns/<step>.parquet`; None if it is no longer stored."""
+    """The turn's row in `train/turns/<step>.parquet`, or None if it is no longer stored."""
     path = run.record(step)
     if not path.exists():
         return None
@@ -134,13 +134,13 @@ def read_record(run: RunDir, step: int, turn_id: str, problems: list[str]) -> di
 
 
 def quantiles(values: Sequence[float]) -> list[float]:
-    """At QUANTILES."""
+    """The values at QUANTILES."""
     ordered = sorted(values)
     return [ordered[round(q * (len(ordered) - 1))] for q in QUANTILES]
 
 
 def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
-    turn = turn.rstrip("…")  # as `inspect turns` shows it
+    turn = turn.rstrip("…")  # `inspect turns` shortens ids in this way
     matches = [row for row in rows if row.turn["turn_id"].startswith(turn)]
     exact = [row for row in matches if row.turn["turn_id"] == turn]
     if len(exact or matches) != 1:
@@ -164,7 +164,7 @@ def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
 
 
 def by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
-    """One entry a token, with its text."""
+    """One entry per token, with its text."""
     teacher = record["teacher_logprobs"] or [None] * len(texts)
     streams = zip(record["completion_ids"], texts, record["sampler_logprobs"], record["policy_logprobs"], teacher, strict=True)
     return [
@@ -207,7 +207,7 @@ def _lines(facts: dict[str, Any]) -> list[Text]:
         lines.append(_line("given back", f"it was trained in step {steps}, but that version is dead (`clawctl inspect policies`)"))
     if step is not None:
         lines.append(_line("step", ", ".join(f"{name} {_short(step[name])}" for name in _OF_STEP)))
-        if step["correction"] is not None:  # none: a custom loss, or an older step
+        if step["correction"] is not None:  # None with a custom loss, and in older steps
             lines.append(_line("correction", ", ".join(f"{name} {value}" for name, value in step["correction"].items())))
     if numbers is None:
         if facts["turn"]["trained_in_step"] is not None:

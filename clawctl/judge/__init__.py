@@ -1,1 +1,1 @@
-"""Turns become verdicts: a reward and a hint from what came back after each turn."""
+"""Gives each turn a verdict: a reward and a hint, derived from the next state of the turn."""

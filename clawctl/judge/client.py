@@ -1,4 +1,4 @@
-"""Calls to the judge's endpoints: plain OpenAI chat completions, retried and spread over the endpoints."""
+"""Calls to the judge's endpoints: OpenAI chat completions, retried and distributed over the endpoints."""
 
 import asyncio
 import logging
@@ -21,43 +21,45 @@ from clawctl.run.endpoint import Endpoint, own_endpoint
 
 log = logging.getLogger(__name__)
 
-TRIES = 4  # of a call that times out or breaks
+TRIES = 4  # for a call that times out or breaks off
 LONGEST_WAIT_S = 5.0
 FIRST_REST_S, LONGEST_REST_S = 0.1, 5.0
-BREAKS = 3  # calls in a row that break, before the endpoint rests
-_LONGEST_ANSWER = 8 << 20  # bytes: far more than any vote with its reasoning
-_TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # how servers report a prompt that is too long
+BREAKS = 3  # after this many consecutive broken calls, the endpoint rests
+_LONGEST_ANSWER = 8 << 20  # bytes; far more than any vote with its reasoning
+_TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # words in servers' errors about long prompts
 _NOT_NOW = (429, 503)  # busy, or still loading its model
 _KEY_OR_MODEL = (401, 403, 404)
-# Should the judge be this run's own server: its answers are not conversations to learn from.
+# If the judge is this run's own server, its answers must not be captured as conversations.
 _HEADERS = {"X-Turn-Type": "judge", "X-Capture": "off"}
 
 
 class CallRefused(Exception):
-    """The server answers other calls, but refused this one or answered it with something else than a chat completion."""
+    """The server answers other calls, but refused this one, or did not answer it with a chat completion."""
 
     def __init__(self, too_long: bool) -> None:
         super().__init__("refused")
-        self.too_long = too_long  # it says so
+        self.too_long = too_long  # the server says that the prompt is too long
 
 
 @dataclass(slots=True)
 class JudgeUsage:
-    """The cost of a worker's calls."""
+    """The number of a worker's calls and their tokens."""
 
     calls: int = 0
-    failed: int = 0  # no answer after TRIES, or a refusal of this one turn
-    prompt_tokens: int = 0  # as the endpoint counts them
+    failed: int = 0  # no answer after TRIES, or a refusal of a single turn
+    prompt_tokens: int = 0  # as counted by the endpoint
     completion_tokens: int = 0
 
 
 class JudgeClient:
-    """Calls to the judge's endpoints, `concurrency` at a time, over kept connections.
+    """Calls the judge's endpoints over persistent connections, at most `concurrency` calls at a time.
 
-    A server that is unreachable, busy (429) or loading (503) is skipped for as long as its Retry-After says, and the others are
-    called. If none is available, calls wait without limit, or for `patience_s` and then raise ClawError. A call that times out,
-    breaks or gets another 5xx is tried TRIES times, on another endpoint if there is one. After that it has no answer. A refusal of
-    the key or model (401, 403, 404), or of all calls (other 4xx), is a ClawError.
+    An endpoint that is unreachable, busy (429) or loading (503) is skipped; a Retry-After header sets for how long. The other
+    endpoints are called. If none is available, calls wait, without limit or for `patience_s`, and then raise ClawError.
+
+    A call that times out, breaks off or gets another 5xx is tried TRIES times, each time on another endpoint if possible. After
+    that it has no answer. If the key or model is refused (401, 403, 404), or all calls are refused (other 4xx), ClawError is
+    raised.
     """
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None = None) -> None:
@@ -80,20 +82,20 @@ class JudgeClient:
 
     @property
     def model(self) -> str:
-        """The model that is asked, as the verdicts name it."""
+        """The name of the requested model, as in verdicts."""
         return self._recipe.judge.model or f"{self._recipe.model_name}@0"
 
     @property
     def asks_demo_model(self) -> bool:
-        """Whether the model that is asked is a version of this run's own, which is the demo model."""
+        """Whether the requested model is a version of this run's own model, and that is the demo model."""
         own = self.model.partition("@")[0] == self._recipe.model_name
         return own and self._recipe.model_path == str(DEMO_MODEL)
 
     async def complete(self, messages: list[dict], model: str | None = None, is_trial: bool = False) -> str | None:
-        """The judge's answer in its final channel; None if there was none.
+        """The judge's answer in its final channel, or None if no call succeeded.
 
-        Raises CallRefused if the server refuses only this call, and ClawError if no call can succeed. `is_trial`: a refusal is not
-        looked into.
+        Raises CallRefused if the server refuses only this call, and ClawError if no call can succeed. With `is_trial`, a refusal is
+        raised without checking its cause.
         """
         settings = self._recipe.judge
         body = {
@@ -114,7 +116,7 @@ class JudgeClient:
         return content if isinstance(content, str) else ""
 
     async def _post(self, body: bytes) -> HttpResponse | None:
-        """The first response that does not report the server's own trouble; None after TRIES broken calls."""
+        """The first response that is not a server failure. None after TRIES broken calls."""
         broken, shunned, problem = 0, None, ""
         while broken < TRIES:
             place = await self._pool.take(shunned)
@@ -164,7 +166,7 @@ class JudgeClient:
         self.spent.completion_tokens += completion if isinstance(completion, int) else 0
 
     def _count_failure(self, problem: str) -> None:
-        """Record a call without an answer. Each problem is logged once; the counts contain the rest."""
+        """Count a call without an answer. Each problem is logged once."""
         self.spent.failed += 1
         if problem not in self._logged_failures:
             self._logged_failures.add(problem)
@@ -179,7 +181,7 @@ class JudgeClient:
         self._away_since, self._logged_away = None, False
 
     def _skip(self, place: "EndpointState", problem: str, rest_s: float | None = None) -> None:
-        """Let an unavailable endpoint rest. The next call goes to another one. Raises ClawError once patience is over."""
+        """Let an unavailable endpoint rest; the next call uses another one. Raises ClawError after `patience_s`."""
         place.rest(rest_s)
         now = time.monotonic()
         if self._away_since is None:
@@ -205,7 +207,7 @@ class JudgeClient:
         return Endpoint(url=url, api_key=key, model=self.model)
 
     async def _refusal(self, response: HttpResponse, model: str | None) -> ClawError | CallRefused:
-        """What a refusal means: the key, the model or all calls (an error for the user), or this turn only (a failed vote)."""
+        """Find the cause of a refusal: key, model or all calls (an error for the user), or this turn only (a failed vote)."""
         problem, failure = f"the judge at {response.url} answers {response.status}", "the judge refused one turn"
         if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
             name = model or self.model
@@ -229,7 +231,7 @@ class JudgeClient:
 
 
 def _completion(response: HttpResponse) -> dict[str, Any] | None:
-    """The body, if it is an OpenAI chat completion."""
+    """The body of the response if it is an OpenAI chat completion, otherwise None."""
     try:
         answer = orjson.loads(response.body) if response.status == 200 else None
         return answer if isinstance(answer["choices"][0]["message"], dict) else None  # type: ignore[index]
@@ -239,16 +241,16 @@ def _completion(response: HttpResponse) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class EndpointState:
-    """One endpoint and how it is doing."""
+    """One endpoint and its state."""
 
-    find: Callable[[], Endpoint | None]  # its address, as far as known: this run's server may move
+    find: Callable[[], Endpoint | None]  # returns the address if it is known; the address of this run's server may change
     endpoint: Endpoint | None = None
     in_flight: int = 0
     requests: int = 0
     rests_until: float = 0.0  # on the monotonic clock
-    rests: int = 0  # in a row
-    breaks: int = 0  # broken calls in a row
-    next_slot: float = 0.0  # when the rate limit lets the next call begin
+    rests: int = 0  # consecutive rests
+    breaks: int = 0  # consecutive broken calls
+    next_slot: float = 0.0  # when the rate limit allows the next call
 
     def locate(self) -> Endpoint | None:
         self.endpoint = self.endpoint or self.find()
@@ -258,16 +260,16 @@ class EndpointState:
         self.rests = self.breaks = 0
 
     def broke(self) -> None:
-        """A call timed out, broke, or ended in a 5xx."""
+        """Record a call that timed out, broke off, or ended with a 5xx."""
         self.breaks += 1
         if self.breaks >= BREAKS:
             self.rest(None)
 
     def rest(self, retry_after_s: float | None) -> None:
-        """Skip this endpoint for as long as it requests, or a little longer each time."""
+        """Skip this endpoint for the requested time, or else for a time that grows with each rest."""
         now = time.monotonic()
         if self.rests_until > now and retry_after_s is None:
-            return  # a call that was under way when it began to rest
+            return  # this call was in flight when the rest began
         self.rests += 1
         wait = backoff_s(self.rests, FIRST_REST_S, LONGEST_REST_S, jitter=True) if retry_after_s is None else retry_after_s
         self.rests_until = max(self.rests_until, now + wait)
@@ -275,14 +277,17 @@ class EndpointState:
 
 
 class EndpointPool:
-    """The endpoint with the fewest calls in flight that does not rest is asked next; each at most `per_s` times a second."""
+    """Selects the endpoint for a call: the one with the fewest calls in flight that does not rest, at most `per_s` per second."""
 
     def __init__(self, finders: list[Callable[[], Endpoint | None]], per_s: float | None) -> None:
         self.all = [EndpointState(find) for find in finders]
         self._gap_s = 1.0 / per_s if per_s else 0.0
 
     async def take(self, shun: EndpointState | None = None) -> EndpointState:
-        """An endpoint to call, once its rate allows. `shun` is used only if there is no other. Return it with `in_flight -= 1`."""
+        """Select an endpoint and wait for its rate limit. `shun` is used only if there is no other.
+
+        The caller must do `in_flight -= 1` afterwards.
+        """
         while True:
             now = time.monotonic()
             awake = [place for place in self.all if place.rests_until <= now]

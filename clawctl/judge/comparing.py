@@ -1,7 +1,7 @@
-"""Compares answers of two versions to a captured request. See `clawctl.judging`, the seam by which `eval` finds this.
+"""Compares answers of two versions to a captured request. `eval` reaches this module through the seam `clawctl.judging`.
 
 A chat model is asked twice, with the answers in both orders. A reward model scores each answer. The demo model was never trained to
-compare, so its ordinary votes on the two answers are compared.
+compare; it votes on each answer as usual, and the votes are compared.
 """
 
 from dataclasses import fields, replace
@@ -27,12 +27,12 @@ _SHARE = {"first": 1.0, "neither": 0.5, "second": 0.0}
 
 
 def open_judge(run: RunDir, recipe: Recipe) -> "Comparing":
-    """Raises ClawError if the recipe's judge cannot be created."""
+    """Open the recipe's judge for comparisons. Raises ClawError if the judge cannot be created."""
     return Comparing(run, recipe)
 
 
 class Comparing:
-    """See `clawctl.judging.AnswerJudge`."""
+    """Implements `clawctl.judging.AnswerJudge` with the recipe's judge."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._settings = recipe.judge
@@ -85,7 +85,7 @@ class Comparing:
             return None
 
     def _seen(self, turn: Turn, *answers: Message) -> tuple[list[tuple[str, str]], list[str]]:
-        """The named texts that stay the same, and the answers. Each text is cut and cleaned as for a vote."""
+        """The named texts that both orders share, and the answers. Each text is cleaned and cut as for a vote."""
         evidence, chars = _evidence(turn), self._chars * 2 // (2 + len(answers))
         view = view_turn(evidence, self._settings.history_chars, chars)
         next_state = NOTHING_CAME_BACK if view.next_state is None else view.next_state

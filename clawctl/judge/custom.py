@@ -1,8 +1,8 @@
-"""A user's own reward model: `judge --custom-rm file.py:name`.
+"""A custom reward model: `judge --custom-rm file.py:name`.
 
-`name` is a class, a function that returns an object (`get_reward_model(config)`), or an object. The object has `score(prompt,
-response, next_state)`, plain or async. `name` may also be that function itself. `config` is the recipe's judge section. The scale
-is declared (`judge.custom_rm_range`, or `reward_range` on the object) or inferred (`reward_range.py`).
+`name` is a class, a function that returns an object (`get_reward_model(config)`), or an object. The object has the method
+`score(prompt, response, next_state)`, plain or async. `name` may also be that function itself. `config` is the recipe's section
+`judge`. The scale is declared (`judge.custom_rm_range`, or `reward_range` on the object) or inferred (`reward_range.py`).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class RewardModel(Protocol):
     """The interface of a custom reward model."""
 
     def score(self, prompt: str, response: str, next_state: str | None) -> float | Awaitable[float | None] | None:
-        """The reward, on the model's scale; None abstains. `prompt` is the request behind as much history as the recipe shows."""
+        """The reward on the model's scale. None abstains. `prompt` is the request, preceded by the configured amount of history."""
         ...
 
 
@@ -46,12 +46,17 @@ class _Function:
 
 
 class CustomJudge:
-    """Calls `score`, in a thread if it is not async. If it raises, the turn gets no verdict, and the place is logged once, but not
-    the message. The message may quote the conversation, which logs must not contain."""
+    """Calls `score`, in a thread if it is not async.
+
+    If `score` raises an exception, the turn gets no verdict. The location of each problem is logged once. The exception's message
+    is not logged, because it may quote the conversation.
+    """
 
     def __init__(self, spec: str, settings: JudgeConfig, run: RunDir | None = None) -> None:
-        """Raises ClawError (exit code 2) if `spec` cannot be loaded or has no valid score or range. `run` stores the inferred
-        range."""
+        """`run` stores the inferred range.
+
+        Raises ClawError (exit code 2) if `spec` cannot be loaded, or has no valid score method or range.
+        """
         spec = with_name(spec, "--custom-rm")
         self.name = f"custom {Path(spec.rpartition(':')[0]).name}:{spec.rpartition(':')[2]}"
         self._settings = settings
@@ -64,7 +69,7 @@ class CustomJudge:
         return self._range.doubt()
 
     async def judge(self, turn: Evidence) -> Opinion:
-        """Raises ClawError if a reward shows that the model's range must be declared."""
+        """Judge one turn. Raises ClawError if a reward shows that the model's range must be declared."""
         view = view_turn(turn, self._settings.history_chars)
         prompt = f"{view.earlier}\n\n{view.request}" if view.earlier else view.request
         score: Any
@@ -73,7 +78,7 @@ class CustomJudge:
                 score = await self._model.score(prompt, view.answer, view.next_state)
             else:
                 score = await asyncio.to_thread(self._model.score, prompt, view.answer, view.next_state)
-                if inspect.isawaitable(score):  # of a decorated or partial function
+                if inspect.isawaitable(score):  # returned by a decorated or partial function
                     score = await score
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code: its bug costs only this turn, and is logged
             return self._nothing(f"{self.name} raised {type(error).__name__}", "".join(traceback.format_tb(error.__traceback__)))
@@ -98,7 +103,7 @@ class CustomJudge:
 
 
 def _number(score: Any) -> float | None:
-    """A number from Python, numpy or torch. Texts and truth values are not numbers."""
+    """A Python, numpy or torch number as a float. None for other values, including texts and booleans."""
     if isinstance(score, bool) or not isinstance(score, SupportsFloat):
         return None
     try:
@@ -108,8 +113,10 @@ def _number(score: Any) -> float | None:
 
 
 def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
-    """The object `file.py:name`, created if it is a class or a function, with its `score` checked. Raises ClawError (exit code
-    2)."""
+    """The object `file.py:name`, with a valid `score`. Classes and functions are called first.
+
+    Raises ClawError (exit code 2).
+    """
     model = load_object(spec, "--custom-rm")
     if callable(model) and not inspect.isclass(model) and takes(model, 3) and not takes(model, 1) and not takes(model, 0):
         model = _Function(model, getattr(model, "reward_range", None))
@@ -122,7 +129,7 @@ def load_reward_model(spec: str, settings: JudgeConfig) -> RewardModel:
 
 
 def _scoring(model: Any) -> Any:
-    """`found` with the method name that clawctl calls, because other systems use another name."""
+    """`model` with a method `score`. Other systems use other names for it."""
     other = next((name for name in ("compute_reward", "get_reward", "reward") if callable(getattr(model, name, None))), None)
     if hasattr(model, "score") or other is None:
         return model
@@ -130,7 +137,7 @@ def _scoring(model: Any) -> Any:
 
 
 def _made(maker: Any, spec: str, settings: JudgeConfig) -> Any:
-    """An instance: the maker is given the judge's settings if it takes an argument."""
+    """Call the class or function, with the judge's settings if it takes an argument."""
     try:
         return maker(settings) if takes(maker, 1) else maker()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Checks whether a conversation fits the demo model: homework with small numbers, in a few hundred English words."""
+"""Checks whether a conversation suits the demo model: homework with small numbers, in a vocabulary of a few hundred words."""
 
 import logging
 import re
@@ -12,26 +12,26 @@ from clawctl.judge.protocol import Evidence
 log = logging.getLogger(__name__)
 
 _WORD = re.compile(r"[^\W\d_]+")
-_LOOKED_AT = 2000  # characters of one message
-_LONGEST = 40  # letters of a word
-_STRANGE = 0.1  # share of words that the demo's tokenizer splits; it is 0 for the demo's students and teachers
+_LOOKED_AT = 2000  # the number of characters of one message that are checked
+_LONGEST = 40  # the longest word, in letters
+_STRANGE = 0.1  # the allowed share of words that the demo's tokenizer splits; the demo's students and teachers use none
 
 
 def is_judged_by_demo(recipe: Recipe) -> bool:
-    """Whether the demo model is the judge: the run's own server is asked, and it serves the demo model."""
+    """Whether the demo model is the judge: the judge is the run's own server, and it serves the demo model."""
     settings = recipe.judge
     elsewhere = settings.endpoint or settings.endpoints or settings.prm or settings.custom_rm or recipe.serve.upstream
     return not elsewhere and recipe.model.path in ("demo", str(DEMO_MODEL))
 
 
 class DemoWorld:
-    """Warns once of a conversation that the demo model cannot judge."""
+    """Warns once about conversations that the demo model cannot judge."""
 
     def __init__(self) -> None:
         self._warned = False
 
     def look(self, turn: Evidence) -> None:
-        """Check the text of the people in a turn that the demo model is about to judge."""
+        """Check the users' text in a turn that the demo model is about to judge."""
         if not self._warned and not self.holds(turn):
             self._warned = True
             log.warning(
@@ -40,7 +40,7 @@ class DemoWorld:
             )
 
     def holds(self, turn: Evidence) -> bool:
-        """Whether the people in the conversation write about homework, in words that the demo model was trained on."""
+        """Whether the users in the conversation write about homework, in words that the demo model was trained on."""
         contents = [
             message.get("content") for message in (*turn.messages, *(turn.next_state or [])) if message.get("role") != "assistant"
         ]
@@ -52,7 +52,7 @@ class DemoWorld:
 
 @lru_cache(maxsize=1 << 14)
 def knows(word: str) -> bool:
-    """Whether the demo model was trained on a word: its tokenizer does not cut it up."""
+    """Whether the demo model was trained on a word. Its tokenizer does not split such words."""
     ways = (word, f" {word}")
     return len(word) <= _LONGEST and any(len(_tokenizer().encode(way, add_special_tokens=False).ids) == 1 for way in ways)
 

@@ -1,15 +1,16 @@
-"""The end of a command that the agent ran, by the client's own fields, and whether it is a test verdict.
+"""Reads how a command of the agent ended, from the client's own fields, and whether it is a test verdict.
 
-Anyone may be the author of printed text: a page, a file, a test's own print. So a result is evidence only under three conditions:
+Printed text can have any author: a page, a file, or a test's own print. A result is therefore evidence only under three conditions:
 
-1. By its id, the result answers a call of this turn to a tool that executes commands: a known one, or one declared in the recipe.
-2. The client's exit code is in the place that its format defines, where no printed text can be: before or after the output, or in a
+1. By its id, the result answers a call of this turn to a tool that executes commands. The tool is a known one, or is declared in
+   the recipe.
+2. The client's exit code is in the place that its format defines, where printed text cannot be: before or after the output, or in a
    separate field of a JSON object or of the message.
-3. The command is a plain run of a test runner, without pipe, `;`, `||` or redirection, which change the program of the exit code.
-   All its options are on the list of options with which the runner runs tests. The runner's summary in its output agrees with
-   the exit code. So `true`, `echo "3 passed"`, `pytest; true`, `pytest --version` and a run of no tests are no evidence.
+3. The command is a plain run of a test runner, without pipe, `;`, `||` or redirection, which would change the program of the exit
+   code. All options are on the list of options with which the runner runs tests. The runner's summary in the output agrees with
+   the exit code. So `true`, `echo "3 passed"`, `pytest; true`, `pytest --version` and a run without tests are no evidence.
 
-Results of fetching, searching, reading and MCP tools are never evidence. An agent that writes its own tests can still cheat.
+Results of tools that fetch, search or read, and of MCP tools, are never evidence. An agent that writes its own tests can cheat.
 """
 
 import json
@@ -21,8 +22,8 @@ from typing import Any
 
 from clawctl.run.rows import Message
 
-# Which formats a tool's results may have, by its exact name, from recordings of the clients. `exec` of OpenClaw is not here: its
-# results hold no exit code.
+# The result formats of each tool, by its exact name, taken from recordings of the clients. `exec` of OpenClaw is missing because
+# its results contain no exit code.
 KNOWN: Mapping[str, tuple[str, ...]] = {
     "exec_command": ("codex",),
     "shell": ("codex_shell",),
@@ -58,7 +59,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """A test runner: how it is called, its exit codes for failed tests, and the lines that sum a run up."""
+    """A test runner: its command lines, its exit codes for failed tests, and the summary lines of passed and failed runs."""
 
     name: str
     calls: tuple[tuple[str, ...], ...]
@@ -92,8 +93,8 @@ RUNNERS = (
     _runner("go test", "go test", {1}, r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))(?!.*no tests to run).*", r"FAIL(?:\s.*)?"),
 )
 _NO_TESTS = re.compile(r"Ran 0 tests in .*|NO TESTS RAN.*")
-_SUMMARY_LINES, _LONGEST_LINE = 12, 300  # of an output's end
-_LONGEST_COMMAND = 4000  # characters
+_SUMMARY_LINES, _LONGEST_LINE = 12, 300  # at the end of an output
+_LONGEST_COMMAND = 4000  # in characters
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _NOT_PLAIN = re.compile(r"[;|&<>$`(){}\\!#\n\r\x00]")
@@ -107,8 +108,8 @@ class Options:
     """Options with which a runner still runs tests and reports the result. A run with any other option is not evidence."""
 
     flags: frozenset[str]
-    valued: frozenset[str]  # they take a value: `-k fast`, `-kfast`, `--tb=short`
-    words: re.Pattern[str] = re.compile(r"[^@].*|")  # arguments allowed besides options; pytest reads options from `@file`
+    valued: frozenset[str]  # options with a value: `-k fast`, `-kfast`, `--tb=short`
+    words: re.Pattern[str] = re.compile(r"[^@].*|")  # arguments that are not options; pytest reads options from `@file`
     values: re.Pattern[str] = re.compile(r"[^-].*")
 
 
@@ -168,8 +169,11 @@ _SHELLS = frozenset(("bash", "sh", "zsh"))
 
 
 def verdict(call: Message, result: Message, declared: Mapping[str, str]) -> tuple[str, int] | None:
-    """The runner and +1 or -1, if a tool's result is evidence. `call` is the call that it answers. `declared` maps further tools to
-    the format of their results (`judge.execution_tools`). If a tool's calls contain no command, the tool itself is the check."""
+    """The runner's name and +1 or -1 if a tool's result is evidence, otherwise None. `call` is the call that it answers.
+
+    `declared` maps further tools to their result formats (`judge.execution_tools`). If a declared tool's calls contain no command,
+    the tool itself is the check.
+    """
     function = call.get("function")
     if not isinstance(function, dict):
         return None
@@ -192,7 +196,7 @@ def verdict(call: Message, result: Message, declared: Mapping[str, str]) -> tupl
 
 
 def exit_code(call: Message, result: Message) -> int | None:
-    """The exit code of a known tool's result, whatever was run."""
+    """The exit code in a known tool's result, for any command."""
     function = call["function"]
     command = _command(_arguments(function.get("arguments")) or {}) or ""
     ended = _ended(result, KNOWN.get(function.get("name"), ()), command)
@@ -200,7 +204,7 @@ def exit_code(call: Message, result: Message) -> int | None:
 
 
 def _agreed(runner: Runner, ended: Ended) -> int | None:
-    """The result if exit code and summary agree."""
+    """The score of a run if its exit code and its summary agree, otherwise None."""
     lines = [line.strip() for line in _COLOUR.sub("", ended.output[-_SUMMARY_LINES * _LONGEST_LINE :]).splitlines() if line.strip()]
     lines = [line for line in lines[-_SUMMARY_LINES:] if len(line) <= _LONGEST_LINE]
     passed, failed = (any(map(pattern.fullmatch, lines)) for pattern in (runner.passed, runner.failed))
@@ -233,7 +237,7 @@ def _read(form: str, result: Message, text: str, command: str) -> Ended | None:
 
 
 def _claude(result: Message, text: str) -> Ended | None:
-    """`is_error` is the client's field; only under it the first line is the client's."""
+    """`is_error` is set by the client. The first line comes from the client only if `is_error` is true."""
     failed = result.get("is_error")
     if failed is False:
         return Ended(0, text)
@@ -242,7 +246,7 @@ def _claude(result: Message, text: str) -> Ended | None:
 
 
 def _qwen(text: str, command: str) -> Ended | None:
-    """The code follows the output, which may imitate it, so only a single code is accepted."""
+    """The exit code follows the output. The output may imitate it, so the result must contain only one."""
     head, match = f"Command: {command}\nDirectory: ", _QWEN.search(text)
     if (
         not command
@@ -255,7 +259,7 @@ def _qwen(text: str, command: str) -> Ended | None:
 
 
 def _json(text: str, nested: bool) -> Ended | None:
-    """Of a result that is one JSON object: {"returncode": 0, "output": …}; nested: {"output": …, "metadata": {"exit_code": 0}}."""
+    """The exit in a result that is a JSON object: {"returncode": 0, "output": …} or {"output": …, "metadata": {"exit_code": 0}}."""
     parsed = _arguments(text) if text.lstrip().startswith("{") else None
     fields = parsed.get("metadata") if parsed is not None and nested else parsed
     if parsed is None or not isinstance(fields, dict):
@@ -267,7 +271,7 @@ def _json(text: str, nested: bool) -> Ended | None:
 
 
 def _text(content: Any) -> str | None:
-    """The text of a result with a single text part. Several parts could be joined in a way that the sender did not mean."""
+    """The text of a result with a single text part. Several parts might be joined differently from the sender's intention."""
     if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
         content = content[0].get("text")
     return content.rstrip() if isinstance(content, str) else None
@@ -277,7 +281,7 @@ def _text(content: Any) -> str | None:
 
 
 def _arguments(text: Any) -> dict[str, Any] | None:
-    """A JSON object without duplicate keys, because parsers differ in which of the two they use."""
+    """A JSON object without duplicate keys, because parsers differ in which duplicate they use."""
     try:
         arguments = json.loads(text, object_pairs_hook=_once) if isinstance(text, str) else text
     except (ValueError, RecursionError):
@@ -293,7 +297,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _command(arguments: dict[str, Any]) -> str | None:
-    """The one command of a call: a text, or a list of words such as ["bash", "-lc", "pytest"]."""
+    """The single command of a call: a text, or a list of words such as ["bash", "-lc", "pytest"]."""
     given = [arguments[key] for key in ("command", "cmd") if key in arguments]
     if len(given) != 1:
         return None
@@ -306,7 +310,7 @@ def _command(arguments: dict[str, Any]) -> str | None:
 
 
 def plain_run(command: str) -> Runner | None:
-    """The test runner whose exit code is the command's: `pytest -q`, `cd app && CI=1 uv run pytest tests 2>&1`."""
+    """The test runner that sets the exit code of the command, or None: `pytest -q`, `cd app && CI=1 uv run pytest tests 2>&1`."""
     if len(command) > _LONGEST_COMMAND:
         return None
     *before, last = command.strip().removesuffix("2>&1").split("&&")
@@ -336,7 +340,7 @@ def plain_run(command: str) -> Runner | None:
 
 
 def _runs_tests(name: str, words: list[str]) -> bool:
-    """Whether a runner with these words is known to run tests: options that list, plan, compile or print are on no list."""
+    """Whether a runner with these arguments runs tests. Options that list, plan, compile or print are not on the lists."""
     allowed, given = _ALLOWED[name], iter(words)
     for word in given:
         if word == "--" and f"{name} --" in _ALLOWED:

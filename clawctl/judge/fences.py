@@ -1,16 +1,16 @@
 """Makes the text of a turn safe for the judge: it cannot end a block, imitate another speaker, or look like an answer.
 
-Three changes are made before the text is put between fences. Invisible characters (zero-width, direction, tag and control
-characters) are removed, so that nothing is hidden or broken up by them. Text that a chat tokenizer might read as a control token
-(`<|im_end|>`, `</s>`, `[/INST]`, `<think>`, also in full-width letters) is broken by a space: it stays readable, but the token is
-gone. The same is done to the judge's own answer marks (`\\boxed{1}`, `[HINT_START]`), so that an answer that repeats the turn
-contains no vote, and to anything that looks like a fence.
+Three changes are made before the text is put between fences. (1) Invisible characters (zero-width, direction, tag and control
+characters) are removed, because they can hide or split text. (2) A space is inserted into text that a chat tokenizer may read as a
+control token (`<|im_end|>`, `</s>`, `[/INST]`, `<think>`, also in full-width letters). The text stays readable, but is no longer a
+token. (3) The same is done to the judge's own answer marks (`\\boxed{1}`, `[HINT_START]`) and to text that looks like a fence. An
+answer that repeats the turn then contains no vote.
 """
 
 import re
 import secrets
 
-# Control characters, surrogates, and the format characters (Cf) and variation selectors that draw nothing.
+# Control characters, surrogates, and the invisible format characters (Cf) and variation selectors.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -31,7 +31,7 @@ _BROKEN = [
 
 
 def new_fence() -> str:
-    """A fence that no author of the turn can know: it is random for each call."""
+    """A new random fence for each call, which no author of the turn can know."""
     return secrets.token_hex(3)
 
 
@@ -41,16 +41,16 @@ def visible(text: str) -> str:
 
 
 def neutral(text: str, fence: str) -> str:
-    """`text` for a block after `fence`. Ordinary text, code and markup stay unchanged."""
+    """`text` in the form that is safe in a block with the fence `fence`. Ordinary text, code and markup are unchanged."""
     text = visible(text)
     for pattern in _BROKEN:
         text = pattern.sub(r"\1 ", text)
-    while fence in text:  # taking one out may join the halves of another
+    while fence in text:  # removing one fence may join the halves of another
         text = text.replace(fence, "")
     return text
 
 
 def fenced(blocks: list[tuple[str, str]], fence: str) -> str:
-    """Named blocks, each from its own header to the next one, closed by `<fence end>`."""
+    """Named blocks. Each begins with its own header; `<fence end>` closes the last one."""
     body = "\n".join(f"<{fence} {name}>\n{neutral(text, fence)}" for name, text in blocks)
     return f"{body}\n<{fence} end>"

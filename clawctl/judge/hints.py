@@ -1,7 +1,7 @@
-"""Selects valid hints, and the one that the teacher gets.
+"""Selects valid hints, and the one hint for the teacher.
 
-A policy learns the content of its hints, so only the user and a failed tool may write one. A hint is dropped if it contains a link,
-a key, code or markup that the user did not write, or copies a tool's result.
+A policy learns the content of its hints, so only the user and a failed tool may be the source of one. A hint is dropped if it
+copies a tool's result, or contains a link, a key, code or markup that the user did not write.
 """
 
 import logging
@@ -18,14 +18,14 @@ from clawctl.run.rows import Message
 log = logging.getLogger(__name__)
 
 _PROMPT = " ".join(f"{SYSTEM} {HINT_SYSTEM}".casefold().split())
-_ECHO_WORDS = 8  # so many words in a row from our prompt are an echo of it
+_ECHO_WORDS = 8  # this many consecutive words of the judge's prompt are an echo of it
 _TO_THE_JUDGE = re.compile(
     r"\\\s?boxed|\[ ?/?HINT|<\s?\||\bthe judge\b|\bfenced? blocks?\b|"
     r"\b(?:score|rate|vote)s?\b[^.]{0,30}(?<![\d.])[-+]?[01]\b(?!\.?\d)",
     re.IGNORECASE,
 )
-_MOST = 200_000  # characters that a hint is compared with
-_COPIED_WORDS = 4  # so many words in a row from a tool's result are a copy of it, unless it reports a failure there
+_MOST = 200_000  # the number of characters that a hint is compared with
+_COPIED_WORDS = 4  # this many consecutive words of a tool's result are a copy, unless they report a failure
 _LINK = re.compile(
     r"(?i)\b(?:[a-z][a-z0-9+.-]{1,20}://\S+|www\.\S+|mailto:\S+|[\w.+-]+@[\w-]+\.\w+|(?:[a-z0-9-]+\.)+(?:[a-z]{2,24})(?:/\S*)?)"
 )
@@ -44,13 +44,13 @@ _FAILURE = re.compile(
 class HintRules:
     min_chars: int = 10
     max_chars: int = 600
-    answer: str = ""  # the turn's answer: a hint that is completely in it adds nothing
-    own_words: str = ""  # people's text in this turn: a hint may repeat it
-    returned: str = ""  # output of tools and environments: a hint may refer to it, not copy it
+    answer: str = ""  # the turn's answer; a hint that is contained in it adds nothing
+    own_words: str = ""  # the users' text in this turn, which a hint may repeat
+    returned: str = ""  # the output of tools and environments, which a hint may refer to but not copy
 
 
 def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
-    """The rules for hints on one turn."""
+    """The rules for hints about one turn."""
     messages = [*turn.messages, *(turn.next_state or [])]
     people = [message for message in messages if message.get("role") == "user"]
     others = [message for message in messages if message.get("role") not in ("user", "assistant", "system", "developer")]
@@ -60,7 +60,7 @@ def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
 
 
 def _said(messages: Iterable[Message]) -> str:
-    """The text of messages, at most _MOST characters from their end."""
+    """The text of messages, cut to its last _MOST characters."""
     parts: list[str] = []
     for message in messages:
         content = message.get("content")
@@ -70,12 +70,12 @@ def _said(messages: Iterable[Message]) -> str:
 
 
 def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRules) -> list[str]:
-    """Distinct hints of the votes that agree with the verdict, the chosen one first; none without a verdict.
+    """Distinct hints from the votes that agree with the verdict, the selected one first. Empty without a verdict.
 
-    Hints that differ only in case, spaces or punctuation are the same. The hint of most votes is chosen, in a tie the shortest.
-    OpenClaw-RL takes the longest hint of any single positive vote. A vote that lost misread the turn, so its hint is not used.
-    Among valid hints, a longer one more often rambles, repeats the turn or gives away the answer, and the teacher would copy that.
-    The others stay as candidates for the trainer.
+    Hints that differ only in case, spaces or punctuation count as equal. The most frequent hint is selected; in a tie, the
+    shortest. OpenClaw-RL takes the longest hint of any single positive vote. Here, votes that lost are ignored, because they
+    misread the turn. Among valid hints, longer ones more often ramble, repeat the turn or give away the answer, and the teacher
+    would copy that. The other hints remain candidates for the trainer.
     """
     if reward is None:
         return []
@@ -94,7 +94,7 @@ def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRule
 
 
 def why_not(hint: str, rules: HintRules) -> str | None:
-    """Why a text is not a valid hint, or None if it is one."""
+    """Why a text is not a valid hint, or None if it is valid."""
     if len(hint) < rules.min_chars:
         return "too short"
     if len(hint) > rules.max_chars:
@@ -109,7 +109,7 @@ def why_not(hint: str, rules: HintRules) -> str | None:
 
 
 def _foreign(hint: str, rules: HintRules) -> str | None:
-    """Why a hint may come from a source other than the user or a failed tool."""
+    """Why a hint may have a source other than the user or a failed tool, or None."""
     own = rules.own_words.casefold()
     if any(link.casefold() not in own and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):
         return "holds a link that the user did not write"
@@ -123,8 +123,10 @@ def _foreign(hint: str, rules: HintRules) -> str | None:
 
 
 def _copies(hint: str, rules: HintRules) -> bool:
-    """Whether _COPIED_WORDS consecutive words are in a line of a tool's result that reports no failure, but not in a person's
-    text."""
+    """Whether _COPIED_WORDS consecutive words occur in a tool's result but not in the users' text.
+
+    Lines of the result that report a failure are ignored.
+    """
     words = _key(hint).split()
     rows = [" ".join(words[at : at + _COPIED_WORDS]) for at in range(len(words) - _COPIED_WORDS + 1)]
     if not rows:

@@ -1,7 +1,7 @@
-"""`verdicts/<stem>.jsonl`: the verdicts of a shard in progress, one per line, so that a restart does not repeat them.
+"""`verdicts/<stem>.jsonl`: the verdicts of a shard in progress, one per line, so that they survive a restart.
 
-The worker that holds the shard's claim writes it and deletes it once the shard is published. It only saves work: without it the
-turns are judged again.
+The worker that holds the shard's claim writes the journal, and deletes it once the shard is published. The journal only saves work:
+without it, the turns are judged again.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from clawctl.run.rows import Verdict, from_json
 
 
 class Journal:
-    """The journal of one claimed shard. `verdicts` contains the verdicts of an earlier worker, by turn."""
+    """The journal of one claimed shard. `verdicts` holds an earlier worker's verdicts by turn id."""
 
     def __init__(self, run: RunDir, stem: str, turn_ids: Iterable[str]) -> None:
         self.path = run.journal(stem)
@@ -25,12 +25,12 @@ class Journal:
         self.verdicts = {verdict.turn_id: verdict for verdict in _read(self.path) if verdict.turn_id in wanted}
 
     def add(self, verdict: Verdict) -> None:
-        """Keep one verdict. If the disk is full, a restart may pay for it again."""
+        """Append one verdict. If the disk is full, the verdict is lost and a restart judges the turn again."""
         with suppress(OSError):
             append_lines(self.path, [sealed(orjson.dumps(verdict))], to_disk=False)
 
     def remove(self) -> None:
-        """Delete the journal, because the shard is published with its verdicts."""
+        """Delete the journal, because the shard has been published."""
         self.path.unlink(missing_ok=True)
 
 

@@ -1,11 +1,11 @@
 """Removes statements about the verdict from the text that the judge sees.
 
 A judge decides by the next state. Text that names the verdict, gives orders to a judge, or imitates another speaker is no evidence,
-whoever wrote it. It is detected by its topics, not by its exact words: each sentence is reduced to topics (judging, orders,
-speakers, acceptance, a verdict's number), and certain pairs of topics mark it as noise. Words are compared without case, accents,
-letters of other widths or look-alike alphabets, and also reversed or in rot13.
+whoever wrote it. Such text is detected by topics, not by exact words. Each sentence is reduced to its topics (judging, orders,
+speakers, acceptance, a verdict's number), and certain pairs of topics mark it as noise. Words are compared regardless of case,
+accents, letter width and look-alike alphabets, and also reversed and in rot13.
 
-A user's own words are evidence: fewer pairs count there, and a message that would be noise as a whole is shown unchanged.
+A user's own words are evidence. Fewer pairs count there, and a message that would be noise as a whole is shown unchanged.
 """
 
 import html
@@ -49,7 +49,7 @@ _NUMBER = re.compile(r"(?<![\w.,/])[-+\u2212\u2013]?\s?[01](?:\.0)?(?![\w/]|[.,]
 _ONLY_NUMBER = re.compile(r"[\W_]*[-+]?[01](?:\.0)?[\W_]*")
 _SENTENCE = re.compile(r"(?<=[.!?\u3002\uff01\uff1f;])(?=\s|[^\x00-\x7f])|(?<=\n)")
 _CJK = re.compile("评分|評分|判定|判断|裁判|忽略|無視|无视|得分|指示|指令|输出|出力|答えて|回答|점수|무시|출력|지시|판정|평가")
-_SPELLED = re.compile(r"(?:(?<!\w)[^\W\d_][^\w\n]{1,2}){5,}[^\W_]?(?!\w)[^\n]*")  # one letter at a time
+_SPELLED = re.compile(r"(?:(?<!\w)[^\W\d_][^\w\n]{1,2}){5,}[^\W_]?(?!\w)[^\n]*")  # text spelled one letter at a time
 _PACKED = re.compile(
     r"(?=[A-Za-z0-9+/_-]*\d)(?=[A-Za-z0-9+/_-]*[A-Z])(?=[A-Za-z0-9+/_-]*[a-z])[A-Za-z0-9+/_-]{20,}={0,2}|[A-Za-z0-9+/]{8,}={1,2}(?!\w)"
 )
@@ -62,7 +62,7 @@ _ROT13 = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm
 _OPENS, _CLOSES = "<[{(\uff1c\u27e6\u300a\u3010%=#|*@:\u2039\u00ab-", ">]})\uff1e\u27e7\u300b\u3011%=#|*@:\u203a\u00bb-"
 _TAG = re.compile(rf"[{re.escape(_OPENS)}]{{1,4}}[^\s\w]{{0,3}}([\w ]{{1,40}}?)[^\s\w]{{0,3}}[{re.escape(_CLOSES)}]{{1,4}}")
 _SPECIAL = re.compile(r"(?:[\d_|]|\b(?:s|sys|inst|think|bos|eos|end|answer|request|turn)\b|<<|\[/)")
-# A name, decorated or explained in brackets, and what ends it
+# A name, possibly decorated or explained in brackets, and the mark that ends it
 _NAME = re.compile(
     r"[\W_]*((?:\w+[ \t]+)?\w+)(?:[ \t]*\([^)\n]{0,30}\))?[ \t]*\d?[\W_]*?"
     r"(?:[:>|\])\u2013\u2014]+|\bsay[s:]+|\bsaid\b|[ \t]-[ \t]|$)[\W_]*?"
@@ -75,7 +75,7 @@ _JUDGE, _ORDER, _SPEAKER, _READER, _MOOD, _FIGURE, _CODED = 1, 2, 4, 8, 16, 32, 
 
 
 def _stems() -> dict[str, tuple[tuple[str, int], ...]]:
-    """Stems by their first three letters. A stem of four letters or fewer is a complete word."""
+    """The stems with their topics, by their first three letters. Only a complete word matches a stem in _WHOLE."""
     stems_by_prefix: dict[str, list[tuple[str, int]]] = {}
     for words, topic in (
         (_JUDGING, _JUDGE),
@@ -115,7 +115,7 @@ _WHOLE = frozenset(
 
 @lru_cache(maxsize=1 << 14)
 def _topic(word: str) -> int:
-    """The topic of a word, in its plain form, reversed, in rot13, or in look-alike letters."""
+    """The topics of a word, as it is, reversed, in rot13, or in look-alike letters."""
     forms = [word] if len(word) < 4 else [word, word[::-1], word.translate(_ROT13)]
     if not word.isascii():
         forms.append(word.translate(_LOOK_ALIKE))
@@ -128,7 +128,7 @@ def _topic(word: str) -> int:
 
 
 def key(text: str) -> str:
-    """`text` as it is compared: without case, accents, entities, and letters of other widths."""
+    """`text` in its form for comparison: without case, accents, HTML entities and letter width."""
     if "&" in text:
         text = html.unescape(text)
     if text.isascii():
@@ -138,7 +138,7 @@ def key(text: str) -> str:
 
 
 def topics(text: str) -> int:
-    """The topics of a sentence. `text` is a `key`."""
+    """The topics of a sentence. `text` must be a result of `key`."""
     topics = 0
     for word in _WORD.findall(text):
         topics |= _topic(word)
@@ -150,7 +150,7 @@ def topics(text: str) -> int:
 
 
 def is_noise(text: str, own_words: bool) -> bool:
-    """Whether a sentence is about the verdict or addresses the judge. `own_words`: a person's words, which are evidence."""
+    """Whether a sentence is about the verdict or addresses the judge. `own_words`: a user wrote it, so it is evidence."""
     plain = key(text)
     about = topics(plain)
     if about & _FIGURE and about & (_JUDGE | _ORDER):
@@ -176,25 +176,25 @@ def _is_spelled(text: str) -> bool:
 
 
 def _is_column(unit: str) -> bool:
-    """Whether a sentence is spread over many lines of one word each."""
+    """Whether a sentence is spread over several lines of one word each."""
     return unit.count("\n") >= 3 and all(len(line.split()) <= 1 for line in unit.splitlines())
 
 
 def _foreign(plain: str) -> bool:
-    """Whether a line is mostly outside the Latin alphabet and contains a verdict's number."""
+    """Whether a line is mostly in non-Latin letters."""
     letters = [char for char in plain if char.isalpha()]
     return bool(letters) and sum(char > "\u024f" for char in letters) * 2 > len(letters)
 
 
 def without_noise(text: str, own_words: bool) -> str:
-    """`text` without its noise, with a mark in its place. Linear in the length of `text`."""
+    """`text` without its noise, which a mark replaces. Linear in the length of `text`."""
     if "&" in text:
         text = html.unescape(text)
     units = list(_units(text))
     if len(units) == 1 and own_words:
         return text
     readable_units: list[str] = []
-    skip_next = changed = False  # skip_next: the line before named another speaker, so these are not the author's own words
+    skip_next = changed = False  # skip_next: the previous line named another speaker, so this one is not the author's own
     for unit in units:
         if not unit.strip():
             readable_units.append(unit)
@@ -225,7 +225,7 @@ def without_noise(text: str, own_words: bool) -> str:
 
 
 def _units(text: str) -> Iterable[str]:
-    """Sentences and lines. A run of lines with one word each is one sentence, and a list number belongs to its item."""
+    """The sentences and lines of a text. Consecutive one-word lines form one sentence. A list number belongs to its item."""
     run: list[str] = []
     number = ""
     for unit in _SENTENCE.split(text):
@@ -248,7 +248,7 @@ def _units(text: str) -> Iterable[str]:
 
 
 def _header(unit: str) -> int:
-    """Whether a line begins like another speaker's: 0, _CLOSED_HEADER, or _OPEN_HEADER if the text follows on the next line."""
+    """Whether a line begins like another speaker's: 0, _CLOSED_HEADER, or _OPEN_HEADER if the speaker's text follows it."""
     plain = key(unit).strip().lstrip("> ")
     tag = _TAG.match(plain)
     rest = plain[tag.end() :] if tag else plain

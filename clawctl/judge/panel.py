@@ -1,6 +1,6 @@
-"""One turn's way to its verdict: view → votes → reward and hints → verdict.
+"""The path from a turn to its verdict: view → votes → reward and hints → verdict.
 
-People and environments decide before rules, and rules before the recipe's judge.
+Ratings and outcomes take precedence over rules, and rules over the recipe's judge.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from clawctl.run.feedback import Ratings
 from clawctl.run.reward import RATING
 from clawctl.run.rows import Verdict
 
-_SHORTER = 4  # a view that brought no valid vote is made so many times shorter
+_SHORTER = 4  # if a view gives no valid vote, its length is divided by this
 
 T = TypeVar("T")
 
 
 class Panel:
-    """Gives every turn its verdict."""
+    """Gives each turn its verdict."""
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None) -> None:
         """Raises ClawError if the recipe's judge cannot be created."""
@@ -44,7 +44,7 @@ class Panel:
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
 
     async def verdict(self, turn: Evidence) -> Verdict:
-        """The verdict on one turn; one that no step could use is not asked about."""
+        """The verdict on one turn. Turns that no step could use are not judged."""
         if not turn.judged:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
         begun = time.monotonic()
@@ -64,22 +64,22 @@ class Panel:
         return Verdict(turn.turn_id, opinion.reward, votes, hint, hints, opinion.judge, opinion.reason, latency_s)
 
     def rule(self, turn: Evidence) -> Opinion | None:
-        """The opinion of the rules, if the recipe uses them and one decides."""
+        """The opinion of the rules, or None if the recipe does not use them or none decides."""
         return rule_opinion(turn, self.settings.execution_tools) if self.settings.rules else None
 
     def _with_comment(self, turn: Evidence) -> Evidence:
-        """The turn with the comment of its rating at the end of its next state. Hints may come from it, but never verdicts."""
+        """The turn with its rating's comment appended to the next state. Only hints use the comment, never verdicts."""
         rating = self.ratings.of(turn.user, turn.turn_id)
         if rating is None or not rating.comment:
             return turn
         return replace(turn, next_state=[*(turn.next_state or []), {"role": "user", "content": rating.comment}])
 
     def doubt(self, verdict: Verdict) -> ClawError | None:
-        """Why this verdict cannot be published yet; None if it can."""
+        """Why this verdict cannot be published yet, or None if it can."""
         return self.judge.doubt() if verdict.judge == self.judge.name and verdict.reward is not None else None
 
     def rated_since(self, turn: Evidence, verdict: Verdict) -> Verdict:
-        """The verdict after a rating that arrived while the turn was judged. The votes stay for the record."""
+        """The verdict, updated by a rating that arrived while the turn was judged. The votes are kept for the record."""
         turn = with_rating(self.ratings, turn)
         if not turn.judged or turn.feedback is None:
             return verdict
@@ -91,7 +91,7 @@ class Panel:
 
 
 def make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge:
-    """The judge that the recipe chooses (`judge.by`): a chat model, unless it names a reward model."""
+    """The judge that the recipe selects: a chat model, unless the recipe names a reward model."""
     if settings.prm is not None:
         from clawctl.judge.prm import PRMJudge  # imports torch
 
@@ -104,10 +104,10 @@ def make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge
 
 
 class LLMJudge:
-    """Asks for at most `judge.votes` votes on a turn, as few as decide, each with its own fence.
+    """Requests up to `judge.votes` votes on a turn, but no more than are needed to decide. Each vote has its own fence.
 
-    Ordinary sentences decide: a vote is based on those of a turn (`clawctl.judge.plain`), and on the complete view only if they do
-    not decide. A hint may come from the rest of a reply, such as a log or a list, if the vote on the complete view agrees.
+    A vote is based on the turn's ordinary sentences (`clawctl.judge.plain`), and on the complete view only if these do not decide.
+    A hint may also come from the rest of a reply, such as a log or a list, if the vote on the complete view agrees.
     """
 
     def __init__(self, client: JudgeClient, settings: JudgeConfig) -> None:
@@ -133,14 +133,14 @@ class LLMJudge:
         return Opinion(self.name, reward, tuple(scores), tuple(hints), reason)
 
     def view(self, turn: Evidence, chars: int | None = None, is_plain: bool = True) -> TurnView:
-        """The text that a vote is based on: the turn's ordinary sentences, or all of it."""
+        """The text that a vote is based on: the turn's ordinary sentences, or its complete text."""
         return view_turn(turn, self._settings.history_chars, chars or self._chars, self._plain if is_plain else None)
 
     async def vote(self, turn: Evidence, view: TurnView, is_plain: bool = True) -> Vote:
         """One vote on `view`.
 
-        A view that brings no valid vote is shown again, shorter: its length may have confused the judge, cut off its answer, or
-        exceeded its context. If the ordinary sentences do not decide, the complete view is shown (not after `is_plain` False).
+        A view that gives no valid vote is shortened and tried again. Its length may have confused the judge, cut off its answer, or
+        exceeded its context. If the ordinary sentences do not decide, the complete view is used, unless `is_plain` is False.
         """
         shown, chars = view, min(self._chars, len(view))
         while True:
@@ -150,7 +150,7 @@ class LLMJudge:
                 answer = await self._client.complete(messages)
                 vote = vote if answer is None else read_vote(answer, fence)
             except CallRefused as refused:
-                if refused.too_long:  # later turns need not find out again
+                if refused.too_long:  # later turns start with the shorter length
                     self._chars = max(min(self._chars, len(shown) // 2), LEAST_CHARS)
             if vote.score is None:
                 chars = max(chars // _SHORTER, LEAST_CHARS)
@@ -163,7 +163,7 @@ class LLMJudge:
             shown, chars, is_plain = whole, min(self._chars, len(whole)), False
 
     async def _votes_on_the_rest(self, turn: Evidence, view: TurnView, reward: float) -> list[Vote]:
-        """One vote on the complete view, only for its hint, if the reply contains more than ordinary sentences."""
+        """One vote on the complete view, for its hint only. No vote if the reply has only ordinary sentences."""
         whole = self.view(turn, is_plain=False)
         if reward == 0 or whole.next_state == view.next_state:
             return []
@@ -177,12 +177,12 @@ class LLMJudge:
 
 
 def first_chars(client: JudgeClient, settings: JudgeConfig) -> int:
-    """How many characters of a turn the judge is shown at first."""
+    """The number of characters of a turn that the judge sees at first."""
     return settings.view_chars or (DEMO_CHARS if client.asks_demo_model else VIEW_CHARS)
 
 
 async def _hint_apart(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
-    """Ask for a hint apart from the votes (`judge.hints: apart`): at most one candidate."""
+    """Request a hint separately from the votes (`judge.hints: apart`). Returns at most one candidate."""
     view, fence = view_turn(turn, settings.history_chars, first_chars(client, settings)), new_fence()
     messages = hint_messages(view.request, view.answer, view.next_state, view.role, fence, view.earlier)
     try:
@@ -194,7 +194,7 @@ async def _hint_apart(client: JudgeClient, settings: JudgeConfig, turn: Evidence
 
 
 def with_rating(ratings: Ratings, turn: Evidence) -> Evidence:
-    """The turn with the newest rating of its user and an outcome that came after its row, as of the last look."""
+    """The turn with its user's newest rating and an outcome that arrived after its row. `ratings` is not refreshed."""
     outcome = ratings.late_outcome(turn.user, turn.turn_id)
     if outcome is not None and outcome.decides:
         turn = replace(turn, outcome_reward=outcome.reward)
@@ -203,7 +203,7 @@ def with_rating(ratings: Ratings, turn: Evidence) -> Evidence:
 
 
 async def gather_all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results, in order. If one fails, the others are stopped before its exception is raised."""
+    """All results, in order. If one fails, the others are cancelled before its exception is raised."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return list(await asyncio.gather(*tasks))

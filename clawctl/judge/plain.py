@@ -1,23 +1,23 @@
-"""The ordinary sentences of a message: what a person writes, without pasted, quoted or decorated text.
+"""The ordinary sentences of a message: a person's own words, without pasted, quoted or decorated text.
 
 People judge an answer in ordinary sentences. Lines of any other form (markup, JSON, settings, list items, code, quotations, unusual
 letters, columns of single words) may have any author. They are dropped if an ordinary sentence remains, and kept otherwise. The
-rules use the form only, never the content of a line.
+rules depend on the form of a line only, never on its content.
 
-A small judge can also declare its vocabulary. Sentences with unknown words only confuse it, so they are dropped in the same way,
-whoever wrote them.
+A small judge can also declare its vocabulary. Sentences with unknown words would confuse it, so they are dropped in the same way,
+whoever the author is.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-Knows = Callable[[str], bool]  # whether a judge knows a word
+Knows = Callable[[str], bool]  # whether a word is in a judge's vocabulary
 
-_UNKNOWN = 0.3  # share of unknown words from which a sentence is not readable
-_LETTERS = 0.4  # least share of letters among the signs of an ordinary line
-_LONGEST = 40  # letters of a word
-_COLUMN = 3  # lines of one word in a row
+_UNKNOWN = 0.3  # a sentence with at least this share of unknown words is not readable
+_LETTERS = 0.4  # the least share of letters among the characters of an ordinary line
+_LONGEST = 40  # the longest word, in letters
+_COLUMN = 3  # the number of consecutive one-word lines that form a column
 
 _WORD = re.compile(r"[^\W\d_]+")
 _FENCE = re.compile(r"[ ]{0,3}(?:`{3,}|~{3,})")
@@ -31,9 +31,9 @@ _SENTENCE = re.compile(r"(?<=[.!?\u2026\]\u3002\uff01\uff1f])\s+")
 
 
 def plain_words(text: str, role: str, knows: Knows | None = None) -> str:
-    """The ordinary sentences of a message of `role`, or `text` itself if there are none. Linear in the length of `text`.
+    """The ordinary sentences of a message of `role`, or `text` if there are none. Linear in the length of `text`.
 
-    The form matters in user messages only: an assistant or a tool may well send a list or code.
+    The form matters in user messages only, because assistants and tools legitimately send lists and code.
     """
     lines = text.split("\n")
     lines_left = lines
@@ -45,12 +45,12 @@ def plain_words(text: str, role: str, knows: Knows | None = None) -> str:
 
 
 def _or_all(lines_left: list[str], lines: list[str]) -> list[str]:
-    """The kept lines of `lines` if they contain a word, else all of them."""
+    """`lines_left` if these lines contain a word, otherwise `lines`."""
     return lines_left if any(_WORD.search(line) for line in lines_left) else lines
 
 
 def _ordinary(lines: list[str]) -> list[bool]:
-    """For each line whether it is an ordinary sentence or several."""
+    """For each line, whether it consists of ordinary sentences."""
     good = [_looks_ordinary(line) for line in lines]
     for first, end in _regions(lines):
         good[first:end] = [False] * (end - first)
@@ -67,13 +67,13 @@ def _looks_ordinary(line: str) -> bool:
     if len(letters) < _LETTERS * sum(not char.isspace() for char in line):
         return False
     if len(words) > 4 and sum(len(word) == 1 for word in words) * 2 > len(words) and letters.isascii():
-        return False  # spelled
+        return False  # text spelled one letter at a time
     changed = 0 if line.isascii() else sum(unicodedata.normalize("NFKC", char) != char for char in letters)
     return changed * 3 <= len(letters)
 
 
 def _regions(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """Fenced code, and text between a tag and its end or between two rules."""
+    """Line ranges of fenced code, and of text between a tag and its end or between two rules."""
     opened: dict[str, int] = {}
     for at, line in enumerate(lines):
         if _FENCE.match(line):
@@ -90,13 +90,13 @@ def _regions(lines: list[str]) -> Iterator[tuple[int, int]]:
             if "rule" in opened:
                 yield opened["rule"], at + 1
             opened["rule"] = at
-    if "fence" in opened:  # never closed: up to the next empty line
+    if "fence" in opened:  # an unclosed fence extends to the next empty line
         first = opened["fence"]
         yield first, next((at for at in range(first, len(lines)) if not lines[at].strip()), len(lines))
 
 
 def _columns(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """Runs of lines of one word each."""
+    """Line ranges of columns: consecutive lines of one word each."""
     begin = 0
     for at in range(len(lines) + 1):
         if at == len(lines) or len(lines[at].split()) != 1:
@@ -106,8 +106,10 @@ def _columns(lines: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def _readable(line: str, knows: Knows, speaks: bool) -> str:
-    """`line` without sentences in unknown words. `speaks`: figures and single words count, as from a person or an assistant; in a
-    tool's result they are padding."""
+    """`line` without sentences in unknown words.
+
+    With `speaks` (a person or an assistant), figures and single words are kept. In a tool's result they are padding.
+    """
     sentences = _SENTENCE.split(line)
     lines_left = [sentence for sentence in sentences if _is_readable(sentence, knows, speaks)]
     return line if len(lines_left) == len(sentences) else " ".join(lines_left)

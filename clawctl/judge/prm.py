@@ -1,4 +1,4 @@
-"""A process reward model as judge: sequence classification over request, answer and next state."""
+"""A process reward model as the judge: sequence classification of request, answer and next state."""
 
 import asyncio
 import logging
@@ -26,16 +26,18 @@ _TRIAL = TurnView("2+2?", "4", "Thanks.", "user", "")
 
 
 class PRMJudge:
-    """Scores waiting turns, `judge.prm_batch` at a time, in its own thread.
+    """Scores waiting turns in batches of `judge.prm_batch`, in a separate thread.
 
-    The model's labels are ordered from worst to best, or by their names. The score is their mean on a line from -1 to 1 (one label:
-    tanh of half its logit, that is 2p - 1; for a regression its place in `judge.prm_range`). From ± `judge.prm_threshold` on it is
-    a reward of 1 or -1, else 0.
+    The model's labels are ordered by their names, or else as given, from worst to best. The score is the mean of the labels on a
+    line from -1 to 1. A single label gives tanh of half its logit, that is 2p - 1; a regression value is mapped from
+    `judge.prm_range`. Scores of ± `judge.prm_threshold` or beyond become rewards of 1 or -1, all others become 0.
     """
 
     def __init__(self, path: str, settings: JudgeConfig) -> None:
-        """Raises ClawError (exit code 2) if `path` is not a sequence-classification model with its tokenizer, or returns no
-        score."""
+        """Raises ClawError (exit code 2) if `path` is not a sequence-classification model with its tokenizer.
+
+        Also raises it if the model returns no finite score for a trial turn.
+        """
         if Path(path).is_file() or (Path(path).is_absolute() and not Path(path).is_dir()):
             raise ClawError(f"judge.prm: there is no folder {path}", _CURE, 2)
         try:
@@ -84,7 +86,7 @@ class PRMJudge:
             self._working.cancel()
 
     async def _work(self) -> None:
-        await asyncio.sleep(0)  # turns that are judged at the same time wait by now
+        await asyncio.sleep(0)  # lets all turns that are judged concurrently join the queue
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._settings.prm_batch], self._waiting[self._settings.prm_batch :]
@@ -104,10 +106,10 @@ class PRMJudge:
         for _, future in waiting:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # one of them ends the worker, and the others need no report
+                future.exception()  # marks it as retrieved: one exception ends the worker, the others need no report
 
     def scores(self, views: list[TurnView]) -> list[float]:
-        """One score per view, from -1 to 1. Raises ClawError if the model cannot process them."""
+        """One score per view, from -1 to 1. Raises ClawError if the model cannot process the views."""
         try:
             return self._scores(views)
         except (RuntimeError, IndexError, ValueError, TypeError, TemplateError) as error:
@@ -128,7 +130,7 @@ class PRMJudge:
         return mean_label(logits[:, self._order].cpu())
 
     def _text(self, view: TurnView) -> str:
-        """The view in the model's chat template, else in paragraphs. If it is too long, its end is kept."""
+        """The view in the model's chat template, or else as paragraphs. The tokenizer keeps the end of a text that is too long."""
         fence = new_fence()
         request = f"{view.earlier}\n\n{view.request}" if view.earlier else view.request
         next_state = view.next_state or "(nothing came back)"
@@ -140,14 +142,14 @@ class PRMJudge:
 
 
 def mean_label(logits: torch.Tensor) -> list[float]:
-    """The mean of the labels on a line from -1 to 1. logits: [B, labels]; a single label is the logit of "good"."""
+    """The mean of the labels on a line from -1 to 1. logits: [B, labels]. A single label is the logit of "good"."""
     if logits.shape[1] == 1:
         return [float(score) for score in torch.tanh(logits[:, 0] / 2)]
     return [float(score) for score in logits.softmax(-1) @ torch.linspace(-1, 1, logits.shape[1])]
 
 
 def in_range(scores: list[float], ends: tuple[float, float]) -> list[float]:
-    """The scores mapped from their range to -1 … 1; nan for scores outside by more than rounding."""
+    """Scores mapped from their range to -1 … 1. NaN for scores that are outside of the range by more than rounding."""
     low, high = ends
     slack = 1e-3 * (high - low)
     within = [low - slack <= score <= high + slack for score in scores]
@@ -167,8 +169,10 @@ _MIDDLE = frozenset(("neutral", "mixed", "unclear", "none"))
 
 
 def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tuple[float, float] | None]:
-    """The places of the labels from worst to best, and the range if the one label is a score. Raises ClawError (exit code 2) if the
-    model's config does not define its labels."""
+    """The indices of the labels from worst to best, and the range if the single label is a score.
+
+    Raises ClawError (exit code 2) if the order or range cannot be determined from the model's config.
+    """
     labels = [str(config.id2label[place]) for place in sorted(config.id2label)]
     kind = getattr(config, "problem_type", None)
     if kind == "multi_label_classification" and len(labels) > 1:
@@ -193,7 +197,7 @@ def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tu
 
 
 def _rank(label: str) -> int | None:
-    """The rank of a label by its name; None if the name does not define one."""
+    """The rank of a label by its name, or None if the name does not define one."""
     words = re.findall(r"-?\d+|[a-z]+|[+-]", label.lower())
     numbers = [int(word) for word in words if word.lstrip("-").isdigit()]
     if len(numbers) == 1:

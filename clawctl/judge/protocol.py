@@ -1,4 +1,4 @@
-"""The interface of the judge stage: what a judge reads of a turn, what it answers, and what may be one."""
+"""The interface of the judge stage: the input of a judge, its output, and the protocol that a judge implements."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,8 +12,10 @@ from clawctl.run.shards import read_columns
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A turn for its judge, with the fields of `clawctl.run.rows.Turn`: texts and ratings, but not token ids, which are most of a
-    shard."""
+    """The input of a judge: the fields of `clawctl.run.rows.Turn` that hold texts and ratings.
+
+    It lacks the token ids, which are most of a shard.
+    """
 
     turn_id: str
     source: str
@@ -28,7 +30,7 @@ class Evidence:
 
     @property
     def judged(self) -> bool:
-        """Also what is held out: `eval` asks how such answers were received."""
+        """Whether the turn gets a verdict. Held-out turns do too, because `eval` needs the users' reaction to them."""
         if self.untrainable_reason == HELD_OUT:
             return self.next_state is not None or self.feedback is not None
         return is_judged(self.trainable, self.source, self.untrainable_reason)
@@ -38,35 +40,35 @@ _COLUMNS = [field.name for field in fields(Evidence)]
 
 
 def read_evidence(path: Path) -> list[Evidence]:
-    """Every turn of a shard, in its order. Raises UnreadableShard."""
+    """All turns of a shard, in its order. Raises UnreadableShard."""
     return [Evidence(**row) for row in read_columns(path, "turns", _COLUMNS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """A judge's result for one turn: the parts of its verdict. To abstain is reward None, with the reason."""
+    """A judge's result for one turn. An abstention has the reward None and a reason."""
 
     judge: str  # "demo@0 prompt 1", "rules 2: pytest", "user feedback"
     reward: float | None
     votes: tuple[int | None, ...] = ()
-    hints: tuple[str, ...] = ()  # the chosen one first
+    hints: tuple[str, ...] = ()  # the selected hint comes first
     reason: str | None = None
 
 
 class Judge(Protocol):
-    """Judges turns that can be trained. The worker asks about several turns at a time."""
+    """Judges trainable turns. The worker calls `judge` for several turns concurrently."""
 
     @property
     def name(self) -> str:
-        """As the verdicts name it."""
+        """The name of the judge in verdicts."""
         ...
 
     async def judge(self, turn: Evidence) -> Opinion:
-        """Raises ClawError if no turn can be judged until the user fixes the problem."""
+        """Judge one turn. Raises ClawError if no turn can be judged until the user fixes a problem."""
         ...
 
     def doubt(self) -> ClawError | None:
-        """Why its rewards are not reliable yet; None if they are."""
+        """Why the judge's rewards are not reliable yet, or None if they are."""
         ...
 
     async def close(self) -> None: ...

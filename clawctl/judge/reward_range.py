@@ -1,9 +1,9 @@
 """Finds the scale of a custom reward model, and maps its rewards to -1 (bad) … 1 (good).
 
-The scale is declared: `judge.custom_rm_range`, or `reward_range = (low, high)` on the model. Otherwise it is inferred: a model that
-returned a reward of -0.1 or less and one of 0.1 or more, and none beyond -1 and 1, uses -1 to 1. Anything else may be another
-scale: 0.1 is bad for probabilities, 1 is bad for stars, -0.1 is good for log-probabilities. Until the scale is known, no such
-verdict is published. `verdicts/custom-range.json` stores the result for other workers.
+The scale is declared by `judge.custom_rm_range`, or by `reward_range = (low, high)` on the model. Otherwise it is inferred. The
+scale is -1 to 1 if the model has returned rewards of -0.1 or less, rewards of 0.1 or more, and none outside of -1 … 1. Other
+rewards are ambiguous: 0.1 is bad for a probability, 1 is bad for stars, and -0.1 is good for a logprob. Until the scale is known,
+none of these verdicts is published. `verdicts/custom-range.json` stores the result for other workers.
 """
 
 import hashlib
@@ -22,10 +22,10 @@ from clawctl.run.directory import RunDir, publish_bytes
 
 log = logging.getLogger(__name__)
 
-FILE = "custom-range.json"  # in verdicts/
+FILE = "custom-range.json"  # in the folder verdicts/
 OUTSIDE = "reward outside its declared range"
-_ROUNDING = 1e-6  # of the range: float32 values may exceed its end by this much
-_CLEAR = 0.1  # a model's estimate of a probability is never this far below 0
+_ROUNDING = 1e-6  # as a share of the range; float32 values may exceed its ends by this much
+_CLEAR = 0.1  # estimates of a probability are never this far below 0
 _DECLARE = "set its scale, then the turns are judged: judge.custom_rm_range: [0, 1] for probabilities, [-1, 1] if 0 is neutral"
 
 
@@ -33,17 +33,21 @@ class RewardRange:
     """The scale of one reward model."""
 
     def __init__(self, name: str, code: Path, declared: Sequence[float] | None, run: RunDir | None) -> None:
-        """`code` is the model's file: the result for another version of it does not count. Raises ClawError (exit code 2) if
-        `declared` is not a range."""
+        """`code` is the model's file. A stored result is valid only for the same content of this file.
+
+        Raises ClawError (exit code 2) if `declared` is not a range.
+        """
         self._name, self._run = name, run
         self._declared = None if declared is None else checked(declared, f"the range of {name}")
         self._key = {"model": name, "code": hashlib.sha256(code.read_bytes()).hexdigest()} if code.is_file() else {"model": name}
-        self._lowest, self._highest = math.inf, -math.inf  # rewards without a declared range
+        self._lowest, self._highest = math.inf, -math.inf  # the rewards so far, if no range is declared
         self._known = declared is not None
 
     def reward(self, given: float) -> float | None:
-        """The model's reward, mapped to -1 … 1; None if it is outside the declared range. Raises ClawError if it shows that an
-        undeclared range is not -1 to 1."""
+        """The model's reward, mapped to -1 … 1. None if it is outside of the declared range.
+
+        Raises ClawError if the reward shows that an undeclared range is not -1 to 1.
+        """
         low, high = self._declared or (-1.0, 1.0)
         slack = _ROUNDING * (high - low)
         if not low - slack <= given <= high + slack:
@@ -56,7 +60,7 @@ class RewardRange:
         return given if (low, high) == (-1.0, 1.0) else 2 * (given - low) / (high - low) - 1
 
     def doubt(self) -> ClawError | None:
-        """Why the model's rewards are not reliable yet; None if they are."""
+        """Why the model's rewards are not reliable yet, or None if they are."""
         if self._known or self._load():
             self._known = True
             return None
@@ -73,11 +77,11 @@ class RewardRange:
         if self._run is None:
             return
         record = {**self._key, "lowest": self._lowest, "highest": self._highest}
-        with suppress(OSError):  # a full disk: a later worker finds it out again
+        with suppress(OSError):  # if the disk is full, a later worker infers it again
             publish_bytes(self._run.reward_range, sealed(orjson.dumps(record)))
 
     def _load(self) -> bool:
-        """Whether another or an earlier worker inferred the range for this version of the model."""
+        """Whether this or another worker has already inferred the range for this version of the model."""
         if self._run is None:
             return False
         try:
@@ -88,7 +92,7 @@ class RewardRange:
 
 
 def checked(given: Any, what: str) -> tuple[float, float]:
-    """A range: two finite numbers, the lower first. Raises ClawError (exit code 2)."""
+    """A range as two finite numbers, the lower one first. Raises ClawError (exit code 2) if `given` is not a range."""
     try:
         low, high = (float(end) for end in given)
     except (TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
 """Rules that decide without a model: ratings, an environment's outcome, test runs, thumbs.
 
-The verdict names the rule that decided. Among tool results, rules only accept test runs whose end the client itself reports
-(`executions.py`), because a page, a file or a command can print any text. A tool result that is followed by a person's words does
-not decide; the judge is asked.
+The verdict names the rule that decided. Among tool results, rules accept only test runs whose exit the client itself reports
+(`executions.py`), because a page, a file or a command can print any text. If a user's message follows a tool result, the judge
+decides instead of the rules.
 """
 
 import re
@@ -22,7 +22,7 @@ _THUMBS = (
 
 
 def rating_opinion(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
-    """The verdict of a person or an environment, for which neither rules nor a judge are used."""
+    """The verdict given by a person or an environment. It takes precedence over rules and the judge."""
     value = worth(turn.feedback, turn.outcome_reward)
     if value.by == "rating":
         return Opinion(RATING, value.value, reason=value.problem)
@@ -32,14 +32,14 @@ def rating_opinion(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
 
 
 def only_rules(turn: Evidence, settings: JudgeConfig) -> Opinion | None:
-    """No step reward, if only rules may give one to this turn and they did not."""
+    """An opinion without a reward, if only rules may give this turn a step reward and none of them decided."""
     if worth(turn.feedback, turn.outcome_reward).by == "outcome" and settings.steps == "rules":
         return Opinion(f"{RULES}{RULES_VERSION}", None, reason="no rule decides, and judge.steps asks rules alone")
     return None
 
 
 def rule_opinion(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opinion | None:
-    """The result of the rules for a turn; None if none decides. `tools` are those of `judge.execution_tools`."""
+    """The verdict of the rules for a turn, or None if no rule decides. `tools` is `judge.execution_tools`."""
     next_state = turn.next_state or []
     speakers = {message.get("role") for message in next_state}
     if speakers == {"tool"}:
@@ -50,7 +50,7 @@ def rule_opinion(turn: Evidence, tools: Mapping[str, str] | None = None) -> Opin
 
 
 def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) -> Opinion | None:
-    """One failed test run makes the turn bad. The turn is good if each of its calls was a test run that passed."""
+    """The verdict on test runs. One failed run makes the turn bad; it is good if every call was a test run that passed."""
     calls = _calls(turn.response)
     pairs = [
         verdict(calls[call_id], result, tools) if (call_id := _id(result.get("tool_call_id"))) in calls else None
@@ -58,7 +58,7 @@ def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) 
     ]
     answered = {_id(result.get("tool_call_id")) for result in results}
     if len(answered) < len(results):
-        return None  # two results of one call: the client's own is not known
+        return None  # two results share a call id, so the client's own result is unknown
     decided = [pair for pair in pairs if pair is not None]
     failed = [pair for pair in decided if pair[1] < 0]
     if not decided or (not failed and (len(decided) < len(pairs) or answered != calls.keys())):
@@ -68,7 +68,7 @@ def _of_tools(turn: Evidence, results: list[Message], tools: Mapping[str, str]) 
 
 
 def _calls(response: Message | None) -> dict[str, Message]:
-    """The turn's tool calls by id; empty if two share an id or one has none."""
+    """The turn's tool calls by id. Empty if two calls share an id or a call has none."""
     calls = response.get("tool_calls") if response is not None else None
     valid = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     by_id = {_id(call.get("id")): call for call in valid}
@@ -76,7 +76,7 @@ def _calls(response: Message | None) -> dict[str, Message]:
 
 
 def _id(given: object) -> str:
-    """An id without its punctuation, which some clients take out."""
+    """An id without punctuation, because some clients remove it."""
     return "".join(letter for letter in given if letter.isalnum()) if isinstance(given, str) else ""
 
 

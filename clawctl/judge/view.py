@@ -1,8 +1,8 @@
 """The judge's view of a turn: request, answer, next state, and some history, as text.
 
 A judge's context is finite, and the author of a turn chooses its length. The characters are therefore divided: each block, and each
-message within a block, has its share, and unused characters go to the longer ones. Text is compressed before it is cut: runs of one
-character, unbroken strings and repeated lines are no evidence. A cut text shows its beginning and its end.
+message within a block, gets a share, and unused characters go to the longer ones. Text is compressed before it is cut, because runs
+of one character, unbroken strings and repeated lines are no evidence. A cut text keeps its beginning and its end.
 """
 
 import re
@@ -16,14 +16,14 @@ from clawctl.judge.noise import LEFT_OUT, without_noise
 from clawctl.judge.protocol import Evidence
 from clawctl.run.rows import Message
 
-VIEW_CHARS = 24_000  # of all blocks together: a judge's context is finite
-DEMO_CHARS = 600  # for the demo model, whose card gives conversations of up to 512 training tokens
-LEAST_CHARS = 240  # a view is not made shorter than this
-_MOST_READ = 20_000  # characters of a text longer than its share that are searched for evidence: the work is bounded first
+VIEW_CHARS = 24_000  # for all blocks together, because a judge's context is finite
+DEMO_CHARS = 600  # for the demo model, whose model card states conversations of up to 512 training tokens
+LEAST_CHARS = 240  # views are not made shorter than this
+_MOST_READ = 20_000  # the number of characters searched for evidence in a text that exceeds its share, to bound the work
 
 _ROLES = frozenset(("user", "assistant", "tool", "function", "environment", "system", "developer"))
-_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # each begins a speaker's line
-# A line within a message that could look like another speaker's: a name, however decorated, and the end of a name
+_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # after each of these, a line may name a speaker
+# A line within a message that could look like another speaker's: a name, possibly decorated, and the mark that ends a name
 _SPEAKER = re.compile(
     r"^(?=[^\S\n]*+(?:[^\w\n]|_){0,40}(?:user|human|customer|assistant|system|developer|tool|environment|function|model|ai|bot)(?![^\W_])"
     r"[^\n]{0,30}?[:\ua789>|\]\u2013\u2014-])",
@@ -33,7 +33,7 @@ _SPEAKER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
-    """The arguments of `prompts.judge_messages` that come from the turn."""
+    """The parts of a turn that become arguments of `prompts.judge_messages`."""
 
     request: str
     answer: str
@@ -42,19 +42,19 @@ class TurnView:
     earlier: str
 
     def __len__(self) -> int:
-        """Characters."""
+        """The total number of characters."""
         return len(self.request) + len(self.answer) + len(self.next_state or "") + len(self.earlier)
 
 
-Plain = Callable[[str, str], str]  # (text, its role) -> its ordinary sentences
+Plain = Callable[[str, str], str]  # (text, role) -> the ordinary sentences of the text
 
 
 def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain: Plain | None = None) -> TurnView:
     """The view of a turn. The request is everything after the previous answer: the user's words, or tool results.
 
-    `earlier` is the conversation before that without its system prompt, its last `history_chars` characters. All blocks together
-    have about `chars` characters. With `plain`, each message is reduced to its ordinary sentences before it is cut. If a person
-    replied, tool results next to the reply and tool calls next to the answer's text are dropped.
+    `earlier` is the last `history_chars` characters of the conversation before the request, without the system prompt. All blocks
+    together have about `chars` characters. With `plain`, each message is reduced to its ordinary sentences before it is cut. If a
+    person replied, tool results next to the reply are then dropped, and so are tool calls next to the answer's text.
     """
     conversation = [message for message in turn.messages if message.get("role") not in ("system", "developer")]
     conversation, response = _whole_answer(conversation, turn.response or {})
@@ -80,8 +80,10 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
 
 
 def _whole_answer(messages: list[Message], response: Message) -> tuple[list[Message], Message]:
-    """The answer, joined with the last message if it continues that message: the client wrote the beginning, and the model the
-    rest."""
+    """The messages and the complete answer. If the answer continues the last message, the two are joined.
+
+    In that case the client wrote the beginning of the answer, and the model the rest.
+    """
     if not messages or messages[-1].get("role") != "assistant" or messages[-1].get("tool_calls"):
         return messages, response
     return messages[:-1], {**response, "content": _text(messages[-1].get("content")) + _text(response.get("content"))}
@@ -94,12 +96,12 @@ def _text(content: Any) -> str:
 
 
 def _seen_by_people(response: Message) -> Message:
-    """An answer as a person sees it: its text, or its tool calls if it has none."""
+    """An answer as a person sees it: its text, or its tool calls if it has no text."""
     return {key: value for key, value in response.items() if key != "tool_calls"} if response.get("content") else response
 
 
 def shares(lengths: Sequence[int], total: int, weights: Sequence[int]) -> list[int]:
-    """How many of `total` characters each text may have. A text shorter than its share leaves the rest to the others."""
+    """The number of characters for each text, out of `total`. A text shorter than its share leaves the rest to the others."""
     given = [0] * len(lengths)
     left, waiting = total, sorted(range(len(lengths)), key=lambda at: lengths[at] / weights[at])
     while waiting:
@@ -111,7 +113,7 @@ def shares(lengths: Sequence[int], total: int, weights: Sequence[int]) -> list[i
 
 
 def _recent(messages: Sequence[Message], chars: int) -> list[str]:
-    """The words of the last messages, as many as begin within the last `chars` characters."""
+    """The texts of the last messages: as many as begin within the last `chars` characters."""
     recent: list[str] = []
     while chars > 0 and len(recent) < len(messages):
         recent.insert(0, _words(messages[len(messages) - 1 - len(recent)]))
@@ -120,8 +122,7 @@ def _recent(messages: Sequence[Message], chars: int) -> list[str]:
 
 
 def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain: Plain | None) -> list[str]:
-    """Each message without noise, compressed and cut to its share of `limit`. A person's words take precedence over tool
-    results."""
+    """Each message without noise, compressed and cut to its share of `limit`. Users' messages get four times the share."""
     spoken = list(messages)[len(messages) - len(words) :]
     weights = [4 if message.get("role") == "user" else 1 for message in spoken]
     limits = shares(list(map(len, words)), limit, weights)
@@ -131,7 +132,7 @@ def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain
 
 
 def _settled(text: str, limit: int, role: str, plain: Plain | None) -> str:
-    """`text` in its shown form: compressed if long, without noise, reduced to ordinary sentences if requested, cut to `limit`."""
+    """`text` as it is shown: compressed if it is long, without noise, optionally in ordinary sentences only, cut to `limit`."""
     if len(text) > limit:
         text = folded(_cut(text, max(_MOST_READ, limit)), 1, _VARIES)
     text = without_noise(text, role == "user")
@@ -146,12 +147,12 @@ _UNBROKEN = re.compile(r"[!-~]{120,}")
 _HEXADECIMAL = re.compile(r"(?:\b[0-9a-fA-F]{6,}\b[ \t]*){4,}")
 _PIECE = re.compile(r"(?<=[\n.!?;,}\]\u3002\uff01\uff1f])")
 _LETTER = re.compile(r"[^\W\d]")
-_SHORT = 12  # a shorter piece may well be repeated
+_SHORT = 12  # shorter pieces are often repeated legitimately
 _VARIES = re.compile(r"\d+")
 
 
 def squeezed(text: str) -> str:
-    """`text` without runs: a sign or a short string that is repeated, blank lines, strings too long to be words."""
+    """`text` without repeated characters or short strings, blank lines, and strings that are too long to be words."""
     if len(text) < 64:
         return text
     text = _BLANK_LINES.sub("\n\n", _BLANK.sub(" ", text))
@@ -163,7 +164,7 @@ def squeezed(text: str) -> str:
 
 
 def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
-    """`text` with at most this many of its sentences or lines that are equal up to `varies`. A mark replaces the others."""
+    """`text` with at most `most` of its sentences or lines that are equal up to `varies`. A mark replaces the others."""
     counts: dict[str, int] = {}
     pieces: list[str] = []
     dropping = False
@@ -182,32 +183,34 @@ def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
 
 
 def _shown(messages: Sequence[Message], words: Sequence[str]) -> str:
-    """Messages of one speaker as they are; of several, each under its name."""
+    """The text of messages. If they have several speakers, each message is preceded by its speaker's name."""
     several = len(set(map(_speaker, messages))) > 1
     return _with_names(messages, words) if several else "\n\n".join(words)
 
 
 def _with_names(messages: Sequence[Message], words: Sequence[str]) -> str:
-    """Each message under its name. A line that begins like a name is quoted, so that no message imitates another speaker."""
+    """Each message after its speaker's name. Lines that begin like a name are quoted, so no message can imitate a speaker."""
     return "\n\n".join(f"{_speaker(message)}: {_quoted(text)}" for message, text in zip(messages, words, strict=True))
 
 
 def _quoted(text: str) -> str:
-    """`text` with a mark before each line that begins as a name would, in letters of any width."""
+    """`text` with a mark before each line that begins like a name, in letters of any width."""
     if text.isascii():
         return _SPEAKER.sub("> ", text)
     return "\n".join(f"> {line}" if _SPEAKER.match(normalize("NFKC", line)) else line for line in text.split("\n"))
 
 
 def _speaker(message: Message) -> str:
-    """The speaker of a message. It is outside the protection of the fences (in a header, before a colon), so it is never a name
-    that a client invented."""
+    """The speaker of a message.
+
+    The name is not protected by fences (it is in a header or before a colon), so it is never a name that a client invented.
+    """
     role = message.get("role", "user")
     return role if role in _ROLES else "another"
 
 
 def _words(message: Message) -> str:
-    """A message's text and its tool calls, one per line, without invisible characters, which could hide a name."""
+    """A message's text and its tool calls, one per line. Invisible characters are removed, because they could hide a name."""
     content = message.get("content")
     if isinstance(content, list):
         content = "\n".join(str(p["text"]) if isinstance(p, dict) and "text" in p else "[not text]" for p in content)
@@ -221,8 +224,7 @@ def _words(message: Message) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """The beginning and the end of a text. A cut within a line stays in one line, so that its second half cannot imitate a new
-    line."""
+    """The beginning and the end of a text. A cut inserts no line break, so that its second half cannot imitate a new line."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -230,7 +232,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _end(text: str, count: int) -> str:
-    """The last `count` characters, from the first complete line if there is one."""
+    """The last `count` characters, starting at a complete line if there is one."""
     if len(text) <= count or not count:
         return text if count else ""
     _, cut, whole = text[-count - 1 :].partition("\n")

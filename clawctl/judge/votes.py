@@ -1,4 +1,4 @@
-"""The result of k votes of the judge."""
+"""The results of several votes of a judge on one turn."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,33 +8,34 @@ _SCORES = (1, 0, -1)
 
 
 def majority(votes: Sequence[int | None], threshold: float = 0.5) -> float | None:
-    """The score that most valid votes have. None (the judge abstains) without a valid vote, in a tie, or if the winner has less
-    than `threshold` of the valid votes.
+    """The most frequent score of the valid votes.
 
-    OpenClaw-RL makes a tie 0. Here 0 means that the judge found the next state neutral, which a tie does not show.
+    None means that the judge abstains: there is no valid vote, there is a tie, or the winner has a share below `threshold`.
+
+    OpenClaw-RL returns 0 for a tie. Here 0 means that the judge found the next state neutral, and a tie does not show that.
     """
     counts = Counter(vote for vote in votes if vote is not None)
     return _winner((counts[1], counts[0], counts[-1]), threshold)
 
 
 def why_none(votes: Sequence[int | None]) -> str:
-    """Why `majority` is None for these votes."""
+    """The reason why `majority` returns None for these votes."""
     return "no consensus" if any(vote is not None for vote in votes) else "no valid vote"
 
 
 def decided(votes: Sequence[int | None], most: int, threshold: float = 0.5) -> bool:
-    """Whether further votes, up to `most` in total, could no longer change `majority`."""
+    """Whether no further votes, up to `most` in total, can change the result of `majority`."""
     counts = Counter(vote for vote in votes if vote is not None)
     return _decided((counts[1], counts[0], counts[-1]), max(most - len(votes), 0), threshold)
 
 
 def first_round(most: int, threshold: float = 0.5) -> int:
-    """How many votes are asked at once: as few as can decide if they agree. The rest is only asked if they do not."""
+    """The number of votes in the first round: the fewest that can decide if they agree. More are requested only otherwise."""
     return next(count for count in range(1, most + 1) if _decided((count, 0, 0), most - count, threshold))
 
 
 def agreement(votes: Sequence[int | None]) -> float | None:
-    """The share of pairs of valid votes that name the same score; None with fewer than two."""
+    """The share of pairs of valid votes with equal scores. None if there are fewer than two valid votes."""
     counts = Counter(vote for vote in votes if vote is not None)
     pairs = counts.total() * (counts.total() - 1)
     return sum(count * (count - 1) for count in counts.values()) / pairs if pairs else None
@@ -49,7 +50,7 @@ def _winner(counts: tuple[int, int, int], threshold: float) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _decided(counts: tuple[int, int, int], left: int, threshold: float) -> bool:
-    """Every way in which the votes that are left may fall gives the same winner."""
+    """Whether all possible results of the remaining votes give the same winner."""
     good, neutral, bad = counts
     now = _winner(counts, threshold)
     ways = ((good + g, neutral + n, bad + b) for g in range(left + 1) for n in range(left - g + 1) for b in range(left - g - n + 1))

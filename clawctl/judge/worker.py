@@ -1,4 +1,4 @@
-"""`clawctl judge`: follow trajectories, ask about each turn that a step could use, publish one verdict shard a trajectory shard."""
+"""`clawctl judge`: follows trajectories, judges each turn that a step could use, and publishes one verdict shard per turn shard."""
 
 import asyncio
 import logging
@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _REPORT_S = 10.0
-_MOST_DOUBTED = 64  # turns whose verdicts wait until their scale is known
+_MOST_DOUBTED = 64  # the number of verdicts that may wait until their scale is known
 
 
 def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
-    """Work until stopped; with `once` until every shard has its verdicts or is claimed by another worker.
+    """Judge until stopped; with `once`, until every shard has its verdicts or is claimed by another worker.
 
-    Any number of judge workers, on any number of hosts, may share a run; each shard is claimed by one. The unpublished work of a
-    stopped worker is done by the next one, which only asks about turns without a verdict in the journal.
+    Any number of judge workers, on any number of hosts, may share a run. Each shard is claimed by one worker. The next worker
+    continues the unpublished work of a stopped one, and judges only turns without a verdict in the journal.
     """
     check_unserved_versions(run, recipe)
     stop = stop_on_signals()
@@ -42,21 +42,21 @@ def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
 
 
 class _Worker:
-    """Judges several shards at a time, the oldest first, so that `judge.concurrency` calls are always under way."""
+    """Judges several shards concurrently, oldest first, so that `judge.concurrency` calls are always in flight."""
 
     def __init__(self, run: RunDir, recipe: Recipe, once: bool, stop: threading.Event) -> None:
         self._run, self._recipe, self._once, self._stop = run, recipe, once, stop
-        self._ahead = 4 * recipe.judge.concurrency  # turns in work from which no further shard is taken up
-        # Turns that are read and asked about at a time: enough that the next ones always wait at the endpoint's door. To make a
-        # whole shard ready at once would keep the answers waiting that come meanwhile.
+        self._ahead = 4 * recipe.judge.concurrency  # no further shard is claimed while this many turns are in progress
+        # The number of turns that are read and judged concurrently. It is large enough that further turns always wait for a call.
+        # Preparing a whole shard at once would delay the processing of answers that arrive in the meantime.
         self._in_hand = asyncio.Semaphore(2 * max(recipe.judge.concurrency, recipe.judge.prm_batch if recipe.judge.prm else 1))
-        self._left: dict[str, int] = {}  # stem -> its turns without a verdict
-        self._queue: deque[Path] = deque()  # shards that had no verdicts when we looked
+        self._left: dict[str, int] = {}  # stem -> number of turns without a verdict
+        self._queue: deque[Path] = deque()  # shards that had no verdicts at the last listing
         self._looked_at = float("-inf")
         self._tasks: set[asyncio.Task[None]] = set()
         self._tally = _Tally()
-        self._doubted: dict[str, int] = {}  # stem -> how many of its verdicts wait until their scale is known
-        self._uncounted: dict[str, list[Verdict]] = {}  # stem -> verdicts that were in doubt when they were given
+        self._doubted: dict[str, int] = {}  # stem -> number of verdicts that wait until their scale is known
+        self._uncounted: dict[str, list[Verdict]] = {}  # stem -> verdicts that were not reliable yet and are not counted
 
     async def work(self) -> None:
         stop = self._stop
@@ -82,7 +82,7 @@ class _Worker:
             self._tally.report(self._panel.client.spent)
 
     async def _wait(self) -> None:
-        """Until a shard is done, few turns are left or something changed. A problem in a shard's work ends the worker."""
+        """Wait until a shard is done, few turns remain, or something changed. A failure in a shard's work ends the worker."""
         change = asyncio.ensure_future(self._changed.wait())
         done, _ = await asyncio.wait({change, *self._tasks}, return_when=asyncio.FIRST_COMPLETED, timeout=self._patience_s)
         change.cancel()
@@ -91,9 +91,9 @@ class _Worker:
             task.result()
 
     async def _claim_more(self) -> AsyncIterator[tuple[str, list[Evidence], ExitStack]]:
-        """Shards with their turns and claims, until there are turns enough to keep all calls busy.
+        """Claim shards until enough turns are in progress to keep all calls busy. Yields stem, turns and claim.
 
-        The folders are listed when the queue is empty, and now and then only: near the end this is called for each turn.
+        The folders are listed only if the queue is empty, and not too often, because this runs for each turn near the end.
         """
         self._patience_s, looked = 1.0, False
         while sum(self._left.values()) < self._ahead:
@@ -119,11 +119,11 @@ class _Worker:
         return [path for path in waiting if path.stem not in finished and path.stem not in self._left]
 
     async def _claim(self, path: Path, claim: ExitStack) -> list[Evidence] | None:
-        """The turns of a shard that this worker may judge now; None if it may not."""
+        """Claim a shard and return its turns. Returns None if this worker cannot judge it now."""
         try:
             mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
             mine = mine and not is_published(self._verdicts(path.stem))
-        except OSError as error:  # a full disk has no room for the lock: the next look tries again
+        except OSError as error:  # a full disk has no room for the lock; the next listing tries again
             log.error("cannot process %s: %s", path.name, error)
             return None
         if not mine or not path.exists():
@@ -131,7 +131,7 @@ class _Worker:
         try:
             turns = await asyncio.to_thread(read_evidence, path)
         except UnreadableShard as error:
-            with suppress(FileNotFoundError):  # collect was quicker
+            with suppress(FileNotFoundError):  # collect removed it first
                 quarantine(self._run, path, str(error))
                 log.warning("quarantined an unreadable shard: %s", error)
             return None
@@ -142,15 +142,15 @@ class _Worker:
         return self._run.verdict_shard(stem)
 
     def _refuse_doubted(self) -> None:
-        """Raises ClawError if no remaining turn can show the scale of a custom reward model."""
+        """Raises ClawError if no remaining turn can reveal the scale of a custom reward model."""
         enough = sum(self._doubted.values()) >= _MOST_DOUBTED
         if enough or (self._once and self._doubted and len(self._doubted) == len(self._tasks)):
             doubt = self._panel.judge.doubt()
-            if doubt is not None:  # else the shards that wait are about to see it
+            if doubt is not None:  # otherwise the waiting shards are about to continue
                 raise doubt
 
     async def _until_sure(self, stem: str, verdicts: list[Verdict]) -> None:
-        """Wait until the judge's rewards of a shard are reliable. Other shards are judged meanwhile and may settle it."""
+        """Wait until the judge's rewards for a shard are reliable. Other shards are judged meanwhile and may reveal the scale."""
         while doubts := [doubt for verdict in verdicts if (doubt := self._panel.doubt(verdict)) is not None]:
             if not self._doubted:
                 log.warning("%s", doubts[0])
@@ -184,7 +184,7 @@ class _Worker:
             if self._panel.doubt(verdict) is not None:
                 self._uncounted.setdefault(stem, []).append(verdict)
             else:
-                if verdict.latency_s is not None:  # it was asked about
+                if verdict.latency_s is not None:  # the judge was asked
                     journal.add(verdict)
                 self._tally.count(verdict, turn.judged)
         self._left[stem] -= 1
@@ -193,21 +193,21 @@ class _Worker:
         return verdict
 
     async def _publish(self, stem: str, verdicts: list[Verdict]) -> None:
-        """Write the verdicts as soon as the disk has room. Their calls stay in the journal until then."""
+        """Write the verdicts as soon as the disk has room. Until then, the journal holds the judge's answers."""
         target = self._verdicts(stem)
         for left in target.parent.glob(f".{target.name}.*.tmp"):
-            left.unlink(missing_ok=True)  # a worker that died left it: the claim is ours now
+            left.unlink(missing_ok=True)  # left by a worker that died; this worker holds the claim now
         work = partial(write_verdicts, target, verdicts)
         await asyncio.to_thread(retry_while_full, work, f"verdicts/{target.name}", self._stop)
         self._tally.shards += 1
 
 
 def _follow(run: RunDir, stop: threading.Event, changed: asyncio.Event) -> None:
-    """Set `changed` when trajectories change and when it is time to stop, from its own thread."""
+    """Set `changed` when trajectories change and when it is time to stop. Runs in a separate thread."""
     loop = asyncio.get_running_loop()
 
     def watch() -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nothing listens any more
+        with suppress(RuntimeError):  # the loop is closed
             for _ in changes([run.trajectories], stop):
                 loop.call_soon_threadsafe(changed.set)
             loop.call_soon_threadsafe(changed.set)
@@ -221,7 +221,7 @@ class _Tally:
     def __init__(self) -> None:
         self.shards = 0
         self._hints = self._invalid = 0
-        self._without: Counter[str] = Counter()  # why turns that could be trained have no reward
+        self._without: Counter[str] = Counter()  # why trainable turns have no reward
         self._rewards: list[float | None] = []  # since the last report
         self._reported_at = time.monotonic()
 

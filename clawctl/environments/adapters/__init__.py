@@ -1,1 +1,1 @@
-"""Environments of other libraries, which run unchanged: a taskset of verifiers, and a server of OpenEnv."""
+"""Adapters for other libraries' environments, which run unchanged: tasksets of verifiers, and servers of OpenEnv."""

@@ -1,6 +1,7 @@
-"""`openenv`: a server of the library OpenEnv, in which our agent acts by tool calls.
+"""`openenv`: a server of the library OpenEnv, in which the built-in agent acts by tool calls.
 
-Only its protocol is used (`/schema`, and JSON over the WebSocket `/ws`), so the server may have another Python and other packages.
+The adapter uses the protocol alone (`/schema`, and JSON over the WebSocket `/ws`). The server may run another Python with other
+packages.
 """
 
 import asyncio
@@ -32,20 +33,23 @@ from clawctl.run.endpoint import Endpoint
 SYSTEM = "You act in an environment. Each tool call is one action, and you then see what came of it. When you are done, say so."
 _START_S = 180.0
 _STEP_S = 120.0
-_FULL_S = 0.5  # between two tries at a server that has no room for another session
-_SEEN = 6000  # characters of an observation
+_FULL_S = 0.5  # interval between attempts to connect to a full server
+_SEEN = 6000  # characters of an observation that the model sees
 _USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}
-_HIDDEN = ("metadata",)  # of actions and observations: not for the model
+_HIDDEN = ("metadata",)  # fields of actions and observations that the model does not see
 
 
 class StepRefused(Exception):
-    """The environment does not take this action. The model is told why."""
+    """The environment rejected this action. The model sees the reason."""
 
 
 class OpenEnv:
-    """`url`: a server that runs; or `command`: what starts one, in `folder`, with {port} for its port. `reward`: the sum of the
-    rewards of all steps, or the last one. `instruction`: what the model is told first. `variables`: names of environment variables,
-    with commas, that the command is given beside the usual ones."""
+    """Connect to the running server at `url`, or start one with `command`.
+
+    `command` runs in `folder`; {port} in it becomes the server's port. `variables` names environment variables, separated by
+    commas, that the command gets in addition to the usual ones. `instruction` is the system message. `reward` selects the sum of
+    all step rewards (`sum`), or the last one (`last`).
+    """
 
     metrics = ("reward", "solved")
     worst = 0.0
@@ -77,7 +81,7 @@ class OpenEnv:
         self.version = sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
-        """Seeds of the environment. Even ones train, odd ones are held out."""
+        """Each task is a seed of the environment. Even seeds are for training, odd seeds are held out."""
         seeds = [2 * (seed * 100_003 + place) + (split == "eval") for place in range(count)]
         return [Task(f"seed-{number}", number, split) for number in seeds]
 
@@ -131,7 +135,7 @@ class OpenEnv:
         ]
 
     async def _step(self, session: "OpenEnvSession", call: Mapping[str, Any]) -> tuple[str, float | None, bool]:
-        """What the model sees of one action, its reward, and whether the episode is over."""
+        """Take one action. Returns the observation as text, the reward, and whether the episode is over."""
         name, arguments = name_and_arguments(call)
         if arguments is None:
             return "error: the arguments are no JSON object", None, False
@@ -149,7 +153,7 @@ def _tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, 
 
 
 def _shown(observation: Any) -> str:
-    """An observation as the model reads it."""
+    """The text of an observation that the model reads."""
     if isinstance(observation, dict):
         observation = {name: value for name, value in observation.items() if name not in _HIDDEN and value is not None}
         if len(observation) == 1 and isinstance(text := next(iter(observation.values())), str):
@@ -160,17 +164,20 @@ def _shown(observation: Any) -> str:
 
 @dataclass(slots=True)
 class OpenEnvSession:
-    """One connection, which is one instance of the environment."""
+    """One connection, which stands for one instance of the environment."""
 
     connection: Any
 
     async def ask(self, kind: str, data: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Raises StepRefused if the server does not take the data, and EpisodeFailed if it fails."""
+        """Send one message and return the answer's data.
+
+        Raises StepRefused if the server rejects the data, and EpisodeFailed if the server fails or does not answer.
+        """
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
         try:
             async with asyncio.timeout(_STEP_S):
-                with suppress(ConnectionClosed):  # its last message says why
+                with suppress(ConnectionClosed):  # `recv` returns the server's last message, which holds the reason
                     await self.connection.send(json.dumps({"type": kind, **({} if data is None else {"data": dict(data)})}))
                 answer = json.loads(await self.connection.recv())
         except (TimeoutError, OSError, ValueError, WebSocketException) as error:
@@ -185,7 +192,7 @@ class OpenEnvSession:
 
 @asynccontextmanager
 async def _connected(url: str, seconds: float) -> AsyncIterator[OpenEnvSession]:
-    """A session of the server, once it has room for one. Raises EpisodeFailed."""
+    """Open a session, and wait while the server is full. Raises EpisodeFailed."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import WebSocketException
 
@@ -195,7 +202,7 @@ async def _connected(url: str, seconds: float) -> AsyncIterator[OpenEnvSession]:
             async with connect(address, max_size=64 << 20, proxy=None) as connection:
                 session = OpenEnvSession(connection)
                 try:
-                    await session.ask("state")  # a server without room for it says so now
+                    await session.ask("state")  # a full server rejects this first message
                 except EpisodeFailed as failed:
                     if "CAPACITY" not in str(failed) or time.monotonic() > end:
                         raise
@@ -209,7 +216,7 @@ async def _connected(url: str, seconds: float) -> AsyncIterator[OpenEnvSession]:
 
 
 def _schema(url: str) -> dict[str, Any]:
-    """The schemas of a server. Raises ClawError (exit code 2)."""
+    """The server's schemas. Raises ClawError (exit code 2)."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ClawError(f"the option url is {url}", "give an address like http://127.0.0.1:8000", 2)
     try:
@@ -223,7 +230,7 @@ def _schema(url: str) -> dict[str, Any]:
 
 
 def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
-    """Start a server, which ends with this process. Returns its address. Raises ClawError (exit code 2)."""
+    """Start a server, which is stopped when this process exits. Returns its address. Raises ClawError (exit code 2)."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     words = [word.replace("{port}", str(port)) for word in shlex.split(command)]

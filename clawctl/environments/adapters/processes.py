@@ -1,4 +1,4 @@
-"""A process of another Python that answers requests: lines of JSON on its stdin and stdout."""
+"""Sends requests to a process that runs under another Python interpreter, as lines of JSON on stdin and stdout."""
 
 import contextlib
 import itertools
@@ -14,13 +14,13 @@ _LOG_LINES = 30
 
 
 class ProcessEnded(Exception):
-    """The process is gone. Its last lines are the message."""
+    """The process has ended. The message holds its last lines on stderr."""
 
     ending = "environment"
 
 
 class AnsweringProcess:
-    """Start `program` with `python`, and send it `settings` as its first line. `environment`: all of its variables."""
+    """Start `program` with `python`, and send it `settings` as its first line. `environment` holds all of its variables."""
 
     def __init__(self, python: str, program: Path, settings: dict[str, Any], environment: dict[str, str]) -> None:
         """Raises OSError if the interpreter cannot be started."""
@@ -31,13 +31,13 @@ class AnsweringProcess:
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._numbers, self._lock = itertools.count(), threading.Lock()
         self._said: deque[str] = deque(maxlen=_LOG_LINES)
-        self.first: Future[dict[str, Any]] = Future()  # its first answer: whether it can begin
+        self.first: Future[dict[str, Any]] = Future()  # the first answer: whether the process started properly
         for work in (self._read, self._listen):
             threading.Thread(target=work, daemon=True).start()
         self._send(settings)
 
     def ask(self, request: dict[str, Any]) -> Future[dict[str, Any]]:
-        """The answer, later. It raises ProcessEnded if the process ends before."""
+        """Send a request. The future holds the answer, or raises ProcessEnded if the process ends first."""
         number, answer = next(self._numbers), Future[dict[str, Any]]()
         with self._lock:
             self._waiting[number] = answer
@@ -47,7 +47,7 @@ class AnsweringProcess:
         return answer
 
     def close(self) -> None:
-        """End it, and all that it started."""
+        """End the process: close its stdin, and kill it if it still runs after 5 s."""
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.close()  # type: ignore[union-attr]
         try:

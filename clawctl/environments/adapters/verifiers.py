@@ -1,6 +1,6 @@
-"""`verifiers`: a taskset of the library verifiers (0.4 or newer) runs unchanged, in a process of its own.
+"""`verifiers`: a taskset of the library verifiers (0.4 or newer) runs unchanged, in a separate process.
 
-Its agents call the model at the episode's address, through verifiers' own interception, and its reward is the outcome.
+Its agents call the model at the episode's address, through verifiers' own interception. The taskset's reward is the outcome.
 """
 
 import asyncio
@@ -22,17 +22,17 @@ from clawctl.run.endpoint import Endpoint
 _PROGRAM = Path(__file__).parent / "verifiers_process.py"
 _START_S = 180.0
 _CONTAINERS = ("docker", "podman", "apptainer")
-_MOST_TASKS = 4096  # of a taskset without an end
+_MOST_TASKS = 4096  # taken from an endless taskset
 _ENDINGS = {"SandboxError": "sandbox", "TaskError": "verifier", "ProviderError": "server"}  # by the type of verifiers' errors
-_USED_UP = (("episode_over", "time"), ("context_length_exceeded", "context"))  # codes of our server, in the text of an error
+_USED_UP = (("episode_over", "time"), ("context_length_exceeded", "context"))  # endings by clawctl's error code in an error's text
 
 
 class Verifiers:
-    """`taskset`: the id of an installed taskset, or the path of one. `python`: the interpreter that has verifiers installed.
+    """`taskset` is the id of an installed taskset, or the path of one. `python` is an interpreter that has verifiers installed.
 
-    `variables`: names of environment variables, with commas, that its process is given beside the usual ones.
-    `harness` and `runtime` are verifiers' own: an agent that runs commands needs the runtime docker, podman or apptainer. All other
-    options are those of the taskset."""
+    `variables` names environment variables, separated by commas, that its process gets in addition to the usual ones. `harness` and
+    `runtime` have the meaning that verifiers gives them; an agent that runs commands needs the runtime docker, podman or apptainer.
+    All other options are passed to the taskset."""
 
     metrics = ("reward",)
 
@@ -73,7 +73,7 @@ class Verifiers:
         ]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
-        headers = dict(endpoint.headers) if "/e/" not in endpoint.url else {}  # the address of an episode says who calls
+        headers = dict(endpoint.headers) if "/e/" not in endpoint.url else {}  # an episode's address already identifies the caller
         request = {
             "do": "play", "number": task.spec["number"], "url": endpoint.url, "api_key": endpoint.api_key, "model": endpoint.model,
             "sampling": dict(endpoint.sampling), "headers": headers, "seconds": self.episode_s, "max_turns": self._max_turns,
@@ -92,7 +92,7 @@ class Verifiers:
 
 
 def outcome_of(told: Mapping[str, Any], max_turns: int) -> Outcome:
-    """The outcome of what the process says about an episode. Raises EpisodeFailed for what the policy did not end."""
+    """Convert the process's answer into an outcome. Raises EpisodeFailed if anything but the policy ended the episode."""
     text = "\n".join(f"{error['type']}: {error['text']}" for error in told.get("errors", ()))
     used_up = next((ending for code, ending in _USED_UP if code in text), None)
     if used_up is None and (told.get("timed_out") or told.get("ending") == "time"):
@@ -123,6 +123,6 @@ def _cannot_load(taskset: str, python: str, told: Mapping[str, Any]) -> ClawErro
 
 
 def _variables(interpreter: str, named: str) -> dict[str, str]:
-    """Of the process: few of ours, and the programs beside its interpreter first (verifiers calls uv)."""
+    """The process's environment variables. PATH starts with the interpreter's folder, because verifiers calls uv."""
     variables = environment_of_program({"PRIME_DISABLE_VERSION_CHECK": "1"}, names_in(named))
     return {**variables, "PATH": f"{Path(interpreter).parent}:{variables.get('PATH', '')}"}

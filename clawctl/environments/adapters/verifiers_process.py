@@ -1,7 +1,7 @@
-"""Runs where verifiers is installed: loads one taskset, and plays its tasks. Nothing is traced to files, and nothing is uploaded.
+"""Loads one taskset and plays its tasks. It runs where verifiers is installed, writes no trace files and uploads nothing.
 
-Each line of stdin is a request, each line of stdout an answer, as JSON. The first line is the settings of `load`. This file imports
-verifiers and the standard library only, because its Python may be another one than clawctl's.
+Each line of stdin is a request and each line of stdout an answer, both as JSON. The first line holds the settings of `load`. This
+file imports verifiers and the standard library only, because its interpreter may differ from clawctl's.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ KEY = "CLAWCTL_EPISODE_KEY"
 
 
 def main() -> None:
-    os.dup2(2, 1)  # what the taskset prints is no answer
+    os.dup2(2, 1)  # the taskset's own prints go to stderr, because stdout carries answers
     environment = None
     try:
         import verifiers.v1 as vf
@@ -41,7 +41,7 @@ def installed() -> str | None:
 
 
 def load(vf: Any, settings: dict[str, Any]) -> Any:
-    """The environment of `settings`: `taskset` (an id or a path), `options` of it, `harness`, `runtime`, `max_turns`."""
+    """The environment for `settings`: `taskset` (an id or a path), its `options`, `harness`, `runtime` and `max_turns`."""
     name = find_taskset(settings["taskset"])
     roles = [field for field, info in vf.env_config_type(name).model_fields.items() if isinstance(info.default, vf.AgentConfig)]
     seat: dict[str, Any] = {"runtime": {"type": settings["runtime"]}, "max_turns": settings["max_turns"]}
@@ -52,7 +52,7 @@ def load(vf: Any, settings: dict[str, Any]) -> Any:
 
 
 def find_taskset(name: str) -> str:
-    """The id of a taskset; a path to a package, to the folder around it, or to a file is put on the module path."""
+    """The id of a taskset. If `name` is a path (a package, the folder around it, or a file), add it to the module path."""
     path = Path(name).expanduser()
     if not path.exists() or ("/" not in name and not name.endswith(".py")):
         return name
@@ -68,7 +68,7 @@ def describe(vf: Any, environment: Any) -> dict[str, Any]:
 
 
 async def serve(vf: Any, environment: Any) -> None:
-    """Answer requests until stdin ends; episodes run beside one another."""
+    """Answer requests until stdin ends. Episodes run concurrently."""
     tasks: list[Any] = []
     running = set()
     async with environment.serving():
@@ -103,7 +103,7 @@ async def play(vf: Any, environment: Any, task: Any, request: dict[str, Any]) ->
 
 
 def outcome(episode: Any, max_turns: int | None) -> dict[str, Any]:
-    """What an episode is worth: the mean over its agents. `errors` have their types, by which clawctl names the ending."""
+    """An episode's result: the mean over its agents. Each error has its type, which clawctl maps to an ending."""
     traces = [trace for trace in episode.traces if getattr(trace.agent, "trainable", True)] or list(episode.traces)
     errors = [*episode.errors, *(error for trace in traces if not trace.ok for error in trace.errors)]
     told = {

@@ -1,4 +1,4 @@
-"""What an agent can do on a page: words of an answer, or tool calls."""
+"""The actions of an agent on a page, given as text or as tool calls."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 Name = Literal["click", "click_at", "type", "select", "press", "scroll", "done"]
 KEYS = ("Enter", "Tab", "Escape", "Backspace", "Delete", "Space", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight")
-LONGEST = 2000  # characters of a text to type
+LONGEST = 2000  # the number of characters that one action can type
 
 SYSTEM = """You use a web page to do a task. Each message shows the page; its elements have numbers. Answer with one action:
 click 3
@@ -36,13 +36,13 @@ class Action:
     """One action: Action("type", 4, "words")."""
 
     name: Name
-    number: int | None = None  # of the element; the pixels from the left for "click_at"
-    text: str = ""  # to type, the option, the key, "up" or "down"
-    down: int = 0  # pixels from the top, for "click_at"
+    number: int | None = None  # the element's number; for "click_at", pixels from the left
+    text: str = ""  # the text to type, the option, the key, "up" or "down"
+    down: int = 0  # for "click_at": pixels from the top
 
 
 def action_in(said: str) -> Action | None:
-    """The last line of an answer that is an action. None if there is none."""
+    """The last line of an answer that is a valid action, or None."""
     for line in reversed(said.splitlines()):
         match = _ACTION.fullmatch(line.strip().strip("`").strip())
         if match is not None and (action := _action(match)) is not None:
@@ -91,7 +91,7 @@ TOOLS = [
 
 
 def action_of(name: str, arguments: Mapping[str, Any] | None) -> Action | None:
-    """The action of a tool call. None if there is no such tool, or its arguments are wrong."""
+    """The action of a tool call. None if the tool does not exist or its arguments are wrong."""
     if arguments is None:
         return None
     number, text = (

@@ -1,4 +1,4 @@
-"""Chromium, driven by Playwright: one browser for each event loop, which ends with the loop, and a context for each episode."""
+"""Chromium, driven by Playwright. Each event loop has one browser, which ends with the loop. Each episode has its own context."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ from clawctl.errors import ClawError
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _START_S = 120.0
 _ARGUMENTS = ("--disable-gpu", "--js-flags=--max-old-space-size=256")
-_OPENED = 4  # pages that load at a time; each of many would take too long on a few cores
+_OPENED = 4  # pages that load concurrently; with more, each would take too long on a few cores
 
 Starting = asyncio.Future[Any]
 _browsers = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, tuple["asyncio.Task[None]", Starting]]]()
@@ -29,7 +29,7 @@ _turns = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]()
 
 
 def find_chromium(given: str | None = None) -> str:
-    """The program. Raises ClawError (exit code 2) if it, Playwright or bubblewrap is missing."""
+    """The path of Chromium's program. Raises ClawError (exit code 2) if it, Playwright or bubblewrap is missing."""
     find_bubblewrap()
     if find_spec("playwright") is None:
         raise ClawError("the environment gui needs Playwright", "run `pip install 'clawctl[gui]'`", 2)
@@ -46,7 +46,7 @@ def find_chromium(given: str | None = None) -> str:
 
 @asynccontextmanager
 async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
-    """A Playwright context in this loop's browser, which is started first where none runs. Raises EpisodeFailed."""
+    """A Playwright context in the browser of this event loop. The browser is started if necessary. Raises EpisodeFailed."""
     browser = await _browser(chromium)
     try:
         context = await browser.new_context(
@@ -57,7 +57,7 @@ async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
     try:
         yield context
     finally:
-        with suppress(Exception):  # it has gone with its browser
+        with suppress(Exception):  # the browser may have ended
             await asyncio.wait_for(asyncio.shield(context.close()), 10.0)
 
 
@@ -68,7 +68,7 @@ def playwright_error() -> type[Exception]:
 
 
 async def escapes() -> tuple[str, list[str]]:
-    """Chromium's version, and what a page of it reaches that it should not: "network", "files". Raises ClawError, EpisodeFailed."""
+    """Chromium's version, and the forbidden resources that a page reaches: "network", "files". Raises ClawError, EpisodeFailed."""
     failed = []
     with tempfile.TemporaryDirectory() as folder, socket.socket() as server:
         secret = Path(folder) / "secret.txt"
@@ -91,12 +91,12 @@ async def escapes() -> tuple[str, list[str]]:
 
 
 def turn_to_load() -> asyncio.Semaphore:
-    """What a page holds while it loads."""
+    """The semaphore that a page holds while it loads."""
     return _turns.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_OPENED))
 
 
 def short(error: Exception) -> str:
-    """The first line of an error, with what Chromium itself said."""
+    """The first line of an error, and Chromium's own error message."""
     lines = str(error).splitlines() or [type(error).__name__]
     said = next((line.partition("[err]")[2].strip() for line in lines if "[err]" in line), "")
     return " ".join(part for part in (lines[0], said) if part)[:300]
@@ -114,7 +114,7 @@ async def _browser(chromium: str) -> Any:
 
 
 async def _keep(chromium: str, started: Starting) -> None:
-    """Start a browser and hold it until it ends, or until the loop ends and cancels this task."""
+    """Start a browser and keep it until it ends, or until the loop ends and cancels this task."""
     from playwright.async_api import async_playwright
 
     try:

@@ -1,8 +1,8 @@
-"""A program that becomes Chromium in a sandbox: `python -m clawctl.environments.gui.confined CHROMIUM ARGUMENTS…`.
+"""Executes Chromium in a sandbox: `python -m clawctl.environments.gui.confined CHROMIUM ARGUMENTS…`.
 
-Playwright starts it in place of Chromium, and speaks to Chromium over descriptors 3 and 4. The browser runs as a user of its own.
-It sees the system's programs and folders in memory, and has no network: Playwright answers each request before it would reach
-one. This sandbox replaces Chromium's own, which needs namespaces that a sandbox may not make.
+Playwright starts this program in place of Chromium, and communicates with Chromium over descriptors 3 and 4. The browser runs as a
+separate user. It sees the system's programs and folders in memory. It has no network: Playwright answers each request before it
+leaves the browser. This sandbox replaces Chromium's own, which needs namespaces that sandboxed processes may not create.
 """
 
 import os
@@ -27,13 +27,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def command(chromium: str, arguments: list[str]) -> tuple[list[str], list[int]]:
-    """The command line of bubblewrap, and the descriptors it names. Raises ClawError."""
+    """The command line of bubblewrap, and the descriptors that it names. Raises ClawError."""
     program = Path(chromium).resolve()
     see = [name for name in _SETTINGS if Path(name).is_dir()]
     if not program.is_relative_to("/usr"):
         see.append(str(program.parent))
     room = make_room(SandboxPlan(FOLDER, Limits(disk=_DISK), see=tuple(see)))
-    room.arguments.remove("--as-pid-1")  # bubblewrap collects the processes that Chromium leaves
+    room.arguments.remove("--as-pid-1")  # bubblewrap then reaps the orphaned processes of Chromium
     kept = [text for text in arguments if not text.startswith("--user-data-dir")]  # Playwright's folder belongs to another user
     variables = ["--setenv", "HOME", FOLDER, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8"]
     inside = [python(), "-I", "-S", "-c", _BECOME, str(room.user or 0), str(program), f"--user-data-dir={FOLDER}/profile", *kept]

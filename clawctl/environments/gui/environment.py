@@ -1,4 +1,4 @@
-"""`gui`: the agent uses a web page in Chromium. It reads the page as text, or sees it as well."""
+"""`gui`: the agent uses a web page in Chromium. It reads the page as text, optionally with screenshots."""
 
 import base64
 from collections.abc import Sequence
@@ -16,15 +16,17 @@ from clawctl.environments.verdicts import Graded, nothing
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 
-_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # codes of the server
+_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # endings by the server's error code
 _UNKNOWN = "error: this is no action. Answer with one line such as: click 3"
 
 
 class Gui:
-    """`pages`: names of pages, with commas: of the websites that clawctl draws (the default is all of them), or of MiniWoB, such as
-    `click-button`; `miniwob` means all of MiniWoB. `path`: a folder in MiniWoB's layout, in place of the package `miniwob`.
-    `actions`: `text`, or `tools` for tool calls. `screenshots`: send a picture of the page with each message.
-    `load_s`: seconds for a page to load. `browser`: Chromium's program, if it is not in PATH."""
+    """`pages` names pages, separated by commas: websites that clawctl draws (default: all of them), or pages of MiniWoB such as
+    `click-button`. `miniwob` stands for all of MiniWoB.
+
+    `path`: a folder in MiniWoB's layout, in place of the package `miniwob`. `actions`: `text`, or `tools` for tool calls.
+    `screenshots`: send a picture of the page with each message. `load_s`: the time limit for loading a page, in seconds. `browser`:
+    Chromium's program, if it is not in PATH."""
 
     metrics = ("reward", "solved")
     version = "1"
@@ -61,7 +63,7 @@ class Gui:
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         tasks = []
-        for place in range(count):  # even numbers train, odd ones are held out
+        for place in range(count):  # even numbers are for training, odd numbers are held out
             number = 2 * (seed * 100_003 + place) + (split == "eval")
             page = self._names[place % len(self._names)]
             if page in FAMILIES:
@@ -128,7 +130,7 @@ class Gui:
 
 
 def _chosen(message: dict[str, Any]) -> tuple[Action | None, str]:
-    """The action of an answer, and the answer as text."""
+    """The action in an answer, and the answer as text."""
     reply, calls = str(message.get("content") or ""), message.get("tool_calls") or []
     if not calls:
         return action_in(reply), reply
@@ -137,7 +139,7 @@ def _chosen(message: dict[str, Any]) -> tuple[Action | None, str]:
 
 
 async def solve(task: SiteTask, commands: str | None = None) -> Graded:
-    """The verdict without a model: after the task's solution, or after doing nothing (""). Raises EpisodeFailed."""
+    """Grade without a model: after the task's solution, or after no action (""). Raises EpisodeFailed."""
     async with open_page(find_chromium(), DrawnSite(task), (480, 360), 2 * LOAD_S) as page:
         for step in task.solution if commands is None else ():
             problem = await page.act(_step(step, await page.look()))
@@ -148,7 +150,7 @@ async def solve(task: SiteTask, commands: str | None = None) -> Graded:
 
 
 def _step(step: str, look: str) -> Action:
-    """The action of a step of a solution on a page: ('type field "Name" | Ada')."""
+    """Translate a step of a solution into an action on the page: ('type field "Name" | Ada')."""
     name, _, rest = step.partition(" ")
     what, _, text = rest.partition(" | ")
     what, _, before = what.partition(" after ")

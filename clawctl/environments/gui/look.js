@@ -1,4 +1,4 @@
-// The visible page as lines of text, in document order, and the elements that its numbers name.
+// The visible page as lines of text in document order, and the elements that the line numbers refer to.
 (hidden) => {
   const lines = [], elements = [];
   let line = "";
@@ -23,7 +23,7 @@
     (getComputedStyle(element).cursor === "pointer" && getComputedStyle(element.parentElement || element).cursor !== "pointer");
   const isShape = (element) => element instanceof SVGGeometryElement || element instanceof SVGTextContentElement;
 
-  const wordsOf = (label) => {  // without those of the field inside
+  const wordsOf = (label) => {  // without the text of fields inside the label
     const copy = label.cloneNode(true);
     for (const inner of copy.querySelectorAll(fields)) inner.remove();
     return copy.textContent;
@@ -72,7 +72,7 @@
     const parts = node instanceof SVGSVGElement ? "*" : usable;
     if (field || (named && hasBox(node) && !node.querySelector(parts))) { add(node); return; }
     if (node.tagName === "LABEL" && node.control && isVisible(node.control)) {
-      if (node.contains(node.control)) walk(node.control);  // its words name the field
+      if (node.contains(node.control)) walk(node.control);  // the label's text is part of the field's line
       return;
     }
     const block = !getComputedStyle(node).display.startsWith("inline");

@@ -1,8 +1,8 @@
-"""MiniWoB's pages: those of the package `miniwob`, or a folder in the same layout.
+"""MiniWoB's pages, from the package `miniwob` or from a folder in the same layout.
 
-A page's own script draws the task and grades it. The agent cannot run script: by the page's content security policy, only scripts
-of the served file run, so text that a page puts into itself stays text. The raw reward is read. MiniWoB also has a reward that
-sinks with time, which would favour fast servers.
+A page's own script draws the task and grades it. The agent cannot run script: the content security policy permits only scripts of
+the served file, so text that a page inserts into itself stays text. The score is MiniWoB's raw reward. MiniWoB's other reward
+decreases with time, which would favour fast servers.
 """
 
 import mimetypes
@@ -31,7 +31,7 @@ _VERDICT = "() => (WOB_DONE_GLOBAL ? WOB_RAW_REWARD_GLOBAL : null)"
 
 @dataclass(frozen=True, slots=True)
 class MiniWobTask:
-    """One page with one seed."""
+    """A page and a seed."""
 
     page: str  # "click-button"
     seed: str
@@ -59,7 +59,7 @@ class MiniWobSite:
         content, kind = file.read_bytes(), mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         if file.suffix == ".html":
             if path != self.start or self._loaded:
-                return None  # a page that loads itself again would begin another task
+                return None  # a second load would start another task
             self._loaded = True
             content = _SCRIPT.sub(b'<script nonce="%s"' % self._nonce.encode(), content)
         policy = (
@@ -78,7 +78,7 @@ class MiniWobSite:
 
 
 def find_folder(path: str | None) -> Path:
-    """The folder with `core` and `miniwob`. Raises ClawError (exit code 2)."""
+    """The folder that contains `core` and `miniwob`. Raises ClawError (exit code 2)."""
     if path is None:
         spec = find_spec("miniwob")
         if spec is None or spec.origin is None:

@@ -1,7 +1,7 @@
-"""One page of an episode: what the agent sees of it, and what its actions do to it.
+"""One page of an episode: its text for the agent, and the effects of the agent's actions on it.
 
-The agent has no script and no address bar. Requests leave the browser only as far as the site that the episode serves: the page can
-go where the site has an answer, and nowhere else.
+The agent cannot run script and has no address bar. The site that the episode serves answers every request. The page can therefore
+reach the site's own paths and nothing else.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from clawctl.environments.gui.browser import new_context, playwright_error, shor
 
 HOST = "http://page.test"
 LOAD_S = 60.0
-_STEP_S = 120.0  # for what one action does, before the page counts as frozen
-_LINES = 60  # that the agent sees at a time
-_SLOWLY = 200  # characters that are typed key by key; longer texts are put in at once
+_STEP_S = 120.0  # the time limit of one action; after that, the page counts as frozen
+_LINES = 60  # the number of lines that the agent sees at a time
+_SLOWLY = 200  # up to this many characters are typed key by key; longer texts are inserted at once
 _LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
 _LISTENERS = """(() => {
   const listens = new WeakSet(), add = EventTarget.prototype.addEventListener;
@@ -37,17 +37,17 @@ _FRAMES = """() => new Promise((done) => {
   setTimeout(done, 500);
 })"""
 
-_STILL_ALIVE_S = 20.0  # for another page of a browser to answer
+_STILL_ALIVE_S = 20.0  # the time that another page of the browser has to answer
 T = TypeVar("T")
 
 
 class PageCrashed(Exception):
-    """What the agent did ended the page, or the browser. The policy ended this episode: it could learn to do it again."""
+    """An action of the agent ended the page or the browser. The policy caused this ending, and could learn to repeat it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteAnswer:
-    """What a site answers to one request."""
+    """A site's answer to one request."""
 
     content: bytes
     kind: str = "text/html; charset=utf-8"
@@ -55,7 +55,7 @@ class SiteAnswer:
 
 
 class Site(Protocol):
-    """What an episode's page is served from, and what says how well the agent did."""
+    """Serves an episode's pages and grades the agent."""
 
     @property
     def start(self) -> str:
@@ -64,14 +64,14 @@ class Site(Protocol):
 
     @property
     def hidden(self) -> str:
-        """A CSS selector of what the agent does not see, such as the instruction."""
+        """A CSS selector for elements that the agent must not see, such as the instruction."""
         ...
 
     @property
     def uses_script(self) -> bool: ...
 
     def answer(self, method: str, path: str, query: str) -> SiteAnswer | None:
-        """What to answer; None refuses the request. A form is sent with GET."""
+        """The answer to a request. None refuses the request. Forms are sent with GET."""
         ...
 
     async def begin(self, page: Any) -> str:
@@ -79,27 +79,27 @@ class Site(Protocol):
         ...
 
     async def verdict(self, page: Any) -> float | None:
-        """The score from 0 to 1, or None as long as the task is not decided."""
+        """The score from 0 to 1, or None while the task is undecided."""
         ...
 
 
 @dataclass(slots=True)
 class Page:
-    """A loaded page. `open_page` makes it."""
+    """A loaded page, made by `open_page`."""
 
     site: Site
     instruction: str
     _page: Any
     _elements: Any = None  # a handle on the numbered elements
     _names: list[str] = field(default_factory=list)
-    _first: int = 0  # line that the agent sees first
+    _first: int = 0  # the first line that the agent sees
     _loaded: asyncio.Event = field(default_factory=asyncio.Event)
     _is_acting: bool = False
     _has_acted: bool = False
-    _has_crashed: bool = False  # this page alone: the browser goes on
+    _has_crashed: bool = False  # this page crashed, but the browser still runs
 
     async def look(self) -> str:
-        """The page as text, with the number of each element that can be used."""
+        """The visible lines of the page as text, with a number for each usable element."""
         elements = await self._whole(self._look())
         total = len(elements)
         self._first = max(0, min(self._first, total - _LINES))
@@ -115,7 +115,7 @@ class Page:
                 lines = list(await (await handle.get_property("lines")).json_value())
                 self._elements = await handle.get_property("elements")
                 return lines
-            except Exception as error:  # the page went to another one meanwhile
+            except Exception as error:  # the page navigated in the meantime
                 if not left or "context was destroyed" not in str(error):
                     raise
                 await self._page.wait_for_load_state("domcontentloaded")
@@ -129,7 +129,7 @@ class Page:
         return await self._whole(self.site.verdict(self._page))
 
     async def act(self, action: Action) -> str:
-        """Do it. Returns what went wrong, for the agent, or "". Raises PageCrashed if this ends the page or Chromium."""
+        """Perform an action. Returns an error message for the agent, or "". Raises PageCrashed if the page or Chromium ends."""
         self._is_acting = self._has_acted = True
         problem = await self._whole(self._act(action))
         self._is_acting = False
@@ -160,7 +160,7 @@ class Page:
             await mouse.click(place["x"], place["y"])
         elif action.name == "click_at":
             await mouse.click(action.number, action.down)
-        elif action.name == "type" and "fill" in place:  # a date, a colour
+        elif action.name == "type" and "fill" in place:  # a date or colour field
             try:
                 await element.fill(action.text, force=True)
             except playwright_error() as error:
@@ -182,16 +182,18 @@ class Page:
         return ""
 
     async def _settle(self, leaves: bool) -> None:
-        """Wait until the page has done what an action began. `leaves`: a link or a form was used. Where a site has no script, that
-        always leads to another page."""
+        """Wait until the effects of an action are complete.
+
+        `leaves`: the action used a link or a form. If a site has no script, this always leads to another page.
+        """
         if leaves and not self.site.uses_script:
             await self._loaded.wait()
-        with suppress(Exception):  # it goes to another page now; the next look waits for that one
+        with suppress(Exception):  # the page is navigating; the next look waits for the new page
             await self._page.evaluate(_FRAMES)
         await self._page.wait_for_load_state("domcontentloaded", timeout=1000 * LOAD_S)
 
     async def _whole(self, call: Awaitable[T]) -> T:
-        """What a call returns. Raises PageCrashed if the agent's actions are the reason that it fails, else EpisodeFailed."""
+        """The result of a call. If it fails because of the agent's actions, raises PageCrashed, otherwise EpisodeFailed."""
         try:
             async with asyncio.timeout(_STEP_S):
                 return await call
@@ -203,13 +205,13 @@ class Page:
         except EpisodeFailed:
             raise
         except Exception as error:
-            await asyncio.sleep(0.1)  # for the browser to report which page it was
+            await asyncio.sleep(0.1)  # the browser needs a moment to report which page crashed
             if self._is_acting or (self._has_acted and self._has_crashed):
                 raise PageCrashed(f"Chromium or the page ended: {short(error)}") from error
             raise EpisodeFailed("sandbox", f"Chromium or the page ended: {short(error)}. The episode is played again") from error
 
     async def _others_answer(self) -> bool:
-        """Whether another page of the browser works, so that only this one is frozen."""
+        """Whether another page of the browser works, so that only this page is frozen."""
         try:
             async with asyncio.timeout(_STILL_ALIVE_S):
                 context = await self._page.context.browser.new_context()
@@ -223,7 +225,7 @@ class Page:
 
 @asynccontextmanager
 async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: float = LOAD_S) -> AsyncIterator[Page]:
-    """The site's first page, loaded and started. Raises EpisodeFailed."""
+    """Load the site's first page and start its task. Raises EpisodeFailed."""
     settings = {"viewport": {"width": size[0], "height": size[1]}, "java_script_enabled": True}
     async with new_context(chromium, **settings) as context:
 
@@ -231,11 +233,11 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
             request, parts = route.request, urlsplit(route.request.url)
             reply = None
             if f"{parts.scheme}://{parts.netloc}" == HOST:
-                with suppress(OSError, ValueError):  # no name that a file can have
+                with suppress(OSError, ValueError):  # the path cannot be a file name
                     reply = site.answer(request.method, parts.path, parts.query)
-            with suppress(Exception):  # the page is gone
+            with suppress(Exception):  # the page has been closed
                 if reply is None:
-                    await route.fulfill(status=204)  # the page stays where it is
+                    await route.fulfill(status=204)  # the page does not navigate
                 else:
                     headers = {"Content-Security-Policy": reply.policy, "Cache-Control": "no-store"}
                     await route.fulfill(body=reply.content, content_type=reply.kind, headers=headers)
@@ -247,7 +249,7 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
         try:
             async with turn_to_load(), asyncio.timeout(load_s):
                 page = await context.new_page()
-                context.on("page", lambda other: asyncio.ensure_future(other.close()))  # no second window
+                context.on("page", lambda other: asyncio.ensure_future(other.close()))  # close every other window
                 await page.goto(f"{HOST}{site.start}", timeout=1000 * load_s, wait_until="load")
                 instruction = await site.begin(page)
         except EpisodeFailed:

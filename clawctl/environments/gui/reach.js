@@ -1,4 +1,4 @@
-// Where to click on an element, or why it cannot be used; for "type" its text is selected, for "select" an option is chosen.
+// Returns the point to click on an element, or why the element cannot be used. "type" also selects its text, "select" an option.
 ([element, name, text]) => {
   const list = element.tagName === "SELECT" ? [...element.options] : [];
   const squeeze = (words) => words.replace(/\s+/g, " ").trim();

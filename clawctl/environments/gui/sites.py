@@ -1,4 +1,4 @@
-"""Small websites that clawctl draws. They have no script: the verdict is made here, from the request of a click or a form."""
+"""Small websites that clawctl draws. They have no script: the request of a click or a form decides the verdict."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -78,13 +78,13 @@ Fields = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class SiteTask:
-    """A drawn website. A request to /done decides the task: its fields are `wanted`, or they are not."""
+    """A drawn website. The first request to /done decides the task: its fields must equal `wanted`."""
 
     name: str  # "tick-17"
     instruction: str
-    pages: Mapping[str, str]  # the body of the page at each path; a search is at "/find?words"
-    wanted: Fields  # of the request to /done, sorted
-    solution: tuple[str, ...]  # what to use, by its description: ('click button "Send"', 'type field "Name" | Ada')
+    pages: Mapping[str, str]  # the HTML body of each page, by path; search results are at "/find?words"
+    wanted: Fields  # the sorted fields of the right request to /done
+    solution: tuple[str, ...]  # steps that name elements by description: ('click button "Send"', 'type field "Name" | Ada')
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class DrawnSite:
     def answer(self, method: str, path: str, query: str) -> SiteAnswer | None:
         sent = parse_qsl(query, keep_blank_values=True)
         if path == "/done":
-            if self._score is None:  # the first answer counts
+            if self._score is None:  # only the first request counts
                 self._score = float(tuple(sorted(sent)) == self.task.wanted)
             return _page("<p>Thank you.</p>")
         if path == "/find":
@@ -123,7 +123,7 @@ def _page(body: str) -> SiteAnswer:
 
 
 def draw_site(name: str, number: int) -> SiteTask:
-    """The task of a family, the same one for the same number."""
+    """Draw the task of a family. The same number gives the same task."""
     return FAMILIES[name](f"{name}-{number}", Random(f"gui {name} {number}"))
 
 
@@ -188,7 +188,7 @@ def _choose(name: str, rng: Random) -> SiteTask:
 
 
 def _find(name: str, rng: Random) -> SiteTask:
-    """A search, its results, and a page for each."""
+    """A search, its results, and a page for each result."""
     first, lasts = rng.choice(_FIRST), rng.sample(_LAST, 4)
     people = [f"{first} {last}" for last in lasts[:3]] + [f"{rng.choice([x for x in _FIRST if x != first])} {lasts[3]}"]
     wanted = rng.choice(people)
@@ -210,7 +210,7 @@ def _find(name: str, rng: Random) -> SiteTask:
 
 
 def _open(name: str, rng: Random) -> SiteTask:
-    """Sections that are closed at first."""
+    """Sections that are closed at the start."""
     sections = rng.sample(_SECTIONS, rng.randint(3, 5))
     links = {section: rng.sample(_LINKS, 2) for section in sections}
     wanted = rng.choice(sections)

@@ -1,1 +1,1 @@
-"""The little world of the demo: homework, the people who bring it, and how pleased they are with what they get."""
+"""The world of the demo: homework, simulated people who ask about it, and their satisfaction with the replies."""

@@ -1,9 +1,9 @@
-"""Simulated people over HTTP: they ask, look at what they get, and say what they think of it.
+"""Simulated people over HTTP: they ask, read the answer, and comment on it.
 
     python -m clawctl.environments.homework.chat --run RUN --people 16 --sessions 200
 
-Half of them send session headers, half send nothing at all, as real clients do; some stream. Nobody says what they want in
-any other way than in words.
+Like real clients, half of the sessions send session headers and half send none; half of them stream. People express their wishes
+only in the text of their messages.
 """
 
 import argparse
@@ -33,30 +33,30 @@ from clawctl.run.policies import live_version
 
 log = logging.getLogger("people")
 
-_START_S = 180.0  # a server that loads its model may take so long before it listens
+_START_S = 180.0  # the time that a server may need to load its model before it listens
 _KEPT_REFUSALS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FirstReply:
-    """How the first answer of a session went down."""
+    """The first reply of a session, and how the person rates it."""
 
     asked_at: float  # unix seconds
     answered_at: float
     role: Role
-    satisfaction: float  # 0 … 1, by rule
+    satisfaction: float  # 0 … 1, by a fixed rule
     correct: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One session as its person saw it."""
+    """One session from the person's side."""
 
-    turns: list[tuple[str, str]]  # (what was said, what was answered)
+    turns: list[tuple[str, str]]  # (the person's message, the reply)
     first: FirstReply | None  # None: the first request was refused
     satisfied: bool
     requests: int
-    refusal: str | None  # why it broke off, if it did
+    refusal: str | None  # why the session broke off, or None
 
 
 async def converse(
@@ -68,7 +68,11 @@ async def converse(
     stream: bool = False,
     think_s: float = 0.0,
 ) -> Conversation:
-    """Play one session to its end. With `session_id` the session headers are sent, the last message closing it; without, none."""
+    """Play one session to its end.
+
+    With `session_id`, each request sends the session headers, and the last message closes the session. Without it, no session
+    headers are sent.
+    """
     messages: list[dict[str, Any]] = []
     turns: list[tuple[str, str]] = []
     first, satisfied, closing = None, False, False
@@ -94,7 +98,7 @@ async def converse(
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Who comes, and when they stop coming."""
+    """The number of people, and when they stop."""
 
     people: int
     sessions: int | None = None  # None: until stopped
@@ -104,9 +108,12 @@ class Crowd:
 
 
 async def play(run: RunDir, endpoint: Endpoint, crowd: Crowd, stop: threading.Event) -> dict[str, Any]:
-    """Keep `crowd.people` people busy, each with one session after another, and sum up. Sessions that run are played to the end."""
-    numbers = itertools.count() if crowd.sessions is None else iter(range(crowd.sessions))  # shared: each is played once
-    visit = uuid4().hex[:6]  # the same people may come to the same run again, to begin sessions of their own
+    """Run `crowd.people` people concurrently, each with one session after another. Sessions that have begun are completed.
+
+    Returns a summary.
+    """
+    numbers = itertools.count() if crowd.sessions is None else iter(range(crowd.sessions))  # shared, so each session is played once
+    visit = uuid4().hex[:6]  # a later visit of the same people to the same run begins new sessions
     done: list[Conversation] = []
     began = time.time()
 
@@ -125,7 +132,7 @@ async def play(run: RunDir, endpoint: Endpoint, crowd: Crowd, stop: threading.Ev
 
 
 async def _one_session(client: httpx.AsyncClient, endpoint: Endpoint, crowd: Crowd, number: int, visit: str) -> Conversation:
-    """Session `number` of the crowd: who plays it, about what, with headers or without, streaming or not, follow from it."""
+    """Play session `number` of the crowd. The number fixes its person, task, headers and streaming."""
     role: Role = "teacher" if number % 2 else "student"
     with_headers, stream = number // 2 % 2 == 0, number // 4 % 2 == 0
     seed = crowd.seed * 1_000_003 + number
@@ -134,7 +141,7 @@ async def _one_session(client: httpx.AsyncClient, endpoint: Endpoint, crowd: Cro
     result = await converse(client, endpoint, person, task, session_id, stream, crowd.think_s)
     if result.refusal:
         log.warning("session %d was refused: %s", number, result.refusal)
-        await asyncio.sleep(0.5)  # a server that refuses is not to be flooded
+        await asyncio.sleep(0.5)  # do not flood a server that refuses requests
     return result
 
 
@@ -170,7 +177,7 @@ def _summary(done: list[Conversation], began: float) -> dict[str, Any]:
 
 
 def wait_for_endpoint(run: RunDir, stop: threading.Event) -> Endpoint:
-    """This run's server, once it has announced itself. Raises ClawError where it does not."""
+    """This run's server, once it has announced itself. Raises ClawError if it does not."""
     recipe = load_recipe(recipe_file(run.root))
     deadline = time.monotonic() + _START_S
     while True:
@@ -183,7 +190,7 @@ def wait_for_endpoint(run: RunDir, stop: threading.Event) -> Endpoint:
 
 
 def main() -> None:
-    """The door of `python -m clawctl.environments.homework.chat`."""
+    """Command line of `python -m clawctl.environments.homework.chat`."""
     parser = argparse.ArgumentParser(
         prog="python -m clawctl.environments.homework.chat", description="Let simulated people talk to a run's server."
     )

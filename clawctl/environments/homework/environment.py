@@ -1,4 +1,4 @@
-"""Homework as an environment: half of its tasks are students' problems, half are teachers' comments on a pupil's solution."""
+"""Homework as an environment. Half of the tasks are students' problems, half are teachers who comment on a pupil's solution."""
 
 from collections.abc import Sequence
 from random import Random
@@ -14,15 +14,15 @@ from clawctl.run.endpoint import Endpoint
 
 
 class Homework:
-    """A held-out task is asked once, and the first reply is scored. A training task is a conversation until its person is content.
+    """A held-out task is one question; its first reply is scored. A training task is a conversation until the person is satisfied.
 
-    There is no reward: people say in words what they think, and the judge reads it.
+    There is no reward. The person's replies express their opinion in words, which the judge reads.
     """
 
     metrics = ("satisfaction", "correctness")
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
-        """Half for students, half for teachers. With an odd number, students get one more."""
+        """Half of the tasks are for students, half for teachers. If `count` is odd, students get one more."""
         made = problems(split, count, seed)
         return [Task(problem.task_id, (problem, seed * 1_000_003 + number), split) for number, problem in enumerate(made)]
 

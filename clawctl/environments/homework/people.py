@@ -1,4 +1,4 @@
-"""Simulated people: rules decide what they feel, a phrase grammar how they say it. No I/O: the HTTP loop lives elsewhere."""
+"""Simulated people. Rules decide their opinion, and a phrase grammar words it. This module does no I/O; `chat.py` does the HTTP."""
 
 from dataclasses import dataclass
 from random import Random
@@ -14,7 +14,7 @@ MOST_COMPLAINTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """What comes back after a reply. `text` None: no more is said. `done`: the session ends once `text` is answered."""
+    """A person's reaction to a reply. `text` None: the person stops. `done`: the session ends once `text` is answered."""
 
     text: str | None
     done: bool
@@ -22,7 +22,7 @@ class Reaction:
 
 
 class Person:
-    """One student or teacher with a name and a random generator of their own; the same seed says the same words."""
+    """One student or teacher with a name and a random generator. The same seed gives the same messages."""
 
     def __init__(self, role: Role, seed: int, phrasings: Phrasings = "all"):
         self.role = role
@@ -35,7 +35,7 @@ class Person:
         return WORDS.say("opens", self._rng, self.phrasings, prompt=task.prompt)
 
     def react(self, task: Problem, reply: str, turn: int) -> Reaction:
-        """What this person says to the reply number `turn`, counted from 0."""
+        """The reaction to reply number `turn`, counted from 0."""
         notices = not is_correct(task, reply) and self._rng.random() < 0.5
         unhappy_with_style = satisfaction(task, reply) < 0.75
         if not notices and not unhappy_with_style:
@@ -49,7 +49,7 @@ class Person:
 
 
 def content_words(task: Problem, rng: Random, phrasings: Phrasings) -> str:
-    """Thanks, or moving on; now and then a word that tells nothing."""
+    """Thanks or the next problem, and sometimes an unclear or unrelated message."""
     draw = rng.random()
     if draw < 0.06:
         return casual(WORDS.say("unclear", rng, phrasings), rng)
@@ -62,12 +62,12 @@ def content_words(task: Problem, rng: Random, phrasings: Phrasings) -> str:
 
 
 def style_complaint(task: Problem, rng: Random, phrasings: Phrasings) -> str:
-    """Mostly says what was wanted; about one in ten is vague."""
+    """A complaint about the style. Most complaints name the wanted style; about one in ten is vague."""
     rule = "complain_vague" if rng.random() < 0.1 else f"complain_{task.role}"
     return casual(WORDS.say(rule, rng, phrasings, pupil=task.name), rng)
 
 
 def number_complaint(task: Problem, reply: str, rng: Random, phrasings: Phrasings) -> str:
-    """Doubts the number that the reply gave; sometimes names the right one."""
+    """A complaint that doubts the number in the reply, and sometimes names the right one."""
     said: list[object] = [*numbers_in(reply)[-1:], "that"]
     return casual(WORDS.say("wrong_number", rng, phrasings, said=said[0], right=task.answer), rng)

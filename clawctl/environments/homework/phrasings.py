@@ -1,11 +1,11 @@
 # ruff: noqa: E501 (a rule reads best as one line an alternative list)
-"""What people say back, and how they say what they wanted: the rules of the phrase grammar.
+"""The phrase grammar's rules for people's replies and for the ways in which they express wishes.
 
-`~` marks held-out alternatives, which the demo model's training never says. `PEOPLE` holds the words of students and teachers;
-`WISHES` the shared pieces that name a style, used by people here and by instructions and hints in the model's training.
+`~` marks held-out alternatives, which the demo model's training never uses. `PEOPLE` holds the messages of students and teachers.
+`WISHES` holds the shared phrases that name a style; people use them, and so do instructions and hints in the model's training.
 """
 
-# What a student wants ("as a student would write it") and a teacher ("warm, about this pupil"), and the opposite of both.
+# The wishes of a student ("as a student would write it") and of a teacher ("warm, about this pupil"), and their opposites.
 WISHES: dict[str, str] = {
     "kid": "student | kid | classmate | normal kid | pupil | ~student in my class | ~kid at school | ~child",
     "plainly": "in plain sentences | in normal words | in simple sentences | as plain text | in ordinary words | in full sentences | "
@@ -46,7 +46,7 @@ WISHES: dict[str, str] = {
 
 PEOPLE: dict[str, str] = {
     **WISHES,
-    # Contented
+    # Satisfied
     "thing_said": "that | it | this",
     "thanks": "thanks | thank you | thanks a lot | thx | thank you so much | ty | cheers | many thanks | ~thanks so much | ~thank you very much | ~big thanks",
     "praise": "that's perfect | great | nice | that's just what I needed | looks good | perfect | awesome | this works | sounds like me | yes, that's it | super | good | looks right | yay | "
@@ -63,7 +63,7 @@ PEOPLE: dict[str, str] = {
     # Neither
     "unclear": "hm ok | brb | one sec | let me see | hmm | ok | wait a moment | I'll look at it later | gotta go | hold on | mom is calling | "
     "we'll see | I need a minute | ~hm, let me look | ~ok wait | ~one moment | ~gotta go, later",
-    # Not contented: style
+    # Dissatisfied with the style
     "gripe_student": "this screams ChatGPT | this looks like AI | my teacher will know I used AI | nobody in my class writes like that | "
     "that sounds like a robot | this doesn't sound like me | I can't hand this in | too much formatting | this is not how I write | "
     "that looks like a computer wrote it | way too neat | my teacher will think I cheated | ~this looks like ChatGPT wrote it | "
@@ -82,7 +82,7 @@ PEOPLE: dict[str, str] = {
     "complain_vague": "that's not what I wanted | not like this | I don't like it | hm no, do it differently | try again please | "
     "this is no good | make it better | I want it another way | that's not it | can you change it? | ~no, not like that | ~I don't want it like this | ~please do it again, this is no good",
     "complain_plain": "{ai_style} | {lead} {ai_style} | this is too messy, {ai_style} | I can't read this, {ai_style} | ~hard to read. {ai_style}",
-    # Not contented: the numbers, or the question was missed
+    # Dissatisfied with the numbers, or because the question was missed
     "wrong_number": "that's wrong | the number is wrong | I don't think {said} is right | are you sure about {said}? | {said} can't be right | "
     "check the sum again | I get {right}, not {said} | isn't it {right}? | you made a mistake, it should be {right} | "
     "no, {right} | I think it is {right} | {said} is wrong | I counted and got {right} | your sum is off | that doesn't add up | "
@@ -92,7 +92,7 @@ PEOPLE: dict[str, str] = {
     "{problem} ?? | can you answer this: {problem} | ~no, my question was: {problem} | ~please answer what I asked: {problem}",
     "gives_up": "never mind, I'll do it myself | forget it | ok whatever | this isn't working, I'll ask my mom | I give up | this is useless | I'll ask someone else | no, I'll do it alone | "
     "~forget it, I'll do it myself | ~never mind, this isn't working",
-    # How a session opens
+    # First messages of a session
     "greets": "hi | hey | hello | hi there | good morning | ~hello there | ~hey, good morning",
     "opens": "{prompt} | {prompt} | {prompt} | {greets}! {prompt} | {greets}, {prompt} | ~{greets}. {prompt}",
 }

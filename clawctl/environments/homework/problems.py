@@ -1,7 +1,7 @@
 """Homework: small word problems, and pupils' solutions to comment on.
 
-Numbers stay small enough that a tiny model can know every fact: sums of 2 to 15, differences within 20, the times table to 9, and a
-second step of 2 to 9. A pupil who is wrong took the wrong operation, so that a comment needs to compare two signs and no more.
+Numbers are small enough that a tiny model can learn every fact: sums of 2 to 15, differences within 20, and the times table up to
+9. A second step uses 2 to 9. A pupil's wrong solution always uses the wrong operation, so a comment only has to compare two signs.
 """
 
 import re
@@ -130,7 +130,7 @@ _WROTE = ("{s}.", "{s}, so {x} {things}.", "{s}. Answer: {x} {things}.", "I did 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One piece of homework. `name` is the child in the story (student) or the pupil whose solution it is (teacher)."""
+    """One piece of homework. `name` is the child in the story (student), or the pupil who wrote the solution (teacher)."""
 
     task_id: str
     role: Role
@@ -140,11 +140,11 @@ class Problem:
     name: str
     thing: str
     steps: tuple[Step, ...]  # ((3, "x", 4, 12), (12, "+", 5, 17))
-    written: Step | None  # teacher only: the pupil's sum
+    written: Step | None  # teacher only: the calculation that the pupil wrote
 
 
 def make_tasks(role: Role, count: int, seed: int, split: Split = "train") -> list[Problem]:
-    """`count` tasks, the same for the same arguments. No problem text of `train` is one of `eval`."""
+    """`count` tasks. The same arguments give the same tasks. The splits `train` and `eval` share no problem text."""
     rng = Random(f"homework {role} {seed} {split}")
     tasks: list[Problem] = []
     while len(tasks) < count:
@@ -155,7 +155,11 @@ def make_tasks(role: Role, count: int, seed: int, split: Split = "train") -> lis
 
 
 def is_correct(task: Problem, reply: str) -> bool:
-    """Student: the last number of the reply is the answer. Teacher: the verdict is right, and a wrong result is put right."""
+    """Whether a reply is correct.
+
+    Student: the last number of the reply is the answer. Teacher: the reply judges the solution correctly, and if the solution is
+    wrong, also contains the right answer.
+    """
     numbers = numbers_in(reply)
     if task.role == "student":
         return bool(numbers) and numbers[-1] == task.answer
@@ -164,7 +168,7 @@ def is_correct(task: Problem, reply: str) -> bool:
 
 
 def numbers_in(text: str) -> list[int]:
-    """Whole numbers in reading order, without the numbering of lists and of "Step 1"."""
+    """Whole numbers in reading order, without list numbers and the number in "Step 1"."""
     bare = re.sub(r"(?m)^\s*\**\d+[.)]\s|\b[Ss]tep \d+", " ", text)
     return [int(n) for n in re.findall(r"\d+", bare)]
 
@@ -176,7 +180,7 @@ _RIGHT = re.compile(r"\bcorrect|\bright\b|spot on|matches|exactly|perfect|the sa
 
 
 def verdict(comment: str) -> bool | None:
-    """True where a comment calls the solution right, False where wrong, None where it does not say."""
+    """True if a comment says that the solution is right, False if it says that it is wrong, None if it does neither."""
     text = comment.lower()
     if _NOT_RIGHT.search(text):
         return False
@@ -226,7 +230,7 @@ def _result(a: int, op: str, b: int) -> int:
 
 
 def _mixed_up(step: Step, rng: Random) -> Step:
-    """The step as a pupil gets it wrong: the right numbers with the wrong operation, worked out."""
+    """A pupil's wrong version of a step: the right numbers with the wrong operation, calculated correctly."""
     a, op, b, c = step
     others = [o for o in "+-x" if o != op and _result(a, o, b) >= 0 and _result(a, o, b) != c]
     wrong = rng.choice(others)

@@ -1,7 +1,7 @@
-"""How pleased a person is with the first reply: a rule, independent of the judge and of training.
+"""A person's satisfaction with the first reply: a fixed rule, independent of the judge and of training.
 
-Students do not want to look as if they used AI: no bold, no numbered steps, no "Final answer", but the working shown. Teachers
-want a friendly comment that speaks to the pupil about what the pupil did. Whether the numbers are right is measured elsewhere.
+Students do not want to look as if they used AI. They want the working, but no bold text, no numbered steps and no "Final answer".
+Teachers want a friendly comment that addresses the pupil about the pupil's work. Correct numbers are measured separately.
 """
 
 import re
@@ -21,7 +21,7 @@ _WARM = re.compile(
 
 
 def satisfaction(task: Problem, reply: str) -> float:
-    """0 to 1 in quarters: 1 for a reply wholly in the style that this role wants, at most 0.25 with any mark of AI style."""
+    """A score from 0 to 1 in quarters. A reply fully in the role's style scores 1; a reply with a mark of AI style at most 0.25."""
     marks = sum(bool(mark.search(reply)) for mark in _AI_MARKS)
     if marks:
         return 0.25 if marks == 1 and _good_points(task, reply) == 4 else 0.0

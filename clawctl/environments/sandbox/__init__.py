@@ -1,12 +1,12 @@
-"""A sandbox for an agent's commands, which may do anything.
+"""A sandbox for an agent's commands, which may try to do anything.
 
-They cannot read the run directory, keys or other files of the host: they see the system's programs, read-only, and folders of
-their own. They have no network unless the task asks for one. They end with the episode. Memory, processes, disk, files, output and
-time are limited. A verdict is computed in another sandbox, from a snapshot that is taken after all of their processes have ended.
+Commands cannot read the run directory, keys or other files of the host. They see the system's programs, read-only, and the
+sandbox's own folders. They have no network unless the task asks for one. They end with the episode. Memory, processes, disk, files,
+output and time are limited. The verdict is computed in another sandbox, from a snapshot taken after all of their processes have
+ended.
 
-What makes a sandbox is a `SandboxKind`: bubblewrap, podman, docker, apptainer, or plain processes, which confine nothing
-(`kinds.py`). All run the same process 1 (`inside.py`). `clawctl doctor` and the first use in each process try to break out
-(`probe.py`).
+A `SandboxKind` makes the sandbox: bubblewrap, podman, docker, apptainer, or plain processes, which isolate nothing (`kinds.py`).
+Every kind runs the same process 1 (`inside.py`). `clawctl doctor` and the first use in each process try to break out (`probe.py`).
 """
 
 import asyncio
@@ -24,33 +24,33 @@ from clawctl.environments.sandbox.plan import HOME, TOOLS, Limits, SandboxFailed
 __all__ = ["TOOLS", "Limits", "Ran", "Sandbox", "SandboxFailed", "SandboxKind", "SandboxOver", "kind_of", "open_sandbox"]
 
 _START_S = 30.0
-_GRACE_S = 15.0  # beyond the time of a command, before the sandbox counts as broken
-SPARE_S = 60.0  # of a sandbox beyond its agent's time, for the snapshot
+_GRACE_S = 15.0  # added to a command's time limit; after that, the sandbox counts as broken
+SPARE_S = 60.0  # added to the agent's time limit for the sandbox's own limit, so that the snapshot can be taken
 _LONGEST_HEADER = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command did."""
+    """The result of a command."""
 
     output: str
-    code: int  # negative: the signal that ended it
+    code: int  # exit code; negative: the number of the signal that ended the command
     timed_out: bool = False
-    stopped: str | None = None  # "memory" or "files": all processes were ended because there was too much of it
-    errors: str = ""  # of stderr, where it was kept apart
+    stopped: str | None = None  # "memory" or "files": this limit was exceeded, and all processes were killed
+    errors: str = ""  # stderr, if it was captured separately
 
 
 @dataclass(slots=True)
 class Sandbox:
-    """One sandbox. `open_sandbox` makes it."""
+    """One sandbox, made by `open_sandbox`."""
 
     folder: str
     limits: Limits
     kind: SandboxKind
     _process: asyncio.subprocess.Process
     _environment: Mapping[str, str]
-    _root: str = ""  # the folder of the host that stands for "/", where there are no namespaces
-    _own: tuple[str, ...] = ()  # folders that lie below it
+    _root: str = ""  # without namespaces: the host's folder that stands for "/"
+    _own: tuple[str, ...] = ()  # sandbox folders that are below `_root`
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(
@@ -64,7 +64,7 @@ class Sandbox:
     ) -> Ran:
         """Run a shell command, or a program with its arguments, in the working folder. `given` is its standard input.
 
-        Processes that it leaves in the background go on until the sandbox closes. Raises SandboxOver, SandboxFailed.
+        Background processes that it starts run until the sandbox closes. Raises SandboxOver, SandboxFailed.
         """
         words = ["/bin/bash", "-c", command] if isinstance(command, str) else list(command)
         variables = {**self._environment, **(environment or {})}
@@ -83,17 +83,17 @@ class Sandbox:
         return Ran(said, answer["code"], answer["timed_out"], answer["stopped"], errors)
 
     def define(self, variables: Mapping[str, str]) -> None:
-        """Variables of all later commands. PATH stays as it is."""
+        """Set environment variables for all later commands. PATH is not changed."""
         self._environment = {**self._environment, **{name: value for name, value in variables.items() if name != "PATH"}}
 
     async def put(self, tar: bytes, folder: str | None = None) -> None:
-        """Unpack a tar into the working folder. Raises ValueError for a tar that leads out of it or does not fit."""
+        """Unpack a tar, by default into the working folder. Raises ValueError if it does not fit or leads out of the folder."""
         answer, _ = await self._ask({"do": "unpack", "folder": self._place(folder or self.folder)}, tar, 60.0)
         if "problem" in answer:
             raise ValueError(answer["problem"])
 
     async def snapshot(self) -> bytes:
-        """The working folder as a tar, after every process has ended. Raises ValueError if it is too large."""
+        """End all processes and return the working folder as a tar. Raises ValueError if the folder is too large."""
         answer, _ = await self._ask({"do": "clear"}, b"", 30.0)
         if "problem" in answer:
             raise SandboxFailed(answer["problem"])
@@ -114,7 +114,7 @@ class Sandbox:
             raise SandboxFailed(answer["problem"])
 
     def _place(self, path: str) -> str:
-        """A path inside as process 1 sees it. What is no path of the sandbox stays as it is."""
+        """Translate a path in the sandbox to the path that process 1 uses. Other words are returned unchanged."""
         is_own = self._root and any(path == own or path.startswith(f"{own}/") for own in (TOOLS, *self._own))
         return f"{self._root}{path}" if is_own else path
 
@@ -154,12 +154,13 @@ async def open_sandbox(
     folders: tuple[str, ...] = (),
     see: tuple[str, ...] = (),
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox with the working folder `folder`, for as long as the block runs.
+    """A sandbox with the working folder `folder`. It closes when the block ends.
 
-    `fixed` are files that nobody inside can change, by path; `packages` Python packages of this environment that it can import;
-    `socket` a unix socket of the host that appears as `/run/model.sock`; `folders` further folders that can be written;
-    `see` folders of the host that can be read. `limits.kind` makes it. Raises
-    ClawError if that is missing or may not work here, and SandboxFailed.
+    `limits.kind` makes the sandbox. `fixed` maps paths to files that no process inside can change. `packages` are Python packages
+    of this environment that code inside can import. `socket` is a unix socket of the host that appears as `/run/model.sock`.
+    `folders` are further writable folders. `see` are folders of the host that processes inside can read.
+
+    Raises ClawError if the kind is not installed or is not permitted on this machine, and SandboxFailed.
     """
     limits = limits or Limits()
     kind = kind_of(limits)

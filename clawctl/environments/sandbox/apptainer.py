@@ -1,4 +1,4 @@
-"""Containers of apptainer. This kind has never been run: clawctl tries to break out of it before the first episode, as always."""
+"""Containers of apptainer. This kind has never been run. As with every kind, the first use in a process tries to break out."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from clawctl.errors import ClawError
 
 @dataclass(frozen=True, slots=True)
 class Apptainer:
-    """`image`: a file (`image.sif`) or an address (`docker://python:3.12`), with Python 3.11 or newer at `/usr/bin/python3`."""
+    """`image` is a file (`image.sif`) or an address (`docker://python:3.12`), with Python 3.11 or newer at `/usr/bin/python3`."""
 
     image: str
     name: str = "apptainer"

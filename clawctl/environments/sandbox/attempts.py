@@ -1,4 +1,4 @@
-"""What `probe.py` runs inside a sandbox: each function tries to get out, and prints ESCAPED if it did. Standard library only."""
+"""Run by `probe.py` inside a sandbox. Each function tries to break out; ESCAPED is printed on success. Standard library only."""
 
 import contextlib
 import ctypes
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def files(known: dict[str, Any]) -> bool:
-    """Read a file of the host, by its path and through other processes' roots and open files."""
+    """Read a file of the host by its path, or through other processes' root folders and open files."""
     roots = ["", *(f"/proc/{name}/{link}" for name in os.listdir("/proc") if name.isdigit() for link in ("root", "cwd"))]
     roots += [f"/proc/self/fd/{number}/../../.." for number in range(32)]
     for root in roots:
@@ -45,7 +45,7 @@ def files(known: dict[str, Any]) -> bool:
 
 
 def network(known: dict[str, Any]) -> bool:
-    """Reach a server of the host: TCP, an abstract socket, the machine's supervisor; or an address beyond it."""
+    """Reach a server on the host (TCP, an abstract socket), an outside address, or the machine's supervisor (vsock)."""
     for family, address in (
         (socket.AF_INET, ("127.0.0.1", known["port"])),
         (socket.AF_UNIX, f"\0{known['marker']}"),
@@ -61,7 +61,7 @@ def network(known: dict[str, Any]) -> bool:
 
 
 def processes(known: dict[str, Any]) -> bool:
-    """Fork for ever."""
+    """Fork more processes than the limit allows."""
     made = 0
     with contextlib.suppress(OSError):
         while made < 4 * known["processes"]:
@@ -75,7 +75,7 @@ def processes(known: dict[str, Any]) -> bool:
 
 
 def memory(known: dict[str, Any]) -> bool:
-    """Hold four times the memory in eight processes, and in memory that no process holds."""
+    """Use four times the memory limit in eight processes, and in memory that belongs to no process."""
     read, write = os.pipe()
     for _ in range(8):
         if os.fork() == 0:
@@ -98,7 +98,7 @@ def memory(known: dict[str, Any]) -> bool:
 
 
 def disk(known: dict[str, Any]) -> bool:
-    """Write wherever anything can be written."""
+    """Write more than the disk limit, in every writable folder."""
     written, block = 0, b"x" * (1 << 20)
     for folder, folders, _ in os.walk("/"):
         if folder in ("/proc", "/usr"):
@@ -151,17 +151,17 @@ def proc(known: dict[str, Any]) -> bool:
 
 
 def signals(known: dict[str, Any]) -> bool:
-    """End process 1, everything, or a process of the host."""
+    """Kill process 1, all processes, or a process of the host."""
     for pid in (known["victim"], os.getppid(), 1):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             if pid != 1:
                 return True
-    return False  # the caller sees whether the sandbox still answers
+    return False  # `probe.py` checks whether the sandbox still answers
 
 
 def keys(known: dict[str, Any]) -> bool:
-    """Find what the environment of clawctl holds."""
+    """Find the environment variables of clawctl."""
     if known["marker"] in os.environ:
         return True
     for name in os.listdir("/proc"):
@@ -172,7 +172,7 @@ def keys(known: dict[str, Any]) -> bool:
 
 
 def calls(known: dict[str, Any]) -> bool:
-    """Namespaces, mounts and tracing of one's own, and a program that changes its user."""
+    """Create namespaces and mounts, trace a process, and run a program that changes its user."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(0x10000000) == 0 or library.unshare(0x00020000) == 0:  # users, mounts
         return True

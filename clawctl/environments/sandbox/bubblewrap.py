@@ -1,4 +1,4 @@
-"""bubblewrap: its command line says what a sandbox sees, and as whom it runs. As root, each sandbox has a user of its own."""
+"""Sandboxes made by bubblewrap. Its arguments set the visible files and the user. As root, each sandbox runs as a separate user."""
 
 import asyncio
 import json
@@ -19,25 +19,25 @@ from clawctl.environments.sandbox.seccomp import refused_calls
 from clawctl.errors import ClawError
 
 _START_S = 30.0
-ROOTS = tuple(Path("/") / name for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"))  # beside /usr
+ROOTS = tuple(Path("/") / name for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"))  # system folders besides /usr
 ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "ssl/certs", "localtime")
 _NAMES = ("127.0.0.1 localhost sandbox\n::1 localhost\n", "passwd: files\ngroup: files\nhosts: files dns\n")
-_CAN_MOUNT, _USERS, _FIRST_USER = 21, 4336, 61184  # CAP_SYS_ADMIN; systemd's range of users without an account
+_CAN_MOUNT, _USERS, _FIRST_USER = 21, 4336, 61184  # the bit of CAP_SYS_ADMIN; systemd's range of users without an account
 _number = count(os.getpid() * 16)
-CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")  # of process 1, where it is root
+CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")  # capabilities of process 1 if it runs as root
 
 
 @dataclass(slots=True)
 class Room:
-    """The arguments of bubblewrap, the descriptors they name, and who the commands run as."""
+    """The arguments of bubblewrap, the file descriptors that they name, and the user of the commands."""
 
     arguments: list[str]
-    user: int | None  # of the commands, where process 1 is root; None: one user for all
+    user: int | None  # the user of the commands if process 1 runs as root; None: they share the user of process 1
     descriptors: list[int] = field(default_factory=list)
     made: set[Path] = field(default_factory=lambda: {Path("/")})
 
     def add(self, option: str, *words: str, mode: str | None = None, size: int | None = None) -> None:
-        """One more thing at the path `words[-1]`. Without its parents named first, bubblewrap makes them for root alone."""
+        """Add one option for the path `words[-1]`. Create its parents first, because bubblewrap makes missing ones root-only."""
         for parent in reversed(Path(words[-1]).parents):
             if parent not in self.made and not str(parent).startswith(("/usr", "/dev", "/proc")):
                 self.made.add(parent)
@@ -45,7 +45,7 @@ class Room:
         self.arguments += [*(("--perms", mode) if mode else ()), *(("--size", str(size)) if size else ()), option, *words]
 
     def data(self, content: bytes) -> str:
-        """A descriptor of an unnamed file with this content."""
+        """Create an unnamed file with this content. Returns its descriptor."""
         descriptor = os.memfd_create("clawctl")
         self.descriptors.append(descriptor)
         left = memoryview(content)
@@ -61,7 +61,7 @@ class Room:
 
 
 def find_bubblewrap() -> str:
-    """Raises ClawError (exit code 2) where it is missing."""
+    """The path of `bwrap`. Raises ClawError (exit code 2) if it is not installed."""
     path = shutil.which("bwrap")
     if path is None:
         cure = "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
@@ -70,7 +70,7 @@ def find_bubblewrap() -> str:
 
 
 def make_room(plan: SandboxPlan) -> Room:
-    """The room of a plan. Raises ClawError (exit code 2)."""
+    """Make bubblewrap's arguments for a plan. Raises ClawError (exit code 2)."""
     user = new_user() if _is_real_root() else None
     room = Room([find_bubblewrap()], user)
     network = plan.limits.network
@@ -79,7 +79,7 @@ def make_room(plan: SandboxPlan) -> Room:
     add(["--die-with-parent", "--as-pid-1", "--new-session", "--clearenv"])
     if user is None:
         add(["--unshare-user", "--uid", "1000", "--gid", "1000"])
-    else:  # process 1 stays root, out of reach of the commands' user; it may change users, and read and end what is theirs
+    else:  # process 1 stays root, out of the commands' reach; it may change users, and read their files and end their processes
         add(["--cap-drop", "ALL"])
         for name in CAPABILITIES:
             add(["--cap-add", f"CAP_{name}"])
@@ -92,7 +92,7 @@ def make_room(plan: SandboxPlan) -> Room:
     for place, size in plan.writable.items():
         room.add("--tmpfs", place, mode="1777" if place in ("/tmp", "/dev/shm") else "0777", size=size)
         room.made.add(Path(place))
-    for path in dict.fromkeys((*python_folders(), *plan.see)):  # after /tmp, where they may be
+    for path in dict.fromkeys((*python_folders(), *plan.see)):  # after /tmp, because these folders may be inside it
         room.add("--ro-bind", path, path)
     for path, content in {**plan.fixed, INSIDE: INSIDE_TEXT}.items():
         room.add("--ro-bind-data", room.data(content), path, mode=f"{mode_of(content):04o}")
@@ -107,7 +107,7 @@ def make_room(plan: SandboxPlan) -> Room:
 
 
 def new_user() -> int:
-    """A user without an account, whom no other sandbox of this process has."""
+    """A user id without an account. It differs from the ids of the process's other recent sandboxes."""
     return _FIRST_USER + next(_number) % _USERS
 
 
@@ -128,7 +128,7 @@ def _add_system(room: Room, network: bool) -> None:
 
 
 def _is_real_root() -> bool:
-    """Whether this process may mount without a user namespace. Root inside a container often may not."""
+    """Whether this process may mount without a user namespace. Root in a container often may not."""
     if os.geteuid() != 0:
         return False
     try:
@@ -140,7 +140,7 @@ def _is_real_root() -> bool:
 
 
 def python() -> str:
-    """The interpreter inside: the one that this virtual environment was made from."""
+    """The interpreter inside the sandbox: the one that this virtual environment is based on."""
     return os.path.realpath(sys.executable)
 
 
@@ -161,7 +161,7 @@ def package_place(name: str) -> Path:
 
 
 class Bubblewrap:
-    """The system's programs, read-only, and folders in memory."""
+    """A sandbox with the system's programs, read-only, and writable folders in memory."""
 
     name = "bubblewrap"
     has_own_files = True
@@ -207,7 +207,7 @@ class Bubblewrap:
 
 
 async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> asyncio.subprocess.Process:
-    """Start process 1 under its limits. It waits for them before its first instruction."""
+    """Start process 1 under its limits. Process 1 runs only after the limits are set."""
     told, tells = os.pipe()
     waits, goes = os.pipe()
     arguments = [*room.arguments, "--info-fd", str(tells), "--block-fd", str(waits), "--"]
@@ -236,7 +236,7 @@ async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> a
 
 
 def _child(told: int) -> int | None:
-    """The number of process 1, as the host counts. None: bubblewrap ended first."""
+    """The process id of process 1 on the host. None: bubblewrap ended first."""
     text = b""
     while part := os.read(told, 4096):
         text += part
@@ -247,7 +247,7 @@ def _child(told: int) -> int | None:
 
 def _limit(pid: int, plan: SandboxPlan, group: ControlGroup | None) -> None:
     most = plan.rlimits()
-    if group is None:  # where nothing better is to be had
+    if group is None:  # fallback: a limit for each process instead of one for all of them
         most["data" if plan.limits.reserves_memory else "as"] = plan.limits.memory
     try:
         for what, value in most.items():
@@ -259,7 +259,7 @@ def _limit(pid: int, plan: SandboxPlan, group: ControlGroup | None) -> None:
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
-    """End bubblewrap, and with it process 1 and everything in the sandbox."""
+    """Kill bubblewrap, which ends process 1 and everything else in the sandbox."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.kill()

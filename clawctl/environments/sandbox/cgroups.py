@@ -1,7 +1,7 @@
-"""A control group for one sandbox: the limits of memory and processes that the kernel keeps for all of them together.
+"""A control group for one sandbox: the kernel's limits on the memory and the number of all of its processes together.
 
-Groups can be made by root, and where they are delegated, as systemd does for `systemd-run --user --scope`. Where they cannot, the
-limits of each process and the watch of `inside.py` remain.
+Root can make groups. Other users can make them where groups are delegated, as systemd does for `systemd-run --user --scope`.
+Without groups, the limits of each process and the checks in `inside.py` remain.
 """
 
 import os
@@ -13,22 +13,22 @@ from uuid import uuid4
 
 _WANTED = ("memory", "pids")
 _NAME = "clawctl-{pid}-{random}"
-_OLD_S = 60.0  # a group of a process that has ended; a younger one may belong to a process in another process namespace
+_OLD_S = 60.0  # younger groups are kept: their process may run in another process namespace, where its id is not visible
 
 
 class ControlGroup:
-    """Its folders: one with version 2, one for each controller with version 1."""
+    """The folders of a group: one with version 2, one for each controller with version 1."""
 
     def __init__(self, folders: list[Path]) -> None:
         self.folders = folders
 
     def take(self, pid: int) -> None:
-        """Put a process, and so its later children, into the group. Raises OSError."""
+        """Move a process, and so its later children, into the group. Raises OSError."""
         for folder in self.folders:
             (folder / "cgroup.procs").write_text(str(pid))
 
     def remove(self) -> None:
-        """Its processes must have ended; the kernel may take a moment to notice."""
+        """Remove the group, whose processes must have ended. The kernel may need a moment to notice that."""
         for folder in self.folders:
             for _ in range(50):
                 try:
@@ -41,7 +41,7 @@ class ControlGroup:
 
 
 def make_group(memory: int, processes: int) -> ControlGroup | None:
-    """A new group with these limits (bytes, number), or None where this process may make none."""
+    """Make a group with these limits (bytes, number of processes). Returns None if this process may not make groups."""
     known = _parents()
     if known is None:
         return None
@@ -66,16 +66,16 @@ def make_group(memory: int, processes: int) -> ControlGroup | None:
 
 
 def remove_left(parents: Iterable[Path], older_s: float = _OLD_S) -> None:
-    """Remove the empty groups of workers that were killed, if they are older than `older_s` seconds."""
+    """Remove empty groups left by killed workers, if the groups are older than `older_s` seconds."""
     for folder in (group for parent in parents for group in parent.glob(_NAME.format(pid="*", random="*"))):
         pid = folder.name.split("-")[1]
-        with suppress(OSError):  # it has processes, or another worker was quicker
+        with suppress(OSError):  # the group has processes, or another worker removed it first
             if not Path("/proc", pid).exists() and time.time() - folder.stat().st_mtime > older_s:
                 folder.rmdir()
 
 
 def _parents() -> tuple[int, list[Path]] | None:
-    """The version of the control groups, and the folders in which a group with both controllers can be made."""
+    """The version of the control groups, and the folders in which this process can make groups with both controllers."""
     try:
         own = [line.rstrip("\n").split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]

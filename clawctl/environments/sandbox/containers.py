@@ -1,7 +1,7 @@
-"""Containers of podman or docker, by their command lines: both take the same options, and need no library and no service of ours.
+"""Containers of podman or docker, started by command line. Both take the same options, and need no library and no clawctl service.
 
-Without an image, a container sees this machine's programs, read-only, as a sandbox of bubblewrap does. With one, it sees the image,
-which must have bash and Python 3.11 or newer. The root is read-only; what can be written lies in memory and is limited.
+Without an image, a container sees this machine's programs, read-only, like a bubblewrap sandbox. With an image, it sees the image,
+which must have bash and Python 3.11 or newer. The root is read-only. Writable folders are in memory and limited in size.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ _START_PROBLEMS = ("Error", "docker:", "podman:", "time=", "Cannot connect", "pe
 _OWN_IMAGE = "localhost/clawctl-empty:1"
 _VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "CONTAINER_HOST", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF")
 _UNIFIED = Path("/sys/fs/cgroup/unified")
-# crun refuses to run where both versions of control groups are mounted, unless it does not see the second.
+# If both versions of control groups are mounted, crun refuses to run. Hiding version 2 avoids this.
 _HIDE_UNIFIED = ("unshare", "-m", "sh", "-c", f'umount {_UNIFIED}; exec "$@"', "sh")
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What an image says of itself."""
+    """The properties of an image."""
 
     id: str
     python: str
@@ -51,8 +51,10 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """`image`: the name of an image, which is pulled where it is missing; `build`: a folder with a Dockerfile. None: this machine's
-    programs."""
+    """`image` is the name of an image, which is pulled if it is missing. `build` is a folder with a Dockerfile.
+
+    If both are None, the container sees this machine's programs.
+    """
 
     name: Literal["podman", "docker"]
     image: str | None = None
@@ -66,11 +68,11 @@ class Container:
         self.inspect()
 
     def of_task(self, image: str | None, build: Path | None) -> "Container":
-        """The same kind for a task with an image of its own. An image that the user named goes first."""
+        """The same kind with a task's own image. An image that the user named has precedence."""
         return self if self.image is not None else replace(self, image=image, build=build)
 
     def inspect(self) -> Image | None:
-        """The image, which is pulled or built first if need be. None: there is none."""
+        """The image, which is first pulled or built if necessary. None: this container uses no image."""
         name = self.image if self.build is None else _built(self.name, self.build)
         return None if name is None else _inspected(self.name, name)
 
@@ -90,7 +92,7 @@ class Container:
         return {} if image is None else image.variables
 
     def files(self, folder: str) -> bytes:
-        """What lies in a folder of the image, as a tar. Empty if the folder is not there."""
+        """The contents of a folder of the image, as a tar. Empty if the folder does not exist."""
         image = self.inspect()
         return b"" if image is None else _files(self.name, image.id, folder)
 
@@ -126,7 +128,7 @@ class Container:
             else:
                 mode = "1777" if place == "/tmp" else "0777"
                 words += ["--tmpfs", f"{place}:rw,exec,nosuid,nodev,size={size},mode={mode}"]
-        words += ["--tmpfs", "/sys/fs/cgroup:ro,size=4k"]  # where podman leaves a folder that all can write, and groups can be read
+        words += ["--tmpfs", "/sys/fs/cgroup:ro,size=4k"]  # hides podman's world-writable folder and the readable control groups
         for source, target in self._seen(plan, folder, image, user).items():
             words += ["--volume", f"{source}:{target}:ro"]
         if plan.socket is not None:
@@ -137,7 +139,7 @@ class Container:
         ]  # fmt: skip
 
     def _seen(self, plan: SandboxPlan, folder: Path, image: Image | None, user: int) -> dict[Path, str]:
-        """Files and folders of the host, and where they appear."""
+        """The host files and folders that the container sees, with their paths in the container."""
         seen = {Path(path): path for path in plan.see}
         seen |= {(place := package_place(name)): f"{TOOLS}/site/{place.name}" for name in plan.packages}
         fixed = {**plan.fixed, INSIDE: INSIDE_TEXT}
@@ -158,7 +160,7 @@ class Container:
         return seen
 
     async def _end(self, name: str, process: asyncio.subprocess.Process) -> None:
-        """Process 1 ends when its stdin does, and with it the container."""
+        """Close the stdin of process 1, which ends the container. Remove the container if it does not end in time."""
         assert process.stdin is not None
         process.stdin.close()
         try:
@@ -195,7 +197,7 @@ def _call(program: str, *words: str, given: bytes | None = None, seconds: float 
 
 
 def _must(program: str, *words: str, given: bytes | None = None, seconds: float = 120.0) -> bytes:
-    """What a command prints. Raises ClawError (exit code 2) with its last words."""
+    """The output of a command. Raises ClawError (exit code 2) with the end of its stderr."""
     done = _call(program, *words, given=given, seconds=seconds)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()[-600:]
@@ -207,7 +209,7 @@ def _must(program: str, *words: str, given: bytes | None = None, seconds: float 
 
 @lru_cache
 def _own_image(program: str) -> str:
-    """An image without files, on which this machine's folders are laid."""
+    """An empty image, onto which this machine's folders are mounted."""
     if _call(program, "image", "inspect", _OWN_IMAGE).returncode != 0:
         out = io.BytesIO()
         with tarfile.TarFile(fileobj=out, mode="w") as tar:
@@ -225,7 +227,7 @@ def _own_image(program: str) -> str:
 
 @lru_cache
 def _built(program: str, folder: Path) -> str:
-    """The image of a Dockerfile, by the content of its folder."""
+    """The image built from a folder's Dockerfile. A hash of the folder's content names it, so each content is built once."""
     digest = sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(f"{path.relative_to(folder)}:{path.stat().st_mode}:".encode() + path.read_bytes())

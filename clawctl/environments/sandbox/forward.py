@@ -1,4 +1,4 @@
-"""Runs in a sandbox: passes each connection to 127.0.0.1:8377 on to the model server's socket. Standard library only."""
+"""Forwards connections to 127.0.0.1:8377 to the model server's socket. Runs inside a sandbox. Standard library only."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ PORT, SOCKET = 8377, "/run/model.sock"
 def main() -> None:
     server = socket.create_server(("127.0.0.1", PORT))
     if os.fork():
-        sys.exit(0)  # the port is open now
+        sys.exit(0)  # the port is already open when this process exits
     os.setsid()
     while True:
         client, _ = server.accept()

@@ -1,8 +1,8 @@
 """Process 1 of a sandbox. It runs commands, watches memory and files, and packs and unpacks folders.
 
-The Python inside the sandbox has no clawctl: this file imports the standard library only. Each request and each answer is a length
-(4 bytes), a header (JSON, with the `size` of what follows) and bytes. The agent's processes cannot stop, trace or replace
-process 1. When it ends, the kernel ends all others.
+The sandbox's Python cannot import clawctl, so this file uses the standard library only. A request or answer consists of a length (4
+bytes), a header (JSON, whose `size` is the size of the data) and the data. The agent's processes cannot stop, trace or replace
+process 1. When process 1 ends, the kernel ends all other processes.
 """
 
 import contextlib
@@ -25,22 +25,22 @@ Answer = tuple[dict[str, Any], bytes]
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 TICK_S = 0.1
-LEFT_OUTPUT_S = 0.05  # for what a command that has ended has just written
+LEFT_OUTPUT_S = 0.05  # time to read the last output of a command that has ended
 
 
 class RoomSettings:
     def __init__(self, given: dict[str, Any]) -> None:
-        self.user = given["user"]  # the commands' user and group; None: that of this process
+        self.user = given["user"]  # the commands' user and group; None: those of this process
         self.memory = given["memory"]
         self.files = given["files"]
-        self.folders = given["folders"]  # the writable ones
+        self.folders = given["folders"]  # writable folders
 
 
 def main() -> None:
     given = json.loads(sys.argv[1])
     if given["confined"] != (os.getpid() == 1):
-        sys.exit("process 1 of no sandbox")  # `kill(-1)` below would end the processes of the whole machine
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # where all have one user, its memory is out of the others' reach
+        sys.exit("process 1 of no sandbox")  # outside of a sandbox, `kill(-1)` below would end all processes of the machine
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # if all processes share one user, others still cannot access its memory
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # without a namespace, orphans become children of this process
     for name, value in given["rlimits"].items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
@@ -79,7 +79,7 @@ def read_exactly(source: int, size: int) -> bytes:
     while size:
         part = os.read(source, min(size, 1 << 20))
         if not part:
-            leave(0)  # clawctl is gone, or has closed the sandbox
+            leave(0)  # clawctl has ended or closed the sandbox
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -101,7 +101,7 @@ def write_frame(answers: int, header: dict[str, Any], data: bytes = b"") -> None
 
 
 def leave(code: int) -> None:
-    """End. The kernel then ends the others, if this is process 1 of a namespace."""
+    """Exit. If this is process 1 of a namespace, the kernel then ends all other processes."""
     if os.getpid() != 1:
         kill_all()
     os._exit(code)
@@ -111,7 +111,7 @@ def leave(code: int) -> None:
 
 
 def run(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
-    """Run one command until it ends or its time is over. What it leaves in the background goes on."""
+    """Run one command until it ends or exceeds its time limit. Background processes that it started keep running."""
     user = settings.user if request["as_agent"] else None
     who = {} if user is None else {"user": user, "group": user, "extra_groups": []}
     try:
@@ -195,7 +195,7 @@ def feed(streams: selectors.DefaultSelector, process: subprocess.Popen[bytes], p
 
 
 class BothEnds:
-    """The first and the last part of a stream."""
+    """Keeps the first and the last part of a stream, and drops the middle."""
 
     def __init__(self, most: int) -> None:
         self.half = max(1, most // 2)
@@ -218,7 +218,7 @@ class BothEnds:
 
 
 def processes() -> list[int]:
-    """All but this one: of the namespace, or else those that descend from this process."""
+    """All other processes of the namespace. Without a namespace, all descendants of this process."""
     processes = [int(name) for name in os.listdir("/proc") if name.isdigit() and name != "1"]
     return processes if os.getpid() == 1 else descendants(processes)
 
@@ -235,7 +235,7 @@ def descendants(among: list[int]) -> list[int]:
 
 
 def watch(settings: RoomSettings) -> str | None:
-    """End all processes if together they hold too much memory, or too many files are made. Returns what was too much."""
+    """Kill all processes if they use too much memory together or have made too many files. Returns the exceeded limit."""
     page, total = os.sysconf("SC_PAGE_SIZE"), 0
     for pid in processes():
         try:
@@ -258,7 +258,7 @@ def watch(settings: RoomSettings) -> str | None:
 
 
 def kill_all() -> None:
-    for _ in range(2):  # one signal reaches all at once: a fork in progress fails
+    for _ in range(2):  # one signal reaches all processes at once, so a fork in progress fails
         try:
             kill_others()
         except ProcessLookupError:
@@ -269,14 +269,14 @@ def kill_others() -> None:
     if os.getpid() == 1:
         os.kill(-1, signal.SIGKILL)
         return
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # what is stopped does not fork meanwhile
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped processes cannot fork before they are killed
         for pid in processes():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
 
 def reap(running: int | None) -> None:
-    """Collect ended processes whose parents are gone. `running`: the one that its own Popen collects."""
+    """Reap orphaned processes that have ended. `running` is the command's process, which its own Popen reaps."""
     while True:
         try:
             child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -288,7 +288,7 @@ def reap(running: int | None) -> None:
 
 
 def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
-    """End every process but this one. Raises OSError if some are left."""
+    """Kill every process but this one. Raises OSError if some remain."""
     for _ in range(500):
         with contextlib.suppress(ProcessLookupError):
             kill_others()
@@ -303,7 +303,7 @@ def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> An
 
 
 def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
-    """A folder as a tar: files, folders, and links that stay inside the folder. Everything else is left out and counted."""
+    """Pack a folder into a tar: files, folders, and links that stay inside it. All other entries are skipped and counted."""
     root, out, left_out = request["folder"], io.BytesIO(), 0
     total = count = 0
     with tarfile.open(fileobj=out, mode="w") as tar:
@@ -341,7 +341,7 @@ def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Ans
 
 
 def stays_inside(root: str, folder: str, target: str) -> bool:
-    """Whether a link cannot lead out of `root`: "..", if any, come first, so no other link can change what they mean."""
+    """Whether a link cannot lead out of `root`. Each ".." must come first, so that no other link can change its meaning."""
     if target.startswith("/"):
         inner = os.path.relpath(target, root).split("/") if ".." not in target.split("/") else [".."]
         return inner[0] != ".."
@@ -354,7 +354,7 @@ def stays_inside(root: str, folder: str, target: str) -> bool:
 
 
 def unpack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
-    """Lay a tar into a folder, as files of the commands' user."""
+    """Unpack a tar into a folder. The files belong to the commands' user."""
     root, owner = request["folder"], settings.user
 
     def own(path: str) -> None:

@@ -1,4 +1,4 @@
-"""Which kind of sandbox a person asks for: the option `sandbox` of an environment."""
+"""The option `sandbox` of an environment, which selects the kind of sandbox."""
 
 import shutil
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ _CURE = "use bubblewrap, podman, docker, {kind: podman, image: NAME}, {kind: app
 
 
 def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:
-    """The kind of `"podman"`, or of `{"kind": "podman", "image": "python:3.12"}`, prepared. Raises ClawError (exit code 2)."""
+    """Make and prepare the kind for `"podman"` or `{"kind": "podman", "image": "python:3.12"}`. Raises ClawError (exit code 2)."""
     wanted = {"kind": given or "bubblewrap"} if given is None or isinstance(given, str) else dict(given)
     if wanted.get("kind") == "subprocess" and wanted.get("without_isolation") is not True:
         cure = "use another kind of sandbox, or accept this with --option 'sandbox={kind: subprocess, without_isolation: true}'"
@@ -73,6 +73,6 @@ def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:
 
 
 def doctored() -> list[SandboxKind]:
-    """The kinds that can be tried on this machine as it is: bubblewrap always, containers where their program is there."""
+    """The kinds that `clawctl doctor` can try on this machine: always bubblewrap, and containers whose program is installed."""
     containers = [Container(name) for name in ("podman", "docker") if shutil.which(name) is not None]
     return [Bubblewrap(), *containers]

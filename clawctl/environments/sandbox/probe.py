@@ -1,4 +1,4 @@
-"""Attempts to break out of the sandbox, made before the first episode of a process and by `clawctl doctor`."""
+"""Attempts to break out of the sandbox. They run before a process's first episode and in `clawctl doctor`."""
 
 import asyncio
 import json
@@ -20,17 +20,17 @@ _LIMITS = Limits(seconds=300, memory=192 << 20, disk=16 << 20, files=2000, proce
 _INSIDE = Path(__file__).parent / "attempts.py"
 _PLACES = ("/", "/home", "/root", "/var", "/srv", "/mnt", "/run", "/etc/shadow", "/etc/machine-id", "/var/run/docker.sock")
 _tries = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[dict[str, bool]]]]()
-_found: dict[str, dict[str, bool]] = {}  # by kind, once it is known
+_found: dict[str, dict[str, bool]] = {}  # results by kind of sandbox
 
 
 async def ensure_tight(limits: Limits | None = None) -> None:
-    """Prepare this kind of sandbox, and try to break out, once in a process. Raises ClawError if anything succeeds."""
+    """Prepare this kind of sandbox, and try to break out of it once per process. Raises ClawError if an attempt succeeds."""
     kind = kind_of(limits or Limits())
     await asyncio.to_thread(kind.prepare)
     if not kind.is_confined:
         return
     if kind.name not in _found:
-        tries = _tries.setdefault(asyncio.get_running_loop(), {})  # episodes that begin at the same time wait for one try
+        tries = _tries.setdefault(asyncio.get_running_loop(), {})  # concurrent episodes share one probe
         if kind.name not in tries or tries[kind.name].done():
             tries[kind.name] = asyncio.create_task(break_out(kind))
         _found[kind.name] = await asyncio.shield(tries[kind.name])
@@ -41,7 +41,7 @@ async def ensure_tight(limits: Limits | None = None) -> None:
 
 
 async def break_out(kind: SandboxKind | None = None) -> dict[str, bool]:
-    """Whether each attempt succeeded. Takes about two seconds."""
+    """Try to break out. Returns, for each attempt, whether it succeeded. Takes about two seconds."""
     if kind is not None and not kind.is_confined:
         raise ValueError(f"the attempts end all processes that they can reach, and {kind.name} confines nothing")
     marker = f"clawctl-{secrets.token_hex(8)}"
@@ -77,7 +77,7 @@ async def break_out(kind: SandboxKind | None = None) -> dict[str, bool]:
 
 
 async def _attempt(sandbox: Sandbox, name: str, known: dict[str, object]) -> bool:
-    """Whether it got out. That the attempt itself was ended by a limit is what should happen."""
+    """Whether the attempt escaped. It did not if a limit ended it."""
     try:
         command = [sandbox.kind.python(), "-I", "-c", _INSIDE.read_text(), name, json.dumps(known)]
         ran = await sandbox.run(command, timeout=30, environment={"PYTHONUNBUFFERED": "1"})
@@ -87,7 +87,7 @@ async def _attempt(sandbox: Sandbox, name: str, known: dict[str, object]) -> boo
 
 
 def _is_running(words: str) -> bool:
-    """Whether a process of this machine has these words in its command line."""
+    """Whether a process on this machine has this text in its command line."""
     for place in Path("/proc").iterdir():
         if place.name.isdigit():
             with suppress(OSError):
@@ -97,7 +97,7 @@ def _is_running(words: str) -> bool:
 
 
 def _identities() -> list[list[int]]:
-    """Device and number of folders and files of the host, which nothing in a sandbox has."""
+    """Device and inode numbers of host files and folders. No file in a sandbox may have them."""
     places = []
     for place in (*_PLACES, os.getcwd(), os.path.expanduser("~")):
         with suppress(OSError):

@@ -1,8 +1,12 @@
-"""System calls that a sandboxed process may not make, as a filter of the kernel (seccomp).
+"""A kernel filter (seccomp) of system calls that sandboxed processes may not make.
 
-Namespaces hide files, processes and networks. What they do not cover is refused here: further namespaces and mounts (a tmpfs is
-memory that no limit of a process counts), tracing, shared memory that no process holds, machine-wide facilities, and sockets that
-belong to no network namespace (vsock).
+Namespaces hide files, processes and networks. This filter refuses calls that namespaces do not cover:
+
+- further namespaces and mounts (a process's memory limit does not count a tmpfs);
+- tracing;
+- shared memory that belongs to no process;
+- machine-wide facilities;
+- sockets that belong to no network namespace (vsock).
 """
 
 import platform
@@ -10,7 +14,7 @@ import struct
 from typing import Any
 
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-_REFUSED = {  # name: its number on x86_64 and on aarch64; None: it does not exist there
+_REFUSED = {  # name: call numbers on x86_64 and aarch64; None: the call does not exist there
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438),
     "kcmp": (312, 272), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
     "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
@@ -24,7 +28,7 @@ _REFUSED = {  # name: its number on x86_64 and on aarch64; None: it does not exi
     "sethostname": (170, 161), "setdomainname": (171, 162),
 }  # fmt: skip
 _ABSENT = {"memfd_create": (319, 279), "clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
-           "io_uring_register": (427, 427)}  # fmt: skip  # programs ask for these and do without
+            "io_uring_register": (427, 427)}  # fmt: skip  # answered with ENOSYS, so that programs fall back to other calls
 _CLONE = (56, 220)
 _SOCKET = (41, 198)
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET and -TIME
@@ -35,12 +39,12 @@ _NUMBER, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16
 
 
 def refused_calls() -> bytes | None:
-    """The filter for this machine, or None for a kind of machine that it is not written for."""
+    """The filter for this machine, or None if its architecture is not supported."""
     if platform.machine() not in _MACHINES:
         return None
     machine, column = _MACHINES[platform.machine()]
     code = [(_LOAD, 0, 0, _MACHINE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _EPERM), (_LOAD, 0, 0, _NUMBER)]
-    code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _EPERM)]  # the x32 numbers
+    code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _EPERM)]  # call numbers of the x32 ABI
     for table, answer in ((_REFUSED, _EPERM), (_ABSENT, _ENOSYS)):
         for number in (numbers[column] for numbers in table.values()):
             if number is not None:
@@ -54,8 +58,10 @@ def refused_calls() -> bytes | None:
 
 
 def profile() -> dict[str, Any]:
-    """The same filter as a profile of podman and docker, which know the calls by name. Single conditions say what is refused: the
-    library that reads them cannot say "none of these"."""
+    """The same filter as a seccomp profile for podman and docker, which name the calls.
+
+    Each rule refuses one value, because libseccomp cannot express "none of these".
+    """
 
     def refused(names: list[str], errno: int, **condition: object) -> dict[str, Any]:
         args = [{"index": 0, **condition}] if condition else []

@@ -1,4 +1,4 @@
-"""Plain processes in a folder of their own. They are limited, and confined to nothing."""
+"""Plain processes in a temporary folder. Their resources are limited, but they are not isolated."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ GIVEN_UP = (
 
 
 class Subprocess:
-    """Each sandbox is a folder, in which `/app`, `/tmp` and the like lie; paths that our programs are given are translated."""
+    """Each sandbox is a folder that contains `/app`, `/tmp` and so on. Paths in clawctl's own commands are translated."""
 
     name = "subprocess"
     has_own_files = False
@@ -78,7 +78,7 @@ class Subprocess:
                 yield Started(process, folder)
             finally:
                 assert process.stdin is not None
-                process.stdin.close()  # process 1 ends its commands, and itself
+                process.stdin.close()  # process 1 then ends its commands and itself
                 try:
                     async with asyncio.timeout(10.0):
                         await asyncio.shield(process.wait())

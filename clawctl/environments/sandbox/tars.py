@@ -1,4 +1,4 @@
-"""Folders as tars in memory: what goes into a sandbox, and what is kept of one."""
+"""Folders as tars in memory: the files that go into a sandbox, and the files kept from one."""
 
 import io
 import os
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from clawctl.errors import ClawError
 
-_MOST = 64 << 20  # bytes of a task's files
+_MOST = 64 << 20  # the size limit of a task's files in bytes
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
-    """Files by their relative paths. What begins with `#!` may be run."""
+    """Pack files, given by relative path, into a tar. Files that begin with `#!` are executable."""
     out = io.BytesIO()
     with tarfile.TarFile(fileobj=out, mode="w") as tar:
         for name, content in files.items():
@@ -23,7 +23,7 @@ def tar_of(files: Mapping[str, bytes]) -> bytes:
 
 
 def files_of(tar: bytes) -> dict[str, bytes]:
-    """The regular files of a tar, by their paths."""
+    """The regular files of a tar, by path."""
     files = {}
     with tarfile.open(fileobj=io.BytesIO(tar)) as opened:
         for entry in opened:
@@ -34,7 +34,7 @@ def files_of(tar: bytes) -> dict[str, bytes]:
 
 
 def without(tar: bytes, left_out: set[str]) -> bytes:
-    """The tar without these paths, and without what lies below them."""
+    """A copy of the tar without these paths and everything below them."""
     out = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(tar)) as given, tarfile.TarFile(fileobj=out, mode="w") as kept:
         for entry in given:
@@ -45,7 +45,7 @@ def without(tar: bytes, left_out: set[str]) -> bytes:
 
 
 def folder_files(folder: Path) -> dict[str, bytes]:
-    """The files of a folder of this machine, by their relative paths. Links are left out. Raises ClawError if it is too large."""
+    """The files of a local folder, by relative path. Links are skipped. Raises ClawError if the files are too large."""
     files: dict[str, bytes] = {}
     total = 0
     for place, folders, names in os.walk(folder):

@@ -1,4 +1,4 @@
-"""Runs in a sandbox, with a Python that has the package harbor: its agent terminus-2 works in this very sandbox, through tmux."""
+"""Runs harbor's agent terminus-2 in the current sandbox, through tmux. Needs a Python that has the package harbor."""
 
 import asyncio
 import os

@@ -1,1 +1,1 @@
-"""Tasks on a repository: our own small ones, or rows in the shape of SWE-bench."""
+"""Tasks on a repository: small repositories that clawctl draws, or rows in the format of SWE-bench."""

@@ -1,4 +1,4 @@
-"""`swe`: the agent mends a repository in a sandbox, and tests that it has not seen say whether it succeeded."""
+"""`swe`: the agent repairs a repository in a sandbox. Tests that it has not seen decide whether it succeeded."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,12 +25,12 @@ _FOLDER = "/app"
 
 
 class Swe:
-    """`path`: a file of rows in the shape of SWE-bench, whose repositories are in the folder `repositories`. Without it, clawctl
-    draws tasks. A fifth of the rows is held out.
+    """`path` is a file of rows in the format of SWE-bench, of which a fifth is held out. Without it, clawctl draws tasks.
 
-    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas.
-    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended.
-    `sandbox`: what the commands run in (`docs/environments.md`)."""
+    `repositories`: the folder of the rows' repositories. `harness`: the command of another agent, which runs in the sandbox in
+    place of the built-in agent. `see`: folders that it needs, separated by commas. `steps`: also reward single turns: 1 for a
+    command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended. `sandbox`: the kind of sandbox
+    for the commands (`docs/environments.md`)."""
 
     metrics = ("reward", "solved")
     version = "1"
@@ -57,7 +57,7 @@ class Swe:
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
             rows = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
-        else:  # even numbers train, odd ones are held out
+        else:  # even numbers are for training, odd numbers are held out
             rows = [draw_task(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
         return [Task(task.name, task, split) for task in rows]
 
@@ -76,7 +76,7 @@ class Swe:
 
 
 async def finish(sandbox: Sandbox, task: SweTask) -> Graded:
-    """The verdict on what the sandbox holds now. It ends the sandbox's processes."""
+    """Grade the current state of the sandbox. Ends the sandbox's processes."""
     try:
         snapshot = await sandbox.snapshot()
     except SandboxOver as error:
@@ -87,7 +87,10 @@ async def finish(sandbox: Sandbox, task: SweTask) -> Graded:
 
 
 async def grade(task: SweTask, snapshot: bytes) -> Graded:
-    """Both verdicts have to be 1, where there are two. Raises SandboxFailed, and ClawError for a patch that does not fit."""
+    """Grade a snapshot by its calls, if the task has any, and by its tests. Both must succeed.
+
+    Raises SandboxFailed, and ClawError if a patch does not apply.
+    """
     tests = {**task.test_files}
     if task.test_patch:
         after = await patched(task.files, task.test_patch, task.limits)
@@ -106,14 +109,14 @@ async def grade(task: SweTask, snapshot: bytes) -> Graded:
 
 
 async def solve(task: SweTask, commands: str | None = None) -> Graded:
-    """The verdict without a model: after the task's patch, or after `commands` ("": none). Raises ClawError, SandboxFailed."""
+    """Grade without a model: after the task's patch, or after `commands` ("": no commands). Raises ClawError, SandboxFailed."""
     if commands is None:
         if not task.patch:
             raise ClawError(f"the task {task.name} has no solution", "add its patch to the row", 2)
         return await grade(task, tar_of(await patched(task.files, task.patch, task.limits)))
     async with open_sandbox(_FOLDER, replace(task.limits, seconds=task.agent_s + SPARE_S)) as sandbox:
         await sandbox.put(tar_of(task.files))
-        with suppress(SandboxOver):  # by what ran in it: there is nothing to grade
+        with suppress(SandboxOver):  # a command ended the sandbox, so there is nothing to grade
             if commands:
                 await sandbox.run(commands, timeout=task.agent_s)
         return await finish(sandbox, task)

@@ -1,4 +1,4 @@
-"""Small repositories with one wrong function each, which clawctl draws by seed."""
+"""Small repositories, each with one wrong function, which clawctl draws from a seed."""
 
 import difflib
 import random
@@ -26,7 +26,7 @@ class _Function:
 
     def value(self, body: str, arguments: list[Any]) -> Any:
         space: dict[str, Any] = {}
-        exec(self.source(body), space)  # our own text
+        exec(self.source(body), space)  # text from this file
         return space[self.name](*arguments)
 
 
@@ -88,7 +88,7 @@ _FUNCTIONS = (
 
 
 def draw_task(number: int) -> SweTask:
-    """A number is one task for ever."""
+    """Draw a task. The same number always gives the same task."""
     draw = random.Random(f"swe {number}")
     broken = draw.choice(_FUNCTIONS)
     wrong = draw.choice(broken.wrong)

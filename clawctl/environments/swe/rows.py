@@ -1,4 +1,4 @@
-"""Rows in the shape of SWE-bench: repository, base commit, problem statement, patches, and the tests that have to pass."""
+"""Rows in the format of SWE-bench: repository, base commit, problem statement, patches, and the tests that must pass."""
 
 import json
 import subprocess
@@ -20,16 +20,16 @@ _CURE = "each row needs instance_id, repo, base_commit, problem_statement, test_
 
 @dataclass(frozen=True, slots=True)
 class SweTask:
-    """One task."""
+    """One task on a repository."""
 
     name: str
     statement: str
-    files: Mapping[str, bytes]  # the repository, as the agent finds it
-    tests: tuple[str, ...]  # that have to pass: "tests/test_prices.py::test_total"
-    test_files: Mapping[str, bytes] = field(default_factory=dict)  # put in for the verdict
-    test_patch: str = ""  # or a patch that makes them
+    files: Mapping[str, bytes]  # the repository before the agent's changes
+    tests: tuple[str, ...]  # the tests that must pass: "tests/test_prices.py::test_total"
+    test_files: Mapping[str, bytes] = field(default_factory=dict)  # added for the verdict
+    test_patch: str = ""  # or a patch that adds them
     patch: str = ""  # the solution
-    calls: tuple[Mapping[str, Any], ...] = ()  # whose results are compared outside of the sandbox
+    calls: tuple[Mapping[str, Any], ...] = ()  # calls whose results are compared outside of the sandbox
     agent_s: float = 600.0
     verdict_s: float = 120.0
     limits: Limits = field(default_factory=lambda: Limits(disk=128 << 20))
@@ -43,8 +43,8 @@ class SweTask:
 def read_rows(path: Path, repositories: Path | None) -> list[SweTask]:
     """The tasks of a JSON, JSON-lines or Parquet file.
 
-    The repositories are git repositories in the folder `repositories`, named `owner__name`, `owner/name` or `name`. A row may have
-    its files itself instead (`files`: a mapping). Raises ClawError (exit code 2).
+    The repositories are git repositories in the folder `repositories`, named `owner__name`, `owner/name` or `name`. A row may
+    contain its files instead (`files`: a mapping). Raises ClawError (exit code 2).
     """
     return read_each(_read(path), lambda row: _task(row, path, repositories))
 
@@ -82,7 +82,7 @@ def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask
 
 
 def _names(names: Any) -> list[str]:
-    """A list, or its JSON."""
+    """The names in a list, or in a list encoded as JSON."""
     return [str(name) for name in (json.loads(names) if isinstance(names, str) else names)]
 
 
@@ -107,7 +107,7 @@ def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> 
 
 
 async def patched(files: Mapping[str, bytes], patch: str, limits: Limits) -> dict[str, bytes]:
-    """The files after a patch, which a sandbox applies. Raises ClawError if it does not fit."""
+    """The files after a patch, which is applied in a sandbox. Raises ClawError if the patch does not apply."""
     if not patch.strip():
         return dict(files)
     async with open_sandbox(limits=limits) as sandbox:

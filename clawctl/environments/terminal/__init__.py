@@ -1,1 +1,1 @@
-"""Tasks for a shell: our own, drawn by seed, or folders in Harbor's format."""
+"""Shell tasks: drawn by clawctl from a seed, or read from folders in Harbor's format."""

@@ -1,4 +1,4 @@
-"""`terminal`: the agent works in a shell in a sandbox, and the task's tests say whether it succeeded."""
+"""`terminal`: the agent works in a shell in a sandbox, and the task's tests decide whether it succeeded."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ from clawctl.run.endpoint import Endpoint
 
 
 class Terminal:
-    """`path`: a folder of tasks in Harbor's format; without it, clawctl draws tasks. A fifth of a folder's tasks are held out.
+    """`path` is a folder of tasks in Harbor's format, of which a fifth is held out. Without it, clawctl draws tasks.
 
-    `harness`: the command of another agent, which runs in the sandbox instead of ours. `see`: folders it needs, with commas.
-    `steps`: reward single turns, too: 1 for a command that ends with code 0, else -1. Only our agent says how commands ended.
-    `sandbox`: what the commands run in (`docs/environments.md`)."""
+    `harness`: the command of another agent, which runs in the sandbox in place of the built-in agent. `see`: folders that it needs,
+    separated by commas. `steps`: also reward single turns: 1 for a command that ends with code 0, otherwise -1. Only the built-in
+    agent reports how commands ended. `sandbox`: the kind of sandbox for the commands (`docs/environments.md`)."""
 
     metrics = ("reward", "solved")
     version = "1"
@@ -73,8 +73,11 @@ class Terminal:
 
 
 async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
-    """The task in this kind of sandbox. If it needs an image, its files and its folder are those of the image, which is built or
-    pulled at its first episode. Raises ClawError."""
+    """The task, adapted to this kind of sandbox.
+
+    If the task needs an image, its files and its folder come from the image. The image is built or pulled at the first episode.
+    Raises ClawError.
+    """
     if not isinstance(kind, Container) or (task.image, task.build, kind.image) == (None, None, None):
         return replace(task, limits=replace(task.limits, kind=kind))
     own = kind.of_task(task.image, task.build)
@@ -88,7 +91,7 @@ async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
 
 
 async def prepare(sandbox: Sandbox, task: HarborTask) -> None:
-    """Lay out what the task begins with. Raises ClawError if its Dockerfile's commands fail here."""
+    """Put the task's files into the sandbox and run its setup. Raises ClawError if a command of its Dockerfile fails."""
     await sandbox.put(tar_of(task.seed))
     sandbox.define(task.variables)
     for command in task.setup:
@@ -99,7 +102,7 @@ async def prepare(sandbox: Sandbox, task: HarborTask) -> None:
 
 
 async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:
-    """The verdict on what the sandbox holds now. It ends the sandbox's processes."""
+    """Grade the current state of the sandbox. Ends the sandbox's processes."""
     try:
         snapshot = await sandbox.snapshot()
     except SandboxOver as error:
@@ -111,7 +114,7 @@ async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:
 
 
 async def solve(task: HarborTask, commands: str | None = None) -> Graded:
-    """The verdict without a model: after the task's solution, or after `commands` ("": none). Raises ClawError, SandboxFailed."""
+    """Grade without a model: after the task's solution, or after `commands` ("": no commands). Raises ClawError, SandboxFailed."""
     if commands is None and "solve.sh" not in task.solution:
         raise ClawError(f"the task {task.name} has no solution", "add solution/solve.sh", 2)
     solution = {f"/solution/{name}": content for name, content in task.solution.items()}
@@ -119,7 +122,7 @@ async def solve(task: HarborTask, commands: str | None = None) -> Graded:
         task.folder, replace(task.limits, seconds=task.agent_s + SPARE_S), {**_fixed(task), **solution}
     ) as sandbox:
         await prepare(sandbox, task)
-        with suppress(SandboxOver):  # by what ran in it: there is nothing to grade
+        with suppress(SandboxOver):  # a command ended the sandbox, so there is nothing to grade
             if commands != "":
                 ran = await sandbox.run("bash /solution/solve.sh" if commands is None else commands, timeout=task.agent_s)
                 if commands is None and ran.code != 0:
@@ -128,7 +131,7 @@ async def solve(task: HarborTask, commands: str | None = None) -> Graded:
 
 
 def _fixed(task: HarborTask) -> dict[str, bytes]:
-    """The installers that do without network, where the task has commands of an image."""
+    """Replacements for installers that work without network. Needed if the task runs commands of an image."""
     return (
         {path: text for path, text in programs(kind_of(task.limits)).items() if path.endswith(("/apt-get", "/apt", "/sudo"))}
         if task.setup

@@ -1,4 +1,4 @@
-"""Tasks for a shell that clawctl draws by seed, in Harbor's format. Each verdict only reads files."""
+"""Shell tasks that clawctl draws from a seed, in Harbor's format. Each verdict reads files only."""
 
 import random
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _PLACES = ("north", "south", "east", "west", "alpha", "beta", "gamma", "delta")
 
 
 def _task(kind: str, number: int, instruction: str, seed: dict[str, str], check: str, solution: str) -> HarborTask:
-    """`check` is a condition of bash."""
+    """Make a task. `check` is a bash condition that the solution must meet."""
     test = (
         f"#!/bin/bash\ncd /app\nif {check}; then echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi\n"
     )
@@ -40,7 +40,7 @@ def _lines(draw: random.Random, count: int) -> list[str]:
 
 
 def find(draw: random.Random, number: int) -> HarborTask:
-    """The file that holds a word goes into another folder."""
+    """Move the file that contains a word into another folder."""
     places = draw.sample(_PLACES, 3)
     names = [f"{place}/{noun}.txt" for place in places for noun in draw.sample(_NOUNS, 2)]
     word, right, target = f"KEY{draw.randrange(1000, 10000)}", draw.choice(names), draw.choice(("done", "out", "kept"))
@@ -53,7 +53,7 @@ def find(draw: random.Random, number: int) -> HarborTask:
 
 
 def count(draw: random.Random, number: int) -> HarborTask:
-    """How many lines have a word."""
+    """Count the lines that contain a word."""
     word = draw.choice(_NOUNS)
     lines = _lines(draw, draw.randrange(15, 40)) + [f"{word} {draw.randrange(100)}" for _ in range(draw.randrange(1, 6))]
     draw.shuffle(lines)
@@ -64,7 +64,7 @@ def count(draw: random.Random, number: int) -> HarborTask:
 
 
 def total(draw: random.Random, number: int) -> HarborTask:
-    """The sum of a column."""
+    """Sum a column."""
     rows = [(draw.choice(_NOUNS), draw.randrange(1, 500)) for _ in range(draw.randrange(8, 20))]
     text = "item,price\n" + "".join(f"{name},{price}\n" for name, price in rows)
     return _task("total", number, "Add up the column price of items.csv. Write the sum to answer.txt.", {"items.csv": text},
@@ -73,7 +73,7 @@ def total(draw: random.Random, number: int) -> HarborTask:
 
 
 def largest(draw: random.Random, number: int) -> HarborTask:
-    """The largest file of a folder, by name."""
+    """Name the largest file in a folder."""
     names = draw.sample(_NOUNS, 5)
     sizes = draw.sample(range(20, 400), 5)
     seed = {f"data/{name}.bin": "x" * size for name, size in zip(names, sizes, strict=True)}
@@ -83,7 +83,7 @@ def largest(draw: random.Random, number: int) -> HarborTask:
 
 
 def replace(draw: random.Random, number: int) -> HarborTask:
-    """One word for another in a file of settings."""
+    """Replace a word in a settings file."""
     old, new = draw.sample(_NOUNS, 2)
     lines = [f"{key} = {draw.choice((old, old, str(draw.randrange(100))))}" for key in draw.sample(_PLACES, 6)] + [f"last = {old}"]
     right = "\n".join(lines).replace(old, new)
@@ -104,7 +104,10 @@ FAMILIES: tuple[Callable[[random.Random, int], HarborTask], ...] = (find, count,
 
 
 def draw_tasks(split: str, number: int, seed: int) -> list[HarborTask]:
-    """The families in turn. Numbers of training tasks are even, those of held-out tasks odd, and a number is one task for ever."""
+    """Draw tasks, alternating between the families.
+
+    Training tasks have even numbers, held-out tasks odd ones. A task's family and number determine its content.
+    """
     made = []
     for place in range(number):
         name = 2 * (seed * 100_003 + place) + (split == "eval")

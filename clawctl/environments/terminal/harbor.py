@@ -1,8 +1,8 @@
 """Tasks in Harbor's format: `instruction.md`, `task.toml`, `environment/`, `tests/test.sh` and sometimes `solution/solve.sh`.
 
-Without containers no image is built. A task can be played if its Dockerfile only names an image, sets folders and variables, copies
-files, and runs commands that work without network; programs that it installs must be on this machine. With containers, a task that
-needs more runs in its image.
+Without containers, no image is built. A task can then be played if its Dockerfile only names an image, sets folders and variables,
+copies files, and runs commands that work without network. Programs that the Dockerfile installs must be on this machine. With
+containers, a task that needs more runs in its image.
 """
 
 import re
@@ -28,26 +28,26 @@ SHARED = ("/", "/tmp", "/tests", "/usr", "/etc")  # folders that cannot be the w
 
 @dataclass(frozen=True, slots=True)
 class HarborTask:
-    """One task."""
+    """One task in Harbor's format."""
 
     name: str
     instruction: str
     tests: Mapping[str, bytes]  # the files of tests/, with "test.sh"
-    solution: Mapping[str, bytes] = field(default_factory=dict)  # with "solve.sh"; empty: there is none
-    seed: Mapping[str, bytes] = field(default_factory=dict)  # what lies in the working folder at first
-    setup: tuple[str, ...] = ()  # commands that the agent's sandbox begins with
-    variables: Mapping[str, str] = field(default_factory=dict)  # of the agent's commands and of the tests
-    test_variables: Mapping[str, str] = field(default_factory=dict)  # of the tests alone
+    solution: Mapping[str, bytes] = field(default_factory=dict)  # with "solve.sh"; empty: the task has no solution
+    seed: Mapping[str, bytes] = field(default_factory=dict)  # the initial files of the working folder
+    setup: tuple[str, ...] = ()  # commands that run in the agent's sandbox before the agent
+    variables: Mapping[str, str] = field(default_factory=dict)  # for the agent's commands and the tests
+    test_variables: Mapping[str, str] = field(default_factory=dict)  # for the tests alone
     folder: str = "/app"
     agent_s: float = 300.0
     verdict_s: float = 120.0
     limits: Limits = field(default_factory=Limits)
-    image: str | None = None  # the name of an image that it needs
-    build: Path | None = None  # or the folder of a Dockerfile that makes it
+    image: str | None = None  # the name of the image that the task needs
+    build: Path | None = None  # or the folder of a Dockerfile that builds it
 
     @property
     def digest(self) -> str:
-        """Of everything that the task is."""
+        """A hash of the task's name, instruction, commands, variables, image name and files."""
         digest = sha256(
             repr(
                 (
@@ -68,8 +68,10 @@ class HarborTask:
 
 
 def read_tasks(place: Path, images: bool = False) -> list[HarborTask]:
-    """The tasks of a folder, which is one task or holds one folder for each. `images`: a task may need an image. Raises ClawError
-    (exit code 2) if there is none."""
+    """The tasks of a folder. The folder is one task, or contains one folder for each task.
+
+    `images`: a task may need an image. Raises ClawError (exit code 2) if there is no task.
+    """
     folders = [place] if (place / "task.toml").exists() or (place / "instruction.md").exists() else sorted(_task_folders(place))
     if not folders:
         raise ClawError(
@@ -87,11 +89,11 @@ def _task_folders(place: Path) -> list[Path]:
 
 
 class _NeedsImage(ClawError):
-    """A sandbox without images cannot be what the task begins with."""
+    """The task needs an image, because a sandbox without images cannot provide its initial state."""
 
 
 def read_task(folder: Path, images: bool = False) -> HarborTask:
-    """Raises ClawError (exit code 2) that names the folder and what is missing."""
+    """Read one task. Raises ClawError (exit code 2), which names the folder and the problem."""
     try:
         settings = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8")) if (folder / "task.toml").exists() else {}
         if settings.get("steps"):
@@ -148,12 +150,12 @@ def _seconds(settings: Mapping[str, Any], name: str, default: float, folder: Pat
 
 
 def _variables(table: Mapping[str, Any]) -> dict[str, str]:
-    """The literal ones. What refers to variables of the host has no value in a sandbox."""
+    """The literal variables. References to variables of the host are dropped, because they have no value in a sandbox."""
     return {name: str(value) for name, value in (table.get("env") or {}).items() if "$" not in str(value)}
 
 
 def _check_machine(folder: Path, environment: Mapping[str, Any]) -> None:
-    """Raises ClawError (exit code 2) for what no sandbox can be."""
+    """Raises ClawError (exit code 2) if the task needs a machine that no sandbox can provide."""
     for what, is_wanted in (
         ("several containers", any((folder / "environment").glob("docker-compose.y*ml"))),
         (f"os = {environment.get('os')}", environment.get("os", "linux") != "linux"),
@@ -171,7 +173,7 @@ def _check_image(folder: Path, environment: Mapping[str, Any]) -> None:
 
 
 def _mebibytes(environment: Mapping[str, Any], name: str, default: int, most: int = 4096) -> int:
-    """`memory_mb = 2048`, or `memory = "2G"`."""
+    """A size in MiB, read from `memory_mb = 2048` or `memory = "2G"` and limited to 64 to `most`."""
     megabytes = environment.get(f"{name}_mb")
     if megabytes is None and (match := re.fullmatch(r"(\d+)\s*([MG])i?B?", str(environment.get(name, "")), re.IGNORECASE)):
         megabytes = int(match[1]) * (1024 if match[2].upper() == "G" else 1)
@@ -179,7 +181,7 @@ def _mebibytes(environment: Mapping[str, Any], name: str, default: int, most: in
 
 
 def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], dict[str, str]]:
-    """What the Dockerfile does: the working folder, its files, commands and variables. Raises ClawError for what it cannot be."""
+    """The effects of the Dockerfile: working folder, files, commands and variables. Raises ClawError if they need an image."""
     file = folder / "environment" / "Dockerfile"
     place, seed, setup, variables = "/app", dict[str, bytes](), list[str](), dict[str, str]()
     if not file.exists():

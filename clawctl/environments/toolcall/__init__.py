@@ -1,1 +1,1 @@
-"""Questions with a checkable answer, and tools to find it."""
+"""Questions with a verifiable answer, and tools to find it."""

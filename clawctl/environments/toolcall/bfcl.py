@@ -1,7 +1,7 @@
-"""`bfcl`: the Berkeley function-calling leaderboard, of the package bfcl-eval (Patil et al. 2025), as held-out tasks.
+"""`bfcl`: held-out tasks of the Berkeley function-calling leaderboard, from the package bfcl-eval (Patil et al. 2025).
 
-The categories with one turn and Python's types are played: their verdict compares calls. The others need simulated systems, a
-search engine, or parsers of Java and JavaScript. Calls are compared as the package's `ast_checker` does it.
+Only categories with one turn and Python's types are played, because their verdict compares calls. Other categories need simulated
+systems, a search engine, or parsers for Java and JavaScript. Calls are compared by the rules of the package's `ast_checker`.
 """
 
 import re
@@ -24,7 +24,7 @@ CATEGORIES = (
 
 
 class Bfcl(ToolCall):
-    """`path`: the folder `data` of bfcl-eval; without it, that of the installed package. `categories`: some, with commas."""
+    """`path`: the folder `data` of bfcl-eval (default: the installed package's). `categories`: names, separated by commas."""
 
     metrics = ("reward", "solved", "called")
 
@@ -38,7 +38,7 @@ class Bfcl(ToolCall):
         self._questions = {name: _read(folder, name) for name in named}
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
-        """All categories in turn. None is for training: the leaderboard's questions are for measuring."""
+        """Questions, alternating between the categories. None is for training, because the leaderboard is for measuring."""
         if split != "eval":
             return []
         by_category = {

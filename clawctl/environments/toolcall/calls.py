@@ -1,4 +1,4 @@
-"""Calls that BFCL's ground truth allows, compared as its `ast_checker` does it, and its schemas as JSON schemas."""
+"""Compares calls with BFCL's ground truth by the rules of its `ast_checker`, and converts its schemas to JSON schemas."""
 
 import json
 import re
@@ -14,9 +14,9 @@ _LEFT_OUT = re.compile(r"[ ,./\-_*^]")
 def is_same_call(
     made: Sequence[tuple[str, dict[str, Any] | None]], allowed: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> bool:
-    """Whether the calls are those of BFCL's ground truth: [{"area": {"width": [3, 3.0], "unit": ["cm", ""]}}], in any order.
+    """Whether the calls match BFCL's ground truth, in any order: [{"area": {"width": [3, 3.0], "unit": ["cm", ""]}}].
 
-    Each argument has its allowed values; "" among them means that it may be missing. `tools` are those that the question offers.
+    Each argument has a list of allowed values; "" in the list means that the argument is optional. `tools` are the offered tools.
     """
     if len(made) != len(allowed):
         return False
@@ -34,7 +34,7 @@ def is_same_call(
 
 
 def plain_name(name: str) -> str:
-    """A function's name without dots, which no API accepts."""
+    """A function's name with "_" for ".", because no API accepts dots."""
     return name.replace(".", "_")
 
 
@@ -48,7 +48,7 @@ def _fits(arguments: Mapping[str, Any], wanted: Mapping[str, Sequence[Any]], sch
 
 
 def _is_allowed(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -> bool:
-    """The checker's rules: the declared type, or that of the ground truth (a variable's name); then the value."""
+    """Whether a value has the declared type or the type of the ground truth (which may be a variable's name), and is allowed."""
     declared = _TYPES.get(str(schema.get("type")), (str,))
     known = next((type(each) for each in allowed if each != ""), None)
     if type(value) is not known and (type(value) not in declared or not _has_items(value, allowed, schema)):
@@ -63,7 +63,7 @@ def _is_allowed(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -
 
 
 def _has_items(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -> bool:
-    """Whether the items of a list have the declared type, or that of an allowed list."""
+    """Whether all items of a list have the declared type, or the types of an allowed list's items."""
     inner = _TYPES.get(str(schema.get("items", {}).get("type"))) if isinstance(value, list) else None
     if inner is None:
         return True
@@ -80,7 +80,7 @@ def _is_same_mapping(value: Any, wanted: Any) -> bool:
 
 
 def _standard(value: Any) -> Any:
-    """Texts without spaces, case and some punctuation: "April 1, 2024" is "april 1 2024"."""
+    """Drop spaces, case and some punctuation from texts: "April 1, 2024" equals "april 1 2024"."""
     if isinstance(value, str):
         return _LEFT_OUT.sub("", value).lower().replace("'", '"')
     return [_standard(each) if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
@@ -94,7 +94,7 @@ _JSON_TYPES = {
 
 
 def json_schema(schema: Any) -> Any:
-    """A schema with BFCL's names of types as a JSON schema: "dict" is "object", "float" is "number"."""
+    """Convert BFCL's type names to JSON schema's: "dict" becomes "object", "float" becomes "number"."""
     if isinstance(schema, list):
         return [json_schema(each) for each in schema]
     if not isinstance(schema, dict):

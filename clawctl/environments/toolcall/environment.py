@@ -1,4 +1,4 @@
-"""`toolcall`: the agent answers a question, and may call tools, which run in a sandbox."""
+"""`toolcall`: the agent answers a question, and may call tools that run in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -21,10 +21,12 @@ _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
 
 
 class ToolCall:
-    """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, with commas. Without both, clawctl
-    draws arithmetic. `tools`: a `tools.json`, whose functions are those of the Python file `code`, which runs in the sandbox.
-    `steps`: reward single turns, too: 1 if all their tools answer, -1 if one answers with an error.
-    `sandbox`: what the tools run in (`docs/environments.md`)."""
+    """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, separated by commas. Without
+    both, clawctl draws arithmetic.
+
+    `tools`: a `tools.json`. Its functions are defined in the Python file `code`, which runs in the sandbox. `steps`: also reward
+    single turns: 1 if all their tool calls succeed, -1 if one returns an error. `sandbox`: the kind of sandbox for the tools
+    (`docs/environments.md`)."""
 
     metrics = ("reward", "solved", "called")
     version = "1"
@@ -53,7 +55,7 @@ class ToolCall:
             questions = rows_of(self._read, lambda question: question.digest, split, count, seed)
         elif self._gym:
             questions = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
-        else:  # even numbers train, odd ones are held out
+        else:  # even numbers are for training, odd numbers are held out
             questions = [draw_question(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
         return [Task(question.name, question, split) for question in questions]
 

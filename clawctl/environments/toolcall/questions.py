@@ -1,4 +1,4 @@
-"""Questions and their answers: our own arithmetic, reasoning-gym's families, or rows of a file."""
+"""Questions and their answers: arithmetic drawn by clawctl, reasoning-gym's families, or the rows of a file."""
 
 import json
 import random
@@ -21,24 +21,24 @@ _CURE = "each row needs a question (question, problem or prompt) and an answer (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question."""
+    """One question with its answer or its expected calls."""
 
     name: str
     text: str
     answer: str | None = None
-    calls: tuple[Mapping[str, Any], ...] | None = None  # BFCL: the calls that have to be made, instead of an answer
-    any_call: bool = False  # BFCL's relevance: some call has to be made
+    calls: tuple[Mapping[str, Any], ...] | None = None  # BFCL: the expected calls, in place of an answer
+    any_call: bool = False  # BFCL's relevance category: at least one call, whichever it is
     tools: tuple[dict[str, Any], ...] = ()
-    entry: Any = field(default=None, compare=False)  # reasoning-gym: what its own scoring needs
+    entry: Any = field(default=None, compare=False)  # reasoning-gym's entry, which its scoring function needs
 
     @property
     def digest(self) -> int:
-        """0 to 255, by the content."""
+        """A number from 0 to 255, by a hash of the content."""
         return sha256(f"{self.name}\n{self.text}".encode()).digest()[0]
 
 
 def draw_question(number: int) -> Question:
-    """Arithmetic of two to four numbers. A number is one question for ever."""
+    """Draw arithmetic with two to four numbers. The same `number` always gives the same question."""
     draw = random.Random(f"toolcall {number}")
     count = draw.choice((2, 2, 3, 4))
     expression = str(draw.randrange(2, 100))
@@ -48,11 +48,11 @@ def draw_question(number: int) -> Question:
         first, sign, second, rest = expression.split(" ", 3)
         expression = f"({first} {sign} {second}) {rest}"
     text = draw.choice(("What is {}?", "Compute {}.", "How much is {}?")).format(expression)
-    return Question(f"arithmetic-{number}", text, str(eval(expression)), tools=(CALCULATOR,))  # our own text
+    return Question(f"arithmetic-{number}", text, str(eval(expression)), tools=(CALCULATOR,))  # evaluates this function's own text
 
 
 def gym_questions(families: list[str], count: int, number: int) -> list[Question]:
-    """Questions of reasoning-gym's families in turn. Raises ClawError (exit code 2) if it is missing, or a family is."""
+    """Questions from each family of reasoning-gym. Raises ClawError (exit code 2) if the package or a family does not exist."""
     if find_spec("reasoning_gym") is None:
         raise ClawError("the package reasoning-gym is not installed", "run `pip install reasoning-gym`", 2)
     import reasoning_gym
@@ -76,9 +76,10 @@ def gym_questions(families: list[str], count: int, number: int) -> list[Question
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The rows of a JSON-lines, JSON or Parquet file, in the shapes of DAPO, AIME, GSM8K and BFCL. Raises ClawError (exit code 2).
+    """The rows of a JSON-lines, JSON or Parquet file in the formats of DAPO, AIME, GSM8K and BFCL.
 
-    BFCL's questions have their ground truth in `possible_answer/` beside the file, by the same name.
+    For BFCL, the ground truth is in the file of the same name in the folder `possible_answer/` next to this file. Raises ClawError
+    (exit code 2).
     """
     try:
         rows = _rows(path)
@@ -121,14 +122,14 @@ def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, A
 
 
 def _text_of(messages: Any) -> str:
-    """A text, or the user's last message of chat messages, perhaps in a list of turns."""
+    """A text, or the last of several chat messages. The messages may be in a list of turns."""
     while isinstance(messages, list) and messages:
         messages = messages[-1]
     return str(messages.get("content", "") if isinstance(messages, dict) else messages or "").strip()
 
 
 def is_right(reply: str, question: Question) -> bool:
-    """Whether a reply has the answer: in its last box, else as its last number, else as its last line."""
+    """Whether a reply gives the answer in its last box; without a box, as its last number or on its last line."""
     if question.answer is None:
         return False
     boxed = _BOXED.findall(reply)
@@ -154,7 +155,7 @@ def is_right(reply: str, question: Question) -> bool:
 
 
 def number_in(text: str) -> float | None:
-    """The number that a text is: "1,024", "3/4", "-2.50"; None if it is none."""
+    """The number in a text that is a single number: "1,024", "3/4", "-2.50". None otherwise."""
     match = _NUMBER.fullmatch(text.strip().strip("$").rstrip(".").strip())
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Tools as the model sees them (`tools.json`: a list of function schemas), and what they do: Python, run in the sandbox."""
+"""The schemas of tools for the model (`tools.json`: a list of functions), and their execution as Python in the sandbox."""
 
 import ast
 import json
@@ -23,7 +23,7 @@ PYTHON = _tool("python", "Run a Python program. You see what it prints.", "code"
 
 
 def read_tools(path: Path) -> list[dict[str, Any]]:
-    """The schemas of a `tools.json`. Raises ClawError (exit code 2) that names the tool which is none."""
+    """The schemas in a `tools.json`. Raises ClawError (exit code 2), which names the invalid tool."""
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -34,7 +34,7 @@ def read_tools(path: Path) -> list[dict[str, Any]]:
 
 
 def checked(tool: Any, what: str) -> dict[str, Any]:
-    """A tool as chat completions have it. The inner mapping alone is accepted, too. Raises ClawError (exit code 2)."""
+    """A tool in the format of chat completions. The inner mapping alone is also accepted. Raises ClawError (exit code 2)."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         raise ClawError(f"{what} is no function with a name", _CURE, 2)
@@ -47,7 +47,7 @@ def checked(tool: Any, what: str) -> dict[str, Any]:
 
 
 async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: Path | None = None) -> str:
-    """What a tool answers. `code` is a Python file with a function for each own tool. Raises SandboxOver, SandboxFailed."""
+    """Run a tool and return its answer. `code` is a Python file that defines custom tools. Raises SandboxOver, SandboxFailed."""
     name, arguments = name_and_arguments(call)
     if arguments is None:
         return "error: the arguments are no JSON object"
@@ -73,7 +73,7 @@ async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: P
 
 
 def name_and_arguments(call: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
-    """Of a tool call. None: they are no JSON object."""
+    """The name and arguments of a tool call. The arguments are None if they are not a JSON object."""
     function = call.get("function") or {}
     try:
         arguments = json.loads(function.get("arguments") or "{}")

@@ -1,8 +1,8 @@
-"""Verdicts on what an agent left behind.
+"""Verdicts on the files that an agent leaves behind.
 
-Each is computed from a snapshot, taken after all of the agent's processes have ended, in a fresh sandbox. The tests are put in
-only then, where the graded code cannot change them. If the graded code stops, delays or floods a verdict, it is 0: a policy
-learns to take any exit from grading. Only a sandbox that does not start is not the policy's fault.
+Each verdict is computed in a fresh sandbox, from a snapshot taken after all of the agent's processes have ended. The tests are
+added only then, where the graded code cannot change them. If the graded code stops, delays or floods a verdict, the verdict is 0,
+because a policy learns every way to avoid grading. Only a sandbox that does not start is not blamed on the policy.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _LOG = 4000
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """What a verdict says: 0 to 1, and why."""
+    """The score of a verdict, 0 to 1, and its log."""
 
     value: float
     log: str
@@ -33,5 +33,5 @@ def shortened(text: str) -> str:
 
 
 def inside(name: str) -> bytes:
-    """A program for the sandbox, from this folder."""
+    """The text of a program in this folder, which runs in the sandbox."""
     return (_INSIDE / name).read_bytes()

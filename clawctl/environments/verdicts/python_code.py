@@ -1,4 +1,4 @@
-"""Verdicts on a Python repository: its tests, run by pytest, and calls whose results are compared here."""
+"""Verdicts on a Python repository: its tests, run by pytest, and calls whose results are compared outside of the sandbox."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from clawctl.environments.sandbox.tars import files_of, tar_of, without
 from clawctl.environments.verdicts import Graded, inside, nothing, shortened
 from clawctl.environments.verdicts.test_script import PYTEST
 
-# Files that change how tests run: the agent's are replaced by those that were there before.
+# Files that change how tests run. The agent's versions are replaced by the original ones.
 _OF_THE_TESTS = {
     "conftest.py",
     "pytest.ini",
@@ -31,8 +31,10 @@ _SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)
 
 
 def clean(snapshot: bytes, before: Mapping[str, bytes], tests: Mapping[str, bytes]) -> bytes:
-    """What is graded: the agent's files, without those that could change the tests, and with `tests` in their places. A folder of
-    tests is as it was before the agent: it may hold what the tests import."""
+    """The code to grade, as a tar: the agent's files without those that could change the tests, plus `tests`.
+
+    Test folders are restored to their original state, because they may contain files that the tests import.
+    """
     files, folders = files_of(snapshot), {folder for path in tests if (folder := _test_folder(path)) is not None}
     left_out = {path for path in files if _is_of_the_tests(path, before) or path.startswith(tuple(folders))} | set(tests)
     put_back = {
@@ -50,14 +52,14 @@ def _is_of_the_tests(path: str, before: Mapping[str, bytes]) -> bool:
 
 
 def _test_folder(path: str) -> str | None:
-    """ "pkg/tests/" for "pkg/tests/unit/test_a.py"; None for a test beside the code that it tests."""
+    """The folder of a test: "pkg/tests/" for "pkg/tests/unit/test_a.py". None if the test is next to the code that it tests."""
     parts = path.split("/")
     place = next((place for place, part in enumerate(parts[:-1]) if part in _TEST_FOLDERS), None)
     return None if place is None else "/".join(parts[: place + 1]) + "/"
 
 
 def _is_below(path: str, files: Mapping[str, bytes]) -> bool:
-    """Whether a file stands where another one has to be a folder, or the other way round."""
+    """Whether the path is a folder in another path of `files`, or is below a path that is a file there."""
     return any(other.startswith(f"{path}/") or path.startswith(f"{other}/") for other in files)
 
 
@@ -69,9 +71,10 @@ async def run_pytest(
     timeout: float,
     reference: Callable[[], Awaitable[bytes | None]],
 ) -> Graded:
-    """1 if each of these tests (`tests/test_a.py::test_b`) passes in `code`, a tar of `clean`, and 0 else. Raises SandboxFailed.
+    """1 if each of these tests (`tests/test_a.py::test_b`) passes in `code`, a tar made by `clean`; otherwise 0.
 
-    `reference` makes code that is known to be right, or None. What it passes with other expected values as well proves nothing.
+    `reference` returns code that is known to be right, or None. If a test also passes with other expected values, it counts only if
+    the right code behaves in the same way. Raises SandboxFailed.
     """
     report, log = await _tests(code, wanted, folder, limits, timeout)
     if report is None:
@@ -82,7 +85,7 @@ async def run_pytest(
         right, _ = await _tests(known, wanted, folder, limits, timeout)
     if odd and (right is None or any(name.split("[")[0] not in right["odd"] for name in odd)):
         return nothing(f"these compare a literal with what is no plain value: {', '.join(odd[:5])}\n{shortened(log)}")
-    if odd:  # so does the right code: the tests have to compare by themselves
+    if odd:  # the right code returns such values too, so the tests themselves have to compare
         report, log = await _tests(code, wanted, folder, limits, timeout, "--shown")
         if report is None:
             return nothing(log)
@@ -123,7 +126,7 @@ async def _tests(
 
 
 async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str, limits: Limits, timeout: float) -> Graded:
-    """1 if each call returns what it should: {"call": "prices.total", "args": [[1, 2]], "want": 3}. Raises SandboxFailed."""
+    """1 if each call returns the expected value: {"call": "prices.total", "args": [[1, 2]], "want": 3}. Raises SandboxFailed."""
     asked = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
     fixed = {f"{TOOLS}/run_calls.py": inside("run_calls.py")}
     ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, asked, folder, limits, timeout, fixed, ())
@@ -142,7 +145,7 @@ async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str
 
 
 def is_same(got: Any, want: Any) -> bool:
-    """Whether two values of JSON are the same. True is not 1, and numbers may differ in their last digits."""
+    """Whether two JSON values are the same. True differs from 1. Numbers may differ by a relative 1e-9 or an absolute 1e-12."""
     if isinstance(want, bool) or isinstance(got, bool) or want is None:
         return got is want
     if isinstance(want, int | float):
@@ -158,7 +161,7 @@ async def _in_sandbox(
     words: list[str], code: bytes, given: bytes, folder: str, limits: Limits, timeout: float, fixed: Mapping[str, bytes],
     packages: tuple[str, ...],
 ) -> Ran | str:  # fmt: skip
-    """Run one of our programs on the code. A text says why there is no result."""
+    """Run one of clawctl's programs on the code. A returned text explains why there is no result."""
     async with open_sandbox(folder, replace(limits, seconds=timeout + 30, network=False), fixed, packages) as sandbox:
         return await _run(sandbox, words, code, given, timeout)
 

@@ -1,9 +1,9 @@
-"""Calls functions of the graded code in a verdict's sandbox, and says what they return. Standard library only.
+"""Calls functions of the graded code in a verdict's sandbox, and prints their results. Standard library only.
 
     run_calls.py FOLDER        with [{"call": "prices.total", "args": [[1, 2]]}] on stdin
 
-What they should return is not in the sandbox, and clawctl compares. So whatever the graded code does to this process, it has to
-return the right values.
+The expected values are not in the sandbox; clawctl compares outside. The graded code can manipulate this process, but it still has
+to return the right values.
 """
 
 import importlib
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON has it. Sets are sorted lists, and what JSON has not is its description."""
+    """The value as JSON can represent it. Sets become sorted lists. Other types become their description."""
     if isinstance(value, set | frozenset):
         value = sorted(value, key=repr)
     return json.loads(json.dumps(value, default=lambda other: {"not plain": str(type(other))}))

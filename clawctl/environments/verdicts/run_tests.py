@@ -1,15 +1,16 @@
-"""Runs pytest in a verdict's sandbox, and does not believe what it says of itself. Standard library, and pytest in a child process.
+"""Runs pytest in a verdict's sandbox and checks its results. Standard library only; pytest runs in a child process.
 
     run_tests.py [--json] [--shown] [--root FOLDER] [PYTEST ARGUMENTS]
 
-The child imports the graded code, so it may lie: it may leave with code 0, skip, or replace pytest's functions. This process does
-not import it. It knows from the source which tests there are, and wants each of them to pass. Where a test compares a value with a
-literal, the child does not get the literal: it reports the value, and this process compares. So the graded code has to know it.
+The child imports the graded code and is not trusted: the code may exit with code 0, skip tests, or replace pytest's functions. This
+process does not import the code. It reads the list of tests from their source, and requires each test to pass. If a test compares a
+value with a literal, the child does not get the literal. It reports the value, and this process compares. The graded code therefore
+has to return the right value.
 
-This process then writes another expected value into each assertion, runs the tests again, and wants each of them to fail. This
-finds code that makes every comparison true, or every test pass, and code that reads in the test what it should return. Code that
-acts differently in the two runs deceives a test without a literal. A verdict that compares outside of the sandbox (`run_calls.py`)
-cannot be deceived at all.
+This process then changes the expected value in each assertion, runs the tests again, and requires each test to fail. This detects
+code that makes every comparison true or every test pass, and code that reads the expected value from the test. Code that behaves
+differently in the two runs can still deceive a test without a literal. A verdict that compares outside of the sandbox
+(`run_calls.py`) cannot be deceived at all.
 """
 
 import ast
@@ -29,7 +30,7 @@ from typing import Any
 
 OWN = os.path.dirname(os.path.abspath(__file__))
 SITE = f"{OWN}/site"
-GIVEN = f"{OWN}/tests.json"  # the digests of the task's test files
+GIVEN = f"{OWN}/tests.json"  # digests of the task's test files
 WITH_VALUE = {
     "--ctrf",
     "--timeout",
@@ -42,8 +43,8 @@ WITH_VALUE = {
     "-W",
     "--json-report-file",
 }
-SEEN = "__clawctl_seen__"  # what a test calls with a value that is compared in the parent
-LONGEST = 1 << 16  # of such a value, as text
+SEEN = "__clawctl_seen__"  # the function that a test calls with a value for comparison in the parent
+LONGEST = 1 << 16  # the length limit of such a value as text
 PLAIN = {"assertTrue": "assertFalse", "assertFalse": "assertTrue", "assertIsNone": "assertIsNotNone", "assertIn": "assertNotIn"}
 
 
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> None:
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # not dumpable: the graded code cannot open this process's files
     as_json = "--json" in arguments
     root = arguments[arguments.index("--root") + 1] if "--root" in arguments else os.getcwd()
-    shown = "--shown" in arguments  # literals stay in the tests
+    shown = "--shown" in arguments  # keep the literals in the tests
     targets = targets_of([word for word in arguments if word not in ("--json", "--shown", "--root", root)])
     sources = read_sources(targets, root)
     wanted = tests_in(targets, root, sources)
@@ -99,7 +100,7 @@ def main(arguments: list[str]) -> None:
 
 
 def targets_of(arguments: list[str]) -> list[str]:
-    """The files, folders and tests that are named; options are left out."""
+    """The files, folders and tests in the arguments, without options."""
     words, skip = [], False
     for word in arguments:
         if skip or word.startswith("-"):
@@ -110,7 +111,7 @@ def targets_of(arguments: list[str]) -> list[str]:
 
 
 def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
-    """The test files, by path. Those of the task have to be as they were given."""
+    """The test files, by path. Exits if a file of the task differs from its given digest."""
     sources = {}
     for target in targets:
         path = os.path.normpath(os.path.join(root, target.split("::")[0]))
@@ -130,20 +131,20 @@ def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
 
 
 def write_sources(sources: dict[str, bytes], turn: bool, hide: bool) -> dict[str, "Hidden"]:
-    """Lay out the tests, with turned expectations, or without their literals. Returns these, by the key that a test reports."""
+    """Write the tests with changed expectations (`turn`) or without literals (`hide`). Returns the literals by the reported key."""
     hidden: dict[str, Hidden] = {}
     for path, text in sources.items():
         tree = ast.parse(text)
         if turn:
             Turned().visit(tree)
-        for name, node in dict(functions_in(tree)).items() if hide else ():  # of two with one name, Python has the second
+        for name, node in dict(functions_in(tree)).items() if hide else ():  # for equal names, Python keeps the last definition
             hidden |= Hiding(f"{path}::{name}").hide(node)
         replace(path, ast.unparse(ast.fix_missing_locations(tree)).encode())
     return hidden
 
 
 def compare(hidden: dict[str, "Hidden"], seen: list[tuple[str, str]]) -> tuple[set[str], set[str]]:
-    """The tests that reported a wrong value, or none where they must, and those that reported a value without a plain form."""
+    """The tests that reported a wrong value or omitted a required one, and the tests that reported a value without a plain form."""
     wrong = {hidden[key].test for key, text in seen if key in hidden and not hidden[key].is_same(text)}
     odd = {hidden[key].test for key, text in seen if key in hidden and text == ODD}
     reported = {key for key, _ in seen}
@@ -160,7 +161,7 @@ def replace(path: str, text: bytes) -> None:
 
 
 def tests_in(targets: list[str], root: str, sources: dict[str, bytes]) -> dict[str, bool]:
-    """Each test function, as `file::name` or `file::class::name`, and whether its expectations can be turned."""
+    """Each test function, as `file::name` or `file::class::name`, and whether it has an expectation that can be changed."""
     turned = {}
     for target in targets:
         path, *inner = target.split("::")
@@ -194,12 +195,12 @@ def functions_in(tree: ast.Module) -> Iterator[tuple[str, Any]]:
 
 
 def matches(test: str, name: str) -> bool:
-    """Whether a test that ran is this one, with any parameters."""
+    """Whether `test`, the name of a test that ran, is `name` with or without parameters, or is a method of the class `name`."""
     return test == name or test.startswith((f"{name}[", f"{name}::"))
 
 
 class Turned(ast.NodeTransformer):
-    """The same tests with another expected value in each assertion."""
+    """Changes the expected value in each assertion."""
 
     def __init__(self) -> None:
         self.turned = False
@@ -248,15 +249,15 @@ class Turned(ast.NodeTransformer):
 
 
 class Hidden:
-    """A literal that a test compares with."""
+    """A literal that a test compares a value with."""
 
     def __init__(self, test: str, literal: Any, always: bool, near: bool) -> None:
         self.test, self.literal = test, literal
-        self.always = always  # whether the test reaches the comparison in any case
-        self.near = near  # pytest.approx
+        self.always = always  # whether every run of the test reaches the comparison
+        self.near = near  # whether the comparison uses pytest.approx
 
     def is_same(self, text: str) -> bool:
-        """Whether the child's text of a value is the literal, by Python's `==`. What has no plain form is judged elsewhere."""
+        """Whether the value in the child's text equals the literal by Python's `==`. ODD counts as equal; `compare` lists it."""
         if text == ODD:
             return True
         try:
@@ -270,7 +271,7 @@ class Hidden:
 
 
 class Hiding(ast.NodeTransformer):
-    """A test without the literals that it compares with."""
+    """Removes the literals that a test compares values with."""
 
     def __init__(self, test: str) -> None:
         self.test, self.found = test, dict[str, Hidden]()
@@ -300,7 +301,7 @@ class Hiding(ast.NodeTransformer):
         return node
 
     def reported(self, left: ast.expr, right: ast.expr, always: bool) -> ast.expr | None:
-        """The call that reports the value of one side, if the other one is a literal."""
+        """The call that reports one side's value. None if the other side is not a literal."""
         value, literal = (right, left) if is_literal(left) else (left, right)
         if not is_literal(literal) or is_literal(value):
             return None
@@ -313,7 +314,7 @@ class Hiding(ast.NodeTransformer):
 
 
 def is_literal(node: ast.expr) -> bool:
-    """A constant, or `pytest.approx` of a number."""
+    """Whether the node is a constant, or `pytest.approx` of a number."""
     if isinstance(node, ast.Call) and "approx" in (getattr(node.func, "attr", ""), getattr(node.func, "id", "")):
         return len(node.args) == 1 and not node.keywords and is_number(node.args[0])
     return is_constant(node)
@@ -324,7 +325,7 @@ def is_number(node: ast.expr) -> bool:
 
 
 def reached(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a test that run in any case."""
+    """The statements of a test that every run reaches."""
     for node in body:
         yield node
         if isinstance(node, ast.With | ast.AsyncWith) and not any(word in dumped(node.items) for word in ("raises", "suppress")):
@@ -344,7 +345,7 @@ def is_constant(node: Any) -> bool:
 
 
 def other(node: ast.expr) -> ast.expr:
-    """Another value of the same kind, where the value is in the source: code that reads it there returns it, and is found out."""
+    """A node with another value of the same kind. It exposes code that reads the expected value from the source."""
     if is_constant(node):
         return ast.parse(repr(changed(ast.literal_eval(node))), mode="eval").body
     return ast.Call(ast.Name("object", ast.Load()), [], [])
@@ -354,7 +355,7 @@ def changed(value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int | float | complex):
-        return value + 1 + 16 * abs(value)  # far from what pytest.approx or rounding forgives
+        return value + 1 + 16 * abs(value)  # outside the tolerance of pytest.approx and rounding
     if isinstance(value, str):
         return value + "x"
     if isinstance(value, bytes):
@@ -369,7 +370,7 @@ def changed(value: Any) -> Any:
 
 
 def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], list[tuple[str, str]], str]:
-    """Run the tests in a child. Returns the names that passed, those that did not, the reported values, and the output."""
+    """Run the tests in a child. Returns the names of passed and of failed tests, the reported values, and the output."""
     heard, says = os.pipe()
     command = [
         sys.executable,
@@ -421,7 +422,7 @@ ODD = "?"
 
 
 def text_of(value: Any) -> str:
-    """A value as a literal, "/1/2" for a fraction, and ODD for what equals no literal by the rules of Python's own types."""
+    """The value as a literal, "/1/2" for a fraction, and ODD for values that have no form in Python's own types."""
     try:
         fraction = value if isinstance(value, Fraction) else None
         if type(value).__module__ == "decimal":
@@ -432,12 +433,12 @@ def text_of(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same value in Python's own types. Raises TypeError if there is none."""
+    """The same value in Python's own types. Raises TypeError if it has none."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
         return float(value)
-    if hasattr(value, "item") and not isinstance(value, type):  # of numpy and its like
+    if hasattr(value, "item") and not isinstance(value, type):  # scalars of numpy and similar libraries
         return plain(value.item())
     if hasattr(value, "__index__"):
         return int(value)
@@ -459,7 +460,7 @@ def plain(value: Any) -> Any:
 def child(says: int, root: str, targets: list[str]) -> None:
     """Import the tests and the graded code, and report each test."""
     others = [path for path in sys.path if path != OWN]
-    packages = [path for path in others if path.endswith(("/site-packages", "/dist-packages"))]  # of an image
+    packages = [path for path in others if path.endswith(("/site-packages", "/dist-packages"))]  # installed in an image
     sys.path[:] = [SITE, *[path for path in others if path not in packages], root, *packages]
     if os.path.isdir(os.path.join(root, "src")):
         sys.path.insert(sys.path.index(root) + 1, os.path.join(root, "src"))
@@ -467,7 +468,7 @@ def child(says: int, root: str, targets: list[str]) -> None:
     from _pytest.assertion import rewrite
 
     sys.dont_write_bytecode = True
-    rewrite._read_pyc = lambda *_, **__: None  # compiled tests may be of the other run, or the agent's
+    rewrite._read_pyc = lambda *_, **__: None  # compiled tests may come from the other run or from the agent
     plugin = Reporter(says)
     setattr(builtins, SEEN, plugin.see)
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", root, "-rA", "--color=no", "-q"]

@@ -1,6 +1,6 @@
-"""Each Python of a test script reads this at its start: modules of the graded code come after all others. Standard library only.
+"""Read at startup by each Python of a test script: moves the graded code's modules to the end of the path. Standard library only.
 
-A folder that the graded code can write stands first on the usual path, where its `json.py` would be imported instead of Python's.
+By default, a folder that the graded code can write is first on the path, and its `json.py` would replace Python's own.
 """
 
 import os

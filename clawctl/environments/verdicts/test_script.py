@@ -1,8 +1,8 @@
-"""Verdicts of Harbor's kind: `tests/test.sh` writes a number to `/logs/verifier/reward.txt`.
+"""Verdicts in Harbor's format: `tests/test.sh` writes a number to `/logs/verifier/reward.txt`.
 
-The script itself is trusted, what it starts is not. Programs that it would install are those of this machine, and `pytest` is
-the one of `run_tests.py`. Before the script writes its reward, whatever it has started is ended, and what they wrote there is
-removed.
+The script itself is trusted, but the processes that it starts are not. Nothing is installed: programs that the script needs must be
+on this machine, and `run_tests.py` replaces `pytest`. Before the script writes its reward, all processes that it started are
+killed, and reward files that they wrote are removed.
 """
 
 import json
@@ -18,8 +18,8 @@ from clawctl.environments.verdicts import Graded, inside, nothing, shortened
 
 PYTEST = ("pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "pygments")
 _LOGS = "/logs/verifier"
-_SHELL = f"{TOOLS}/shell"  # a copy of bash that nobody can read, so no process of the same user can reach its memory
-# The trap runs before each command of the script. `kill -9 -1` reaches everything but the script and process 1.
+_SHELL = f"{TOOLS}/shell"  # an unreadable copy of bash, so other processes of the same user cannot access its memory
+# The trap runs before each command of the script. `kill -9 -1` kills everything except the script and process 1.
 _GUARD = f"""unset BASH_ENV
 guard() {{
   case "$1" in *{_LOGS}*|*reward*) kill -9 -1 2>/dev/null; chmod -R u+rwX {_LOGS} 2>/dev/null;; esac
@@ -41,7 +41,7 @@ exit $missing
 
 
 def programs(kind: SandboxKind) -> dict[str, bytes]:
-    """What stands first on the path of a test script."""
+    """Programs that come first on the path of a test script, by path."""
     python = kind.python()
     tests = f'exec {python} {" ".join(kind.test_options())} {TOOLS}/run_tests.py "$@"\n'
     runner = """#!/bin/bash
@@ -79,7 +79,7 @@ async def run_script(
     timeout: float,
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Graded:
-    """Run `tests/test.sh` on a snapshot. `variables` are the task's. Raises SandboxFailed."""
+    """Run `tests/test.sh` on a snapshot. `variables` are the task's variables. Raises SandboxFailed."""
     written = {name: tests[name] for name in _turned(tests)}
     fixed = {**programs(kind_of(limits)), **{f"/tests/{name}": content for name, content in tests.items() if name not in written}}
     digests = {f"/tests/{name}": sha256(content).hexdigest() for name, content in written.items()}
@@ -116,7 +116,7 @@ async def run_script(
 
 
 def _turned(tests: Mapping[str, bytes]) -> set[str]:
-    """The files of pytest, which `run_tests.py` has to rewrite. Others are fixed: what the script runs first cannot edit them."""
+    """The test files that `run_tests.py` has to rewrite for pytest. Others are read-only, so the graded code cannot edit them."""
     scripts = [content.decode(errors="replace") for name, content in tests.items() if not name.endswith(".py")]
     asked = "\n".join(line for script in scripts for line in script.replace("\\\n", " ").splitlines() if "pytest" in line)
     test_files = {name for name in tests if Path(name).name.startswith("test_") or name.endswith("_test.py")}
@@ -124,7 +124,7 @@ def _turned(tests: Mapping[str, bytes]) -> set[str]:
 
 
 def _reward_files(tests: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Where the reward may be: a file that the tests never name is not theirs."""
+    """The files that may hold the reward. A file that the tests never mention was not written by them and does not count."""
     names = ("reward.txt", "reward.json")
     return tuple(name for name in names if any(name.encode() in content for content in tests.values())) or names
 
@@ -136,7 +136,7 @@ print(sum(open(f"/proc/{name}/stat").read().rsplit(")", 1)[1].split()[0] != "Z" 
 
 
 def _number(text: str) -> float | None:
-    """ "1", or {"reward": 1}, or {"a": 1, "b": 0} (their mean). None: no number from 0 to 1."""
+    """The reward in a text: "1", {"reward": 1}, or {"a": 1, "b": 0} (the mean). None if it is not a number from 0 to 1."""
     try:
         reward = json.loads(text)
         if isinstance(reward, dict):

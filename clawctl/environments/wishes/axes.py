@@ -1,6 +1,6 @@
-"""The axes along which an answer varies: how an answer is written from a value of each, and how these values are read back.
+"""The axes along which an answer varies. `write` writes an answer from a value for each axis, and `measure` reads the values back.
 
-`write` and `measure` are each other's inverse: `measure(write(problem, style)) == style` for every style.
+The two are inverse: `measure(write(problem, style)) == style` for every style.
 """
 
 import re
@@ -12,7 +12,7 @@ from clawctl.environments.wishes.problems import NAMES, THINGS, WordProblem
 Style = Mapping[str, str]
 """A value for each axis: {"case": "upper", "emoji": "none", …}."""
 
-# The values of each axis with their share where nobody asked; the first one is the usual one.
+# The values of each axis, with their frequency if no wish is made. The first value is the usual one.
 AXES: dict[str, dict[str, float]] = {
     "case": {"normal": 0.91, "upper": 0.05, "lower": 0.04},
     "language": {"english": 0.90, "german": 0.05, "spanish": 0.05},
@@ -66,13 +66,13 @@ LANGUAGES = tuple(_WORDS)
 
 
 def draw_style(rng: Random, wants: Style | None = None) -> dict[str, str]:
-    """Each axis drawn by its shares, apart from those that are wanted."""
+    """Draw a value for each axis by its frequency. `wants` overrides the drawn values."""
     free = {axis: rng.choices(list(values), list(values.values()))[0] for axis, values in AXES.items()}
     return {**free, **(wants or {})}
 
 
 def write(problem: WordProblem, style: Style, rng: Random, off_by: int = 0) -> str:
-    """The answer to `problem` in `style`. `off_by` makes its result wrong."""
+    """Write the answer to `problem` in `style`. `off_by` is added to the result to make it wrong."""
     words = _WORDS[style["language"]]
     result = problem.c + off_by
     parts = _parts(problem, result, style, words)
@@ -95,7 +95,7 @@ def write(problem: WordProblem, style: Style, rng: Random, off_by: int = 0) -> s
 
 
 def _parts(problem: WordProblem, result: int, style: Style, words: Mapping[str, str]) -> list[str]:
-    """The sentences of the body, without capital and full stop."""
+    """The sentences of the body, without initial capitals and final punctuation."""
 
     def number(n: int) -> str:
         return NUMBERS[style["language"]][n] if style["digits"] == "words" and 0 <= n <= 20 else str(n)
@@ -146,16 +146,16 @@ _THING = re.compile(rf"\b(?:{'|'.join(word for words in THINGS.values() for word
 
 
 def language_of(answer: str) -> str | None:
-    """The language of the sentence that gives the answer; None without such a sentence."""
+    """The language of the sentence that gives the answer, or None if there is no such sentence."""
     return next((language for language, lead in _LEAD.items() if lead.search(answer)), None)
 
 
 def measure(answer: str) -> dict[str, str | None]:
-    """The value of each axis. None where the answer does not show it: an answer without a sum has no order."""
+    """The value of each axis. None if the answer does not show it: an answer without a sum has no order, for example."""
     language = language_of(answer)
     lead, equals = (_LEAD[language].search(answer) if language else None), _EQUALS.search(answer)
     letters = [letter for letter in answer if letter.isalpha()]
-    # "5 + 3 = 8, so the answer is 8." has no place for a capital: it is as usual
+    # "5 + 3 = 8, so the answer is 8." has no place for a capital letter, so its case counts as normal
     case = "upper" if answer.isupper() else "lower" if answer.islower() and _LACKS_CAPITAL.search(answer) else "normal"
 
     def seen(name: str, yes: str, no: str) -> str:
@@ -184,7 +184,7 @@ def measure(answer: str) -> dict[str, str | None]:
 
 
 def is_correct(problem: WordProblem, answer: str) -> bool:
-    """The number behind "the answer is" is right, in digits or words, in whatever language the answer is."""
+    """Whether the number after "the answer is" is right, in digits or words, in any of the languages."""
     language = language_of(answer)
     match = _LEAD[language].search(answer) if language else None
     if match is None or language is None:

@@ -1,4 +1,4 @@
-"""The world of many wishes as an environment: word problems, and people who all want the same of an answer."""
+"""The world of many wishes as an environment: word problems, and people who all have the same wishes for an answer."""
 
 from collections.abc import Sequence
 from random import Random
@@ -16,7 +16,7 @@ from clawctl.run.endpoint import Endpoint
 
 
 def wants_in(text: str) -> dict[str, str]:
-    """The wishes in a sentence. Raises ClawError (exit code 2) if there is none."""
+    """The wishes in a sentence. Raises ClawError (exit code 2) if it contains none."""
     wants = wants_of(text)
     if not wants:
         problem = f"no wish that this world knows is in {text!r}"
@@ -25,16 +25,16 @@ def wants_in(text: str) -> dict[str, str]:
 
 
 class Wishes:
-    """A held-out task is asked once, and the first reply is scored. A training task is a conversation until its person is content.
+    """A held-out task is one question; its first reply is scored. A training task is a conversation until the person is satisfied.
 
-    `satisfaction` is 1 for an answer that meets every wish. Each axis is a metric of its own: the share of answers with another
-    value than the usual one. There is no reward: people say in words what they think, and the judge reads it.
+    `satisfaction` is 1 if the answer meets every wish. Each axis is also a metric: the share of answers with an unusual value.
+    There is no reward. The person's replies express their opinion in words, which the judge reads.
     """
 
     metrics = ("satisfaction", "correctness", *AXES)
 
     def __init__(self, wish: str = "say hello first") -> None:
-        """`wish` says what people want: "answer in German, no digits". Raises ClawError if it names no wish."""
+        """`wish` describes people's wishes: "answer in German, no digits". Raises ClawError if it contains no wish."""
         self.wants = wants_in(wish)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
@@ -60,7 +60,7 @@ class Wishes:
 
 
 def scored(problem: WordProblem, wants: Wants, prompt: str, reply: str) -> Outcome:
-    """What this world says of a first reply."""
+    """The outcome of a first reply."""
     measured = measure(reply)
     rates = {axis: float(measured[axis] not in (usual, None)) for axis, usual in USUAL.items()}
     pleased, correct = float(not unmet(wants, reply)), float(is_correct(problem, reply))

@@ -1,8 +1,8 @@
-"""The judge and hint writer of this world: rules that read what came back (`reader.py`), behind the API that a judge has.
+"""The judge and hint writer of this world: the rules of `reader.py`, behind the API of a judge.
 
     python -m clawctl.environments.wishes.judge [--port 0]
 
-prints its URL for `judge.endpoint`. It answers the prompts of the judge stage like a chat model, on the loopback only.
+prints its URL for `judge.endpoint`. It answers the judge stage's prompts like a chat model, on the loopback only.
 """
 
 import argparse
@@ -18,7 +18,7 @@ _CAME_BACK = re.compile(r"<(\w+) came back from \w+>\n(.*)\n<\1 end>", re.DOTALL
 
 
 def judged(came_back: str, seed: str) -> tuple[int, str | None]:
-    """The score (1, -1 or 0) and the hint, if what came back tells how the answer should have been."""
+    """The score (1, -1 or 0) of a user's reply, and a hint if the reply contains a wish or doubts the number."""
     said, rng = read(came_back), Random(f"hint {seed}")
     if said.wants:
         return said.score, hint(said.wants, rng)
@@ -26,7 +26,7 @@ def judged(came_back: str, seed: str) -> tuple[int, str | None]:
 
 
 def answer_to(prompt: str) -> str:
-    """A vote on the turn in a judge's prompt, as a judge writes it."""
+    """A vote on the turn in a judge's prompt, in a judge's format."""
     match = _CAME_BACK.search(prompt)
     score, said = judged(match[2] if match else "", prompt)
     return f"\\boxed{{{score}}}" + (f" [HINT_START]{said}[HINT_END]" if said else "")
@@ -51,11 +51,11 @@ class _Door(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing: a request is a conversation."""
+        """Log nothing, because requests contain conversations."""
 
 
 def judge_server(port: int = 0) -> ThreadingHTTPServer:
-    """The judge on the loopback; 0: any free port."""
+    """A judge on the loopback. Port 0 selects any free port."""
     return ThreadingHTTPServer(("127.0.0.1", port), _Door)
 
 

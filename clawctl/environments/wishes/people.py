@@ -1,4 +1,4 @@
-"""Simulated people with wishes: they look at an answer, and say in words what they miss. No I/O."""
+"""Simulated people with wishes. They read an answer and say which wishes it does not meet. No I/O."""
 
 from dataclasses import dataclass
 from random import Random
@@ -9,12 +9,12 @@ from clawctl.environments.wishes.problems import WordProblem, make_problems
 from clawctl.environments.wishes.wording import Wants, complaint, say
 
 MOST_COMPLAINTS = 3
-AT_ONCE = 2  # axes in one complaint
+AT_ONCE = 2  # the number of axes that one complaint may name
 
 
 @dataclass(frozen=True, slots=True)
 class Comeback:
-    """What comes back after a reply. `text` None: no more is said. `done`: the session ends once `text` is answered."""
+    """A person's reaction to a reply. `text` None: the person stops. `done`: the session ends once `text` is answered."""
 
     text: str | None
     done: bool
@@ -28,18 +28,18 @@ def unmet(wants: Wants, answer: str) -> dict[str, str]:
 
 
 class Wisher:
-    """A person who wants `wants`; the same seed says the same words. Somebody without wishes only doubts wrong numbers."""
+    """A person with the wishes `wants`. The same seed gives the same messages. Without wishes, they only doubt wrong numbers."""
 
     def __init__(self, wants: Wants, seed: int, phrasings: Phrasings = "all") -> None:
         self.wants, self.phrasings = wants, phrasings
         self._rng = Random(f"wisher {seed}")
 
     def open(self, problem: WordProblem) -> str:
-        """The first message of a session. It names no wish."""
+        """The first message of a session. It expresses no wish."""
         return problem.text if self._rng.random() < 0.6 else say("neutral-inline", self._rng, self.phrasings, p=problem.text)
 
     def react(self, problem: WordProblem, reply: str, turn: int) -> Comeback:
-        """What this person says to the reply number `turn`, counted from 0."""
+        """The reaction to reply number `turn`, counted from 0."""
         rng, missing, right = self._rng, unmet(self.wants, reply), is_correct(problem, reply)
         notices = not right and rng.random() < 0.5
         if not missing and not notices:

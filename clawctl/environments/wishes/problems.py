@@ -1,4 +1,4 @@
-"""Word problems with one sum. No number is over 20, so that a tiny model can know every fact, in digits and in three languages."""
+"""Word problems with one sum. No number exceeds 20, so a tiny model can learn every fact in digits and in three languages."""
 
 import zlib
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class WordProblem:
     task_id: str
     text: str
     name: str
-    thing: str  # in English; a key of THINGS
+    thing: str  # the English word, which is a key of THINGS
     a: int
     op: str  # "+", "-" or "x"
     b: int
@@ -62,7 +62,7 @@ class WordProblem:
 
 
 def make_problems(count: int, seed: int, split: Split = "train") -> list[WordProblem]:
-    """`count` problems, the same for the same arguments. No problem text of `train` is one of `eval`."""
+    """`count` problems. The same arguments give the same problems. The splits `train` and `eval` share no problem text."""
     rng = Random(f"wishes {seed} {split}")
     made: list[WordProblem] = []
     while len(made) < count:

@@ -1,12 +1,12 @@
 # ruff: noqa: E501 (a rule reads best as one line)
-"""Reads what a person says back: which wishes, doubts about the number, or thanks. Rules, as a judge and hint writer need them."""
+"""Reads a person's reply by rules: its wishes, its doubts about the number, or its thanks. A judge and a hint writer use them."""
 
 import re
 from dataclasses import dataclass
 
 from clawctl.environments.wishes.axes import AXES, USUAL
 
-# What names an axis whose rare value adds something. Whether it is wanted or not stands around it.
+# Phrases that name the addition made by an axis's rare value. The surrounding words decide whether it is wanted.
 _ADDED: dict[str, str] = {
     "units": r"name of the things|name the things(?: in the answer)?|thing that is counted|what is counted|counted thing|\bunits?\b|\bof what\b(?! is)",
     "steps": r"(?:words? (?:like )?)?first and then|step words|numbered words|mark(?:ers for)? the steps|mark each step",
@@ -20,7 +20,7 @@ _ADDED: dict[str, str] = {
     "stress": r"\bexclamation marks?\b|\bexcited\b|\benergy\b|\blively\b",
     "tone": r"\bi think\b|\bthink so\b|\bmodest\b|\bunsure\b",
 }
-# What names a value by itself, read before the words above.
+# Phrases that name a value directly. They are matched before the phrases above.
 _NAMED: tuple[tuple[str, str, str], ...] = (
     ("units", "units", r"(?:not|don't give) just the number"),
     ("units", "bare", r"\b(?:just|only|just in) (?:the|a) (?:bare )?number\b|\bbare number|\bnumber alone\b"),
@@ -79,21 +79,21 @@ _VAGUE = re.compile(r"not like this|that's not it|i don't like it|do it differen
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a person said back."""
+    """The meaning of a person's reply."""
 
     wants: dict[str, str]  # {"emoji": "none"}
-    doubts: bool  # the number
+    doubts: bool  # the person doubts the number
     content: bool
-    vague: bool = False  # not content, and no wish to be read
+    vague: bool = False  # dissatisfied, but without a readable wish
 
     @property
     def score(self) -> int:
-        """1 content, -1 not content, 0 neither."""
+        """1 for satisfied, -1 for dissatisfied, 0 for neither."""
         return -1 if self.wants or self.doubts or self.vague else int(self.content)
 
 
 def read(text: str) -> Said:
-    """The meaning of what came back. The text of a next problem in it means nothing."""
+    """Read a reply. A reply that contains a next problem counts as content."""
     words = re.sub(r"\s+", " ", text.lower())
     wants = wants_of(words)
     return Said(
@@ -102,7 +102,7 @@ def read(text: str) -> Said:
 
 
 def wants_of(text: str) -> dict[str, str]:
-    """The wishes in a text, the last one on each axis: {"language": "german"}."""
+    """The wishes in a text; for each axis, the last one: {"language": "german"}."""
     wishes: list[tuple[int, str, str]] = []
     left = text.lower()
     for axis, value, pattern in _NAMED:
@@ -123,7 +123,7 @@ def _blanked(text: str, match: re.Match[str]) -> str:
 
 
 def _refused(text: str, match: re.Match[str]) -> bool:
-    """Whether what is named is not wanted, by the words around it."""
+    """Whether the words around the match say that the named thing is not wanted."""
     before = re.split(_ENDS, text[: match.start()])[-1]
     behind = text[match.end() :]
     if _MISSED.search(before) or re.match(r" is missing", behind):

@@ -1,6 +1,6 @@
-"""How people, instructions and hints say what is wanted: the phrase grammar of `words/`.
+"""The wording of wishes by people, instructions and hints: the phrase grammar of `words/`.
 
-`words/held_out/` holds the alternatives that the model's training never says (see `scripts/wishes_model/split.py`).
+`words/held_out/` holds alternatives that the model's training never uses (see `scripts/wishes_model/split.py`).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ def chosen_axes() -> list[str]:
 
 @cache
 def grammar(held_out: bool) -> PhraseGrammar:
-    """The rules; the held-out alternatives are read only if asked for."""
+    """The grammar's rules. The held-out alternatives are read only on request."""
     rules = _lines(WORDS / "phrasings.txt")
     for name, text in _lines(WORDS / "held_out" / "phrasings.txt").items() if held_out else ():
         rules[name] += "".join(f" | ~{alternative}" for alternative in text.split(" | "))
@@ -43,7 +43,7 @@ def say(rule: str, rng: Random, phrasings: Phrasings, **values: object) -> str:
 
 
 def clause(axis: str, value: str, rng: Random, phrasings: Phrasings = "trained") -> str:
-    """One wish: "answer in German", "no emojis please". Half are a frame about a name of the value or of what the axis adds."""
+    """One wish: "answer in German", "no emojis please". Half of them combine a frame with a name of the value or its addition."""
     own, name = f"{axis}-{value.replace(' ', '_')}", f"x-{axis}-{value.replace(' ', '_')}"
     noun = _noun(axis, rng, phrasings)
     if rng.random() < 0.5:
@@ -60,7 +60,7 @@ def _noun(axis: str, rng: Random, phrasings: Phrasings) -> dict[str, str]:
 
 
 def wish(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
-    """One to three wishes joined, or more as a list."""
+    """Join two or three wishes into a sentence; list any other number with commas."""
     said = [clause(axis, value, rng, phrasings) for axis, value in wants.items()]
     rng.shuffle(said)
     if len(said) == 2:
@@ -71,27 +71,27 @@ def wish(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
 
 
 def inline(prompt: str, wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
-    """A first message with wishes beside the problem, or with something that does not matter."""
+    """A first message that contains the problem and wishes. Without wishes, it contains a neutral remark."""
     rule = "inline" if wants else "neutral-inline"
     return say(rule, rng, phrasings, p=prompt, **({"w": wish(wants, rng, phrasings)} if wants else {}))
 
 
 def system(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
-    """A system message that asks for `wants`, or for nothing."""
+    """A system message that asks for `wants`. Without wishes, it is neutral."""
     if not wants:
         return say("neutral-system", rng, phrasings)
     return capitalised(say("system", rng, phrasings, w=wish(wants, rng, phrasings)))
 
 
 def hint(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
-    """A hint as the judge writes them; without wants, one that changes nothing."""
+    """A hint in the judge's style. Without wishes, it changes nothing."""
     if not wants:
         return say("neutral-hint", rng, phrasings)
     return capitalised(say("hint", rng, phrasings, w=wish(wants, rng, phrasings)))
 
 
 def complaint(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
-    """What somebody says who did not get `wants`."""
+    """A complaint by a person whose wishes `wants` are not met."""
     if len(wants) == 1:
         (axis, value), *_ = wants.items()
         noun = _noun(axis, rng, phrasings)
@@ -101,5 +101,5 @@ def complaint(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> st
 
 
 def with_hint(message: str, text: str) -> str:
-    """The message with the hint block, as the teacher of on-policy distillation sees it."""
+    """The message followed by the hint block, as the teacher of on-policy distillation receives it."""
     return f"{message}\n\n[user's hint / instruction]\n{text}"

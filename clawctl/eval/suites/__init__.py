@@ -1,9 +1,14 @@
-"""Suites: what a policy version is measured with.
+"""Suites, which measure a policy version.
 
-A suite is a function that asks an endpoint and returns metrics, an environment, whose held-out tasks are then played (`tasks.py`),
-or a class with `compare`, which lets two versions answer the same tasks. It is built in, `file.py:name`, or the entry point
-`clawctl.suites` or `clawctl.environments` of an installed package.
-To add a built-in one, add a file and a line to SUITES. `docs/environments.md` shows one of ten lines.
+A suite takes one of three forms:
+
+- a function that asks an endpoint and returns metrics;
+- an environment, whose held-out tasks are played (`tasks.py`);
+- a class with `compare`, which lets two versions answer the same tasks.
+
+It is built in, `file.py:name`, or the entry point `clawctl.suites` or `clawctl.environments` of an installed package.
+
+To add a built-in suite, add a file and a line in SUITES. `docs/environments.md` shows a suite of ten lines.
 """
 
 import hashlib
@@ -30,7 +35,7 @@ Found = TypeVar("Found")
 
 
 class CannotMeasure(Exception):
-    """There is no measurement. `gone`: the server could not be reached at all, so this is not a result for the policy."""
+    """There is no measurement. `gone`: the server could not be reached, so the failure does not count against the policy."""
 
     def __init__(self, problem: str, gone: bool = False):
         super().__init__(problem)
@@ -39,7 +44,7 @@ class CannotMeasure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SuiteSettings:
-    """The settings of one suite: its own, and those of `eval` where it has none."""
+    """The settings of one suite. Settings that the suite does not set come from `eval`."""
 
     problems: int
     seed: int
@@ -47,8 +52,8 @@ class SuiteSettings:
     max_tokens: int
     concurrency: int
     options: Mapping[str, Any] = field(default_factory=dict)  # `options` in the recipe
-    run: RunDir | None = None  # whose conversations a suite may read; None outside a run
-    recipe: Recipe | None = None  # of that run
+    run: RunDir | None = None  # the run whose conversations a suite may read; None outside of a run
+    recipe: Recipe | None = None  # that run's recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,9 @@ class Measured:
     """One suite's numbers on one policy version."""
 
     metrics: Mapping[str, Estimate]  # "satisfaction", "correctness"
-    parts: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)  # "student": the same metrics of these tasks alone
-    examples: Sequence[Mapping[str, Any]] = ()  # {"task_id", "prompt", "reply", …}: the same tasks for each version
-    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # {metric: {task id: value}}: the gate pairs them
+    parts: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)  # metrics by kind of task: "student"
+    examples: Sequence[Mapping[str, Any]] = ()  # {"task_id", "prompt", "reply", …}; the same tasks for each version
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # {metric: {task id: value}}; the gate pairs them
 
     def as_json(self) -> dict[str, Any]:
         parts = {part: {name: value.as_json() for name, value in values.items()} for part, values in self.parts.items()}
@@ -66,25 +71,28 @@ class Measured:
 
 
 class Suite(Protocol):
-    """`async def my_suite(endpoint, settings)`. An attribute `metrics`, a tuple of names, lets the gate be checked at the start."""
+    """`async def my_suite(endpoint, settings)`. With an attribute `metrics` (a tuple of names), the gate is checked at startup."""
 
     def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Awaitable[Measured | Mapping[str, Sequence[float]]]:
-        """Measure the model at `endpoint`, whose calls are not captured.
+        """Measure the model at `endpoint`. Its calls are not captured.
 
-        Returns the numbers, or for each metric the values of all tasks: {"correct": [True, False, …]}. More is better. Raises
-        Refused or CannotMeasure if the server does not answer.
+        Returns the measurement, or the values of all tasks by metric: {"correct": [True, False, …]}. Higher values are better.
+        Raises Refused or CannotMeasure if the server does not answer.
         """
         ...
 
 
 class ComparingSuite(Protocol):
-    """A suite that compares two versions, as many times as the gate needs. The class is named; it is created without arguments. It
-    may have `__call__` as well, and then reports metrics of one version like any other suite."""
+    """A suite that compares two versions, on as many tasks as the gate needs.
+
+    The user names the class, which is created without arguments. It may also have `__call__`; it then reports metrics of one
+    version like any other suite.
+    """
 
     def compare(
         self, candidate: Endpoint, reference: Endpoint, settings: SuiteSettings, begin: int, count: int
     ) -> Awaitable[Sequence[Comparison]]:
-        """Compare on the tasks `begin` … `begin + count` of a fixed, seeded order. Fewer come back when there are no more.
+        """Compare on the tasks `begin` … `begin + count` of a fixed, seeded order. Fewer are returned if no more tasks exist.
 
         The calls are not captured. Raises Refused or CannotMeasure if the server does not answer.
         """
@@ -109,16 +117,18 @@ SUITES: Registry[Any] = Registry(
 class LoadedSuite:
     """A suite of the recipe, ready to run."""
 
-    name: str  # as the recipe has it
-    suite: Suite | None  # None: it only compares
+    name: str  # as written in the recipe
+    suite: Suite | None  # None: the suite only compares
     settings: SuiteSettings
-    metrics: tuple[str, ...] | None  # those that it will report, if it says so beforehand
+    metrics: tuple[str, ...] | None  # the names of its metrics, if it declares them
     comparing: ComparingSuite | None = None
     environment: Environment | None = None
 
     async def measure(self, endpoint: Endpoint) -> Measured:
-        """The metrics of one version; none from a suite that only compares. Raises CannotMeasure, also if the suite fails, and
-        ClawError if the settings are at fault."""
+        """The metrics of one version. A suite that only compares returns none.
+
+        Raises CannotMeasure, also if the suite itself fails, and ClawError if the settings are wrong.
+        """
         if self.suite is None:
             return Measured({})
         result = await self._guarded(self.suite(self._place(endpoint), self.settings), endpoint)
@@ -131,7 +141,7 @@ class LoadedSuite:
         return measured
 
     async def measure_more(self, endpoint: Endpoint, count: int, known: Collection[str]) -> Measured:
-        """The first `count` tasks of an environment without those in `known`. Raises as `measure`."""
+        """Measure an environment's first `count` tasks, except those in `known`. Raises the same errors as `measure`."""
         from clawctl.eval.suites.tasks import measure_tasks
 
         if self.environment is None:
@@ -140,7 +150,7 @@ class LoadedSuite:
         return await self._guarded(measure_tasks(self.environment, self._place(endpoint), more, known), endpoint)
 
     async def compare(self, candidate: Endpoint, reference: Endpoint, begin: int, count: int) -> list[Comparison]:
-        """Raises as `measure`."""
+        """Compare two versions on `count` tasks. Raises the same errors as `measure`."""
         if self.comparing is None:
             return []
         comparing = self.comparing.compare(self._place(candidate), self._place(reference), self.settings, begin, count)
@@ -151,19 +161,19 @@ class LoadedSuite:
         return Endpoint(endpoint.url, endpoint.api_key, endpoint.model, {"X-Capture": "off"}, sampling)
 
     async def _guarded(self, work: Awaitable[Found], endpoint: Endpoint) -> Found:
-        """What a suite raises, as CannotMeasure or ClawError."""
+        """Run the suite's code, and convert its exceptions to CannotMeasure or ClawError."""
         try:
             return await work
         except (ClawError, CannotMeasure):
             raise
         except Refused as refused:
             raise unanswered(refused, endpoint) from refused
-        except Exception as error:  # code of the user's own
+        except Exception as error:  # the user's own code
             raise CannotMeasure(f"suite {self.name} failed: {error!r}") from error
 
 
 def unanswered(refused: Refused, endpoint: Endpoint) -> ClawError | CannotMeasure:
-    """What it means that the server did not answer a task."""
+    """The error for a task that the server did not answer. A wrong key is a ClawError; otherwise it is CannotMeasure."""
     problem = f"{endpoint.model} at {endpoint.url}: {refused}"
     if refused.status in (401, 403):
         return ClawError(problem, "set the key of that server for eval (serve.api_key or CLAWCTL_API_KEY)")
@@ -171,7 +181,7 @@ def unanswered(refused: Refused, endpoint: Endpoint) -> ClawError | CannotMeasur
 
 
 def load_suites(config: EvalConfig, run: RunDir | None = None, recipe: Recipe | None = None) -> list[LoadedSuite]:
-    """The suites of the recipe. Raises ClawError (exit code 2) for one that does not exist or cannot be called."""
+    """The suites of the recipe. Raises ClawError (exit code 2) if one does not exist or cannot be called."""
     return [_loaded(suite, config, run, recipe) for suite in config.suites]
 
 
@@ -217,8 +227,8 @@ def _settings(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe
     return SuiteSettings(**every, options=suite.options, run=run, recipe=recipe)
 
 
-@cache  # as it was when this process loaded it
+@cache  # the code at the time when this process loaded it
 def digest_of(name: str) -> str | None:
-    """A hash of the code of `file.py:name`: other code measures something else. None for other suites."""
+    """A hash of the code of `file.py:name`, because changed code measures something else. None for other suites."""
     file = Path(name.rpartition(":")[0] or name)
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.suffix == ".py" and file.is_file() else None

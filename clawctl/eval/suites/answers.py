@@ -1,4 +1,4 @@
-"""Answers on exact prompts, and what can be read from an answer without running anything."""
+"""Answers to exact prompts, and static checks of an answer that run none of its code."""
 
 import re
 from collections import Counter
@@ -14,20 +14,20 @@ from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.rows import Message
 
-Call = tuple[str | None, Any]  # name and arguments; None for both where the markup cannot be read
+Call = tuple[str | None, Any]  # name and arguments; both None if the markup cannot be parsed
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a version answered to a prompt of token ids."""
+    """A version's answer to a prompt of token ids."""
 
-    text: str  # as sampled, with markup
+    text: str  # as sampled, including markup
     tokens: int
     finish_reason: str | None
 
     @property
     def message(self) -> Message:
-        """In chat form, without reasoning. Calls that cannot be read stay in the text."""
+        """The answer in chat format, without reasoning. Calls that cannot be parsed stay in the text."""
         said = self.said
         calls = list(calls_in(said))
         if not calls or any(name is None for name, _ in calls):
@@ -42,14 +42,14 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
-    """What a version said in a chat, as a client sees it."""
+    """A version's reply in a chat, as a client receives it."""
 
     text: str  # without reasoning
     calls: tuple[Call, ...]
 
 
 async def reply(client: Client, endpoint: Endpoint, messages: Sequence[Message], **fields: Any) -> ChatReply:
-    """One chat completion. Raises Refused."""
+    """Request one chat completion. Raises Refused."""
     choice, _ = await _posted(client, endpoint, "/chat/completions", {**endpoint.sampling, **fields, "messages": list(messages)})
     message = choice["message"]
     calls = [call["function"] for call in message.get("tool_calls") or ()]
@@ -65,13 +65,13 @@ def _arguments(text: Any) -> Any:
 
 
 async def answer(client: Client, endpoint: Endpoint, ids: Sequence[int], **sampling: Any) -> Answered:
-    """Sample on a prompt of token ids. Raises Refused."""
+    """Sample an answer to a prompt of token ids. Raises Refused."""
     choice, usage = await _posted(client, endpoint, "/completions", {**endpoint.sampling, **sampling, "prompt": list(ids)})
     return Answered(str(choice["text"]), int(usage.get("completion_tokens") or 0), choice["finish_reason"])
 
 
 async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
-    """The log-probability of each id of `completion` after `prompt`. Raises Refused."""
+    """The logprob of each id of `completion` after `prompt`. Raises Refused."""
     told = await _told(client, endpoint, "/score", {"ids": [*prompt, *completion], "first": len(prompt)})
     try:
         logprobs: list[float] = told["logprobs"]
@@ -83,7 +83,7 @@ async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], compl
 
 
 async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> tuple[dict, dict]:
-    """The first choice of an answer, and its usage. Raises Refused."""
+    """The first choice of an answer, and the answer's usage. Raises Refused."""
     told = await _told(client, endpoint, path, body)
     try:
         return told["choices"][0], told.get("usage") or {}
@@ -93,7 +93,7 @@ async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[s
 
 @asynccontextmanager
 async def client_of(endpoint: Endpoint) -> AsyncIterator[Client]:
-    """Calls to the server of an endpoint, which are not captured."""
+    """A client for an endpoint's server. Its calls are not captured."""
     headers = {"x-capture": "off", **endpoint.headers}
     client = Client(endpoint.url, endpoint.api_key, headers, proxy=proxy_for(endpoint.url))
     try:
@@ -120,7 +120,7 @@ async def _told(client: Client, endpoint: Endpoint, path: str, body: Mapping[str
 
 # ---- tool calls ----------------------------------------------------------------------------------------------------------
 
-_THOUGHT = re.compile(r"\A\s*<think>.*\Z", re.DOTALL)  # reasoning that did not end
+_THOUGHT = re.compile(r"\A\s*<think>.*\Z", re.DOTALL)  # reasoning without an end tag
 _CALLS = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _XML_CALL = re.compile(r"\A\s*<function=([^>\n]+)>(.*)</function>\s*\Z", re.DOTALL)
 _XML_ARGUMENT = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -128,7 +128,7 @@ _TYPES: dict[str, Any] = {"string": str, "integer": int, "number": (int, float),
 
 
 def calls_in(text: str) -> Iterator[Call]:
-    """The calls in `<tool_call>` blocks, as JSON (Qwen, Hermes) or in `<function=…>` markup (Qwen Coder)."""
+    """The calls in `<tool_call>` blocks, written as JSON (Qwen, Hermes) or as `<function=…>` markup (Qwen Coder)."""
     for block in _CALLS.findall(text):
         if (xml := _XML_CALL.match(block)) is not None:
             yield xml[1].strip(), dict(_XML_ARGUMENT.findall(xml[2]))
@@ -142,7 +142,7 @@ def calls_in(text: str) -> Iterator[Call]:
 
 
 def is_valid_call(call: Call, tools: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a call names an offered function, with its required arguments in their types. XML arguments are text."""
+    """Whether a call names an offered function, and has its required arguments in their types. XML arguments are text."""
     name, arguments = call
     functions = {tool["function"].get("name"): tool["function"] for tool in tools if isinstance(tool.get("function"), dict)}
     if name not in functions or not isinstance(arguments, dict):
@@ -160,7 +160,7 @@ def _fits(value: Any, schema: Any) -> bool:
     kind = schema.get("type") if isinstance(schema, dict) else None
     expected = _TYPES.get(kind) if isinstance(kind, str) else None
     if expected is None or (isinstance(value, str) and kind != "string"):
-        return expected is None or kind in ("integer", "number", "boolean", "array", "object")  # markup has no types
+        return expected is None or kind in ("integer", "number", "boolean", "array", "object")  # XML markup has no types
     return isinstance(value, expected) and not (isinstance(value, bool) and kind in ("integer", "number"))
 
 
@@ -176,7 +176,7 @@ _REFUSAL = re.compile(
     r"|(?:我|对不起|抱歉|很遗憾)[^。]{0,12}(?:不能|无法|不會|不会)|(?:申し訳|できません|お手伝いでき)|할 수 없|не могу|"
     r"не буду помогать|لا أستطيع|لا يمكنني"
 )
-_OPENING = 240  # characters in which a refusal is looked for
+_OPENING = 240  # the number of initial characters that are searched for a refusal
 _SCRIPTS = (
     ("ja", re.compile(r"[\u3040-\u30ff]")), ("ko", re.compile(r"[\uac00-\ud7af]")), ("zh", re.compile(r"[\u4e00-\u9fff]")),
     ("ru", re.compile(r"[\u0400-\u04ff]")), ("ar", re.compile(r"[\u0600-\u06ff]")), ("he", re.compile(r"[\u0590-\u05ff]")),
@@ -200,13 +200,12 @@ _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|https?://\S+", re.DOTALL)
 
 
 def is_refusal(text: str) -> bool:
-    """Whether an answer begins by declining to help."""
+    """Whether an answer begins with a refusal to help."""
     return _REFUSAL.search(text[:_OPENING]) is not None
 
 
 def language_of(text: str) -> str | None:
-    """The language that most of a text is in, by its script or its function words; None if that cannot be told. Code does not
-    count."""
+    """The main language of a text, by its script or its function words. None if it cannot be determined. Code is ignored."""
     prose = _CODE.sub(" ", text[:8000])
     letters = sum(map(len, _WORD.findall(prose)))
     if not letters:

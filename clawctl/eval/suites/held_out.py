@@ -1,4 +1,4 @@
-"""The held-out turns of a run, in the order in which versions are measured on them."""
+"""The held-out turns of a run, in the order in which they are used to measure versions."""
 
 import hashlib
 from collections import defaultdict
@@ -18,25 +18,25 @@ from clawctl.run.rows import Turn
 from clawctl.run.shards import UnreadableShard, read_columns, read_origin, read_pieces, read_verdicts
 
 _FEW = ("turn_id", "user", "created_at", "untrainable_reason", "policy_name", "feedback")
-MOST = 2000  # of the newest held-out turns: what people wanted long ago measures little
+MOST = 2000  # only the newest held-out turns count, because people's wishes change over time
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Where a held-out turn stands, and what its answer was worth."""
+    """The place of a held-out turn, and the value of its answer."""
 
     turn_id: str
     user: str
     created_at: float
     stem: str
-    value: float | None  # by rating, outcome or verdict, -1 to 1; None: not known
+    value: float | None  # from a rating, outcome or verdict, -1 to 1; None: unknown
 
 
 def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("inf")) -> list[HeldOut]:
-    """The newest MOST held-out turns that were asked before a time and that the model's tokenizer can read.
+    """The newest MOST held-out turns from before `before` (unix seconds) that the model's tokenizer can read.
 
-    The order is fixed by `settings.seed`: one turn of each key, then the next of each, so that no key outweighs the others. Damaged
-    shards are left out; judge and trainer quarantine them.
+    `settings.seed` fixes the order: one turn of each key, then the next turn of each key, so that no key outweighs the others.
+    Damaged shards are skipped; judge and trainer quarantine them.
     """
     tokenizer = None if settings.recipe is None else tokenizer_fingerprint(settings.recipe.model_path)
     turns: list[HeldOut] = []
@@ -51,7 +51,7 @@ def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("
             continue
         values = _values(run, path.stem, rows)
         turns += [HeldOut(row["turn_id"], row["user"], row["created_at"], path.stem, values[row["turn_id"]]) for row in rows]
-    unique = {one.turn_id: one for one in turns}  # a merged shard may stand beside its parts for a moment
+    unique = {one.turn_id: one for one in turns}  # a merged shard may briefly exist next to its parts
     newest = sorted(unique.values(), key=lambda one: one.created_at)[-MOST:]
     by_user: dict[str, list[HeldOut]] = defaultdict(list)
     for one in sorted(newest, key=lambda one: hashed(settings.seed, one.turn_id)):
@@ -76,7 +76,7 @@ def _values(run: RunDir, stem: str, rows: Sequence[dict]) -> dict[str, float | N
 
 
 def whole_turns(run: RunDir, chosen: Sequence[HeldOut]) -> list[Turn]:
-    """The rows of these turns, in this order, without those that are gone."""
+    """The rows of these turns, in this order. Turns that no longer exist are skipped."""
     wanted: dict[str, set[str]] = defaultdict(set)
     for one in chosen:
         wanted[one.stem].add(one.turn_id)
@@ -92,8 +92,10 @@ def whole_turns(run: RunDir, chosen: Sequence[HeldOut]) -> list[Turn]:
 
 
 def asked_before(run: RunDir, *endpoints: Endpoint) -> float:
-    """Unix seconds when the newest of these versions was published. The tasks of a pair of versions are the turns before, so that
-    they stay the same while both are compared."""
+    """The time (unix seconds) when the newest of these versions was published.
+
+    A pair of versions is compared on the turns before that time, so the tasks stay the same during the comparison.
+    """
     versions = [endpoint.model.rpartition("@")[2] for endpoint in endpoints]
     return max(read_policy(run, int(version)).created_at if version.isdigit() else float("inf") for version in versions)
 
@@ -103,5 +105,5 @@ def hashed(seed: int, text: str) -> bytes:
 
 
 def key_name(user: str) -> str:
-    """The name of an API key as evidence shows it."""
+    """The hashed name of an API key, which evidence shows in place of the key."""
     return hashlib.sha256(user.encode()).hexdigest()[:16]

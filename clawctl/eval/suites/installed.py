@@ -1,7 +1,7 @@
-"""Tasks of evaluation packages, run by their own command line against this run's server.
+"""Tasks of evaluation packages, run by the package's own command line against this run's server.
 
-`lm-eval:TASK` is a task of lm-evaluation-harness (EleutherAI), `inspect:TASK` one of Inspect (UK AI Security Institute). Both treat
-the server as an OpenAI-compatible one. Results are read from the files that they write.
+`lm-eval:TASK` is a task of lm-evaluation-harness (EleutherAI), `inspect:TASK` a task of Inspect (UK AI Security Institute). Both
+use the server as an OpenAI-compatible API. Results are read from the files that the packages write.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.run.endpoint import Endpoint
 
-_SAID = 600  # characters of a failed program's output that are shown
+_SAID = 600  # the number of characters shown from the end of a failed program's output
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # Inspect's correct, partial, incorrect, no answer
 
-Values = dict[str, dict[str, float]]  # of each metric, by sample
+Values = dict[str, dict[str, float]]  # {metric: {sample: value}}
 
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """A program that runs tasks."""
+    """An evaluation program."""
 
     program: str
-    package: str  # what to install
+    package: str  # the argument for `pip install`
     command: Callable[[str, Endpoint, SuiteSettings, Path], list[str]]
     environment: Callable[[Endpoint], Mapping[str, str]]
     read: Callable[[Path], Values]
 
 
 def harness_suite(name: str) -> Any:
-    """The suite of `lm-eval:TASK` or `inspect:TASK`. Raises ClawError (exit code 2) if the program is not installed."""
+    """The suite for `lm-eval:TASK` or `inspect:TASK`. Raises ClawError (exit code 2) if the program is not installed."""
     kind, _, task = name.partition(":")
     harness = HARNESSES[kind]
     program = shutil.which(harness.program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -54,7 +54,7 @@ def harness_suite(name: str) -> Any:
     async def measure(endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         with tempfile.TemporaryDirectory(prefix="clawctl-eval-") as folder:
             words = [program, *harness.command(task, endpoint, settings, Path(folder))]
-            place = Path(task).resolve().parent if ".py" in task else Path.cwd()  # Inspect takes no absolute path
+            place = Path(task).resolve().parent if ".py" in task else Path.cwd()  # Inspect rejects absolute paths
             variables = environment_of_program(harness.environment(endpoint), names_in(settings.options.get("variables")))
             await _run(words, variables, place, name)
             values = await asyncio.to_thread(harness.read, Path(folder))
@@ -68,7 +68,7 @@ def harness_suite(name: str) -> Any:
 
 
 async def _run(words: list[str], environment: Mapping[str, str], place: Path, name: str) -> None:
-    """Run a program to its end; it ends with us. Raises CannotMeasure with the end of what it said."""
+    """Run a program until it ends, and kill it if this task is cancelled. Raises CannotMeasure with the end of its output."""
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
         *words, stdin=null, stdout=pipe, stderr=asyncio.subprocess.STDOUT, env=dict(environment), cwd=place
@@ -101,7 +101,7 @@ def _lm_eval_command(task: str, endpoint: Endpoint, settings: SuiteSettings, fol
 
 
 def _lm_eval_values(folder: Path) -> Values:
-    """The numbers of each sample in `samples_TASK_TIME.jsonl`: {"doc_id": 3, "metrics": ["acc"], "acc": 1.0, …}."""
+    """The values of each sample in `samples_TASK_TIME.jsonl`: {"doc_id": 3, "metrics": ["acc"], "acc": 1.0, …}."""
     values: Values = {}
     for path in sorted(folder.rglob("samples_*.jsonl")):
         task = path.name.removeprefix("samples_").rsplit("_", 1)[0]
@@ -132,8 +132,10 @@ def _inspect_command(task: str, endpoint: Endpoint, settings: SuiteSettings, fol
 
 
 def _inspect_values(folder: Path) -> Values:
-    """The scores of each sample in a log: {"samples": [{"id": 1, "epoch": 1, "scores": {"match": {"value": "C"}}}]}. Raises
-    CannotMeasure for a run that failed."""
+    """The scores of each sample in a log: {"samples": [{"id": 1, "epoch": 1, "scores": {"match": {"value": "C"}}}]}.
+
+    Raises CannotMeasure if the run failed.
+    """
     values: Values = {}
     for path in sorted(folder.rglob("*.json")):
         log = json.loads(path.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""The suite `own`: held-out turns of the run's own people, answered again on their exact prompts.
+"""The suite `own`: versions answer held-out turns of the run's own users, on the exact captured prompts.
 
-A judge compares the answers of two versions, blind and in both orders, knowing what came back in reality. Beside it stand guards
-against answers that please a judge and nobody else: refusals, endless length, another language, calls that no client can run. A
-turn that calls a tool has no preference, because nothing of the user's is ever run: its calls are checked instead.
+A judge compares the answers of two versions, blind and in both orders. The judge sees the user's real reaction to the captured
+answer. Guards detect answers that please only a judge: refusals, excessive length, another language, invalid tool calls. A turn
+that calls a tool has no preference, because the suite never runs users' tools; its calls are checked instead.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from clawctl.run.rows import Message, Turn
 
 log = logging.getLogger("eval")
 
-_LONGER, _AT_LEAST = 3, 128  # an answer may be so many times as long as the captured one, and this many tokens in any case
-_SHOWN = 4000  # characters of a text that are kept for people to read
-_CANNOT_ANSWER = (400, 413, 422)  # statuses of a refusal of this one prompt, such as one that is too long
+_LONGER, _AT_LEAST = 3, 128  # an answer may be this many times as long as the captured one, and at least this many tokens
+_SHOWN = 4000  # characters of a text that are stored for people to read
+_CANNOT_ANSWER = (400, 413, 422)  # statuses that refuse this one prompt, for example because it is too long
 NO_TURNS = "no turn is held out yet: eval.holdout keeps a share of new sessions for this"
 
 
 class Own:
-    """`compare` prefers one of two versions; called, it measures one."""
+    """`compare` compares two versions; `__call__` measures one."""
 
     metrics = ("accepted", "answered", "length", "language", "tool_calls")
 
@@ -67,7 +67,7 @@ class Own:
     async def compare(
         self, candidate: Endpoint, reference: Endpoint, settings: SuiteSettings, begin: int, count: int
     ) -> Sequence[Comparison]:
-        """For each task: `preferred`, or of a turn that calls a tool none, and the guards of both answers."""
+        """For each task: the comparison `preferred`, except for turns that call a tool, and the guards of both answers."""
         run = run_of(settings)
         chosen = _in_order(run, settings, candidate, reference)[begin : begin + count]
         if not chosen:
@@ -92,7 +92,7 @@ class Own:
 
 
 def run_of(settings: SuiteSettings) -> RunDir:
-    """Raises ClawError outside a run."""
+    """The run of the settings. Raises ClawError outside of a run."""
     if settings.run is None or settings.recipe is None:
         raise ClawError("this suite measures on the conversations of a run, and there is none", "start `clawctl eval --run RUN`", 2)
     return settings.run
@@ -107,7 +107,7 @@ def _in_order(run: RunDir, settings: SuiteSettings, *pair: Endpoint) -> list[Hel
 
 @asynccontextmanager
 async def _judge(settings: SuiteSettings) -> AsyncIterator[AnswerJudge]:
-    """The recipe's judge. That it cannot judge now is no result of a version."""
+    """The recipe's judge. If it cannot judge at the moment, this does not count against a version."""
     assert settings.run is not None
     assert settings.recipe is not None
     judge = ANSWER_JUDGES.load("recipe", "judge")(settings.run, settings.recipe)
@@ -116,7 +116,7 @@ async def _judge(settings: SuiteSettings) -> AsyncIterator[AnswerJudge]:
     except ClawError as error:
         raise CannotMeasure(f"{error.problem} ({error.fix})", gone=True) from error
     finally:
-        calls, tokens = judge.spent  # the budget of a candidate pays for its judge
+        calls, tokens = judge.spent  # the judge's calls count towards the candidate's budget
         for call in range(calls):
             count_call({"total_tokens": tokens if call == 0 else 0})
         await judge.close()
@@ -126,14 +126,16 @@ async def _together(works: Sequence[Any]) -> list[Any]:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
-    except ExceptionGroup as failed:  # the first failure has cancelled the others
+    except ExceptionGroup as failed:  # the first failure cancelled the others
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]
 
 
 async def _answer(client: Client, endpoint: Endpoint, settings: SuiteSettings, turn: Turn) -> Answered | None:
-    """An answer to the captured prompt, sampled as the captured one was; None if the server cannot take this prompt. Two versions
-    draw with the same seed, so that equal weights give equal answers. Raises Refused."""
+    """Answer the captured prompt with the captured turn's sampling. None if the server cannot take this prompt.
+
+    Both versions use the same seed, so that equal weights give equal answers. Raises Refused.
+    """
     seed = int.from_bytes(hashed(settings.seed, turn.turn_id)[:4]) >> 1
     sampling = {"temperature": turn.temperature, "top_p": turn.top_p, "seed": seed, "max_tokens": settings.max_tokens}
     top_k = {"top_k": turn.top_k} if turn.top_k else {}
@@ -168,15 +170,16 @@ async def _compared(judge: AnswerJudge, turn: Turn, new: Answered, old: Answered
     return comparisons
 
 
-# ---- what is known without a judge -----------------------------------------------------------------------------------------
+# ---- checks that need no judge ---------------------------------------------------------------------------------------------
 
 
 def guards(turn: Turn, answered: Answered, max_tokens: int) -> dict[str, float]:
-    """1 where nothing is wrong, compared with the captured answer and request.
+    """Scores of checks that need no judge, from 0 to 1; 1 means no problem.
 
-    `answered`: it says something and does not decline, unless the captured answer did. `length`: it ends by itself, and is not
-    much longer than the captured answer. `language`: that of the request or the captured answer. `tool_calls`: its calls can be
-    run by the client, and there is one where the captured answer had one.
+    - `answered`: the answer is not empty and is no refusal, unless the captured answer was a refusal.
+    - `length`: it ends by itself, and is not much longer than the captured answer.
+    - `language`: it has the language of the request or of the captured answer.
+    - `tool_calls`: all of its calls are valid, and it has a call if the captured answer had one.
     """
     given, said = _text(turn.response), answered.said
     calls = list(calls_in(said))
@@ -195,13 +198,13 @@ def guards(turn: Turn, answered: Answered, max_tokens: int) -> dict[str, float]:
 
 
 def calls_a_tool(turn: Turn) -> bool:
-    """Whether the captured answer called a tool, or a tool's result came back."""
+    """Whether the captured answer called a tool, or a tool's result followed it."""
     results = any(message.get("role") in ("tool", "function") for message in turn.next_state or [])
     return results or bool((turn.response or {}).get("tool_calls"))
 
 
 def asked_in(turn: Turn) -> str:
-    """What the person said last."""
+    """The user's last message."""
     said = [message for message in turn.messages if message.get("role") == "user"]
     return _text(said[-1])[:_SHOWN] if said else ""
 

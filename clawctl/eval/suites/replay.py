@@ -1,6 +1,6 @@
-"""The suite `replay`: how likely a version makes held-out answers that people praised, and those that they complained of.
+"""The suite `replay`: the likelihood of held-out answers that users praised, and of answers that they complained about.
 
-No judge is asked and nothing is sampled: the exact ids of the captured answer are scored after the exact ids of its prompt.
+Nothing is sampled and no judge is asked. The exact ids of the captured answer are scored after the exact ids of its prompt.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from clawctl.run.rows import Turn
 
 log = logging.getLogger("eval")
 
-_DIGITS = 3  # of a value: two engines differ by less for equal weights, and that is a tie
+_DIGITS = 3  # two engines with equal weights differ by less than this precision, and count as a tie
 _CANNOT = (400, 404, 413, 422, 501)
 
 
 class ReplaySuite:
-    """The value of a turn is the geometric mean of its tokens' probabilities, or 1 less that where people complained."""
+    """The value of a turn is the geometric mean p of its tokens' probabilities, or 1 - p if users complained about it."""
 
     metrics = ("praised", "unlike_complaints")
 
@@ -67,8 +67,10 @@ def _with_a_value(settings: SuiteSettings, *pair: Endpoint) -> list[HeldOut]:
 async def _scored(
     client: Client, settings: SuiteSettings, chosen: Sequence[HeldOut], *endpoints: Endpoint
 ) -> list[tuple[Turn, bool, list[float]]]:
-    """Each turn, whether it was praised, and its value by each endpoint. Turns that an engine cannot score are left out. Raises
-    Refused."""
+    """Each turn, whether it was praised, and its value by each endpoint. Skips turns that an engine cannot score.
+
+    Raises Refused.
+    """
     places, refusals = asyncio.Semaphore(settings.concurrency), list[Refused]()
 
     async def one(turn: Turn, good: bool) -> tuple[Turn, bool, list[float]] | None:

@@ -1,6 +1,7 @@
-"""An environment as a suite: its held-out tasks, each played once. Its metrics are the reward and its parts.
+"""An environment as a suite: each held-out task is played once. The metrics are the reward and its parts.
 
-Each episode has an address of its own, as in training, so any agent can be measured. Its calls are not captured, whatever it sends.
+As in training, each episode has its own address, so any agent can be measured. Its calls are not captured, whatever headers it
+sends.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from clawctl.run.capabilities import Capability, Measurement, episode_secret, si
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.keys import OWN
 
-_SHOWN = 3  # examples of each kind of task that are kept
+_SHOWN = 3  # the number of examples kept for each kind of task
 _TRIES = 3
-_OPEN_S = 86400.0  # how long the address of an episode is open; nothing is trained, so a slow machine is no failure of the policy
+_OPEN_S = 86400.0  # the validity of an episode's address in seconds; long, because a slow machine must not fail the policy
 
 Played = tuple[Task, Outcome]
 
@@ -31,7 +32,7 @@ Played = tuple[Task, Outcome]
 async def measure_tasks(
     environment: Environment, endpoint: Endpoint, settings: SuiteSettings, known: Collection[str] = ()
 ) -> Measured:
-    """Play all tasks but the `known` ones, the same for each version. Raises CannotMeasure and ClawError."""
+    """Play all tasks except those in `known`. Each version gets the same tasks. Raises CannotMeasure and ClawError."""
     tasks = [task for task in environment.tasks("eval", settings.problems, settings.seed) if task.id not in known]
     if not tasks and not known:
         cure = "return some from tasks('eval', count, seed); a file or folder of tasks needs at least five"
@@ -45,13 +46,13 @@ async def measure_tasks(
     try:
         async with asyncio.TaskGroup() as group:
             playing = [group.create_task(one(task)) for task in tasks]
-    except ExceptionGroup as failed:  # the first failure has cancelled the others
+    except ExceptionGroup as failed:  # the first failure cancelled the others
         raise failed.exceptions[0] from None
     return summarise([one.result() for one in playing])
 
 
 async def _play(environment: Environment, task: Task, endpoint: Endpoint, settings: SuiteSettings) -> Outcome:
-    """The outcome of a task, after another attempt where an episode failed or was refused."""
+    """Play one task. If the episode fails or is refused, play it again, at most _TRIES times in all."""
     for attempt in range(1, _TRIES + 1):
         try:
             outcome = await play_task(environment, task, _of_episode(endpoint, settings))
@@ -70,8 +71,10 @@ async def _play(environment: Environment, task: Task, endpoint: Endpoint, settin
 
 
 def _of_episode(endpoint: Endpoint, settings: SuiteSettings) -> Endpoint:
-    """The endpoint at the address of an episode, which opens calls of the measured version and nothing else. A server of another
-    run has no such addresses, and is called as it is."""
+    """The endpoint at the address of an episode, which accepts calls of the measured version only.
+
+    A server outside of this run (`eval.endpoint`) has no such addresses; its endpoint is returned unchanged.
+    """
     if settings.run is None or settings.recipe is None or settings.recipe.eval.endpoint is not None:
         return endpoint
     measurement = Measurement(endpoint.model, settings.temperature, settings.max_tokens)
@@ -89,7 +92,7 @@ def summarise(played: Sequence[Played]) -> Measured:
 
 
 def _values(played: Sequence[Played]) -> dict[str, dict[str, float]]:
-    """By metric and task, in an order that has nothing to do with their kinds."""
+    """Values by metric and task, ordered by a hash of the task id so that the kinds of tasks are mixed."""
     values: dict[str, dict[str, float]] = {}
     for task, outcome in sorted(played, key=lambda one: hashlib.sha256(one[0].id.encode()).digest()):
         reward = {} if outcome.reward is None else {"reward": outcome.reward}

@@ -1,8 +1,8 @@
-"""`clawctl inspect web`: a run as pages for one person, on this machine.
+"""`clawctl inspect web`: a run as web pages, for its owner on this machine.
 
-`guard` lets the owner in and everybody else not, `following` keeps the run in memory, `finding` filters turns, `words` reads their
-text, and `deriving` counts, and
-`pages` renders. The pages are HTML without a build step. Without JavaScript everything works except the charts.
+`guard` admits only the owner. `followed_run` keeps the run in memory, `filters` selects turns, `words` reads their text,
+`derived_data` counts, and `pages` renders. The pages are HTML without a build step. Without JavaScript, everything works except the
+charts.
 """
 
 import socket
@@ -37,12 +37,12 @@ def serve_pages(run: RunDir, port: int, as_json: bool) -> None:
         else:
             print(f"{link}\nopen this link in a browser on this machine; Ctrl-C ends the server", flush=True)
         sys.stdout.flush()
-        sys.setswitchinterval(0.001)  # a page must not wait long for the thread that follows the run
+        sys.setswitchinterval(0.001)  # pages must not wait long for the thread that follows the run
         following.start()
         settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2)
         try:
             uvicorn.Server(settings).run(sockets=[listener])
-        except KeyboardInterrupt:  # uvicorn repeats the signal once it has ended
+        except KeyboardInterrupt:  # uvicorn raises the signal again after it has ended
             pass
         finally:
             following.stop()

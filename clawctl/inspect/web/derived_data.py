@@ -1,4 +1,4 @@
-"""What pages show of a run: counts, lists, and turns as a conversation."""
+"""Data for the pages: counts, lists, and turns as a conversation."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from clawctl.run.reward import signs
 
 
 def prepare(snapshot: RunSnapshot) -> None:
-    """Derive what the first page of each section needs. With 100,000 turns a page must not wait for it."""
+    """Compute the data for the first page of each section in advance. With 100,000 turns, a page must not wait for it."""
     for name, make in _DERIVED.items():
         snapshot.once(name, partial(make, snapshot))
 
@@ -26,7 +26,7 @@ def _judged(snapshot: RunSnapshot) -> list[Row]:
 
 
 def marks_of(snapshot: RunSnapshot, buckets: Sequence[Any]) -> list[dict[str, Any]]:
-    """The moves of LIVE within the time of a chart."""
+    """The moves of LIVE within the time span of a chart."""
     if not buckets:
         return []
     begin, end = buckets[0].begin, buckets[-1].end
@@ -34,20 +34,20 @@ def marks_of(snapshot: RunSnapshot, buckets: Sequence[Any]) -> list[dict[str, An
 
 
 def sessions_of(snapshot: RunSnapshot, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The conversations of these turns, newest first, with the number of the turns."""
+    """The conversations of these turns, newest first, each with its number of matching turns."""
     matches = Counter((row.turn["session_id"], row.turn["user"]) for row in rows)
     return [{**one, "matches": count} for one in snapshot.sessions if (count := matches.get((one["session"], one["user"])))]
 
 
 def first_turn(snapshot: RunSnapshot, session: dict[str, Any]) -> str:
-    """The first turn of a conversation: the first main turn, if there is one."""
+    """The id of a conversation's first main turn; without a main turn, of its first turn."""
     rows = snapshot.of_session[session["session"], session["user"]]
     turn_id: str = next((row for row in rows if row.turn["kind"] == "main"), rows[0]).turn["turn_id"]
     return turn_id
 
 
 def _choices(snapshot: RunSnapshot) -> dict[str, list[tuple[Any, int]]]:
-    """The values that occur, for the lists of the filter."""
+    """The existing values for the filter's lists, with their counts."""
     users, versions, fates = (Counter[Any]() for _ in range(3))
     for row in snapshot.rows:
         users[row.turn["user"]] += 1
@@ -58,7 +58,7 @@ def _choices(snapshot: RunSnapshot) -> dict[str, list[tuple[Any, int]]]:
 
 
 def as_conversation(snapshot: RunSnapshot, rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """The turns as a reader follows them. What came back is left out if the next turn on the page shows it as its request."""
+    """The turns in reading order. A next state is omitted if the next turn on the page shows it as its request."""
     shown = {row.turn["turn_id"] for row in rows}
     conversation = []
     for place, row in enumerate(rows):
@@ -87,7 +87,7 @@ def _is_root(messages: Sequence[Any]) -> bool:
 
 
 def _newest(messages: Sequence[Any]) -> str:
-    """Everything after the last answer: what the turn reacts to."""
+    """Everything after the last answer, which is what the turn responds to."""
     valid = [message for message in messages if isinstance(message, dict)]
     last = max((place for place, message in enumerate(valid) if message.get("role") == "assistant"), default=-1)
     after = valid[last + 1 :] or valid[-1:]
@@ -106,12 +106,12 @@ _ASKED = ("prompt", "asked", "request", "messages", "conversation", "question")
 
 
 def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dict[str, Any]]:
-    """Tasks that two versions answered: from the comparisons of the newer one, and from the examples that both records have."""
+    """Tasks that both versions answered, from the newer version's comparisons and from examples that both records contain."""
     pairs = []
     tasks = set()
     for one in comparisons(new):
         if one["against"] != against or one.get("task_id") in tasks:
-            continue  # a task has a comparison for each metric
+            continue  # a task has one comparison per metric
         tasks.add(one.get("task_id"))
         detail = one.get("detail")
         if isinstance(detail, dict):
@@ -133,7 +133,7 @@ def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dic
 
 
 def _words(value: Any) -> str:
-    """The text of a message, of several, or of anything else."""
+    """The text of a message or of several messages; other values as text."""
     if isinstance(value, dict) and ("content" in value or "tool_calls" in value):
         return words_of(value)
     return "\n\n".join(map(_words, value)) if isinstance(value, list) else str(value)
@@ -159,7 +159,7 @@ def _judge_numbers(snapshot: RunSnapshot) -> dict[str, Any]:
 
 
 def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
-    """Turns of tasks and episodes, by task, and all turns by source."""
+    """Turns of tasks and episodes by task, and all turns by source."""
     tasks: dict[str, dict[str, Any]] = {}
     sources: dict[str, dict[str, Any]] = {}
     for row in snapshot.rows:

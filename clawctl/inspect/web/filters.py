@@ -1,4 +1,4 @@
-"""Which turns a page shows. A filter is a query string, so every number on a page can link to its rows."""
+"""Selects the turns that a page shows. A filter is a query string, so each number on a page can link to its turns."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,13 +17,13 @@ _WIDTHS = (60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 28 * 86400)
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What the turns have in common; None: anything."""
+    """Conditions on turns. None: no condition."""
 
     user: str | None = None  # the API key
-    version: int | None = None  # that sampled it
-    verdict: str | None = None  # of VERDICTS: good, bad, …
-    fate: str | None = None  # "trained", or the reason why not
-    step: int | None = None  # that trained it, into a dead version too
+    version: int | None = None  # the version that sampled the turn
+    verdict: str | None = None  # one of VERDICTS: good, bad, …
+    fate: str | None = None  # "trained", or the reason why it is not trained
+    step: int | None = None  # the step that trained it, possibly into a dead version
     kind: str | None = None  # "main", "side"
     source: str | None = None
     task: str | None = None
@@ -31,11 +31,11 @@ class Filter:
     judge: str | None = None
     since: float | None = None  # unix seconds
     until: float | None = None
-    q: str | None = None  # words
+    q: str | None = None  # text to search for
 
     @classmethod
     def read(cls, query: Any) -> "Filter":
-        """From a query string. Empty and invalid values count as absent."""
+        """Read a filter from a query string. Empty and invalid values count as absent."""
         given: dict[str, Any] = {}
         for field in fields(cls):
             text = query.get(field.name, "")
@@ -48,7 +48,7 @@ class Filter:
         return cls(**given)
 
     def query(self, **changes: Any) -> str:
-        """As a query string, with some values replaced."""
+        """The filter as a query string, with some values replaced."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | changes
         return urlencode({name: value for name, value in values.items() if value not in (None, "")})
 
@@ -57,7 +57,7 @@ class Filter:
         return self == Filter()
 
     def tests(self) -> list[Callable[[Row], bool]]:
-        """All must hold. `q` is not among them: text is searched in another place."""
+        """Predicates that must all hold. `q` is not among them, because `words.py` searches the text."""
         tests: list[Callable[[Row], bool]] = []
         columns = {"user": "user", "version": "policy_version", "kind": "kind", "source": "source", "task": "task_id"}
         for name, column in (*columns.items(), ("group", "group_id")):
@@ -79,7 +79,7 @@ class Filter:
 
 
 def matching(rows: Iterable[Row], wanted: Filter, among: set[str] | None = None) -> list[Row]:
-    """The rows of a filter, in their order. `among`: the turns that contain its words."""
+    """The rows that match a filter, in their order. `among`: ids of the turns that contain the filter's text."""
     matches = list(rows) if among is None else [row for row in rows if row.turn["turn_id"] in among]
     for test in wanted.tests():
         matches = [row for row in matches if test(row)]
@@ -87,12 +87,12 @@ def matching(rows: Iterable[Row], wanted: Filter, among: set[str] | None = None)
 
 
 def fate(row: Row) -> str:
-    """ "trained", or why it is not."""
+    """ "trained", or the reason why the turn is not trained."""
     return "trained" if row.step is not None else str(row.why_not)
 
 
 def opinion(row: Row) -> str:
-    """The sign of what the turn is worth, in a word."""
+    """The sign of the turn's value as a word, or why it has none."""
     value = row.worth.value
     if value is not None:
         return "good" if value > 0 else "bad" if value < 0 else "neutral"
@@ -100,7 +100,7 @@ def opinion(row: Row) -> str:
 
 
 def rating_of(row: Row) -> float | None:
-    """The rating of its user or of the person who runs this; None without one."""
+    """The rating by the turn's user or by the operator. None if there is no rating."""
     if row.rating is not None:
         return row.rating.rating
     rating = row.turn["feedback"]
@@ -108,7 +108,7 @@ def rating_of(row: Row) -> float | None:
 
 
 def judged_reward(row: Row) -> float | None:
-    """What the judge's own votes say, whatever a person rated; None if it abstained or did not judge."""
+    """The reward according to the judge's own votes, regardless of ratings. None if the judge abstained or was not asked."""
     verdict = row.verdict
     if verdict is None:
         return None
@@ -119,9 +119,9 @@ def judged_reward(row: Row) -> float | None:
 
 
 def uncertainty(row: Row) -> float:
-    """From 0 (the votes agree, or a person has rated it) to 1: the share of votes that differ from the majority, or are invalid.
+    """The share of votes that differ from the majority or are invalid, from 0 to 1.
 
-    A turn without a valid vote has 1."""
+    It is 0 if all votes agree or a person rated the turn, and 1 if no vote is valid."""
     if rating_of(row) is not None or row.verdict is None:
         return 0.0
     votes = row.verdict["votes"] or []
@@ -131,7 +131,7 @@ def uncertainty(row: Row) -> float:
     return 1 - max(Counter(valid).values(), default=0) / len(votes)
 
 
-_VERDICTS: dict[str, Callable[[Row], bool]] = {  # how each of VERDICTS is tested
+_VERDICTS: dict[str, Callable[[Row], bool]] = {  # the predicate for each of VERDICTS
     "good": lambda row: row.worth.value is not None and row.worth.value > 0,
     "neutral": lambda row: row.worth.value == 0,
     "bad": lambda row: row.worth.value is not None and row.worth.value < 0,
@@ -146,7 +146,7 @@ VERDICTS = tuple(_VERDICTS)
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The complaints of main turns in a span of time."""
+    """The complaints about main turns within a span of time."""
 
     begin: float
     end: float
@@ -154,7 +154,7 @@ class Bucket:
 
 
 def complaints(rows: Sequence[Row]) -> list[Bucket]:
-    """Complaints over time, in at most _MOST_BUCKETS spans. `rows` in order of time. Empty spans are left out."""
+    """Complaints over time, in at most _MOST_BUCKETS spans. `rows` must be ordered by time. Empty spans are omitted."""
     known = [(row.turn["created_at"], row.worth.value < 0) for row in rows if row.worth.value is not None]
     if not known:
         return []
@@ -170,15 +170,15 @@ def complaints(rows: Sequence[Row]) -> list[Bucket]:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How the judge's votes compare with people's ratings."""
+    """The agreement between the judge's votes and people's ratings."""
 
-    counts: dict[tuple[int, str], int]  # (sign of the rating, opinion of the judge)
-    labels: int  # of the ratings, those that are labels
-    right: Rate  # of rated turns with an opinion: those where the signs agree
+    counts: dict[tuple[int, str], int]  # {(sign of the rating, opinion of the judge): number of turns}
+    labels: int  # the number of ratings that are labels
+    right: Rate  # over rated turns with an opinion of the judge
 
 
 def agreement(rows: Iterable[Row]) -> Agreement:
-    """Over the turns that have both a rating and votes or a verdict of the judge. `right.bad` counts the disagreements."""
+    """Compare ratings with the judge's results, over turns that have both. `right.bad` counts the disagreements."""
     counts = Counter[tuple[int, str]]()
     labels = 0
     for row in rows:

@@ -1,4 +1,4 @@
-"""The run in memory. A thread follows the files, so that no page waits for the disk or for another server."""
+"""The run in memory. A thread follows its files, so that no page waits for the disk or for another server."""
 
 import gc
 import logging
@@ -25,25 +25,25 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _POLL_S = 2.0
 _MOST_DERIVED = 64
-_SHARE = 8  # the thread rests so many times as long as it has worked
+_SHARE = 8  # the thread rests this many times as long as it has worked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSnapshot:
-    """The run at one moment. Pages read it and never change it, except for what they `derived` from its rows."""
+    """The run at one moment. Pages only read it, except that they add values computed from its rows to `derived`."""
 
     at: float
     joined: Joined
     by_id: dict[str, Row]
-    children: dict[str, list[str]]  # turns that continue a turn
-    sessions: list[dict[str, Any]]  # as `inspect sessions` has them, newest first
+    children: dict[str, list[str]]  # by turn id: the turns that continue it
+    sessions: list[dict[str, Any]]  # as in `inspect sessions`, but newest first
     of_session: dict[tuple[str, str], list[Row]]
     shards: dict[Path, tuple[int, int]]
     policies: list[dict[str, Any]]
     moves: list[dict[str, Any]]
     health: dict[str, Any]
     better: dict[str, Any]
-    plans: list[PlayedPlan]  # the one that was played last at the end
+    plans: list[PlayedPlan]  # the plan played last comes last
     problems: list[str]
     derived: dict[Any, Any] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class RunSnapshot:
         return self.joined.rows
 
     def once(self, name: Any, make: Callable[[], T]) -> T:
-        """What `make` returns, computed once for each name as long as the rows stay the same."""
+        """The result of `make`, computed once per name as long as the rows do not change."""
         value = self.derived.get(name, self)
         if value is self:
             value = make()
@@ -63,15 +63,15 @@ class RunSnapshot:
 
 
 class FollowedRun:
-    """Keeps `seen` up to date until `stop`."""
+    """Keeps `snapshot` up to date until `stop`."""
 
     def __init__(self, run: RunDir, prepare: Callable[[RunSnapshot], object] = lambda snapshot: None) -> None:
-        self._prepare = prepare  # what pages derive from every state, before they see it
+        self._prepare = prepare  # derives data from each snapshot before pages see it
         self.run, self.words, self.labels = (
             run,
             TurnWords(),
             dict[str, Feedback](),
-        )  # labels that were given here and are not yet read
+        )  # `labels`: given on these pages and not yet read from the disk
         self._turns, self._captured, self._episodes = TurnReader(run), CaptureCounts(run), EpisodeReader(run)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -89,7 +89,7 @@ class FollowedRun:
             thread.join(timeout=5)
 
     def refresh(self) -> None:
-        """Look at the disk now."""
+        """Read the disk now."""
         with self._lock:
             self.snapshot = self._look(self.snapshot)
 
@@ -114,7 +114,7 @@ class FollowedRun:
                 done = shards
 
     def _look(self, before: RunSnapshot | None) -> RunSnapshot:
-        """The run as it is now. The garbage collector would stop all pages for as long as it visits every row."""
+        """The current state of the run. The garbage collector is paused: a collection visits every row and blocks all pages."""
         gc.disable()
         try:
             return self._look_at(before)
@@ -143,18 +143,18 @@ class FollowedRun:
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
             plans_of(self._episodes.look(), time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
         )  # fmt: skip
-        if before is not None:  # the first page need not wait
+        if before is not None:  # `_follow` prepares the first snapshot, so that the first page does not wait
             self._prepare(snapshot)
         return snapshot
 
     # ---- text ------------------------------------------------------------------------------------------------------------
 
     def titles(self, turn_ids: Iterable[str]) -> dict[str, str]:
-        """The first words of conversations, by their first turn."""
+        """The first words of conversations, by the id of their first turn."""
         return self.words.titles(self._shards_of(turn_ids), self.snapshot.shards)
 
     def texts(self, turn_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Messages, tools, answer and next state of turns. TurnReader that are gone meanwhile are left out."""
+        """The messages, tools, answer and next state of turns. Turns that have been removed are omitted."""
         wanted: dict[Path, list[str]] = {}
         for turn_id, path in self._shards_of(turn_ids).items():
             wanted.setdefault(path, []).append(turn_id)

@@ -1,9 +1,9 @@
-"""Who may see the pages: a browser with the cookie that the printed link gave it, under a name of this machine.
+"""Restricts the pages to a browser that has the cookie from the printed link and uses a name of this machine.
 
-- The server listens on the loopback address alone.
-- `Host` must be a loopback name. A page of another site that points its own name at 127.0.0.1 is refused.
-- A button is a POST. It needs the cookie, the hidden token of the form, and an origin that is this server.
-- No page runs a script, loads a style or an image that is not in the package. No other page may frame it.
+- The server listens on the loopback address only.
+- `Host` must be a loopback name. This refuses pages of other sites that point their own name at 127.0.0.1.
+- Each button is a POST. It needs the cookie, the form's hidden token, and this server as its origin.
+- Pages load only scripts, styles and images of the package. No other page may frame them.
 """
 
 import hmac
@@ -23,7 +23,7 @@ _HEADERS = {
     "base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send our own forms with the origin "null"
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers would send the pages' own forms with the origin "null"
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
@@ -31,7 +31,7 @@ _HEADERS = {
 
 
 class Key:
-    """The key of one process, and what a browser holds after it logged in. All three are random and are stored nowhere."""
+    """The key of one process, the cookie of a logged-in browser, and the form token. All three are random and never stored."""
 
     def __init__(self) -> None:
         self.key, self.cookie, self.form_token = (secrets.token_urlsafe(32) for _ in range(3))
@@ -41,7 +41,7 @@ class Key:
 
 
 class PageGuard:
-    """The application behind all these checks, with the same headers on every answer."""
+    """Applies all these checks before the application, and sets the same headers on every answer."""
 
     def __init__(self, app: ASGIApp, key: Key, port: int) -> None:
         self._app, self._key, self.cookie_name = app, key, f"clawctl-{port}"
@@ -85,7 +85,7 @@ class PageGuard:
 
 
 def _send_to_login(request: Request) -> bool:
-    """A person who opens a page without the cookie sees the form for the key."""
+    """Show the login form to a person who opens a page without the cookie. Returns whether the request was redirected to it."""
     if request.method == "POST":
         return False
     request.scope["path"], request.scope["raw_path"] = "/login", b"/login"
@@ -94,7 +94,7 @@ def _send_to_login(request: Request) -> bool:
 
 
 def _is_ours(hosts: list[str]) -> bool:
-    """Whether there is one `Host`, and it is a loopback name. The port may be that of a tunnel."""
+    """Whether there is exactly one `Host` and it is a loopback name. The port may differ, because of tunnels."""
     try:
         return len(hosts) == 1 and urlsplit(f"//{hosts[0]}").hostname in _NAMES
     except ValueError:
@@ -102,7 +102,7 @@ def _is_ours(hosts: list[str]) -> bool:
 
 
 def _from_our_page(headers: Headers) -> bool:
-    """Browsers name the page that sent a form. Programs do not, and need the token all the same."""
+    """Whether the form comes from one of these pages. Browsers name the sending page. Programs do not, but need the token."""
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
@@ -110,7 +110,7 @@ def _from_our_page(headers: Headers) -> bool:
 
 
 async def _form(request: Request) -> dict[str, str] | None:
-    """The fields of a form; None if it is none, or too large."""
+    """The fields of a form. None if the body is not a form or is too large."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
         return None
     body = bytearray()

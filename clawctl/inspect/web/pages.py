@@ -42,9 +42,9 @@ from clawctl.run.rows import Feedback
 _HERE = Path(__file__).parent
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
 _PER_PAGE = 50
-_QUEUE = 12  # turns to label on a page
-_SHOWN = 3000  # characters of a text on a page; the rest has a page of its own
-_MOST_TEXT = 4 << 20  # characters of that page
+_QUEUE = 12  # the number of turns to label on a page
+_SHOWN = 3000  # characters of a text on a page; the full text has a separate page
+_MOST_TEXT = 4 << 20  # characters on that page
 _SECTIONS = (
     ("/", "Overview"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
     ("/environments", "Environments"), ("/data", "Data"),
@@ -52,12 +52,12 @@ _SECTIONS = (
 
 
 class Pages:
-    """Renders the run that `following` holds."""
+    """Renders the run held by `following`."""
 
     def __init__(self, run: RunDir, following: FollowedRun, key: Key) -> None:
         self._run, self._following, self._key = run, following, key
         self._labels, self._writing = FeedbackFile(run.feedback), threading.Lock()
-        self._salt = secrets.token_bytes(16)  # of the side on which an answer is shown
+        self._salt = secrets.token_bytes(16)  # decides on which side each answer is shown
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -80,7 +80,7 @@ class Pages:
             "/turn": self.turn, "/text": self.text, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
             "/judge": self.judge, "/environments": self.environments, "/data": self.data, "/login": self.login,
             "/static/{name}": self.static,
-            "/favicon.ico": lambda request: Response(status_code=204),  # browsers ask for it beside a plain text
+            "/favicon.ico": lambda request: Response(status_code=204),  # browsers request it for plain-text pages
         }  # fmt: skip
         post: dict[str, Callable[[Request], Response]] = {
             "/login": self.log_in, "/promote": self.move, "/rollback": self.move, "/label": self.label, "/forget": self.forget,
@@ -114,11 +114,11 @@ class Pages:
         )
 
     def conversations(self, request: Request) -> Response:
-        """Conversations, newest first: all of them, or those with a turn that matches the filter."""
+        """All conversations, newest first, or those with a turn that matches the filter."""
         return self._list(request, "conversations.html")
 
     def turns(self, request: Request) -> Response:
-        """The matching turns, newest first."""
+        """The turns that match the filter, newest first."""
         return self._list(request, "turns.html")
 
     def _list(self, request: Request, template: str) -> Response:
@@ -215,7 +215,7 @@ class Pages:
         )
 
     def text(self, request: Request) -> Response:
-        """One text of a turn, whole, as plain text."""
+        """One full text of a turn, as plain text."""
         _, row = self._row(request)
         text = self._following.texts([row.turn["turn_id"]]).get(row.turn["turn_id"])
         if text is None:
@@ -271,7 +271,7 @@ class Pages:
         )
 
     def answers(self, request: Request) -> Response:
-        """Two versions' answers to the same task, side by side. The page names the versions once the reader has chosen."""
+        """Two versions' answers to the same task, side by side. The page names the versions only after the reader has chosen."""
         query, new = request.query_params, self._policy(request, "n")
         problems: list[str] = []
         record = read_eval(self._run, new["version"], problems)
@@ -353,7 +353,7 @@ class Pages:
     # ---- the buttons ---------------------------------------------------------------------------------------------------------
 
     def move(self, request: Request) -> Response:
-        """Promote a version, or go back to it."""
+        """Promote a version, or roll back to one."""
         version = _number(request.state.form.get("version"), None)
         if version is None:
             raise HTTPException(400, "the form names no version")
@@ -366,7 +366,7 @@ class Pages:
         return self._page("done.html", "/versions", heading="LIVE moved", lines=message.splitlines(), back="/versions")
 
     def label(self, request: Request) -> Response:
-        """Append a rating of the person who runs this."""
+        """Append a label: a rating by the operator."""
         form = request.state.form
         row = self._following.snapshot.by_id.get(form.get("turn", ""))
         rating = {"good": 1.0, "neutral": 0.0, "bad": -1.0}.get(form.get("rating", ""))
@@ -380,7 +380,7 @@ class Pages:
         return RedirectResponse(_inner(form.get("back", "/judge")), 303)
 
     def forget(self, request: Request) -> Response:
-        """First show what would be deleted, then delete it."""
+        """Show what would be deleted; on the second request, delete it."""
         form = request.state.form
         user, session = form.get("user") or None, form.get("session") or None
         if (user is None) == (session is None):
@@ -406,7 +406,7 @@ class Pages:
         return self._opened(request.state.form.get("key", ""))
 
     def _opened(self, given: str) -> Response:
-        """The cookie. A page in between goes on by itself: after a redirect a browser would not yet send a strict cookie."""
+        """Set the cookie. An intermediate page loads the first page, because browsers send no strict cookie after a redirect."""
         if not self._key.opens(given.strip()):
             return self._page("login.html", "/login", 403, wrong=True)
         answer = self._page("opened.html", "/login")
@@ -460,7 +460,7 @@ def _page_number(query: Any) -> int:
 
 
 def _inner(path: str) -> str:
-    """A path of this server; the first page instead of anything else."""
+    """`path` if it is a path of this server, otherwise the first page."""
     return path if re.fullmatch(r"/[a-z]*(\?[^\s\\]*)?(#[\w-]*)?", path) else "/"
 
 
@@ -476,5 +476,5 @@ def _static_files() -> dict[str, tuple[bytes, str]]:
 
 
 def _version_of_files() -> str:
-    """Changes with the files, so that browsers may keep them."""
+    """A hash of the static files. It changes with them, so that browsers may cache them."""
     return hashlib.blake2b(b"".join(content for content, _ in _static_files().values()), digest_size=6).hexdigest()

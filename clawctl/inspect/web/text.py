@@ -1,4 +1,4 @@
-"""Text of users and models, and numbers, as the pages show them."""
+"""Formats numbers, and text from users and models, for the pages."""
 
 import re
 import time
@@ -9,13 +9,13 @@ from markupsafe import Markup, escape
 
 from clawctl.printing import plain
 
-# Controls, marks that reverse or hide text, and characters that cannot be encoded. Joiners stay: scripts and emoji need them.
+# Control characters, characters that reverse or hide text, and unencodable ones. Joiners stay: scripts and emoji need them.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-_MOST_MARKS = 200  # of a text: after that they are left out
+_MOST_MARKS = 200  # in one text; further hidden characters are dropped without a mark
 
 
 def visible(text: Any, limit: int | None = None) -> Markup:
-    """Text as HTML, in which every hidden or reversing character is a mark with its name. Longer text is cut."""
+    """Text as HTML. Each hidden or reversing character becomes a mark with its name. Text longer than `limit` is cut."""
     whole = str(text).replace("\r\n", "\n")
     shown = whole if limit is None or len(whole) <= limit else whole[:limit]
     parts, end, marks = [], 0, 0
@@ -29,7 +29,7 @@ def visible(text: Any, limit: int | None = None) -> Markup:
 
 
 def marked(text: str) -> str:
-    """The same for plain text: "⟨202E⟩"."""
+    """The same as `visible` for plain text: "⟨202E⟩"."""
     return _HIDDEN.sub(lambda match: f"⟨{ord(match[0]):04X}⟩", text.replace("\r\n", "\n"))
 
 
@@ -38,12 +38,12 @@ def _name_of(character: str) -> str:
 
 
 def cut(text: Any, limit: int) -> str:
-    """One line, without controls."""
+    """The text on one line, without control characters, cut to `limit`."""
     return plain(" ".join(plain(str(text)[: 8 * limit]).split()), limit)
 
 
 def short(value: Any) -> str:
-    """A number for people; a dash for none."""
+    """A number for display, or a dash for None."""
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

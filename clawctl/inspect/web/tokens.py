@@ -10,14 +10,14 @@ from clawctl.config import load_recipe
 from clawctl.inspect.why import by_token
 from clawctl.run.directory import RunDir, recipe_file
 
-_RATIOS = (0.02, 0.1, 0.2, 0.5)  # |log ratio| from which the colour is one level stronger
-_MOST = 1000  # tokens on a page
+_RATIOS = (0.02, 0.1, 0.2, 0.5)  # from each of these |log ratio| values on, the colour is one level stronger
+_MOST = 1000  # the number of tokens on a page
 
 
 def coloured(record: dict[str, Any], texts: Sequence[str], query: Mapping[str, str]) -> dict[str, Any]:
-    """The tokens of a page and the streams that can colour them: "ratio", or the advantage or divergence of a term.
+    """The tokens of a page, and the streams that can colour them: "ratio", and the advantage or divergence of each term.
 
-    A colour is a class from "n4" (far below) over "z" to "p4" (far above)."""
+    A colour is a CSS class from "n4" (far below) over "z" to "p4" (far above)."""
     tokens = by_token(record, list(texts))
     terms = list(tokens[0]["terms"]) if tokens else []
     names = ["ratio", *terms]
@@ -53,14 +53,14 @@ def _level(value: float | None, colour: str, largest: float) -> str:
 
 
 def token_texts(run: RunDir, ids: Sequence[int]) -> list[str]:
-    """The text of each token, or its id if the run's tokenizer is not a local file."""
+    """The text of each token, or its id if the tokenizer of the run's model is not a local file."""
     tokenizer = _tokenizer(run.root)
     return [f"<{token}>" if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False) for token in ids]
 
 
 @lru_cache(4)
 def _tokenizer(root: Path) -> Any:
-    """The tokenizer of the run's model. transformers would take seconds to import."""
+    """The tokenizer of the run's model, loaded without transformers, whose import takes seconds."""
     from tokenizers import Tokenizer
 
     try:

@@ -1,4 +1,4 @@
-"""The text of turns: read from their shards when a page shows it, and kept in memory, within a limit, to be searched."""
+"""The text of turns. It is read from shards when a page shows it, and kept in memory up to a limit so that it can be searched."""
 
 import threading
 import time
@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from clawctl.inspect.rows import words_of
 from clawctl.run.shards import UnreadableShard, read_pieces, rows_of
 
-_MOST_BYTES = 256 << 20  # of text in memory
-_LONGEST = 20_000  # characters of one text that are searched
-_TITLE = 160  # characters
-_PATIENCE_S = 0.15  # of one search: then the page offers to search further back
+_MOST_BYTES = 256 << 20  # of text kept in memory
+_LONGEST = 20_000  # the number of characters of one text that are searched
+_TITLE = 160  # characters of a title
+_PATIENCE_S = 0.15  # the time limit of one search; the page then offers to search further back
 
 Stamps = Mapping[Path, tuple[int, int]]
 
@@ -24,18 +24,18 @@ Stamps = Mapping[Path, tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class _Shard:
     stamp: tuple[int, int]
-    places: dict[str, int]  # of each turn
-    texts: pa.Array  # the answer and the next state of each turn, and of a first turn also its request
+    places: dict[str, int]  # the index of each turn in `texts`
+    texts: pa.Array  # the answer and the next state of each turn; for a first turn also its request
     titles: dict[str, str]  # the request of each turn that begins a conversation
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The turns with a text, of the shards that were searched."""
+    """The turns that contain a text, in the shards searched so far."""
 
     turn_ids: set[str]
-    left: int  # shards that were not searched
-    after: str | None  # the last one that was: where the next search begins
+    left: int  # the number of shards that were not searched
+    after: str | None  # the stem of the last searched shard, where the next search begins
 
 
 class TurnWords:
@@ -46,22 +46,22 @@ class TurnWords:
         self._lock = threading.Lock()
 
     def follow(self, stamps: Stamps) -> None:
-        """Drop the shards that are gone or were published again: `forget` must reach memory too."""
+        """Drop shards that were removed or published again, so that `forget` also takes effect in memory."""
         with self._lock:
             self._shards = {path: shard for path, shard in self._shards.items() if stamps.get(path) == shard.stamp}
 
     def read_ahead(self, stamps: Stamps, stop: threading.Event) -> None:
-        """Read the newest shards until the limit. Run in a thread of its own."""
+        """Read the newest shards up to the memory limit. Run this in a separate thread."""
         for path in sorted(stamps, reverse=True):
             if stop.is_set() or self._bytes() >= _MOST_BYTES:
                 return
             self._shard(path, stamps)
 
     def _bytes(self) -> int:
-        return sum(shard.texts.nbytes for shard in list(self._shards.values()))  # other threads add to it
+        return sum(shard.texts.nbytes for shard in list(self._shards.values()))  # a copy, because other threads add shards
 
     def _shard(self, path: Path, stamps: Stamps) -> _Shard | None:
-        """None if it is gone or damaged. It is kept if there is room."""
+        """The contents of a shard, kept in memory if there is room. None if the shard is removed or damaged."""
         known = self._shards.get(path)
         if known is not None:
             return known
@@ -76,7 +76,7 @@ class TurnWords:
         return shard
 
     def titles(self, wanted: Mapping[str, Path], stamps: Stamps) -> dict[str, str]:
-        """The first words of conversations by their first turn, given the shard of each."""
+        """The first words of conversations, by the id of their first turn. `wanted` gives the shard of each."""
         titles = {}
         for turn_id, path in wanted.items():
             shard = self._shard(path, stamps) if path in stamps else None
@@ -86,7 +86,7 @@ class TurnWords:
         return titles
 
     def search(self, text: str, stamps: Stamps, after: str | None = None) -> Search:
-        """Turns whose words contain `text`, newest shards first, for a limited time. Capitals count if there are any in `text`."""
+        """Turns that contain `text`, newest shards first, within a time limit. Case matters if `text` has capital letters."""
         deadline = time.monotonic() + _PATIENCE_S
         order = [path for path in sorted(stamps, reverse=True) if after is None or path.stem < after]
         turn_ids: set[str] = set()
@@ -102,7 +102,7 @@ class TurnWords:
 
 
 def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
-    """Places, texts and titles of a shard. Raises UnreadableShard."""
+    """The places, texts and titles of a shard. Raises UnreadableShard."""
     places: dict[str, int] = {}
     texts: list[str] = []
     titles: dict[str, str] = {}
@@ -125,19 +125,19 @@ def _first_turns(piece: Any, places: Sequence[int]) -> Iterable[dict[str, Any]]:
 
 
 def _searchable(text: str) -> str:
-    """Valid Unicode of a limited length."""
+    """The text as valid Unicode, cut to _LONGEST characters."""
     return text[:_LONGEST].encode(errors="replace").decode()
 
 
 def request_of(messages: Sequence[dict[str, Any]] | None) -> str:
-    """The words of the last message of the user, or of the last message."""
+    """The text of the user's last message; without one, of the last message."""
     valid = [message for message in messages or () if isinstance(message, dict)]
     of_user = [message for message in valid if message.get("role") == "user"]
     return words_of((of_user or valid)[-1]) if valid else ""
 
 
 def read_texts(wanted: Mapping[Path, Collection[str]]) -> Iterator[dict[str, Any]]:
-    """The messages, tools, answer and next state of turns, given by shard. Turns of an unreadable shard are left out."""
+    """The messages, tools, answer and next state of turns, given by shard. Unreadable shards are skipped."""
     for path, turn_ids in wanted.items():
         try:
             yield from rows_of(path, ("turn_id", "messages", "tools", "response", "next_state"), set(turn_ids))

@@ -1,1 +1,1 @@
-"""How good a judge is: labelled turns, attacks, and the report of `clawctl calibrate`. No stage needs it."""
+"""Measures the quality of a judge: labelled turns, attacks, and the report of `clawctl calibrate`. No stage uses it."""

@@ -1,4 +1,4 @@
-"""`clawctl calibrate`: how often the judge is right on turns whose verdict is known, and what that costs."""
+"""`clawctl calibrate`: the accuracy of the judge on turns with a known verdict, and its cost."""
 
 import asyncio
 import logging
@@ -24,24 +24,26 @@ log = logging.getLogger(__name__)
 
 COMPARED = (1, 3, 5)
 PROGRESS_S = 5.0
-_SHOWN = 200  # characters of an attack
+_SHOWN = 200  # the number of characters shown of an attack
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One labelled turn and the judge's result."""
+    """One labelled turn and the judge's result for it."""
 
     case: Case
-    votes: tuple[int | None, ...]  # all requested votes, without stopping early; empty if a rule decided
-    reward: float | None  # of a rule, or of a judge that does not vote
+    votes: tuple[int | None, ...]  # all requested votes, without an early stop; empty if a rule decided
+    reward: float | None  # from a rule, or from a judge that does not vote
     by_rule: bool
 
 
 def calibrate(run: RunDir, recipe: Recipe, file: Path | None, ratings: bool, attacks: bool, as_json: bool) -> None:
-    """Judge the labelled turns of `file`, those that people rated, and those that attack the judge, and print the report. Nothing
-    is written to the run."""
+    """Judge the turns labelled in `file`, turns rated by users, and turns that attack the judge, and print the report.
+
+    Nothing is written to the run.
+    """
     report: dict[str, Any] = {}
     if file is not None or ratings:
         cases = [*(read_cases(file) if file is not None else []), *(rated_turns(run) if ratings else [])]
@@ -81,7 +83,7 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
         "by_votes": [_row(judged_cases, count, settings.threshold, tokens) for count in counts],
         "agreement": _mean(shares),
         "invalid_votes": _mean([vote is None for judged in judged_cases for vote in judged.votes]),
-        "votes": settings.votes if voting else 1,  # of `confusion` and `ratings`
+        "votes": settings.votes if voting else 1,  # the number of votes for `confusion` and `ratings`
         "confusion": _confusion(judged_cases, settings.votes, settings.threshold),
         "ratings": _against_ratings(judged_cases, settings.votes, settings.threshold),
         "cost": {
@@ -96,7 +98,7 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
 
 
 async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> list[T]:
-    """All results, in order. The log shows the progress."""
+    """All results, in order. The progress is logged."""
     done, said_at = 0, time.monotonic()
 
     async def counted(work: Coroutine[Any, Any, T]) -> T:
@@ -112,7 +114,7 @@ async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> 
 
 
 async def _judge(panel: Panel, case: Case) -> Judged:
-    """All votes of one turn, so that fewer can be compared with more; the user's rating is not looked at."""
+    """All votes on one turn, so that different numbers of votes can be compared. The user's rating is not used."""
     rule = panel.rule(case.turn)
     if rule is not None:
         return Judged(case, (), rule.reward, True)
@@ -125,9 +127,9 @@ async def _judge(panel: Panel, case: Case) -> Judged:
 
 
 async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS) -> dict[str, Any]:
-    """Number of attacks that change the judge's verdict (`clawctl.judge.laboratory.attacks`).
+    """The attacks that change the judge's verdict (`clawctl.judge.laboratory.attacks`), and the rates of changed verdicts.
 
-    A judge with sampled votes also changes its verdict by chance, so each turn is judged twice without its attack.
+    A judge with sampled votes also changes its verdict by chance. Each turn is therefore judged twice without its attack.
     """
     panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
     try:
@@ -152,13 +154,13 @@ async def reward_now(panel: Panel, case: Case) -> float | None:
 
 
 def reward_of(judged: Judged, count: int, threshold: float) -> int | None:
-    """The sign of the reward with this many votes; None if the judge abstains."""
+    """The sign of the reward with the first `count` votes, or None if the judge abstains."""
     reward = majority(judged.votes[:count], threshold) if judged.votes else judged.reward
     return None if reward is None else (reward > 0) - (reward < 0)
 
 
 def calls_for(votes: Sequence[int | None], count: int, threshold: float) -> int:
-    """How many of these votes the stage would have asked, had it been allowed `count`."""
+    """The number of these votes that the stage would have requested if `count` were the maximum."""
     if not votes:
         return 0
     first = first_round(count, threshold)
@@ -187,7 +189,7 @@ def _confusion(cases: Sequence[Judged], count: int, threshold: float) -> dict[st
 
 
 def _against_ratings(cases: Sequence[Judged], count: int, threshold: float) -> dict[str, Any]:
-    """How often the sign of the judge's reward differs from the user's own rating, over turns that have both."""
+    """The share of turns where the sign of the judge's reward differs from the user's rating, over turns that have both."""
     pairs = [(judged.case.rating, reward_of(judged, count, threshold)) for judged in cases if judged.case.rating not in (None, 0)]
     both = [(rating, reward) for rating, reward in pairs if reward is not None]
     differ = [(rating or 0) * reward <= 0 for rating, reward in both]

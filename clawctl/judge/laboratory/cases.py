@@ -1,4 +1,4 @@
-"""Turns whose verdict is known: a labelled file (`clawctl calibrate FILE`), or turns of a run that people rated.
+"""Turns with a known verdict: from a labelled file (`clawctl calibrate FILE`), or rated by users of a run.
 
 A labelled file has one JSON object per line:
 
@@ -6,8 +6,8 @@ A labelled file has one JSON object per line:
     {"messages": [{"role": "user", "content": "2+2?"}], "response": {"role": "assistant", "content": "4"}, "next_state": null,
      "label": 0}
 
-`label` is 1, 0 or -1. `request` is short for one user message, `answer` for the response's text; `next_state` as text is from
-`role` (default: user); null means that there is none. `rating`, from -1 to 1, is the user's own rating.
+`label` is 1, 0 or -1. `request` is short for a single user message, `answer` for the text of the response. If `next_state` is a
+text, its author is `role` (default: user); null means that there is no next state. `rating` is the user's rating, from -1 to 1.
 """
 
 from collections.abc import Iterator
@@ -33,11 +33,11 @@ _FORMAT = 'a line looks like {"request": "2+2?", "answer": "5", "next_state": "n
 class Case:
     turn: Evidence
     label: int  # 1, 0, -1
-    rating: float | None  # the user's own, from -1 to 1
+    rating: float | None  # the user's rating, from -1 to 1
 
 
 def read_cases(path: Path) -> list[Case]:
-    """Raises ClawError (exit code 2) naming the first line that is not a labelled turn."""
+    """The turns of a labelled file. Raises ClawError (exit code 2), which names the first invalid line."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -56,7 +56,7 @@ def read_cases(path: Path) -> list[Case]:
 
 
 def rated_turns(run: RunDir) -> list[Case]:
-    """Every turn of the run with a rating of its user, which is its label: above 0 good, below 0 bad."""
+    """All turns of the run that their user rated. The label is the sign of the rating: 1 for good, -1 for bad."""
     ratings = Ratings(run)
     ratings.look()
     turns = (with_rating(ratings, turn) for turn in _turns(run))
@@ -68,7 +68,7 @@ def _turns(run: RunDir) -> Iterator[Evidence]:
         try:
             yield from read_evidence(path)
         except UnreadableShard:
-            continue  # the stage itself quarantines it
+            continue  # the judge stage quarantines it
 
 
 def _case(row: Any, name: str) -> Case:
@@ -115,5 +115,5 @@ def _checked(messages: Any) -> list[Message]:
 
 
 def make_turn(turn_id: str, messages: list[Message], response: Message, next_state: list[Message] | None) -> Evidence:
-    """A turn that is in no shard."""
+    """A turn that is not part of a shard."""
     return Evidence(turn_id, "calibration", "", messages, response, next_state, None, None, False, "calibration")

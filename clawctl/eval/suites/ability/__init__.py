@@ -1,7 +1,7 @@
-"""The suite `ability`: what a version must not lose, in short tasks whose answers a function checks.
+"""The suite `ability`: skills that a version must not lose, tested by short tasks whose answers a function checks.
 
-The tasks are in the files beside this one, one a line. VERSION rises with every change of a task or a check, because numbers of
-different tasks cannot be compared. `options: {categories: [code, tools]}` selects categories.
+The tasks are in the files next to this one, one task per line. Raise VERSION with every change of a task or a check, because
+numbers of different tasks cannot be compared. `options: {categories: [code, tools]}` selects categories.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ log = logging.getLogger("eval")
 
 VERSION = 1
 CATEGORIES = ("instructions", "arithmetic", "code", "tools", "refusal", "languages")
-_CODE_S = 10.0  # for the tests of one answer
+_CODE_S = 10.0  # the time limit for the tests of one answer
 _TRIES = 3
 
 AbilityTask = Mapping[str, Any]
 
 
 class Ability:
-    """Measures one version. `correct` is the share of all tasks, and each category has a metric of its own."""
+    """Measures one version. `correct` is the share of correct answers over all tasks. Each category is also a metric."""
 
     metrics = ("correct", *CATEGORIES)
 
@@ -75,7 +75,7 @@ def _measured(results: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measure
 
 @cache
 def all_tasks() -> Mapping[str, tuple[AbilityTask, ...]]:
-    """The tasks of each category, as the files have them."""
+    """The tasks of each category, in the order of the files."""
     tasks = {}
     for category in CATEGORIES:
         lines = (Path(__file__).parent / f"{category}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -84,7 +84,7 @@ def all_tasks() -> Mapping[str, tuple[AbilityTask, ...]]:
 
 
 def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:
-    """At most `settings.problems` tasks, evenly from the categories, in an order that the seed fixes. Raises ClawError."""
+    """At most `settings.problems` tasks, taken evenly from the categories in an order fixed by the seed. Raises ClawError."""
     wanted = settings.options.get("categories", CATEGORIES)
     wanted = [wanted] if isinstance(wanted, str) else list(wanted)
     if unknown := [name for name in wanted if name not in CATEGORIES]:
@@ -99,7 +99,7 @@ def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:
 
 
 async def _reply(client: Client, endpoint: Endpoint, settings: SuiteSettings, task: AbilityTask) -> ChatReply:
-    """Two versions draw with the same seed. A call that broke off is tried again. Raises Refused."""
+    """The reply to a task. Both versions use the same seed. Network failures and server errors are retried. Raises Refused."""
     seed = int.from_bytes(hashlib.sha256(f"{settings.seed}/{task['id']}".encode()).digest()[:4]) >> 1
     tools = {"tools": task["tools"]} if task.get("tools") else {}
     for attempt in range(1, _TRIES + 1):
@@ -113,7 +113,7 @@ async def _reply(client: Client, endpoint: Endpoint, settings: SuiteSettings, ta
 
 
 async def is_right(task: AbilityTask, said: ChatReply, sandbox: Sandbox | None) -> bool:
-    """Whether a reply solves its task. A model that reasons aloud is checked by what it says after that."""
+    """Whether a reply solves its task. Reasoning before the reply is ignored."""
     match task["category"]:
         case "instructions":
             return follows(said.text, task["checks"])
@@ -136,7 +136,7 @@ async def is_right(task: AbilityTask, said: ChatReply, sandbox: Sandbox | None) 
 
 
 async def _sandbox(stack: AsyncExitStack) -> Sandbox | None:
-    """Where answers with code run; None, with a sentence, on a machine that has no sandbox."""
+    """The sandbox that runs answers with code. On a machine that cannot make one, logs a warning and returns None."""
     try:
         return await stack.enter_async_context(open_sandbox(limits=Limits(seconds=1800.0)))
     except (ClawError, SandboxFailed) as error:
@@ -145,8 +145,8 @@ async def _sandbox(stack: AsyncExitStack) -> Sandbox | None:
 
 
 async def passes(sandbox: Sandbox, code: str, tests: Sequence[str]) -> bool:
-    """Whether code passes all tests, each an expression. It runs in the sandbox, in a process of its own. Raises CannotMeasure."""
-    mark = secrets.token_hex(8)  # printed at the end: code that ends the process early passes nothing
+    """Whether code passes all tests. Each test is an expression. Runs in a new process in the sandbox. Raises CannotMeasure."""
+    mark = secrets.token_hex(8)  # printed at the end, so that code which exits early does not pass
     script = "\n".join([code, *(f"assert {test}" for test in tests), f"print({mark!r})"])
     try:
         ran = await sandbox.run(["python3", "-I", "-"], timeout=_CODE_S, given=script.encode(errors="replace"))

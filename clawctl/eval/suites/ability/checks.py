@@ -1,4 +1,4 @@
-"""Checks of a reply: each is a function of the reply's text and what the task gives, and says whether the reply is right."""
+"""Checks of a reply. A check is a function of the reply's text and the task's arguments, and returns whether the reply is right."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from clawctl.eval.suites.answers import language_of
 
 _NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?|[-−]?\.\d+")
 _FRACTION = re.compile(r"(-?\d+)\s*/\s*(\d+)")
-_SENTENCE_END = re.compile(r"[.!?…]+[\"”'’)]*(?:\s+|\Z)")  # not the point in 3.50
+_SENTENCE_END = re.compile(r"[.!?…]+[\"”'’)]*(?:\s+|\Z)")  # does not match the point in 3.50
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FENCE = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 _SMALL = frozenset(["a", "an", "and", "as", "at", "but", "by", "for", "in", "of", "on", "or", "the", "to", "with"])
@@ -24,7 +24,7 @@ def lines(text: str) -> list[str]:
 
 
 def json_in(text: str) -> Any:
-    """The JSON document that a reply is, perhaps in a code fence; None if it is none."""
+    """The JSON document in a reply that consists of it, with or without a code fence. None if there is none."""
     fenced = _FENCE.search(text)
     try:
         return json.loads(fenced[1] if fenced else text)
@@ -33,7 +33,7 @@ def json_in(text: str) -> Any:
 
 
 def number_in(text: str) -> float | None:
-    """The last number of a reply: after a worked solution it is the result."""
+    """The last number in a reply, which is the result if the reply shows its working."""
     if (fraction := _FRACTION.search(text)) and not _NUMBER.search(text[fraction.end() :]) and int(fraction[2]):
         return int(fraction[1]) / int(fraction[2])
     numbers = _NUMBER.findall(text)
@@ -41,7 +41,7 @@ def number_in(text: str) -> float | None:
 
 
 def code_in(text: str) -> str:
-    """The code of a reply: its longest fenced block, or all of it."""
+    """The code in a reply: its longest fenced block, or the whole text."""
     return max(_FENCE.findall(text), key=len, default=text)
 
 
@@ -87,7 +87,7 @@ CHECKS: Mapping[str, Callable[..., bool]] = {
 
 
 def follows(text: str, checks: Sequence[Sequence[Any]]) -> bool:
-    """Whether a reply passes all checks, each a name of CHECKS with its arguments. An empty reply passes none."""
+    """Whether a reply passes all checks. Each check is a name in CHECKS with its arguments. An empty reply fails."""
     return bool(text.strip()) and all(CHECKS[name](text.strip(), *given) for name, *given in checks)
 
 
@@ -97,14 +97,14 @@ def is_number(text: str, expected: float) -> bool:
 
 
 def is_said_in(text: str, language: str, any_of: Sequence[str]) -> bool:
-    """Whether a reply has one of these words and is in this language, as far as that can be told."""
+    """Whether a reply contains one of these words and is in this language. An unknown language counts as right."""
     written = language_of(text)
-    alike = {"ja": {"ja", "zh"}}.get(language, {language})  # a short Japanese sentence may be written in Han characters
+    alike = {"ja": {"ja", "zh"}}.get(language, {language})  # a short Japanese sentence may consist of Han characters
     return (written is None or written in alike) and any(word in text.lower() for word in any_of)
 
 
 def makes_call(calls: Sequence[tuple[str | None, Any]], expected: Mapping[str, Any] | None) -> bool:
-    """Whether exactly the expected call was made; None: no call was due."""
+    """Whether exactly the expected call was made. None: the reply must not make a call."""
     if expected is None:
         return not calls
     if len(calls) != 1 or calls[0][0] != expected["name"] or not isinstance(calls[0][1], dict):

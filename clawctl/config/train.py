@@ -17,7 +17,7 @@ METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("advantage", "baseline", "gae_lambda"), _REWARDS),
     **dict.fromkeys(("group_size", "group_std", "step_wise", "gamma"), ("grpo", *_REWARDS)),
     "gap_clip": ("opd", *_BOTH),
-    **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints"), _HINTS),
+    **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints", "teach_praised"), _HINTS),
     "topk": ("opd_topk", "combine", "hybrid"),
     "divergence": ("opd_topk", "combine"),
     **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
@@ -128,6 +128,9 @@ class TrainConfig(Section):
     """Number of hints on earlier turns of the same key that the teacher reads above the turn's own hint. They are the newest ones
     that came from a person's reply. Without them, learning one wish undoes the others. Use it for wishes that hold for every
     answer; hints about a single answer mislead the teacher."""
+    teach_praised: bool = False
+    """With `earlier_hints`: also distil turns that people praised, whose teacher then reads the earlier hints alone. For people who
+    say who they are: their wishes are then taught wherever they are recognised, and not only where they complained."""
     topk: int | None = Field(None, gt=0)
     """`opd_topk`, `combine`, `hybrid`: number of the policy's likeliest tokens that are compared at each position. Unset: 50 for
     `opd_topk`, 4 for `hybrid`; `combine` then compares the sampled tokens alone. With a number its distillation is that of
@@ -282,6 +285,12 @@ class TrainConfig(Section):
                     context = {"key": name, "method": self.method, "methods": listed}
                     raise PydanticCustomError("train", "{key} does nothing with method {method}; it belongs to {methods}", context)
                 log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", name, listed, self.method)
+        return self
+
+    @model_validator(mode="after")
+    def _check_praised(self) -> Self:
+        if self.teach_praised and not self.earlier_hints:
+            raise PydanticCustomError("train", "teach_praised does nothing without earlier_hints", {})
         return self
 
     def uses(self, name: str) -> bool:

@@ -77,6 +77,8 @@ class Admission:
         if verdict is None:
             raise TurnRefused("no verdict")
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
+        if self.config.teach_praised and earlier and not hints and (earned.value or 0) > 0:
+            hints, earlier = [earlier[-1]], earlier[:-1]
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
         self._check_images(turn)

@@ -86,6 +86,36 @@ def test_a_restart_recalls_the_newest_used_turns_and_reads_no_others(run: RunDir
     assert teacher_reads(sampler, feed, "turn") == "Earlier: say hello\nEarlier: no bold\nwrite plain"
 
 
+def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_says_so(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(
+        run,
+        "a",
+        [
+            (asked(sampler, "before", 0), 1.0, None),
+            (asked(sampler, "one", 1), -1.0, "say hello"),
+            (asked(sampler, "two", 2), -1.0, "no bold"),
+            (replace(asked(sampler, "bert", 3), user="bert"), 1.0, None),
+            (asked(sampler, "bad", 4), -1.0, None),
+            (asked(sampler, "good", 5), 1.0, None),
+        ],
+    )
+    settings: dict[str, Any] = {"method": "combine", "earlier_hints": 8, "batch_turns": 6}
+    feed = make_feed(run, sampler, teach_praised=True, **settings)
+    batch = feed.take(0)
+    assert batch is not None
+    taught = {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None}
+    assert taught == {"one", "two", "good"}  # bad has no hint of its own, and nobody had asked for anything before the others
+    assert teacher_reads(sampler, make_feed(run, sampler, teach_praised=True, **settings), "good") == "Earlier: say hello\nno bold"
+    batch = make_feed(run, sampler, **settings).take(0)
+    assert batch is not None
+    assert {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None} == {"one", "two"}
+
+
+def test_teaching_praised_turns_without_earlier_hints_is_refused() -> None:
+    with pytest.raises(ValueError, match="teach_praised does nothing without earlier_hints"):
+        TrainConfig(method="combine", teach_praised=True)
+
+
 def test_what_was_asked_for_before_people_changed_their_minds_is_forgotten(run: RunDir, sampler: Sampler) -> None:
     publish_shard(
         run, "a", [(asked(sampler, f"calm{n}", n), 1.0, None) for n in range(60)] + [(asked(sampler, "old", 30), -1.0, "say hello")]

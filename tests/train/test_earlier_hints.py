@@ -91,12 +91,12 @@ def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_says_so(run: Ru
         run,
         "a",
         [
-            (asked(sampler, "before", 0), 1.0, None),
-            (asked(sampler, "one", 1), -1.0, "say hello"),
-            (asked(sampler, "two", 2), -1.0, "no bold"),
-            (replace(asked(sampler, "bert", 3), user="bert"), 1.0, None),
-            (asked(sampler, "bad", 4), -1.0, None),
-            (asked(sampler, "good", 5), 1.0, None),
+            (asked(sampler, "t0", 0), 1.0, None),
+            (asked(sampler, "t1", 1), -1.0, "say hello"),
+            (asked(sampler, "t2", 2), -1.0, "no bold"),
+            (replace(asked(sampler, "t3", 3), user="bert"), 1.0, None),
+            (asked(sampler, "t4", 4), -1.0, None),
+            (asked(sampler, "t5", 5), 1.0, None),
         ],
     )
     settings: dict[str, Any] = {"method": "combine", "earlier_hints": 8, "batch_turns": 6}
@@ -104,11 +104,11 @@ def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_says_so(run: Ru
     batch = feed.take(0)
     assert batch is not None
     taught = {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None}
-    assert taught == {"one", "two", "good"}  # bad has no hint of its own, and nobody had asked for anything before the others
-    assert teacher_reads(sampler, make_feed(run, sampler, teach_praised=True, **settings), "good") == "Earlier: say hello\nno bold"
+    assert taught == {"t1", "t2", "t5"}  # nobody praised t4, and t0 and t3 follow no hint of their key
+    assert teacher_reads(sampler, make_feed(run, sampler, teach_praised=True, **settings), "t5") == "Earlier: say hello\nno bold"
     batch = make_feed(run, sampler, **settings).take(0)
     assert batch is not None
-    assert {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None} == {"one", "two"}
+    assert {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None} == {"t1", "t2"}
 
 
 def test_teaching_praised_turns_without_earlier_hints_is_refused() -> None:

@@ -112,7 +112,6 @@ _DATA = OurKey(dropped="turns come from `clawctl serve` or from `clawctl import 
 _WARMUP = OurKey(dropped="warm-up is counted in steps", near="train.warmup_steps")
 _TEACHER = OurKey(dropped="a teacher is `self`, `base`, `ema` or a URL", near="train.teacher")
 _NO_TRACKER = OurKey(dropped="trackers are off by default", near="train.trackers")
-_EPSILON = OurKey(dropped="always AdamW's default of 1e-8")
 _BATCH = OurKey("train.batch_turns")
 _METHODS = {
     "binary": "binary", "binary_rl": "binary", "rl": "binary", "grpo": "grpo", "opd": "opd", "opd_topk": "opd_topk",
@@ -152,7 +151,7 @@ KEYS: dict[str, OurKey] = {
     **_all("weight_decay", OurKey("train.weight_decay")),
     **_all("adam_betas betas", OurKey("train.betas")),
     **_all("adam_beta1 beta1 adam_beta2 beta2", OurKey("train.betas")),
-    **_all("adam_epsilon adam_eps", _EPSILON),
+    **_all("adam_epsilon adam_eps", OurKey("train.epsilon")),
     **_all("batch_size train_batch_size global_batch_size rollout_batch_size per_device_train_batch_size", _BATCH),
     **_all("gradient_accumulation_steps gradient_accumulation accumulation_steps grad_accumulation grad_accum", _BATCH),
     **_all("micro_batch_size ppo_mini_batch_size ppo_micro_batch_size ppo_micro_batch_size_per_gpu num_steps_per_rollout", _CUT),

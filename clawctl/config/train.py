@@ -161,6 +161,9 @@ class TrainConfig(Section):
     `clip_grad` bounds the first steps."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's betas. Other systems use the same defaults. OpenClaw-RL's scripts use 0.9 and 0.98."""
+    epsilon: float = Field(1e-8, gt=0)
+    """AdamW's epsilon. AdamW divides each gradient by its recent size, so a step on faint evidence is as large as any other. A
+    gradient far below epsilon moves its weight less."""
     weight_decay: float = Field(0.01, ge=0)
     """AdamW's weight decay. Other systems use the same default. OpenClaw-RL's scripts use 0.1, which pulls the weights of a
     finished model towards zero."""

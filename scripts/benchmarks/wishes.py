@@ -144,7 +144,7 @@ def work_of(case: str, axes: Sequence[str], quick: bool) -> list[tuple[str, Call
         case "disagree-told":
             return [("", lambda plan, seed: apart(plan, seed, told=True))]
         case "control random verdicts":
-            return [("", lambda plan, seed: alone(one(seed), {"method": "binary"}, random_verdict, 16)(plan, seed))]
+            return [("", lambda plan, seed: alone(one(seed), {}, random_verdict, 16)(plan, seed))]
         case "control irrelevant hints":
             return [("", lambda plan, seed: alone(one(seed), {"method": "opd"}, irrelevant_hint, 16)(plan, seed))]
         case "control no complaints":

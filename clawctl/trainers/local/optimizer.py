@@ -21,7 +21,8 @@ def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Opti
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=config.lr, betas=config.betas, fused=True)
+    used = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(used, lr=config.lr, betas=config.betas, eps=config.epsilon, fused=True)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

@@ -129,7 +129,7 @@ class RemoteAdapter:
             learning_rate=lr,
             beta1=config.betas[0],
             beta2=config.betas[1],
-            eps=1e-8,
+            eps=config.epsilon,
             weight_decay=config.weight_decay,
             grad_clip_norm=config.clip_grad,
         )

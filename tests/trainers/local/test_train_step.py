@@ -254,6 +254,20 @@ def test_the_learning_rate_rises_from_zero_to_its_value() -> None:
     assert [learning_rate(config, step) for step in (1, 2, 4, 5)] == pytest.approx([2.5e-4, 5e-4, 1e-3, 1e-3])
 
 
+def test_a_large_epsilon_keeps_the_step_of_a_faint_gradient_small(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    """With AdamW's default a loss of a thousandth of the weight moves the policy as far."""
+    publish_turns(run, sampler, 4)
+
+    def moved(weight: float, epsilon: float) -> float:
+        training = begin(run, model_path, method="combine", weight_binary=weight, weight_opd=0.0, epsilon=epsilon, weight_decay=0.0)
+        before = weights(training)
+        train_step(training, take(run, training))
+        return sum(float((now - before[name]).square().sum()) for name, now in weights(training).items()) ** 0.5
+
+    assert moved(1e-3, 1e-8) > 0.8 * moved(1.0, 1e-8)
+    assert moved(1e-3, 1e-3) < 0.1 * moved(1.0, 1e-3)
+
+
 def test_a_baseline_of_the_turns_before_is_subtracted(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_shard(run, "a", [(sampler.turn("a", seed=1), 1.0, None), (sampler.turn("b", seed=2), -1.0, None)])
     publish_shard(run, "b", [(sampler.turn("c", seed=3), 1.0, None), (sampler.turn("d", seed=4), 1.0, None)])

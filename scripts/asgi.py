@@ -1,4 +1,4 @@
-"""An ASGI app on a real server, in a thread of its own."""
+"""Runs an ASGI app on a real server in a separate thread."""
 
 import socket
 import threading
@@ -12,7 +12,7 @@ import uvicorn
 
 @contextmanager
 def serving(app: Any, port: int = 0, **settings: Any) -> Iterator[str]:
-    """Its address, for as long as the block lasts. `settings` are uvicorn's."""
+    """Serve `app` for the duration of the block and yield its URL. `settings` are passed to uvicorn."""
     quietly = {"log_level": "critical", "lifespan": "off", "timeout_graceful_shutdown": 1, **settings}
     with socket.create_server(("127.0.0.1", port)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, **quietly))

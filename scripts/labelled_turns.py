@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).resolve().parent.parent / "docs" / "labelled-turns.json
 
 
 def labelled(count: int) -> list[str]:
-    """One JSON object a line, in words that the demo model was trained on and in words that it was not."""
+    """Make one JSON object per line. Half of them use phrasings from the demo model's training, half use held-out phrasings."""
     rng, lines = Random("labelled turns"), []
     for number in range(count):
         words: Phrasings = "held_out" if number % 2 else "trained"
@@ -25,7 +25,7 @@ def labelled(count: int) -> list[str]:
         made = next(made for made in draws if made.score == wanted)
         row = {"id": f"{made.kind}-{number}", "request": made.request, "answer": made.answer, "next_state": made.next_state}
         speaker = {} if made.speaker == "user" else {"role": made.speaker}
-        rating = {"rating": made.score} if made.score and number % 4 == 0 else {}  # some people also said it themselves
+        rating = {"rating": made.score} if made.score and number % 4 == 0 else {}  # some people also rated the answer
         lines.append(json.dumps({**row, **speaker, "label": made.score, **rating}))
     return lines
 

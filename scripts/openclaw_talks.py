@@ -1,4 +1,4 @@
-"""OpenClaw, unmodified, holds a conversation with tools: configured by hand or by `clawctl openclaw-setup`, or by its gateway."""
+"""Runs conversations with tools in unmodified OpenClaw, configured by hand, by `clawctl openclaw-setup`, or via its gateway."""
 
 import json
 import time
@@ -9,17 +9,17 @@ from clawctl.engines.vllm.child import free_port
 from scripts.client_place import Place, must_say
 
 _QUIET = {"OPENCLAW_DISABLE_BONJOUR": "1", "OPENCLAW_NO_AUTO_UPDATE": "1"}
-_EVENT_S = 30.0  # what an event wakes has spoken by then
+_EVENT_S = 30.0  # longest time until the agent that an event woke has answered
 
 
 def plain(place: Place) -> None:
-    """With nothing but a provider's `baseUrl` in its configuration."""
+    """Talk with a configuration that contains only a provider with a `baseUrl`."""
     _configure(place, _bare(place))
     _talk(place, _command(place), "--local")
 
 
 def set_up(way: str) -> Callable[[Place], None]:
-    """As `clawctl openclaw-setup --way` configures it."""
+    """Return a function that talks with the configuration of `clawctl openclaw-setup --way`."""
 
     def run(place: Place) -> None:
         _talk(place, _set_up(place, way), "--local")
@@ -28,13 +28,13 @@ def set_up(way: str) -> Callable[[Place], None]:
 
 
 def gateway(place: Place) -> None:
-    """With nothing but a `baseUrl`, through its gateway, which an event wakes after the person's messages."""
+    """Talk through the gateway with only a `baseUrl`. An event wakes the agent after the person's messages."""
     _configure(place, _bare(place))
     _through_gateway(place, _command(place))
 
 
 def gateway_with_plugin(place: Place) -> None:
-    """As `clawctl openclaw-setup` configures it, through its gateway."""
+    """Talk through the gateway with the configuration of `clawctl openclaw-setup`."""
     _through_gateway(place, _set_up(place, "plugin"))
 
 
@@ -49,7 +49,7 @@ def _through_gateway(place: Place, openclaw: Path) -> None:
     told = {"mode": "local", "port": port, "bind": "loopback", "auth": {"mode": "token", "token": "of-the-clients"}}
     _configure(place, {"gateway": told, "discovery": {"mdns": {"mode": "off"}}, "update": {"checkOnStart": False}})
     with place.beside(openclaw, "gateway", "run", **_QUIET) as server:
-        place.until_ready(server, f"http://127.0.0.1:{port}/readyz")  # `openclaw health` is content with one that still starts
+        place.until_ready(server, f"http://127.0.0.1:{port}/readyz")  # `openclaw health` succeeds too early, during the start
         _talk(place, openclaw)
         place.run(openclaw, "system", "event", "--text", "The build is green.", "--mode", "now", **_QUIET)
         time.sleep(_EVENT_S)
@@ -71,7 +71,7 @@ def _bare(place: Place) -> dict[str, object]:
 
 
 def _configure(place: Place, config: dict[str, object]) -> None:
-    """Add to what its configuration says."""
+    """Add `config` to the existing configuration."""
     path = place.home / ".openclaw" / "openclaw.json"
     path.parent.mkdir(exist_ok=True)
     before = json.loads(path.read_text()) if path.exists() else {}

@@ -1,9 +1,9 @@
-"""Real clients, unmodified, against `clawctl serve`: each holds a conversation with tools, and what collect makes of it is told.
+"""Runs unmodified clients against `clawctl serve`. Each has a conversation with tools, and the turns from collect are reported.
 
     scripts/clients [--where FOLDER] [--json FILE] [--patience SECONDS] [NAME ...]
 
-The model is a rehearsal (see scripts/rehearsal.py), so that every run is the same; everything else is real. A client that is not
-installed in the folder is skipped and said.
+The model is a rehearsal (see scripts/rehearsal.py), so that all runs are the same. Everything else is real. Clients that are not
+installed in the folder are reported and skipped.
 """
 
 import argparse
@@ -34,7 +34,7 @@ CASES = Path(__file__).parent / "client_cases"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """`needs` is a path below the folder; `turns` are what a run must at least give, `sessions` how many conversations they are."""
+    """A client. `needs` is a path below the folder. A run must give at least `turns` turns in exactly `sessions` conversations."""
 
     name: str
     needs: str
@@ -48,7 +48,7 @@ def _python(script: str) -> Callable[[Place], object]:
 
 
 def _openai_js(place: Place) -> None:
-    script = place.where / "openai_js.mjs"  # where node finds its modules
+    script = place.where / "openai_js.mjs"  # Node.js finds its modules from here
     script.write_text((CASES / "openai_js.mjs").read_text())
     place.run(place.node, script)
 
@@ -106,8 +106,10 @@ CLIENTS = (
 
 @contextmanager
 def serving(run: RunDir, embedded: bool = False, **serve: Any) -> Iterator[tuple[str, str]]:
-    """URL and key of a `clawctl serve` that speaks for a rehearsal, or with the demo model if `embedded`. `serve`: more settings of
-    its recipe."""
+    """Run `clawctl serve` in front of a rehearsal, or with the demo model if `embedded`. Yields its URL and key.
+
+    `serve` adds settings to the `serve` section of its recipe.
+    """
     with ExitStack() as stack:
         recipe = run.root.with_suffix(".yaml")
         if embedded:
@@ -136,7 +138,7 @@ def serving(run: RunDir, embedded: bool = False, **serve: Any) -> Iterator[tuple
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What `clawctl collect` made of a run. `open_turns` have no next state: the last one of each conversation."""
+    """The result of `clawctl collect`. `open_turns` counts the turns without a next state: the last turn of each conversation."""
 
     turns: list[Turn]
     open_turns: int
@@ -153,7 +155,7 @@ def collect(place: Place, run: RunDir) -> Collected:
 
 
 def row_of(client: Client, collected: Collected, seconds: float) -> dict[str, object]:
-    """One row of the table. Raises ClawError where the turns are not those of the conversations that the client held."""
+    """Make one row of the table. Raises ClawError if the turns do not match the client's conversations."""
     main = [turn for turn in collected.turns if turn.kind == "main"]
     roots = sum(turn.parent_turn_id is None for turn in main)
     reasons = sorted({turn.untrainable_reason for turn in main if turn.untrainable_reason})
@@ -173,7 +175,7 @@ def row_of(client: Client, collected: Collected, seconds: float) -> dict[str, ob
 
 
 def rehearse(client: Client, where: Path, patience_s: float = PATIENCE_S) -> dict[str, object]:
-    """Raises ClawError where the client fails, or its turns are not what they must be."""
+    """Run one client and return its row. Raises ClawError if the client fails or its turns are wrong."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         home.mkdir()

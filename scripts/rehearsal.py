@@ -1,11 +1,15 @@
-r"""A chat-completions server that says what it is told to say, so that real clients can be rehearsed without a model.
+r"""A chat-completions server with scripted answers, for testing real clients without a model.
 
     python -m scripts.rehearsal --port 8123
 
-It speaks as vLLM does: token ids, logprobs, usage, streamed and not. What it answers stands in what came last, of a user or a tool:
-`[[tool:NAME {"a": 1}]]` calls that tool, if it was offered (two call two); `[[think]]` thinks first; `[[say:TEXT]]` says TEXT, in
-which `\n` begins a line.
-After the results of tools it says the first words of each. Its tokens are words; their logprobs are made up, all -0.5.
+Its answers have vLLM's format: token ids, logprobs and usage, streamed or not. The new messages of a user or tool determine the
+answer:
+
+- `[[tool:NAME {"a": 1}]]` calls that tool if it was offered. Two such orders make two calls.
+- `[[think]]` adds reasoning.
+- `[[say:TEXT]]` answers with TEXT, in which `\n` starts a new line.
+
+If tool results contain no orders, the answer is the beginning of each result. A token is a word. All logprobs are -0.5.
 """
 
 import argparse
@@ -38,13 +42,13 @@ def ids_of(text: str) -> list[int]:
 
 
 def prompt_ids(body: dict[str, Any]) -> list[int]:
-    """One message after the other, so that a longer conversation begins with the ids of the shorter one."""
+    """Encode message by message, so that the ids of a longer conversation begin with the ids of the shorter one."""
     told = [json.dumps(body.get("tools") or [])] + [json.dumps(message, sort_keys=True) for message in body["messages"]]
     return [i for text in told for i in ids_of(text)]
 
 
 def reply_to(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
-    """Reasoning, text, and calls with their arguments."""
+    """Return the reasoning, the text, and the calls with their arguments."""
     new = list(itertools.takewhile(lambda message: message["role"] != "assistant", reversed(body["messages"])))[::-1]
     orders = [order for message in new if message["role"] != "system" for order in _ORDER.findall(_text(message))]
     orders = orders or [order for message in new for order in _ORDER.findall(_text(message))]
@@ -60,7 +64,7 @@ def reply_to(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def _unescaped(arguments: str) -> str:
-    """Arguments that came out of a result which is JSON itself."""
+    """Unescape arguments that come from a result that is itself JSON."""
     try:
         json.loads(arguments)
     except ValueError:
@@ -74,7 +78,7 @@ def _text(message: dict[str, Any]) -> str:
 
 
 def _pieces(body: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Each token with the delta that it shows."""
+    """Return each token with its delta in the stream."""
     thought, said, calls = reply_to(body)
     pieces: list[tuple[str, dict[str, Any]]] = [(token, {"reasoning": token}) for token in tokens_of(thought)]
     pieces += [(token, {"content": token}) for token in tokens_of(said)]
@@ -88,7 +92,7 @@ def _pieces(body: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _message(pieces: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """What the deltas of a stream make together."""
+    """Join the deltas of a stream into one message."""
     message: dict[str, Any] = {"role": "assistant", "content": "".join(delta.get("content", "") for _, delta in pieces)}
     if thought := "".join(delta.get("reasoning", "") for _, delta in pieces):
         message["reasoning"] = thought
@@ -118,7 +122,7 @@ def _told(body: dict[str, Any], token: str) -> dict[str, Any]:
 
 
 class Rehearsal:
-    """The server. `asked` keeps the bodies that came."""
+    """The server. `asked` contains the bodies of all requests."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []

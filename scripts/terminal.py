@@ -1,4 +1,4 @@
-"""A terminal for programs that want one: it types, draws nothing, and answers what a terminal is asked."""
+"""A pseudo-terminal for interactive programs. It types input, draws nothing, and answers terminal queries."""
 
 import fcntl
 import os
@@ -14,18 +14,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROWS, COLUMNS = 50, 140
-_ANSWERS = {  # what programs ask a terminal, and what xterm says
+_ANSWERS = {  # terminal queries and xterm's answers
     b"\x1b[6n": b"\x1b[1;1R", b"\x1b[c": b"\x1b[?62;c", b"\x1b[0c": b"\x1b[?62;c",
     b"\x1b]10;?": b"\x1b]10;rgb:ffff/ffff/ffff\x1b\\", b"\x1b]11;?": b"\x1b]11;rgb:0000/0000/0000\x1b\\",
 }  # fmt: skip
 _CONTROL = re.compile(rb"\x1b\[[0-9;?<>=]*[A-Za-z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>78]")
-_KEPT = 1 << 20  # bytes of what was drawn
+_KEPT = 1 << 20  # bytes of output that are kept
 _SHORTEST_START_S, _QUIET_S, _LONGEST_START_S = 6.0, 2.5, 25.0
 _FAREWELL_S = 5.0
 
 
 class Terminal:
-    """A process with a terminal of its own."""
+    """A process with its own terminal."""
 
     def __init__(self, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
         self._drawn = b""
@@ -47,14 +47,14 @@ class Terminal:
                         os.write(self._file, answer)
 
     def say(self, words: str) -> None:
-        """Type a line. The pause lets the program draw it: some take Enter at once for a pasted line break."""
+        """Type a line. The pause lets the program draw it, because some programs read an immediate Enter as a pasted line break."""
         with suppress(OSError):
             os.write(self._file, words.encode())
             time.sleep(1.0)
             os.write(self._file, b"\r")
 
     def settle(self) -> None:
-        """Wait until the program has drawn itself: until it draws nothing for a while, or long enough."""
+        """Wait until the program has drawn nothing for `_QUIET_S`, or until the longest start time is over."""
         began = changed = time.monotonic()
         drawn = -1
         while time.monotonic() < began + _LONGEST_START_S:
@@ -83,7 +83,7 @@ class Terminal:
 
 @contextmanager
 def terminal(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> Iterator[Terminal]:
-    """A terminal for as long as the block lasts."""
+    """Open a terminal for the duration of the block."""
     opened = Terminal(command, folder, environment)
     try:
         yield opened

@@ -1,9 +1,9 @@
-"""SkyRL's Tinker server on this machine, for `scripts/bench backends`. It runs in the environment that `scripts/venv-tinker` makes.
+"""SkyRL's Tinker server on this machine, for `scripts/bench backends`. Run it in the environment from `scripts/venv-tinker`.
 
 usage: FOLDER/bin/python scripts/tinker_server.py MODEL STATE PORT
 
-MODEL is a folder with float32 weights: with bfloat16 ones SkyRL rounds log-probabilities to 1/16. STATE holds its database and
-checkpoints; a server that is started again with the same folder still has them.
+MODEL is a folder with float32 weights. With bfloat16 weights, SkyRL rounds log-probabilities to 1/16. STATE contains the database
+and the checkpoints. A server that is restarted with the same folder still has them.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import typing_extensions
 
-typing.TypedDict = typing_extensions.TypedDict  # pydantic wants it below Python 3.12
+typing.TypedDict = typing_extensions.TypedDict  # required by pydantic below Python 3.12
 
 
 def main(model: str, state: str, port: str) -> None:
@@ -25,13 +25,13 @@ def main(model: str, state: str, port: str) -> None:
     def engine_command(_: object, config: EngineConfig) -> list[str]:
         return [sys.executable, __file__, "engine", *config_to_argv(config)]
 
-    # SkyRL 0.3.0 starts its engine with `uv run`, which would make another environment, from a checkout of SkyRL.
+    # SkyRL 0.3.0 starts its engine with `uv run`, which would create another environment from a checkout of SkyRL.
     api._build_uv_run_cmd_engine = engine_command
     api.app.state.engine_config = EngineConfig(
         base_model=model,
         backend="jax",
-        # Each model reserves optimizer state for all adapters, and SkyRL keeps the model of a trainer that was killed.
-        # A microbatch of one sequence has one shape to compile for each length.
+        # Each model reserves optimizer state for all adapters, and SkyRL keeps the models of killed trainers.
+        # With one sequence per microbatch, only one shape per length is compiled.
         backend_config={"max_lora_adapters": 40, "max_lora_rank": 8, "train_micro_batch_size": 1, "sample_max_num_sequences": 1},
         session_cleanup_interval_sec=5,
         session_timeout_sec=40,
@@ -42,7 +42,7 @@ def main(model: str, state: str, port: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{sys.prefix}/jax-cache")  # compiling takes longer than the steps
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{sys.prefix}/jax-cache")  # compiling takes longer than the steps do
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "1")
     if sys.argv[1] == "engine":
         del sys.argv[1]

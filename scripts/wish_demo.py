@@ -1,6 +1,6 @@
 """Watch a small model learn a wish: `scripts/demo --wish "answer in capital letters"`. Or complain yourself: `scripts/demo --talk`.
 
-Both run `clawctl up` with the model of the world of many wishes. Rules judge what comes back, and write the hints.
+Both run `clawctl up` with the `wishes` model. Rules judge the next states and write the hints.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def write_recipe(folder: Path, judge: str, train: dict[str, Any]) -> Path:
-    """recipes/wishes.yaml with this judge."""
+    """Write recipes/wishes.yaml with this judge and these training settings."""
     recipe = yaml.safe_load(RECIPE.read_text())
     recipe["judge"]["endpoint"] = judge
     recipe["train"] |= train
@@ -131,7 +131,7 @@ async def measured(world: Wishes, run: RunDir, recipe: Path, version: int) -> di
 
 
 def show(wants: dict[str, str], rates: dict[int, dict[str, float]]) -> None:
-    """Before and after, axis by axis."""
+    """Print a table that compares the first and the last version on each axis."""
     (first, before), (last, after) = min(rates.items()), max(rates.items())
     table = Table("share of answers", f"policy {first}", f"policy {last}", "", title=f"{PROBLEMS} new problems each")
     for name in ("satisfaction", "correctness", *AXES):
@@ -143,7 +143,7 @@ def show(wants: dict[str, str], rates: dict[int, dict[str, float]]) -> None:
 
 
 async def talk(run: RunDir, endpoint: Endpoint) -> None:
-    """A conversation at the keyboard, about one problem after another."""
+    """Have conversations at the keyboard, one about each problem."""
     print("You ask small problems, the model answers. Say what you do not like about an answer, in words:\n"
           '  "please say hello first"   "answer in German"   "no digits"   "answer first, and say goodbye"\n'
           "An empty line or thanks goes on to the next problem. The end of the input (Ctrl-D) ends it.")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Draws docs/wishes.png: how often each wish is met before and after 8 updates, from the finished runs of `scripts/bench wishes`.
+"""Draws docs/wishes.png: the share of met wishes before and after 8 updates, from the finished runs of `scripts/bench wishes`.
 
 python -m scripts.wishes_picture [--runs runs/wishes.json] [--out docs/wishes.png]
 """
@@ -18,7 +18,7 @@ Shares = dict[str, tuple[float, float]]
 
 
 def shares_of(runs: dict[str, dict[str, dict[str, float]]], case: str) -> Shares:
-    """The means over the seeds of a case."""
+    """Return the means over the seeds of a case."""
     found: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     for key, metrics in runs.items():
         name, axis, *_ = json.loads(key)

@@ -34,7 +34,7 @@ def collect(
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option("--env", help="Play this environment instead: built in, file.py:name, or of an installed package."),
+        typer.Option("--env", help="Play this environment instead: a built-in one, file.py:name, or one of an installed package."),
     ] = None,
     tasks: play.Tasks = None,
     attempts: play.Attempts = None,
@@ -46,8 +46,8 @@ def collect(
     server: play.Server = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Group captures into sessions and publish their turns. Each turn is published with its next state, which followed the
-    answer. With --env, play the episodes of an environment against this run's server."""
+    """Group captures into sessions and publish their turns. Each turn is published together with its next state. With --env, play
+    the episodes of an environment against this run's server."""
     if rating is not None and import_from is None:
         raise ClawError("--rating needs --import", "import with `clawctl import FILE --rating N`; rate served turns over HTTP", 2)
     if custom_generate is not None and custom_rollout is None:

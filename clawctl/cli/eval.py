@@ -25,13 +25,13 @@ def evaluate(
         ),
     ] = None,
     suite: Annotated[
-        list[str] | None, typer.Option(help="A suite as `--tasks` takes it, such as `file.py:name`. Repeat it for several.")
+        list[str] | None, typer.Option(help="A suite, written as in `--tasks`, such as `file.py:name`. May be repeated.")
     ] = None,
     once: Once = False,
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Measure versions; with a gate, decide what goes live. If the recipe has no gate, the trainer moves LIVE itself."""
+    """Measure versions; with a gate, decide which one goes live. If the recipe has no gate, the trainer moves LIVE itself."""
     opened, resolved = open_stage("eval", run, recipe, {}, log_level)
     if against is None and tasks is None and not suite:
         from clawctl.eval.worker import evaluate as work

@@ -27,7 +27,8 @@ def turns(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show each turn: request, answer, next state, reward, hint, fate. The fate is the step that trained it, or why none did."""
+    """Show each turn: request, answer, next state, reward, hint, fate. The fate is the step that trained
+    the turn, or the reason why no step did."""
     from clawctl.inspect.turns import show_turns
 
     show_turns(open_run(run, create=False), session, as_json)
@@ -42,7 +43,8 @@ def why(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show all numbers from a turn to its gradient. Verdict, credit, versions, ratio, mask, advantages and weights."""
+    """Show all numbers between a turn and its gradient. They are the verdict, credit, versions, ratio, mask, advantages and
+    weights."""
     from clawctl.inspect.why import show_why
 
     show_why(open_run(run, create=False), turn, tokens, as_json)
@@ -50,7 +52,8 @@ def why(
 
 @app.command()
 def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """Show each version: loss, eval results, whether it is live. With its step, method, turns and who moved LIVE last."""
+    """Show each version: loss, eval results, whether it is live. It also shows the step, the method, the number of turns, and who
+    moved LIVE last."""
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -62,7 +65,7 @@ def episodes(
     plan: Annotated[str | None, typer.Option(help="List the episodes of this plan: its id, or the beginning of it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what environments have played. Each plan: tasks, mean reward, pass@k, endings."""
+    """Show the episodes that were played. For each plan, it shows the tasks, the mean reward, pass@k and the endings."""
     from clawctl.inspect.episodes import show_episodes
 
     show_episodes(open_run(run, create=False), plan, as_json)
@@ -70,7 +73,8 @@ def episodes(
 
 @app.command()
 def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """Answer in five lines whether it got better. The evidence is the eval records and the complaints of real traffic."""
+    """Summarize in five lines whether the policy has improved. The evidence is the eval records and the complaints in real
+    traffic."""
     from clawctl.inspect.better import show_better
 
     show_better(open_run(run, create=False), as_json)
@@ -78,7 +82,7 @@ def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command()
 def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """Show the stages and their problems. It counts waiting, lost and untrained turns, with reasons."""
+    """Show the stages and their problems. It also counts waiting, lost and untrained turns, with reasons."""
     from clawctl.inspect.health import show_health
 
     show_health(open_run(run, create=False), as_json)
@@ -86,7 +90,7 @@ def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command()
 def data(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """Show what is stored, where, since when, about whom. One line per folder and one per user."""
+    """Show the stored data with its location, age and users. It prints one line per folder and one per user."""
     from clawctl.inspect.data import show_data
 
     show_data(open_run(run, create=False), as_json)
@@ -98,7 +102,8 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", help="Output folder. Unset: the run directory.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page and a picture that you can share. They show the eval results and each step; the page loads nothing."""
+    """Write a page and a picture that you can share. They show the eval results and each step. The page loads no external
+    resources."""
     from clawctl.inspect.report import show_report
 
     show_report(open_run(run, create=False), out, as_json)
@@ -110,7 +115,8 @@ def web(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. 0: any free port.")] = 30080,
     as_json: AsJson = False,
 ) -> None:
-    """Serve pages to look at the run in a browser. It prints a link that logs in; they are reachable from this machine only."""
+    """Serve web pages that show the run. The command prints a link that logs you in. The pages are reachable from this machine
+    only."""
     from clawctl.inspect.web import serve_pages
 
     serve_pages(open_run(run, create=False), port, as_json)

@@ -42,7 +42,8 @@ def judge(
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Judge each turn by its next state. Several votes with a majority; hints where the next state suggests one."""
+    """Judge each turn by its next state. The majority of several votes decides. If the next state suggests a hint, the
+    verdict includes it."""
     if calibrate_file is not None or calibrate_ratings or attacks:
         words = [str(calibrate_file or ""), "--ratings" * calibrate_ratings, "--attacks" * attacks]
         warn_of_old_spelling("judge --calibrate, --calibrate-ratings or --attacks", " ".join(["calibrate", *filter(None, words)]))
@@ -61,7 +62,7 @@ def calibrate(
     file: Annotated[Path | None, typer.Argument(help="Labelled turns (JSONL); docs/labelled-turns.jsonl is an example.")] = None,
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
-    ratings: Annotated[bool, typer.Option("--ratings", help="Judge this run's turns that people rated.")] = False,
+    ratings: Annotated[bool, typer.Option("--ratings", help="Judge the turns of this run that people rated.")] = False,
     attacks: Annotated[
         bool, typer.Option("--attacks", help="Try 60 turns that attack the judge and report how many change its verdict.")
     ] = False,
@@ -75,8 +76,8 @@ def calibrate(
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Measure the judge on turns with a known verdict. Reports its accuracy, its cost, and how many attacks change its verdict.
-    Writes no verdicts."""
+    """Measure the judge on turns with a known verdict. It reports the accuracy, the cost, and how many attacks change the verdict.
+    It writes no verdicts."""
     if file is None and not ratings and not attacks:
         raise ClawError("calibrate needs turns whose verdict is known", "name a FILE of labelled turns, --ratings or --attacks", 2)
     settings = _settings(endpoint, model, votes, threshold, concurrency, prm, custom_rm)

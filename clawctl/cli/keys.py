@@ -7,7 +7,7 @@ import typer
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
 from clawctl.run.directory import open_run
 
-app = typer.Typer(no_args_is_help=True, help="Named API keys of a run, one per user.")
+app = typer.Typer(no_args_is_help=True, help="Manage the named API keys of a run, one per user.")
 
 
 @app.command(name="add")
@@ -15,7 +15,7 @@ def add_key(
     name: Annotated[str, typer.Argument(help="Name of the key's user. The user's turns carry this name.")],
     run: RunOption = DEFAULT_RUN,
 ) -> None:
-    """Create a key and show it once. Only a salted hash is stored; a running server accepts the key within a second."""
+    """Create a key and show it once. Only a salted hash is stored. A running server accepts the key within a second."""
     from clawctl.run.keys import add_key as work
 
     typer.echo(work(open_run(run), name))
@@ -24,7 +24,7 @@ def add_key(
 
 @app.command(name="list")
 def list_keys(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """List the names of the keys and when each was created. The keys themselves and the run's own key, `default`, are not shown."""
+    """List the names and creation times of the keys. The keys themselves and the run's own key, `default`, are not shown."""
     from clawctl.run.keys import show_keys
 
     show_keys(open_run(run, create=False), as_json)
@@ -32,7 +32,7 @@ def list_keys(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command(name="remove")
 def remove_key(name: Annotated[str, typer.Argument(help="Name of the key's user.")], run: RunOption = DEFAULT_RUN) -> None:
-    """Remove a key. A running server refuses it within a second; running requests still finish."""
+    """Remove a key. A running server refuses it within a second. Running requests still finish."""
     from clawctl.run.keys import remove_key as work
 
     work(open_run(run, create=False), name)

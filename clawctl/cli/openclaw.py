@@ -20,7 +20,7 @@ def openclaw_setup(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write OpenClaw's configuration for this server. The format fits the installed version; the old file is kept as a copy."""
+    """Write OpenClaw's configuration for this server. The format fits the installed version. The old file is kept as a copy."""
     opened = open_run(run, create=False)
     resolved = load_recipe(recipe_file(opened.root, recipe))
     from clawctl.launch.openclaw import show_setup

@@ -39,7 +39,7 @@ LogLevel = Annotated[
         help="debug, info, warning or error.",
     ),
 ]
-Once = Annotated[bool, typer.Option("--once", help="Process what is there, then exit (for cron). Unset: keep running.")]
+Once = Annotated[bool, typer.Option("--once", help="Process the available data, then exit (for cron). Unset: keep running.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 NumSamples = Annotated[int, typer.Option(min=0, help="With --dry-run: number of turns to show.")]
 DEFAULT_RUN = Path("run")

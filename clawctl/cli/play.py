@@ -10,26 +10,25 @@ from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
 from clawctl.errors import ClawError
 
-Tasks = Annotated[int | None, typer.Option("--tasks", "--episodes", min=1, help="Number of tasks; with --generate of episodes.")]
-Attempts = Annotated[int | None, typer.Option(min=1, help="Episodes of each task. Several are a group.")]
-Parallel = Annotated[int | None, typer.Option(min=1, help="Episodes at a time.")]
+Tasks = Annotated[int | None, typer.Option("--tasks", "--episodes", min=1, help="Number of tasks, or of episodes with --generate.")]
+Attempts = Annotated[int | None, typer.Option(min=1, help="Episodes per task. Several episodes form a group.")]
+Parallel = Annotated[int | None, typer.Option(min=1, help="Number of episodes that run concurrently.")]
 Seed = Annotated[int | None, typer.Option(help="Seed that selects the tasks.")]
-Rounds = Annotated[int | None, typer.Option(min=0, help="How often all tasks are played; 0: without end.")]
+Rounds = Annotated[int | None, typer.Option(min=0, help="How often all tasks are played. 0: until stopped.")]
 Options = Annotated[list[str] | None, typer.Option("--option", help="An option of the environment, NAME=VALUE. May be repeated.")]
-Worker = Annotated[
-    bool, typer.Option("--worker", help="Leave tasks to the workers that play them now, and exit when none is free.")
-]
+Worker = Annotated[bool, typer.Option("--worker", help="Skip tasks that other workers are playing, and exit when no task is free.")]
 Server = Annotated[str | None, typer.Option("--server", help="URL of the run's server, for workers on other hosts.")]
 
 
 def play(
     rollout: Annotated[
-        str | None, typer.Argument(help="An environment: built in, file.py:name, or of an installed package. Unset: play.env.")
+        str | None,
+        typer.Argument(help="Environment: a built-in one, file.py:name, or one of an installed package. Unset: play.env."),
     ] = None,
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
     generate: Annotated[
-        str | None, typer.Option(help="Your own sampler: file.py:name. Then ROLLOUT is a function that plays an episode with it.")
+        str | None, typer.Option(help="Your own sampler: file.py:name. ROLLOUT is then a function that plays an episode with it.")
     ] = None,
     tasks: Tasks = None,
     attempts: Attempts = None,
@@ -41,7 +40,8 @@ def play(
     server: Server = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Play an environment against this run's server. `clawctl collect --env` is the same. What was played is not played again."""
+    """Play an environment against this run's server. Episodes that were already played are skipped. `clawctl collect --env` does
+    the same."""
     settings = {
         "play.env": rollout, "play.tasks": tasks, "play.attempts": attempts, "play.parallel": parallel, "play.seed": seed,
         "play.rounds": rounds, "play.options": _options(option),

@@ -7,7 +7,7 @@ import typer
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
 from clawctl.run.directory import open_run
 
-app = typer.Typer(no_args_is_help=True, help="Policy versions: list, promote, roll back.")
+app = typer.Typer(no_args_is_help=True, help="List, promote and roll back policy versions.")
 
 
 @app.command(name="list")
@@ -20,7 +20,8 @@ def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None
 
 @app.command()
 def promote(version: Annotated[int, typer.Argument(help="A published version.")], run: RunOption = DEFAULT_RUN) -> None:
-    """Make a published version live. The server switches once its canary passes; the move is recorded with your name."""
+    """Make a published version live. The server switches after the version passes its canary check. The move is recorded
+    with your name."""
     from clawctl.run.promotion import promote as work
 
     typer.echo(work(open_run(run, create=False), version))
@@ -31,7 +32,8 @@ def rollback(
     version: Annotated[int | None, typer.Argument(help="An older version. Unset: the version that was live before.")] = None,
     run: RunOption = DEFAULT_RUN,
 ) -> None:
-    """Make an older version live again, once its canary passes. Nothing is deleted; the move is recorded with your name."""
+    """Make an older version live again. The server switches after the version passes its canary check. Nothing is deleted. The
+    move is recorded with your name."""
     from clawctl.run.promotion import rollback as work
 
     typer.echo(work(open_run(run, create=False), version))

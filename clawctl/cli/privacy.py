@@ -11,11 +11,13 @@ from clawctl.run.directory import open_run
 def forget(
     run: RunOption = DEFAULT_RUN,
     session: Annotated[str | None, typer.Option(help="Delete this session (its id in `inspect sessions`).")] = None,
-    user: Annotated[str | None, typer.Option(help="Delete all requests with the API key of this name.")] = None,
+    user: Annotated[str | None, typer.Option(help="Delete all requests that were made with the API key of this name.")] = None,
     before: Annotated[
         str | None, typer.Option(help="Delete sessions that began before this day or time (2026-11-30, 2026-11-30T12:00).")
     ] = None,
-    retrain: Annotated[bool, typer.Option("--retrain", help="Go back to the last policy that did not learn from it.")] = False,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Go back to the last policy that was not trained on the deleted data.")
+    ] = False,
     stop_workers: Annotated[
         bool, typer.Option("--stop-workers", help="First stop collect and train on this machine; `clawctl up` restarts them.")
     ] = False,
@@ -23,7 +25,8 @@ def forget(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a session, a user or a period. All files are rewritten without it; policies that learned from it are listed."""
+    """Delete the data of a session, a user or a period. All files are rewritten without it. Policies that were trained on it are
+    listed."""
     from clawctl.privacy.command import forget as work
 
     work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)

@@ -12,7 +12,7 @@ from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.printing import Column, counted, fitting, one_line
 
-app = typer.Typer(no_args_is_help=True, help="Recipes: convert one from another system, check one.")
+app = typer.Typer(no_args_is_help=True, help="Convert a recipe from another system, or check one.")
 
 _COLUMNS = (Column("foreign key"), Column("value"), Column("result"), Column("clawctl"))
 _STYLES = {"converted": "green", "same default": "green", "dropped": "yellow", "unknown": "red"}
@@ -23,7 +23,7 @@ def convert_recipe(
     old: Annotated[Path, typer.Argument(help="A recipe (YAML) of OpenClaw-RL, slime, verl, TRL or a similar system.")],
     out: Annotated[Path | None, typer.Option("--out", help="Output file. Unset: write to stdout.")] = None,
 ) -> None:
-    """Convert another system's recipe. A table shows the result for every key; if a key is unknown, nothing is written."""
+    """Convert another system's recipe. A table shows the result for every key. If a key is unknown, nothing is written."""
     from clawctl.config.convert import NotConverted, convert
     from clawctl.run.directory import publish_bytes
 

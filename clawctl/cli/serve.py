@@ -15,13 +15,14 @@ def serve(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
     intercept: Annotated[
-        bool, typer.Option("--intercept", "--enable-rl-intercept", help="Capture conversations. Without it, none are written.")
+        bool,
+        typer.Option("--intercept", "--enable-rl-intercept", help="Capture conversations. Unset: no conversations are stored."),
     ] = False,
     model: Annotated[
         str | None, typer.Option("--model", "--model-path", help="Hugging Face name or directory (default demo).")
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: a free one).")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: any free port).")] = None,
     pin: Annotated[int | None, typer.Option(help="Serve this policy version instead of policies/LIVE.")] = None,
     engine: Annotated[
         str | None, typer.Option(help="transformers (embedded, default), vllm, file.py:start or an installed engine.")
@@ -32,10 +33,11 @@ def serve(
     upstream: Annotated[str | None, typer.Option(help="Base URL of a running server to use instead of an engine.")] = None,
     upstream_kind: Annotated[str | None, typer.Option(help="Kind of upstream server: vllm, sglang or openai (default).")] = None,
     upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="API key of the upstream server.")] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs of this machine to serve on, as in 0,1.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs of this machine to serve on, such as 0,1.")] = None,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve a model and capture its conversations. APIs: OpenAI Chat, Responses, Anthropic Messages. Follows policies/LIVE."""
+    """Serve a model and capture its conversations. The APIs are OpenAI Chat Completions, OpenAI Responses and Anthropic Messages.
+    The server follows policies/LIVE."""
     settings = {
         "model.path": model or from_environment("MODEL"),
         "serve.host": host or from_environment("HOST"),

@@ -15,7 +15,7 @@ def train(
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
     backend: Annotated[
-        str | None, typer.Option(help="What trains: local (default), tinker, fireworks, or your own as file.py:name.")
+        str | None, typer.Option(help="Training backend: local (default), tinker, fireworks, or your own as file.py:name.")
     ] = None,
     method: Annotated[str | None, typer.Option(help="binary, grpo, opd, opd_topk, combine or hybrid (default combine).")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
@@ -28,7 +28,7 @@ def train(
             "--custom-loss", "--custom-loss-function-path", help="Your own loss instead of the policy loss: file.py:name."
         ),
     ] = None,
-    gpus: Annotated[str | None, typer.Option(help="GPUs of this machine to train on, as in 2,3, or all.")] = None,
+    gpus: Annotated[str | None, typer.Option(help="GPUs of this machine to train on, such as 2,3 or all.")] = None,
     processes: Annotated[int | None, typer.Option(min=1, help="Number of processes for training on the CPU.")] = None,
     from_version: Annotated[
         int | None,
@@ -40,12 +40,13 @@ def train(
     ] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Show how much memory a step needs, then exit.")] = False,
     ignore_estimate: Annotated[
-        bool, typer.Option("--ignore-estimate", help="Train even if weights and optimizer alone do not fit.")
+        bool, typer.Option("--ignore-estimate", help="Train even if the weights and the optimizer alone do not fit into memory.")
     ] = False,
     once: Once = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Train on judged turns and publish each version. Runs in one process, or under torchrun, which --gpus starts."""
+    """Train on judged turns and publish each version. It runs in one process, or in several under torchrun, which
+    --gpus and --processes start."""
     settings = {
         "train.backend": backend,
         "train.method": method,

@@ -30,7 +30,7 @@ def up(
     run: RunOption = DEFAULT_RUN,
     log_level: LogLevel = "info",
     plain: Annotated[
-        bool, typer.Option("--plain", help="Print the merged log also on a terminal. Unset: a terminal shows the stages' status.")
+        bool, typer.Option("--plain", help="Print the merged log even on a terminal. Unset: a terminal shows the stages' status.")
     ] = False,
     on: Annotated[
         str | None,
@@ -39,13 +39,13 @@ def up(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --on: print the jobs and submit nothing.")] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="With --on: submit, and do not follow the jobs.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="With --on: submit the jobs, but do not follow them.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Show the jobs of this run once.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the jobs of this run.")] = False,
-    only: Annotated[str | None, typer.Option("--only", help="Run this stage alone. The jobs of --on do this.")] = None,
+    only: Annotated[str | None, typer.Option("--only", help="Run only this stage. The jobs of --on use this option.")] = None,
 ) -> None:
-    """Run all stages of a recipe under one parent. Failed stages are restarted, logs are merged, Ctrl-C stops all cleanly. With
-    --on, a scheduler runs them on several machines."""
+    """Run all stages of a recipe under one parent process. It restarts failed stages and merges the logs. Ctrl-C stops all stages
+    cleanly. With --on, a scheduler runs them on several machines."""
     if stop or status:
         from clawctl.launch.jobs import show_launch, stop_jobs
 

@@ -1,15 +1,14 @@
-"""What a run survives: killed workers, full disks, damaged files, clocks that jump, and a week's work in one go.
+"""Measures whether a run survives killed workers, full disks, damaged files, jumping clocks and a week's load at once.
 
-Case `kill`: all stages under load, one or all of them killed by SIGKILL at a random moment, round after round; then every answer
-that a client got is looked for. Case `million`: a million short turns through collect, judge and the trainer's intake.
-Case `refusals`: updates are refused and rolled back at random while all stages are killed.
-Cases `disk-full`, `damage`, `clocks`: each stage on a disk without room; each kind of file with a bit flipped or cut short; hosts
-whose clocks jump. What the metrics mean and what was measured: docs/reliability.md.
+Case `kill`: in each round, one or all stages are killed by SIGKILL at a random moment under load. Afterwards, every answer that a
+client received must be in the run. Case `million`: a million short turns pass through collect, judge and the trainer's intake.
+Case `refusals`: updates are refused and rolled back at random while stages are killed.
+Case `disk-full`: the disk of all stages is filled. Case `damage`: each kind of file has a flipped bit or is cut short.
+Case `clocks`: the clocks of the hosts jump. docs/reliability.md describes the metrics and the results.
 
-With `--storage s3` there is one case: a run in an object store, on hosts that share nothing else, and a store that fails.
+With `--storage s3` there is one case: a run in an unreliable object store, on hosts that share nothing else.
 
-Not zero where something must be: `lost_turns`, `trained_twice`, `half_files_read` and `built_on_refused` end the benchmark with
-exit code 1.
+If `lost_turns`, `trained_twice`, `half_files_read` or `built_on_refused` is not zero, the exit code is 1.
 """
 
 import argparse
@@ -22,7 +21,7 @@ from typing import Any
 
 from scripts.benchmarks.table import Row, make_parser, report
 
-CASES = {  # case: the module whose rows(options, folder) measures it, in a folder of its own
+CASES = {  # case: the module whose rows(options, folder) measures it in a separate folder
     "kill": "chaos_kill",
     "disk-full": "chaos_disk",
     "damage": "chaos_damage",
@@ -30,7 +29,7 @@ CASES = {  # case: the module whose rows(options, folder) measures it, in a fold
     "refusals": "chaos_refusals",
     "million": "chaos_million",
 }
-NEVER = ("lost_turns", "trained_twice", "half_files_read", "built_on_refused")  # the laws, to the letter
+NEVER = ("lost_turns", "trained_twice", "half_files_read", "built_on_refused")  # metrics that must be zero
 
 
 def main() -> None:
@@ -69,7 +68,7 @@ def rows_of(case: str, options: argparse.Namespace) -> list[Row]:
 
 
 def broken_laws(rows: list[Row]) -> list[str]:
-    """The cases and metrics that should be zero and are not."""
+    """Return the cases and metrics of `NEVER` that are not zero."""
     return [f"{row.case} {row.metric} = {row.value:g}" for row in rows if row.metric in NEVER and row.value]
 
 

@@ -1,4 +1,4 @@
-"""Afterwards: is all there that was told, once, and was no half file ever seen under a published name?"""
+"""Audits a run: every reported item exists exactly once, and no published file was ever incomplete."""
 
 import re
 import threading
@@ -20,7 +20,7 @@ _COMPLAINT = re.compile(r"(?<! lines )quarantine|cannot (be )?(read|used?)|Trace
 
 
 class Watcher(threading.Thread):
-    """Reads every published file as it appears, as any other process may, and the few that are replaced again and again."""
+    """Reads each published file as soon as it appears, and repeatedly reads the few files that are replaced."""
 
     def __init__(self, run: RunDir) -> None:
         super().__init__(name="watcher", daemon=True)
@@ -63,7 +63,7 @@ class Watcher(threading.Thread):
             parse(path)
             self.read += 1
         except Exception as error:  # noqa: BLE001 - whatever a reader trips over is what is counted here
-            if path.exists():  # else it was merged, pruned or is not there yet
+            if path.exists():  # otherwise it was merged or deleted, or does not exist yet
                 self.half.append(f"{path.name}: {error}")
 
 
@@ -76,25 +76,25 @@ def _policy(folder: Path) -> None:
 
     _json(folder / "policy.json")
     for weights in folder.glob("*.safetensors"):
-        with safe_open(weights, framework="numpy") as file:  # checks that the file is as long as its header says
+        with safe_open(weights, framework="numpy") as file:  # checks the file's length against its header
             file.keys()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the audit found; every list should be empty but for the counts."""
+    """The result of the audit. All lists should be empty; the numbers are counts."""
 
-    lost: list[str]  # answered whole or captured, and no trajectory row
-    doubled: list[str]  # more than one row
-    altered: list[str]  # a row that does not say what the client asked and was told
+    lost: list[str]  # complete answers or captures without a trajectory row
+    doubled: list[str]  # turns with more than one row
+    altered: list[str]  # rows that differ from the client's request or answer
     lost_ratings: list[str]
     unjudged: list[str]  # rows without exactly one verdict
     trained: int
     trained_twice: list[str]
-    inconsistent_steps: list[str]  # checkpoint, ledger, policy and steps.jsonl do not tell the same
-    torn_tails: int  # capture files that end within a line: its writer died, nobody was told
+    inconsistent_steps: list[str]  # steps for which checkpoint, ledger, policy and steps.jsonl differ
+    torn_tails: int  # capture files that end within a line, because the writer was killed before it answered
     quarantined: list[str]
-    complaints: list[str]  # lines of logs that speak of a file that could not be read
+    complaints: list[str]  # log lines about unreadable files
 
 
 def audit(run: RunDir, answered: list[Answered], rated: list[Rated], logs: list[Path]) -> Found:
@@ -122,7 +122,7 @@ def audit(run: RunDir, answered: list[Answered], rated: list[Rated], logs: list[
 
 
 def captured_lines(run: RunDir) -> tuple[set[str], int]:
-    """Ids of all exchanges whose line is whole, and how many files end within a line."""
+    """Return the ids of all exchanges with a complete line, and the number of files that end within a line."""
     torn = sum(not file.read_bytes().endswith(b"\n") for file in published(run.captures, ".jsonl") if file.stat().st_size)
     return {row["exchange_id"] for row in _lines(run.captures)}, torn
 
@@ -146,7 +146,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         return read_columns(path, "turns", ["turn_id", "messages", "response"])
     except UnreadableShard:
-        return []  # its turns are then missing
+        return []  # its turns then count as missing
 
 
 def _same(answer: Answered, row: dict[str, Any]) -> bool:
@@ -159,7 +159,7 @@ def _words(message: dict[str, Any] | None) -> str:
 
 
 def _steps(run: RunDir) -> tuple[dict[int, list[str]], list[str]]:
-    """Turns of each step by the ledger; and the turns that are in it more than once, trained or skipped."""
+    """Return the turns of each step in the ledger, and the turns that are in it more than once, trained or skipped."""
     ledger = run.train / "ledger"
     entries = [_json(path) for path in published(ledger, ".json")] if ledger.exists() else []
     ids = [(entry, [turn_id for part in entry["turns"].values() for turn_id in part]) for entry in entries]
@@ -169,8 +169,11 @@ def _steps(run: RunDir) -> tuple[dict[int, list[str]], list[str]]:
 
 
 def _inconsistent(run: RunDir, steps: dict[int, list[str]]) -> Iterator[str]:
-    """The turns whose gradients are in the weights of a version (`turns/<step>.parquet` is written by the step itself), those that
-    its policy.json names and those in the ledger are the same; each step is one row of steps.jsonl, and none is left out."""
+    """Yield contradictions between the files of the steps.
+
+    Three lists of turns must agree: `turns/<step>.parquet`, which the step itself writes, policy.json, and the ledger. Each step
+    must have exactly one row in steps.jsonl, and the step numbers have no gaps.
+    """
     versions = [version for version in list_versions(run) if version > 0]
     if versions != sorted(steps) or versions != list(range(1, len(versions) + 1)):
         yield f"policies {versions[-3:]} and ledger {sorted(steps)[-3:]}"

@@ -1,9 +1,9 @@
-"""`--storage s3`: a run in an object store that fails, and six hosts that share nothing else.
+"""`--storage s3`: a run in an unreliable object store, on six hosts that share nothing else.
 
-Workers are killed, and stopped for longer than their lease. Two hosts collect their captures, two judge the same shards, two
-want to train. A proxy in front of the store answers 500 and 503, cuts connections before and after the store has worked, tears
-uploads and delays them. Each host's clock is minutes off, if there is a C compiler. A host is a local folder of its own
-(`CLAWCTL_RUN_CACHE`).
+Workers are killed, or stopped for longer than their lease. Two hosts collect their captures, two judge the same shards, and two
+try to train. A proxy in front of the store answers 500 and 503, truncates and delays uploads, and closes connections before or
+after the store has processed a request. If there is a C compiler, each host's clock is wrong by minutes. A host is a separate local
+folder (`CLAWCTL_RUN_CACHE`).
 """
 
 import argparse
@@ -35,7 +35,7 @@ _FAULTS = 0.04  # share of the requests
 _PATIENCE_S = 240.0
 _LEASE_S = 30.0
 _AGAIN_S = 10.0
-_MINUTE = 60  # a real store refuses a request whose clock is more than a quarter of an hour off
+_MINUTE = 60  # a real store refuses requests if the client's clock is wrong by more than 15 minutes
 _RECIPE = {
     "model": {"path": "demo"},
     "collect": {"session_timeout_s": 6.0, "shard_turns": 6, "shard_age_s": 0.5},
@@ -55,7 +55,7 @@ _STAGES = {"a": "collect", "b": "collect", "i": "judge", "j": "judge", "s": "tra
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    """`options.rounds` kills or pauses (6 with --quick, else 40)."""
+    """Measure `options.rounds` kills or pauses (default 40, with --quick 6)."""
     rounds = options.rounds or (6 if options.quick else 40)
     began = time.monotonic()
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def make_bucket(port: int) -> None:
 
 
 class BucketHost:
-    """A local folder of the run, a clock, and one worker, started again whenever it ends."""
+    """A local folder of the run, a clock, and one worker that is restarted whenever it ends."""
 
     def __init__(self, name: str, place: Path, shim: Path | None, offset: int) -> None:
         self.name, self.stage, self._place = name, _STAGES[name], place
@@ -119,7 +119,7 @@ class BucketHost:
         self.starts, self._began = self.starts + 1, time.monotonic()
 
     def keep_up(self) -> None:
-        """Start it if it ended; not more often than every ten seconds, because a second trainer is refused at once."""
+        """Restart the worker if it has ended, at most every ten seconds, because a second trainer is refused immediately."""
         if (self._process is None or self._process.poll() is not None) and time.monotonic() - self._began > _AGAIN_S:
             self.start()
 
@@ -193,7 +193,7 @@ def _talk(servers: list[Server], session: int, hosts: dict[str, BucketHost]) -> 
 
 
 def _harm(hosts: dict[str, BucketHost], dice: random.Random, number: int, rounds: int) -> None:
-    """Kill a worker; once in the first half and once in the second, stop a judge or the trainer for longer than its lease."""
+    """Kill a worker. In round 1 stop a judge, and in the middle round a trainer, for longer than its lease."""
     victim = hosts[dice.choice(list(hosts))]
     if number in (1, rounds // 2 + 1):
         victim = hosts[dice.choice("ij") if number == 1 else dice.choice("st")]

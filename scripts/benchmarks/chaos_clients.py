@@ -1,4 +1,4 @@
-"""Clients that keep a journal: what they were told, whole, is what must be found afterwards."""
+"""Clients that record every complete answer. The audit must find all of them in the run."""
 
 import itertools
 import json
@@ -16,7 +16,7 @@ from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import turn_of
 
 MOST_TOKENS = 64
-THINK_S = 0.5  # on average
+THINK_S = 0.5  # mean
 _TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}
     for name in ("look_up", "count")
@@ -24,36 +24,36 @@ _TOOLS = [
 
 
 class CutOff(Exception):
-    """The client itself closed the connection in the middle of an answer."""
+    """The client closed the connection in the middle of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer that arrived whole."""
+    """An answer that arrived completely."""
 
     turn_id: str
     way: str  # "chat", "stream", "messages", "responses"
-    asked: str  # the last thing that was said to the model
+    asked: str  # the last message to the model
     text: str
     at: float  # time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """A rating that the server said it has."""
+    """A rating that the server acknowledged."""
 
     turn_id: str
     rating: float
 
 
 class Client(threading.Thread):
-    """One person with a session after another, in every way that there is to ask; asks again when the server is gone."""
+    """One person who has consecutive sessions over all APIs. The client retries while the server is down."""
 
     def __init__(self, endpoint: Endpoint, seed: int, number: int, stop: threading.Event) -> None:
         super().__init__(name=f"client {number}", daemon=True)
         self.answered: list[Answered] = []
         self.rated: list[Rated] = []
-        self.cut_off, self.broken, self.refused = 0, 0, 0  # by us; by a kill; with a status that no kill explains
+        self.cut_off, self.broken, self.refused = 0, 0, 0  # ended by the client; by a kill; by an unexplained status
         self._endpoint, self._stop_asked = endpoint, stop
         self._dice, self._number = random.Random(f"client {seed} {number}"), number
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
@@ -87,7 +87,7 @@ class Client(threading.Thread):
                 headers = {**headers, "X-Session-Done": "true"}
 
     def _with_tools(self, messages: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-        """A conversation in which two tools were called at once and have answered."""
+        """Extend a conversation by two parallel tool calls and their results."""
         calls = [
             {"id": f"call_{name}_{tool}", "type": "function", "function": {"name": tool, "arguments": '{"q": "apples"}'}}
             for tool in ("look_up", "count")
@@ -96,7 +96,7 @@ class Client(threading.Thread):
         return [*messages, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
 
     def _ask_until_whole(self, way: str, messages: list[dict[str, Any]], headers: dict[str, str]) -> Answered | None:
-        """Ask, again if need be, as a client does whose server went away. None: we are told to stop."""
+        """Ask and retry, like a client whose server is down. Returns None if the client is stopped."""
         while not self._stop_asked.is_set():
             try:
                 answered = self._ask(way, messages, headers)
@@ -130,7 +130,7 @@ class Client(threading.Thread):
         return Answered(turn_of(found["id"]), way, asked, _text_of(way, found), time.monotonic())
 
     def _stream(self, messages: list[dict[str, Any]], headers: dict[str, str], asked: str) -> Answered:
-        """Whole is what ended with `[DONE]`. One stream in six is closed by the client after a few pieces."""
+        """Stream an answer. It is complete if it ends with `[DONE]`. The client closes one stream in six after a few pieces."""
         body = {"model": self._endpoint.model, "messages": messages, "max_tokens": MOST_TOKENS, "stream": True} | self._tools(
             messages
         )
@@ -158,7 +158,7 @@ class Client(threading.Thread):
         return {"tools": _TOOLS} if any(message["role"] == "tool" for message in messages) else {}
 
     def _rate_now_and_then(self, answered: Answered) -> None:
-        """One answer in ten is rated; who gets no 200 was not told that it is kept."""
+        """Rate one answer in ten. A rating counts as acknowledged only after status 200."""
         if self._dice.random() >= 0.1:
             return
         rating = self._dice.choice([-1.0, 1.0])

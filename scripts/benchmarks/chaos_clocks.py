@@ -1,9 +1,9 @@
-"""Case `clocks`: one run directory, several hosts, each with a clock of its own that is hours off and jumps. As on NFS no events
-come, and listings lag behind.
+"""Case `clocks`: several hosts share a run directory. Each has its own clock, which is wrong by hours and jumps.
 
-A host is a network and UTS namespace; its clock is a preloaded library (`chaos_clock.c`): Linux' time namespaces shift the
-monotonic clock alone, and what a worker reads is the wall clock. Two servers write captures, collect follows them, two judges
-share the shards (rules of their own, no model), and the trainer is started on one host and then on another.
+As on NFS, there are no file events and directory listings are delayed. A host is a network and UTS namespace. Its clock is a
+preloaded library (`chaos_clock.c`), because Linux time namespaces shift only the monotonic clock, and workers read the wall clock.
+Two servers write captures and collect follows them. Two judges share the shards and judge by rules, without a model. The trainer
+runs on one host and then on another.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from scripts.benchmarks.circle import CLAWCTL, ROOT, wait_until
 from scripts.benchmarks.table import Row
 
 HOUR = 3600
-_LAG_S = 1.5  # of listings
+_LAG_S = 1.5  # delay of directory listings
 _PATIENCE_S = 180.0
 _RECIPE = {
     "model": {"path": "demo"},
@@ -53,7 +53,7 @@ class Judge:
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    """`options.rounds` times (1 with --quick, else 10), each with other clocks."""
+    """Measure `options.rounds` rounds (default 10, with --quick 1), each with different clocks."""
     rounds, dice, counts = options.rounds or (1 if options.quick else 10), random.Random(options.seed), Counter[str]()
     first = ("lost_turns", "trained_twice", "half_files_read")
     rest = ("turns", "published_twice", "judged_twice", "next_states_lost", "trained", "tracebacks")
@@ -71,7 +71,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def compile_shim(target: Path) -> str | None:
-    """Why there can be no other clock here, or None."""
+    """Compile the clock library. Returns the reason if that is not possible, otherwise None."""
     source, compiler = Path(__file__).parent / "chaos_clock.c", shutil.which("cc") or shutil.which("gcc")
     if sys.platform != "linux" or compiler is None:
         return "the other clocks need Linux and a C compiler"
@@ -88,7 +88,7 @@ def namespaces_missing() -> str | None:
 
 
 class Host:
-    """A name, no network, and a clock that can be set."""
+    """A host with a name, no network, and an adjustable clock."""
 
     def __init__(self, name: str, place: Path, shim: Path, offset: int) -> None:
         self._name, self._place, self._clock = name, place, place / f"{name}.clock"
@@ -96,7 +96,7 @@ class Host:
         self.set(offset)
 
     def set(self, offset: int) -> None:
-        """Let the clock jump: from now on it is so many seconds off."""
+        """Make the clock jump: from now on it is wrong by `offset` seconds."""
         self._clock.with_suffix(".new").write_text(str(offset))
         os.replace(self._clock.with_suffix(".new"), self._clock)
 
@@ -118,7 +118,7 @@ class Host:
 
 
 class Server:
-    """Writes captures by a clock of its own: (id of a turn, whether another follows)."""
+    """Writes captures with its own clock. `written` maps each turn id to whether another turn follows."""
 
     def __init__(self, run: RunDir, name: str, offset: int) -> None:
         self._path, self._name, self.offset = run.captures / f"{name}-1-ab-0.jsonl", name, offset
@@ -133,7 +133,7 @@ class Server:
                 {"role": "user", "content": f"and {earlier}?"},
             ]
         response = {"role": "assistant", "content": self._reply(session, number)}
-        ids = [1, ord(self._name), 2 + session % 200, 2 + number]  # the trainer skips a turn with the ids of another
+        ids = [1, ord(self._name), 2 + session % 200, 2 + number]  # unique: the trainer skips turns with equal ids
         made = replace(
             exchange(0),
             exchange_id=turn_id,

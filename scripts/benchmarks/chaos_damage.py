@@ -1,7 +1,7 @@
-"""Case `damage`: one bit flipped, or the end cut off, in each kind of file that a run directory holds; then its readers read.
+"""Case `damage`: in each kind of file of a run directory, one bit is flipped or the end is cut off. Then its readers read it.
 
-What they give must be what was written, or they refuse it or put it aside with a reason. Files that people edit by hand
-(`LIVE`, the key) have no checksum: whether a digit became another one nobody can tell; that is counted apart.
+A reader must return the written content, refuse the file, or quarantine it with a reason. Files that people edit by hand (`LIVE`,
+the key) have no checksum, so a changed digit cannot be detected. They are counted separately.
 """
 
 import argparse
@@ -43,7 +43,7 @@ _REFUSALS = (ClawError, UnreadableShard)
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    """Every kind of file, `options.rounds` times each (3 with --quick, else 200): every second time a bit, else the end."""
+    """Damage each kind of file `options.rounds` times (default 200, with --quick 3), alternately a bit and the end."""
     rounds = options.rounds or (3 if options.quick else 200)
     dice, outcomes, kinds = random.Random(options.seed), Counter[str](), 0
     logging.disable(logging.CRITICAL)
@@ -72,7 +72,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def _try(made: RunDir, place: Path, kind: str, reader: Reader, dice: random.Random, cut: bool) -> str:
-    """What became of one damage."""
+    """Damage one file and return the outcome."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(made.root, place)
     run = RunDir(place)
@@ -89,7 +89,7 @@ def _try(made: RunDir, place: Path, kind: str, reader: Reader, dice: random.Rand
     aside = len(list(run.quarantine.iterdir()))
     try:
         found = reader(run)
-        look(run)  # whatever it is, `inspect health` shows the rest
+        look(run)  # `inspect health` must still show the other data
     except _REFUSALS:
         return "refused"
     except Exception:  # noqa: BLE001 - that is what is counted
@@ -104,27 +104,27 @@ def _try(made: RunDir, place: Path, kind: str, reader: Reader, dice: random.Rand
 
 
 def _fewer(kind: str, found: Any, want: Any) -> str:
-    """A reader without quarantine leaves out what it cannot read: fewer rows, never other ones."""
+    """Classify a reader without quarantine. It may omit unreadable rows, but must not return different ones."""
     rows = [orjson.dumps(row, default=str) for row in want] if isinstance(want, list) else []
     if isinstance(found, list) and all(orjson.dumps(row, default=str) in rows for row in found):
-        cut_off = kind.startswith(("captures/", "feedback/"))  # the last line waits for its end
+        cut_off = kind.startswith(("captures/", "feedback/"))  # an incomplete last line may still be continued
         return "mended" if cut_off or not kind.startswith("train/ledger") else "trained twice"
     return "mended" if found in (None, {}, []) else "read wrong"
 
 
-# ---- a small run that has everything -------------------------------------------------------------------------------------
+# ---- a small run with all kinds of file------------------------------------------------------------------------------------
 
 
 def make_run(root: Path) -> RunDir:
-    """Every kind of file once, written by the code that writes it."""
+    """Write each kind of file once, with the code that writes it in production."""
     run, recipe = open_run(root), Recipe()
     publish_bytes(root / "recipe.yaml", sealed_yaml(dump_recipe(recipe).encode()))
-    announce(run, "127.0.0.1", 9)  # nobody listens there
+    announce(run, "127.0.0.1", 9)  # no server listens there
     own_api_key(run, recipe)
     add_key(run, "anna")
     capture = Capture(run.captures, recipe.privacy)
     for number in range(3):
-        capture._redact_and_write(exchange(number), None)  # its thread would need a loop
+        capture._redact_and_write(exchange(number), None)  # its thread would need an event loop
     capture.close()
     FeedbackFile(run.feedback).append(Feedback("f0", 5.0, "default", "x0", 1.0, "fine"))
     write_turns(run.trajectories / "a.parquet", [turn(number) for number in range(3)])
@@ -189,7 +189,7 @@ def turn(number: int) -> Turn:
     )  # fmt: skip
 
 
-# ---- who reads what ------------------------------------------------------------------------------------------------------
+# ---- readers ------------------------------------------------------------------------------------------------------------
 
 
 def _checkpoint(run: RunDir) -> Any:

@@ -1,7 +1,7 @@
-"""Case `disk-full`: a whole circle on a small tmpfs that is filled up at random moments, and emptied again some seconds later.
+"""Case `disk-full`: all stages run on a small tmpfs that is filled at random moments and emptied some seconds later.
 
-Meanwhile people go on asking. Each answer is in a trajectory row afterwards, or the server counted it as lost; each stage makes
-something new after each time, without anybody starting it again.
+Meanwhile, people continue to send requests. Afterwards, each answer must have a trajectory row, or the server must have counted it
+as lost. After each time, every stage must produce new output without a restart by hand.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.table import Row
 
 _SIZE_MB = 96
-_PATIENCE_S = 180.0  # on a busy machine a step takes its time
+_PATIENCE_S = 180.0  # a step is slow on a busy machine
 _CHANGES: dict[str, Any] = {
     "train": {"batch_turns": 4, "max_steps": None, "lora": {"rank": 2}, "keep_checkpoints": 2},
     "collect": {"session_timeout_s": 3.0, "shard_age_s": 0.5},
@@ -36,7 +36,7 @@ _CHANGES: dict[str, Any] = {
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    """`options.rounds` times full (2 with --quick, else 20)."""
+    """Fill the disk `options.rounds` times (default 20, with --quick 2)."""
     rounds, dice = options.rounds or (2 if options.quick else 20), random.Random(options.seed)
     why_not = mount(folder / "run")
     if why_not is not None:
@@ -49,7 +49,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def mount(place: Path, size_mb: int = _SIZE_MB) -> str | None:
-    """Mount a tmpfs at `place`; why that cannot be, or None."""
+    """Mount a tmpfs at `place`. Returns the reason if that is not possible, otherwise None."""
     place.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(place)]
     try:
@@ -61,7 +61,7 @@ def mount(place: Path, size_mb: int = _SIZE_MB) -> str | None:
 
 @contextmanager
 def full(place: Path) -> Iterator[None]:
-    """The disk has no byte left inside, and room again afterwards."""
+    """Fill the disk completely for the duration of the block."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -76,7 +76,7 @@ def full(place: Path) -> Iterator[None]:
 
 
 class Talker(threading.Thread):
-    """Two turns and another session, again and again; remembers the id of each answer."""
+    """Repeatedly has sessions of two turns and records the id of each answer."""
 
     def __init__(self, run: RunDir, recipe: Path, seed: int, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -163,7 +163,7 @@ def _rows(run: RunDir, rounds: int, counts: Counter[str], uncounted: int, health
 
 
 def _made(run: RunDir) -> dict[str, int]:
-    """How much each stage has made so far."""
+    """Return the amount of output of each stage so far."""
 
     def count(folder: Path, suffix: str) -> int:
         return len(published(folder, suffix)) if folder.exists() else 0
@@ -189,7 +189,7 @@ def _captured(run: RunDir) -> set[str]:
             try:
                 found.add(str(orjson.loads(line)["exchange_id"]))
             except (orjson.JSONDecodeError, LookupError):
-                continue  # torn by the full disk, and counted as lost
+                continue  # a line that the full disk cut off, which is counted as lost
     return found
 
 

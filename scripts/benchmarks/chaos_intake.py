@@ -1,8 +1,8 @@
-"""The trainer without its model: turns come in as they do for `clawctl train`, and every batch is entered in the ledger at once.
+"""The trainer without its model: reads turns like `clawctl train` and enters each batch in the ledger immediately.
 
     python -m scripts.benchmarks.chaos_intake RUN RECIPE
 
-What is left out is what the GPU is for. No version is published, so the policy stays at version 0 and nothing grows stale.
+It omits the work of the GPU. No version is published, so the policy stays at version 0 and no turn becomes stale.
 """
 
 import sys
@@ -16,7 +16,7 @@ from clawctl.train.feed import Feed
 from clawctl.train.ledger import by_stem, read_ledger, write_trained
 from clawctl.trainers.texts import TokenizerTexts
 
-VOCABULARY = 150_000  # of the turns that the benchmark makes
+VOCABULARY = 150_000  # of the generated turns
 
 
 def main(root: Path, recipe_path: Path) -> None:

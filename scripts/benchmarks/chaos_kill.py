@@ -1,4 +1,4 @@
-"""Case `kill`: real stages, real clients, SIGKILL; then every answer that arrived is looked for."""
+"""Case `kill`: kills real stages under load by SIGKILL. Afterwards, every answer that a client received must be in the run."""
 
 import argparse
 import itertools
@@ -23,7 +23,7 @@ from scripts.benchmarks.table import Row
 ROUNDS, QUICK_ROUNDS = 200, 8
 _STAGES = ("serve", "collect", "judge", "train")
 _PATIENCE_S = 180.0
-RECIPE = {  # small steps, short answers, nothing forgotten: the audit needs every capture and every step's record
+RECIPE = {  # small steps, short answers, no deletion: the audit needs every capture and every step's record
     "collect": {"session_timeout_s": 3.0, "shard_age_s": 0.2},
     "judge": {"votes": 1, "max_tokens": 48},
     "train": {
@@ -44,15 +44,15 @@ class Outcome:
     rounds: int
     answered: list[Answered]
     rated: list[Rated]
-    cut_off: int  # by clients
-    broken: int  # by kills
-    refused: int  # requests that got a 4xx
+    cut_off: int  # answers that clients ended
+    broken: int  # requests that kills ended
+    refused: int  # requests answered with 4xx
     starts: int
-    ended_alone: int  # stages that ended though nobody killed them, or did not hear SIGTERM
+    ended_alone: int  # stages that ended without being killed, or ignored SIGTERM
     learned: bool  # a version was published after the last kill
-    drained: bool  # then every captured turn got its row and its verdict
-    read: int  # files that a reader beside the stages read whole
-    half: list[str]  # and those it could not
+    drained: bool  # afterwards every captured turn got a row and a verdict
+    read: int  # files that a concurrent reader read completely
+    half: list[str]  # files that it could not read completely
     longest_silence_s: float  # between two answers, over all clients
     found: Found
 
@@ -66,7 +66,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def problems_of(outcome: Outcome) -> dict[str, list[str]]:
-    """What should be empty, by its metric."""
+    """Return the problems of each metric. All lists should be empty."""
     found = outcome.found
     return {
         "lost_turns": found.lost,
@@ -105,7 +105,7 @@ def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
 
 
 def kill(folder: Path, rounds: int, seed: int, clients: int = 8, victims: Sequence[str] = VICTIMS) -> Outcome:
-    """`rounds` kills under load in a new run below `folder`; then the load ends, the stages finish, and all is audited."""
+    """Do `rounds` kills under load in a new run below `folder`. Then end the load, let the stages finish and audit the run."""
     recipe, run, port = write_recipe(folder, RECIPE), open_run(folder / "run"), free_port()
     stages = {name: Stage(name, run, recipe, port) for name in _STAGES}
     watcher = Watcher(run)
@@ -145,7 +145,7 @@ def kill(folder: Path, rounds: int, seed: int, clients: int = 8, victims: Sequen
 
 
 class Crowd:
-    """All clients, and what they were told."""
+    """All clients and the answers that they received."""
 
     def __init__(self, run: RunDir, recipe: Path, seed: int, count: int) -> None:
         self._stop = threading.Event()
@@ -188,9 +188,9 @@ def newest(run: RunDir) -> int:
 
 
 def has_drained(run: RunDir) -> bool:
-    """Whether every captured turn has its row, and every row its verdict."""
+    """Whether every captured turn has a row and every row has a verdict."""
     captured, _ = captured_lines(run)
     try:
         return captured <= row_ids(run) <= judged_ids(run)
     except (FileNotFoundError, UnreadableShard):
-        return False  # merged or put aside while we looked
+        return False  # merged or quarantined during the check

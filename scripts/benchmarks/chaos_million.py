@@ -1,10 +1,9 @@
-"""Case `million`: a week's work in one go. The workers are real processes that run from the first turn to the last.
+"""Case `million`: a week's load at once. The workers are real processes that run from the first turn to the last.
 
-Short turns (four to a session, about 100 tokens each) are written by serve's own capture writer, as fast as collect follows.
-Judge asks a reward model that costs nothing. In place of the trainer stands its intake (`chaos_intake.py`): all that happens to
-a turn until the gradient, and the ledger afterwards; no weights move. Captures and shards that everybody is done with are
-deleted all the while by `clawctl retention`, as cron would. Sessions end after seconds instead of an hour, so about as many are
-open as in a real week.
+Serve's own capture writer writes short turns (four per session, about 100 tokens each) as fast as collect follows. Judge uses a
+reward model that costs nothing. The trainer is replaced by its intake (`chaos_intake.py`), which does all work on a turn except
+the gradient, and writes the ledger. No weights change. `clawctl retention` periodically deletes captures and shards that no stage
+needs any more, like a cron job. Sessions end after seconds instead of an hour, so about as many are open as in a real week.
 """
 
 import argparse
@@ -33,10 +32,10 @@ from scripts.benchmarks.circle import write_recipe
 from scripts.benchmarks.collect import Talker
 from scripts.benchmarks.table import Row
 
-Number = tuple[str, float | None, str]  # metric, value (None: too few turns to tell), unit
+Number = tuple[str, float | None, str]  # metric, value (None: too few turns to measure it), unit
 TURNS, QUICK_TURNS = 1_000_000, 20_000
-_AHEAD = 20_000  # turns that are captured and have no row yet, at most; of few turns a twentieth
-_SLICE = 400  # turns captured at a time
+_AHEAD = 20_000  # most captured turns without a row, but at most a twentieth of all turns
+_SLICE = 400  # turns per captured slice
 _RETENTION_EVERY_S = 30.0
 _PATIENCE_S = 300.0  # without progress
 RECIPE = {
@@ -61,7 +60,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def million(folder: Path, turns: int, seed: int) -> list[Number]:
-    """Let `turns` turns through a new run below `folder`; what was measured on the way and found at the end."""
+    """Process `turns` turns in a new run below `folder`. Returns the measurements during the run and at its end."""
     (folder / "cheap.py").write_text(_JUDGE)
     recipe = write_recipe(folder, {**RECIPE, "judge": {"custom_rm": f"{folder / 'cheap.py'}:Cheap", "hints": "off"}})
     run = open_run(folder / "run")
@@ -97,7 +96,7 @@ def million(folder: Path, turns: int, seed: int) -> list[Number]:
 
 
 async def write(run: RunDir, turns: int, seed: int, follow: Callable[[int], bool]) -> None:
-    """Capture all turns, slice by slice; before each slice wait until `follow(how many were written)`."""
+    """Capture all turns slice by slice. Before each slice, wait until `follow(number of written turns)` is true."""
     capture, stream = Capture(run.captures, PrivacyConfig()), exchanges(turns, seed)
     for done in range(0, turns, _SLICE):
         while not follow(done):
@@ -124,7 +123,7 @@ def exchanges(turns: int, seed: int) -> Iterator[Exchange]:
 
 
 def follow(run: RunDir, done: int, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
-    """Whether the next slice may be written: everybody has started, and collect is not too far behind."""
+    """Whether the next slice may be written: all workers have started, and collect is not too far behind."""
     gauge.look(done)
     most = min(_AHEAD, turns // 20)
     if done - tally.seen > most // 2:
@@ -133,17 +132,18 @@ def follow(run: RunDir, done: int, turns: int, tally: "Tally", gauge: "Gauge") -
 
 
 def all_in(run: RunDir, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
-    """Whether each turn has its row and the trainable ones went through the intake. What is lost never will: then patience ends it.
+    """Whether each turn has a row and all trainable turns passed the intake. If a turn is lost, the caller's time limit applies.
 
-    The others need not: shards without a trainable turn are done with once they are judged, and may be deleted before the intake
-    comes to them."""
+    Other turns need not pass the intake: shards without a trainable turn are finished once they are judged, and may be deleted
+    before the intake reads them.
+    """
     tally.look()
     gauge.look(turns)
     return tally.seen == turns and (taken_in(run) or 0) >= tally.trainable
 
 
 def taken_in(run: RunDir) -> int | None:
-    """Turns that the intake says it trained or skipped, or that wait for more. None: it has not started."""
+    """The number of turns that the intake has trained, skipped or queued. None: the intake has not started."""
     try:
         told = orjson.loads((run.train / "feed.json").read_bytes())
     except FileNotFoundError:
@@ -152,13 +152,13 @@ def taken_in(run: RunDir) -> int | None:
 
 
 class Tally:
-    """In how many rows each turn stands. Looks often, since shards that everybody is done with are merged and deleted."""
+    """Counts the rows of each turn. It must read often, because finished shards are merged and deleted."""
 
     def __init__(self, run: RunDir, turns: int) -> None:
         self.seen = self.trainable = 0
         self._run, self._turns = run, turns
         self._rows = bytearray(turns + 1)  # Talker numbers its turns from 1
-        self._numbers: dict[str, array[int]] = {}  # of the turns in each shard, by stem
+        self._numbers: dict[str, array[int]] = {}  # the numbers of the turns in each shard, by stem
 
     def look(self) -> None:
         for path in published(self._run.trajectories, ".parquet"):
@@ -168,12 +168,12 @@ class Tally:
                 parts = merged_from(path)
                 rows = read_columns(path, "turns", ("turn_id", "trainable"))
             except FileNotFoundError:
-                continue  # merged before we came: its rows are there
+                continue  # it was merged, and its rows are in the merged shard
             counted = Counter(number for part in parts for number in self._numbers.get(part, ()))
             numbers = array("I", (int(row["turn_id"][1:]) for row in rows))
             for number, row in zip(numbers, rows, strict=True):
                 if counted[number]:
-                    counted[number] -= 1  # the same row in another file; rows of a part that went before we came were not
+                    counted[number] -= 1  # the same row in another file; unless its part was deleted before it was read
                 else:
                     self.seen += self._rows[number] == 0
                     self.trainable += row["trainable"] and self._rows[number] == 0
@@ -205,7 +205,7 @@ def of_ledger(run: RunDir, turns: int, trainable: int) -> list[Number]:
 
 
 class Gauge:
-    """Memory and open files of each worker, and the files of the run, looked at every second."""
+    """Measures the memory and open files of each worker, and the files of the run, every second."""
 
     def __init__(self, run: RunDir, stages: list[Stage]) -> None:
         self._run, self._stages = run, stages
@@ -220,7 +220,7 @@ class Gauge:
         self._next = time.monotonic() + 1.0
         for stage in self._stages:
             process = Path(f"/proc/{stage.pid}")
-            with suppress(OSError):  # it is just being started again
+            with suppress(OSError):  # it is being restarted
                 self._rss[stage.name].append((done, int((process / "statm").read_text().split()[1]) * 4096 / 1e6))
                 self._open[stage.name] = max(self._open[stage.name], len(os.listdir(process / "fd")))
         files = [path for path in self._run.root.rglob("*") if path.parent.name != "ledger" and path.is_file()]
@@ -246,7 +246,7 @@ class Gauge:
         ]
 
     def _at(self, sizes: list[tuple[int, float]], share: float) -> float | None:
-        """The largest around a share of all turns: memory breathes."""
+        """Return the maximum around a share of all turns, because memory use fluctuates."""
         turns = max(done for done, _ in sizes)
         near = [mb for done, mb in sizes if (share - 0.05) * turns <= done <= (share + 0.05) * turns]
         return max(near, default=None)
@@ -260,7 +260,7 @@ def size_of(path: Path) -> int:
 
 
 class Cron(threading.Thread):
-    """Runs a command every so often until it is told to end."""
+    """Runs a command periodically until it is stopped."""
 
     def __init__(self, command: list[str]) -> None:
         super().__init__(name="cron", daemon=True)

@@ -1,8 +1,8 @@
-"""Case `refusals`: the gate refuses updates at random, a person rolls back at random, and all stages are killed meanwhile.
+"""Case `refusals`: the gate refuses updates at random and a person rolls back at random, while stages are killed.
 
-The stages are real; eval asks a server that answers well or badly for a version, as the dice say. Afterwards the files are audited
-without the code that decides where training goes on: policy.json for parents, moves.jsonl and the eval records for what was let in
-and refused, and `turns/<step>.parquet`, which the step itself writes, for what is in the weights.
+The stages are real. Eval queries a server that randomly answers well or badly for each version. Afterwards, the files are audited
+without the code that decides where training continues. policy.json gives the parents. moves.jsonl and the eval records give the
+accepted and refused versions. `turns/<step>.parquet`, which the step itself writes, gives the turns in the weights.
 """
 
 import argparse
@@ -41,11 +41,11 @@ from scripts.benchmarks.table import Row
 ROUNDS, QUICK_ROUNDS = 60, 8
 _STAGES = ("serve", "collect", "judge", "train", "eval")
 _VICTIMS = ("train", "train", "train", "eval", "eval", "collect", "judge", "serve", "all")
-_REFUSED = 0.4  # of the versions
-_ROLLED_BACK = 0.3  # of the rounds
-_GRACE_S = 15.0  # a step that was under way when its parent was refused may still be committed
+_REFUSED = 0.4  # share of the versions
+_ROLLED_BACK = 0.3  # share of the rounds
+_GRACE_S = 15.0  # a step that was running when its parent was refused may still be committed
 _PATIENCE_S = 120.0
-_PROGRESS_S = 30.0  # between two kills something should happen to the versions, or only loading is killed
+_PROGRESS_S = 30.0  # wait this long for a change of versions, so that kills do not only hit loading
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
@@ -56,7 +56,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[list[tuple[str, float, str]], list[str]]:
-    """The metrics and what is wrong, in words."""
+    """Run the case. Returns the metrics and descriptions of the problems."""
     dice, run = random.Random(f"refusals {seed}"), open_run(folder / "run")
     with _judging_versions(seed) as (address, known):
         changes = {
@@ -80,7 +80,7 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
             crowd = Crowd(run, recipe, seed, clients)
             wait_until(
                 lambda: (live_version(run) or 0) > 0, _PATIENCE_S, list(stages.values())
-            )  # else there is nothing to roll back
+            )  # otherwise there is nothing to roll back
             killer, began = Killer(run, stages, seed, _VICTIMS), time.monotonic()
             for number in range(1, rounds + 1):
                 what = killer.round()
@@ -129,14 +129,14 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
 
 
 def _roll_back(run: RunDir, dice: random.Random) -> tuple[int, int] | None:
-    """A person goes back to an ancestor of the live version, most often to the last."""
+    """Roll back to the parent or grandparent of the live version. Returns both versions, or None."""
     live, tree = live_version(run), read_tree(run)
     ancestors = tree.way_to(live or 0)[1:3]
     if not live or not ancestors:
         return None
     try:
         rollback(run, target := dice.choice(ancestors))
-    except ClawError:  # LIVE moved meanwhile
+    except ClawError:  # LIVE moved in the meantime
         return None
     return live, target
 
@@ -146,13 +146,13 @@ def _stand(run: RunDir) -> tuple[int, int | None, int]:
 
 
 def _is_idle(run: RunDir) -> bool:
-    """Whether nothing happened to the versions for a while."""
+    """Whether the versions have not changed for a while."""
     return time.time() - max(path.stat().st_mtime for path in (run.policies, run.eval, run.train / "steps.jsonl")) > _GRACE_S
 
 
 @contextmanager
 def _judging_versions(seed: int) -> Iterator[tuple[str, list[Problem]]]:
-    """A server whose versions answer well or badly; a version does the same whenever it is asked."""
+    """Run a server whose versions answer well or badly. A version always answers in the same way."""
     known: list[Problem] = []
 
     async def complete(request: Request) -> JSONResponse:
@@ -181,15 +181,15 @@ def _good(task: Problem) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What the files say of the versions."""
+    """The versions according to the files."""
 
     parents: dict[int, int | None]
-    made: dict[int, float]  # unix seconds when each was made
-    refused: dict[int, float]  # by the gate, and when its record was written
+    made: dict[int, float]  # creation time of each version, in unix seconds
+    refused: dict[int, float]  # refused versions, with the time of the eval record
     moves: list[dict[str, Any]]
 
     def way_to(self, version: int | None) -> list[int]:
-        """A version and its ancestors, the youngest first."""
+        """Return a version and its ancestors, newest first."""
         way = []
         while version is not None:
             way.append(version)
@@ -200,8 +200,8 @@ class Tree:
 @dataclass(frozen=True, slots=True)
 class Audit:
     tree: Tree
-    lost: list[str]  # usable turns that are in no living version, were not skipped, and do not wait
-    twice: list[str]  # turns that are twice in the weights of some version, or in more than two versions that died
+    lost: list[str]  # usable turns that are in no living version, were not skipped, and are not queued
+    twice: list[str]  # turns that are twice in the weights of a version, or in more than two dead versions
     built_on_refused: list[str]
     dead: int
     given_back: int
@@ -229,14 +229,14 @@ def read_tree(run: RunDir) -> Tree:
 
 def audit(run: RunDir) -> Audit:
     tree = read_tree(run)
-    inside = {0: list[str]()}  # the turns whose gradients a step added, as the step itself wrote them down
+    inside = {0: list[str]()}  # the turns whose gradients each step added, as the step recorded them
     for version in tree.parents:
         if version:
             record = run.train / "turns" / f"{version}.parquet"
             inside[version] = pq.read_table(record, columns=["turn_id"]).column("turn_id").to_pylist()
     bad = list(_built_on_refused(tree))
     live = int((run.policies / "LIVE").read_text())
-    # what came after LIVE lives while nobody refused it; at rest the trainer stands on one such branch at most
+    # descendants of LIVE are alive unless they were refused; at rest the trainer continues at most one such branch
     open_ends = [v for v in tree.parents if live in tree.way_to(v) and not _is_barred(tree, v, live)]
     living = set(tree.way_to(max(open_ends)))
     dead = [version for version in tree.parents if version not in living]
@@ -263,7 +263,7 @@ def audit(run: RunDir) -> Audit:
 
 
 def _usable(run: RunDir) -> set[str]:
-    """Turns with exact ids and a reward or a hint; a rating that came later makes others usable, which are not counted on."""
+    """Turns with exact ids and a nonzero reward. Later ratings can make more turns usable; these are not required."""
     worth = {
         row["turn_id"]
         for path in published(run.verdicts, ".parquet")
@@ -277,7 +277,7 @@ def _usable(run: RunDir) -> set[str]:
 
 
 def _is_barred(tree: Tree, version: int, live: int) -> bool:
-    """Whether a version above the live one, or one between, was refused or has been live before."""
+    """Whether a descendant of the live version, or a version between them, was refused or has been live before."""
     above = tree.way_to(version)
     above = above[: above.index(live)]
     been_live = {move["to"] for move in tree.moves}
@@ -285,7 +285,7 @@ def _is_barred(tree: Tree, version: int, live: int) -> bool:
 
 
 def _built_on_refused(tree: Tree) -> Iterator[str]:
-    """Versions that were made long after an ancestor was refused or rolled back, or went live on top of one."""
+    """Yield versions that were made long after an ancestor was refused or rolled back, or went live on top of one."""
     died = {version: (at, "refused") for version, at in tree.refused.items()}
     for move in tree.moves:
         if move["from"] is None:

@@ -1,4 +1,4 @@
-"""The stages of a run as processes of their own, to be killed and started again."""
+"""Runs the stages of a run as separate processes that can be killed and restarted."""
 
 import os
 import random
@@ -12,21 +12,21 @@ from pathlib import Path
 from clawctl.launch.up import command
 from clawctl.run.directory import RunDir
 
-READY = {  # what a stage logs once it works; judge says nothing and needs no model
+READY = {  # the log line of a stage that is ready; judge logs none and needs no model
     "serve": b"/v1 serves",
     "collect": b"side rules version",
     "train": b" from version ",
 }
-VICTIMS = ("serve", "collect", "collect", "judge", "train", "train", "all")  # in a new order each time
+VICTIMS = ("serve", "collect", "collect", "judge", "train", "train", "all")  # in a new random order each time
 _JUDGE_STARTS_S = 2.0
 _LONGEST_START_S = 120.0
 
 
 class Stage:
-    """One `clawctl STAGE`, in a process group of its own; its stderr is kept in `log`, one start after the other."""
+    """One `clawctl STAGE` in its own process group. `log` contains the stderr of all its starts."""
 
     def __init__(self, name: str, run: RunDir, recipe: Path, port: int = 0, own: list[str] | None = None) -> None:
-        """`port` is that of `serve`; `own` is the command line of what is no stage of clawctl."""
+        """`port` is the port of `serve`. `own` is the command line of a process that is not a clawctl stage."""
         self.name, self.log = name, run.root.parent / f"{name}.log"
         self.starts, self.ended_alone = 0, 0
         self._command = own or command(name, run, recipe, "info") + (["--port", str(port)] if name == "serve" else [])
@@ -43,7 +43,7 @@ class Stage:
 
     @property
     def pid(self) -> int:
-        """0: it does not run."""
+        """The process id, or 0 if the stage is not running."""
         return 0 if self._process is None else self._process.pid
 
     def ready(self) -> bool:
@@ -54,7 +54,7 @@ class Stage:
             return READY[self.name] in log.read()
 
     def wait_ready(self) -> None:
-        """Raises SystemExit where it does not come up."""
+        """Wait until the stage is ready. Raises SystemExit if it does not start."""
         while not self.ready():
             self.keep_up()
             if time.monotonic() - self._began > _LONGEST_START_S:
@@ -62,7 +62,7 @@ class Stage:
             time.sleep(0.05)
 
     def keep_up(self) -> None:
-        """Start it again where it ended though nobody killed it, and count it. Raises SystemExit where it refuses its recipe."""
+        """Restart the stage if it ended without being killed, and count that. Raises SystemExit if the stage refuses its recipe."""
         if self._process is None or self._process.poll() is None:
             return
         self.ended_alone += 1
@@ -72,11 +72,11 @@ class Stage:
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL, to it and to all it started."""
+        """Send SIGKILL to the stage and all its child processes."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that is not heard within a minute."""
+        """Send SIGTERM, and SIGKILL if the stage has not ended after a minute."""
         self._signal(signal.SIGTERM, 60.0)
 
     def _signal(self, number: signal.Signals, patience_s: float = 10.0) -> None:
@@ -97,11 +97,11 @@ class Stage:
 
 
 class Killer:
-    """Chooses victims and moments. The seed decides both, as far as the machine's own timing lets it."""
+    """Chooses which stages are killed and when. The seed determines both, up to the timing of the machine."""
 
     def __init__(self, run: RunDir, stages: dict[str, Stage], seed: int, victims: Sequence[str] = VICTIMS) -> None:
         self._stages, self._dice, self._left, self._victims = stages, random.Random(f"killer {seed}"), list[str](), victims
-        self._folders = {  # where a stage publishes: what happens there is what a kill may tear
+        self._folders = {  # the folders in which a stage publishes; a kill may interrupt a write there
             "serve": [run.captures, run.feedback],
             "collect": [run.trajectories, run.root],
             "judge": [run.verdicts],
@@ -110,7 +110,7 @@ class Killer:
         }
 
     def round(self) -> str:
-        """Kill somebody, start again; what was done, in words."""
+        """Kill one stage or all stages and restart them. Returns a description of the kill."""
         if not self._left:
             self._left = self._dice.sample(self._victims, len(self._victims))
         victim = self._left.pop()
@@ -118,7 +118,7 @@ class Killer:
         how = self._dice.choice(["while it works", "while it works", "as it writes", "as it writes", "as it starts"])
         aimed_at = self._dice.choice(names)
         if how != "as it starts":
-            self._stages["serve"].wait_ready()  # else there is no load
+            self._stages["serve"].wait_ready()  # otherwise there is no load
             self._stages[aimed_at].wait_ready()
         if how == "as it writes":
             self._await_write(aimed_at)
@@ -134,8 +134,11 @@ class Killer:
         return f"{victim} {how}" + (f" ({aimed_at})" if victim == "all" else "")
 
     def _await_write(self, name: str) -> None:
-        """Until the stage makes or renames something, or a few seconds are over; then a moment, so that any part of it is met.
-        A folder's time of change tells, and asking for it costs next to nothing."""
+        """Wait until the stage creates or renames a file, or for a few seconds, and then for a short random time.
+
+        The random time lets the kill hit any part of the write. Changes are detected by the folder's modification time, which is
+        cheap to read.
+        """
         folders = [folder for folder in self._dice.sample(self._folders[name], 1) if folder.exists()]
         before, deadline = changed(folders), time.monotonic() + self._dice.uniform(2, 4)
         while changed(folders) == before and time.monotonic() < deadline:
@@ -148,7 +151,7 @@ def changed(folders: list[Path]) -> list[int]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, stages: list[Stage]) -> bool:
-    """Whether `condition` came true in time; stages that end by themselves meanwhile are started again."""
+    """Whether `condition` becomes true within `seconds`. Stages that end without being killed are restarted meanwhile."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""An object store that fails: moto or SeaweedFS as a process, and a proxy in front of it that loses, delays and tears requests."""
+"""An unreliable object store: a moto or SeaweedFS process behind a proxy that drops, delays and truncates requests."""
 
 import http.client
 import random
@@ -18,13 +18,13 @@ from typing import Any
 from clawctl.engines.vllm.child import free_port
 
 _STARTS_S = 60.0
-_HOP = {"connection", "transfer-encoding", "keep-alive"}  # headers that belong to one connection
+_HOP = {"connection", "transfer-encoding", "keep-alive"}  # hop-by-hop headers
 _FAULTS = ("500", "503", "cut before", "cut after", "torn", "slow")
 
 
 @contextmanager
 def store(kind: str, place: Path) -> Iterator[int]:
-    """A running store; its port. Raises SystemExit if the program is missing or does not start."""
+    """Run a store and yield its port. Raises SystemExit if the program is missing or does not start."""
     port = free_port()
     if kind == "moto":
         command = [sys.executable, "-W", "ignore", "-c", _MOTO, str(port)]
@@ -64,7 +64,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 class Proxy:
-    """Forwards to a store and counts. Of all requests the share `faults` fails, each in one of six ways."""
+    """Forwards requests to a store and counts them. The share `faults` of all requests fails, each in one of six ways."""
 
     def __init__(self, target: int, seed: int, faults: float) -> None:
         self.requests, self.failed = Counter[str](), Counter[str]()
@@ -124,7 +124,7 @@ class Proxy:
         _answer(request, status, told, content)
 
     def _send_half(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
-        """The store gets the head of a request and half of its body, then the connection ends."""
+        """Send the headers and half of the body to the store, then close the connection."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self._target)) as connection:
             head = f"{request.command} {request.path} HTTP/1.1\r\n{request.headers.as_string().strip()}\r\n\r\n"
             connection.sendall(head.replace("\n", "\r\n").replace("\r\r\n", "\r\n").encode() + body[: len(body) // 2])

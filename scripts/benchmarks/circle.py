@@ -1,4 +1,4 @@
-"""A whole circle of real processes: `clawctl up` on a run of its own, people who talk to it, versions measured afterwards."""
+"""Runs a whole training loop in real processes: `clawctl up` on a new run, simulated people, and measurements of versions."""
 
 import json
 import os
@@ -18,7 +18,7 @@ CLAWCTL = [sys.executable, "-m", "clawctl"]
 
 
 def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
-    """recipes/demo.yaml with `changes` such as {"train": {"method": "opd"}, "gate": None} laid over its sections."""
+    """Write recipes/demo.yaml with `changes` to its sections, such as {"train": {"method": "opd"}, "gate": None}."""
     recipe = yaml.safe_load((ROOT / "recipes" / "demo.yaml").read_text())
     for key, value in changes.items():
         recipe[key] = {**recipe.get(key, {}), **value} if isinstance(value, dict) else value
@@ -29,7 +29,7 @@ def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
 
 @contextmanager
 def running(run: Path, recipe: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """All stages of `recipe` on `run`, stopped cleanly at the end."""
+    """Run all stages of `recipe` on `run` and stop them cleanly at the end."""
     with (run.parent / f"{run.name}.log").open("wb") as log:
         up = subprocess.Popen([*CLAWCTL, "up", str(recipe), "--run", str(run)], stdout=log, stderr=log, start_new_session=True)
         try:
@@ -68,7 +68,7 @@ def people(run: Path, count: int, seed: int, until_version: int, timeout_s: floa
 
 
 def measure(run: Path, recipe: Path, version: int) -> dict[str, Any]:
-    """What `clawctl eval` says of one version: the content of eval/<version>.json."""
+    """Measure one version with `clawctl eval`. Returns the content of eval/<version>.json."""
     command = [*CLAWCTL, "eval", "--run", str(run), "--recipe", str(recipe), "--version", str(version), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -78,7 +78,7 @@ def measure(run: Path, recipe: Path, version: int) -> dict[str, Any]:
 
 
 def wait_until(condition: Any, seconds: float, problem: str, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Poll until `condition()`; end with `problem` after `seconds` or when `process` is gone."""
+    """Poll until `condition()` is true. Raises SystemExit with `problem` after `seconds` or if `process` has ended."""
     deadline = time.monotonic() + seconds
     while not condition():
         if process is not None and process.poll() is not None:

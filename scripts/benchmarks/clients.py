@@ -1,14 +1,15 @@
-"""Are the conversations of real clients read correctly? Every request has a parent, a kind and a next state that are true.
+"""Measures whether collect reads the conversations of real clients correctly: the parent, kind and next state of each request.
 
-- recordings: what clients sent, as recorded on the wire (`tests/recordings`), with the tree that each had.
-- driven clients: installed, and used as a person would (`scripts/driven_clients.py`). The driver has the truth (`clients_truth`).
-- `families`: simulated clients of many families, read with the rules of known clients switched off (`clients_families.py`).
-- `look-alikes`: conversations that look alike and must stay apart, drawn at random (`clients_look_alikes.py`).
+- recordings: recorded client requests (`tests/recordings`) with their true conversation trees.
+- driven clients: installed clients, used like a person would (`scripts/driven_clients.py`). The driver provides the truth
+  (`clients_truth`).
+- `families`: simulated clients of many families, read without the rules for known clients (`clients_families.py`).
+- `look-alikes`: random conversations that look alike and must not be merged (`clients_look_alikes.py`).
 
-Of each client: `requests`, `sessions_wrong`, `parents_wrong`, `next_states_wrong`, `kinds_wrong`, and `trainable_share` of the
-turns that have a next state. The command exits with code 1 when a count of wrong ones is not 0, or when less than 0.9 is trainable.
+Metrics of each client: `requests`, `sessions_wrong`, `parents_wrong`, `next_states_wrong`, `kinds_wrong`, and `trainable_share` of
+the turns with a next state. The exit code is 1 if a count of errors is not 0 or `trainable_share` is below 0.9.
 
-Clients are installed once, into `--where`. What cannot be installed is named and left out.
+Clients are installed once, into `--where`. Clients that cannot be installed are reported and skipped.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from scripts.driven_clients import CLIENTS, Driven, Stage, install
 from scripts.real_clients import serving
 
 TESTS = Path(__file__).parents[2] / "tests" / "collect"
-SEEDS = {True: 50, False: 1000}  # of look-alikes, with --quick and without
+SEEDS = {True: 50, False: 1000}  # number of seeds for look-alikes, with --quick and without
 LEAST_TRAINABLE = 0.9
 
 
@@ -67,7 +68,7 @@ def recorded_rows() -> Iterator[Row]:
 
 
 def compare_with_tree(exchanges: dict[str, Exchange], trees: dict[str, dict[str, Any]]) -> Counts:
-    """`trees`: parent, kind and beginnings of the next state of each request, by its number."""
+    """Count wrong turns. `trees` maps each request's number to its parent, its kind and the beginnings of its next state."""
     sessions = Sessions(3600.0)
     for exchange in exchanges.values():
         sessions.add(exchange)
@@ -96,12 +97,12 @@ def compare_with_tree(exchanges: dict[str, Exchange], trees: dict[str, dict[str,
 
 
 def drive(client: Driven, where: Path, patience_s: float, kept: Path | None) -> Counts:
-    """Raises ClawError, Unclear or TimeoutExpired where the client does not do what it is told."""
+    """Run a client and count wrong turns. Raises ClawError, Unclear or TimeoutExpired if the client does not follow its script."""
     with tempfile.TemporaryDirectory(prefix="clawctl-clients-") as temporary:
         folder = (kept / client.name) if kept else Path(temporary)
         (folder / "home").mkdir(parents=True)
         run = open_run(folder / "run")
-        # What is sampled at temperature 0, or with top-p, cannot be trained, whoever asks for it.
+        # Answers sampled at temperature 0 or with top-p cannot be trained.
         with serving(run, client.embedded, sampling={"temperature": {"at_least": 1.0}, "ignore": ["top_p"]}) as (url, key):
             place = Place(where, folder / "home", run.root, url, key, patience_s)
             client.drive(Stage(place, run))
@@ -173,7 +174,7 @@ def look_alike_rows(seeds: int) -> Iterator[Row]:
 
 
 def missed_bars(rows: list[Row]) -> list[str]:
-    """What is wrong or missing."""
+    """Return descriptions of wrong or missing values."""
     missed = []
     for row in rows:
         if row.metric.endswith("_wrong") or row.metric in ("look-alikes merged", "requests"):

@@ -1,10 +1,11 @@
-"""Conversations as clients of many families hold them, with the calls that these clients make for themselves, and what is true of
-each request. Written from how the clients build their requests, not from what collect knows: the corpus must be read correctly with
-all rules of known clients switched off.
+"""Simulated conversations of many client families, including the clients' internal calls, with the truth about each request.
 
-A request is `main` (a turn of a conversation), `side` (a call that the client makes for itself), or `either`: a tool call of a side
-agent, whose result is its true next state. Of a main turn the corpus knows the turn before it and its next state. `FAMILIES` maps a
-name to a function that writes one conversation.
+The corpus follows how the clients build their requests, not the rules of collect. It must be read correctly without the rules for
+known clients.
+
+A request is `main` (a turn of a conversation), `side` (an internal call of the client), or `either`: a tool call of a side agent,
+whose result is its true next state. The truth about a main turn is its parent turn and its next state. `FAMILIES` maps a name to a
+function that writes one conversation.
 """
 
 import itertools
@@ -21,18 +22,18 @@ Kind = Literal["main", "side", "either"]
 
 @dataclass
 class Asked:
-    """A request with what is true of it."""
+    """A request and its true properties."""
 
     exchange: Exchange
     talk: str  # the conversation that it belongs to
     kind: Kind
-    parent: str | None = None  # turn before it, of a main turn
-    next_state: list[Message] | None = None  # of a main turn
+    parent: str | None = None  # turn before a main turn
+    next_state: list[Message] | None = None  # next state of a main turn
 
 
 @dataclass
 class Script:
-    """What is asked, in order. `number` makes its ids unique."""
+    """The requests in order. `number` makes their ids unique."""
 
     number: int = 0
     key: str = "default"
@@ -58,7 +59,7 @@ class Script:
 
 @dataclass
 class Talk:
-    """One conversation of a client. `history` is what the client keeps; `show` is how it sends that."""
+    """One conversation of a client. `history` is the client's own history. `show` converts it into the messages of a request."""
 
     script: Script
     name: str
@@ -74,7 +75,7 @@ class Talk:
         return [*([{"role": "system", "content": system}] if system else []), *messages]
 
     def turn(self, new: Sequence[Message], answer: Message | None, kept: Message | None = None) -> Asked:
-        """Go on with these messages. `kept`: what the client keeps of the answer; an answer of None is an error."""
+        """Continue with `new`. `kept` is the answer in the client's history, if it differs. `answer` None is an error."""
         self.history += new
         asked = self.script.ask(
             self.request(self.show(self.history)), answer, self.name, "main", tools=tools(*self.tools), hints=self.hints
@@ -103,7 +104,7 @@ class Talk:
         return call
 
     def aside(self, new: Sequence[Message], answer: Message, system: str | None = "own", **changes: Any) -> Asked:
-        """A call of the client's own that goes on with the history."""
+        """Make an internal call that continues the history."""
         changes = {"tools": tools(*self.tools), "hints": self.hints, **changes}
         kind: Kind = "either" if answer.get("tool_calls") else "side"
         return self.script.ask([*self.request(self.show(self.history), system), *new], answer, self.name, kind, **changes)
@@ -130,7 +131,7 @@ def result_of(call: Message, text: str) -> Message:
     return {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": text}
 
 
-# ---- coding agents of the terminal -----------------------------------------------------------------------------------------
+# ---- coding agents in the terminal -----------------------------------------------------------------------------------------
 
 AGENT_TOOLS = ("Bash", "Read", "Edit", "Task")
 WISH = "[NEXT PROMPT] Write what the person may type next. Two to twelve words, nothing else."
@@ -138,7 +139,7 @@ NOTES = "These instructions are not part of the conversation. Bring the notes fi
 
 
 def suggests_and_takes_notes(script: Script) -> None:
-    """A terminal agent that asks for a suggestion behind each answer, and lets a fork with the same tools keep notes."""
+    """A terminal agent requests a suggestion after each answer. A fork with the same tools keeps notes."""
     talk = Talk(script, "a", "You are an agent of the terminal.", AGENT_TOOLS, {"session_id": f"sug{script.number}"})
     for number, words in enumerate(("list the files", "which one is the largest?", "delete it", "thanks a lot")):
         if number < 2:
@@ -154,7 +155,7 @@ def suggests_and_takes_notes(script: Script) -> None:
 
 
 def notes_before_anything_else(script: Script) -> None:
-    """The fork that keeps notes runs with tools, in the background, before the person goes on."""
+    """A fork with tools keeps notes in the background before the person continues."""
     talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS)
     for words in ("explain the plan of this", "and the second part?", "ok do it"):
         talk.says(words, f"Well: {words}")
@@ -166,7 +167,7 @@ def notes_before_anything_else(script: Script) -> None:
 
 
 def describes_its_progress(script: Script) -> None:
-    """In the middle of a tool loop a fork is asked what is being done."""
+    """During a tool loop, a fork is asked to describe the current action."""
     talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS)
     call = talk.call("run all tests")
     progress = "Describe the most recent action in three to five words."
@@ -180,7 +181,7 @@ def describes_its_progress(script: Script) -> None:
 
 
 def compacts_with_its_own_prompt(script: Script) -> None:
-    """The summary is asked for with the same tools; the conversation goes on behind the summary."""
+    """The client requests a summary with the same tools. The conversation continues after the summary."""
     talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS, {"session_id": f"com{script.number}"})
     talk.works("read the long file", "line " * 50, "It is long and says nothing of interest.")
     talk.says("what does it say of cats?", "Nothing of cats.")
@@ -194,7 +195,7 @@ def compacts_with_its_own_prompt(script: Script) -> None:
 
 
 def is_too_long_and_compacts(script: Script) -> None:
-    """The engine refuses the person's message as too long; after a summary it comes again."""
+    """The engine refuses the person's message as too long. After a summary, the client sends it again."""
     talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS, {"session_id": f"ref{script.number}"})
     talk.works("read the long file", "line " * 50, "It is long.")
     before = talk.last
@@ -208,7 +209,7 @@ def is_too_long_and_compacts(script: Script) -> None:
 
 
 def asks_who_speaks_next(script: Script) -> None:
-    """Behind each text the client asks, without tools, who speaks next; where it is the model, the client says to go on."""
+    """After each text, the client asks without tools who speaks next. If it is the model, the client tells it to continue."""
     check = "Look only at your last response. Who speaks next, the user or the model? Answer in JSON."
     talk = Talk(script, "a", "You are an interactive agent.", ("shell", "read_file"))
     for number, words in enumerate(("look at a.py", "rename f to g", "is that all?")):
@@ -222,7 +223,7 @@ def asks_who_speaks_next(script: Script) -> None:
 
 
 def asks_who_speaks_next_without_system(script: Script) -> None:
-    """The same without the system prompt, in an application without tools."""
+    """The same, without the system prompt and in an application without tools."""
     check = "Look only at your last response. Who speaks next? Answer in JSON."
     talk = Talk(script, "a", "You are an interactive agent.")
     for number, words in enumerate(("tell me a story", "a longer one", "and its end?")):
@@ -231,7 +232,7 @@ def asks_who_speaks_next_without_system(script: Script) -> None:
 
 
 def remembers_at_the_end(script: Script) -> None:
-    """A subagent with its own prompt and fewer tools extracts memories behind each answer, and uses its tools for it."""
+    """After each answer, a subagent with a different prompt and fewer tools extracts memories with its tools."""
     talk = Talk(script, "a", "You are a coding agent.", ("shell", "read_file", "write_file"))
     for number, words in enumerate(("I like short answers. What is in here?", "and there?", "remember that I use tabs")):
         talk.works(words, f"file {number}", f"One file {number}.")
@@ -244,7 +245,7 @@ def remembers_at_the_end(script: Script) -> None:
 
 
 def titles_in_a_thread_of_its_own(script: Script) -> None:
-    """For each message of the person a title is asked for, in a session of its own."""
+    """The client requests a title for each message of the person, each in a separate session."""
     talk = Talk(script, "a", "You are a coding agent.", ("exec_command", "view_image"), {"session_id": f"thr{script.number}"})
     for number, words in enumerate(("find the bug in the parser", "now write a test for it", "commit it please")):
         title = [user(f"Write a task title of at most 36 characters for this prompt.\n\nUser prompt:\n{words}")]
@@ -255,7 +256,7 @@ def titles_in_a_thread_of_its_own(script: Script) -> None:
 
 
 def titles_before_the_first_answer(script: Script) -> None:
-    """A title agent with its own system prompt gets the person's message; no session is named."""
+    """A title agent with a different system prompt gets the person's message. The requests have no session id."""
     talk = Talk(script, "a", "You are a coding agent.", ("bash", "edit"))
     words = "please find out why the build fails"
     script.ask([{"role": "system", "content": "You write titles."}, user("Write a title for this conversation:\n"), user(words)],
@@ -266,7 +267,7 @@ def titles_before_the_first_answer(script: Script) -> None:
 
 
 def names_the_session_and_judges_tools(script: Script) -> None:
-    """The messages so far are sent for a name; a judge with one tool says which calls only read."""
+    """The client sends the messages so far to get a name. A judge with one tool decides which calls only read."""
     talk = Talk(script, "a", "You are a general agent.", ("shell", "memory"))
     judge = {"role": "system", "content": "You judge permissions."}
     for number, words in enumerate(("show me the disk usage of this host", "clean the old logs", "and the caches")):
@@ -282,7 +283,7 @@ def names_the_session_and_judges_tools(script: Script) -> None:
 
 
 def calls_tools_in_text(script: Script) -> None:
-    """Calls and results are text: a result comes as the user's message, with details of the editor behind it."""
+    """Calls and results are text: a result is a user message that ends with details of the editor."""
     talk = Talk(script, "a", "You are an editor's agent. Use XML for tools.")
     details = "<environment_details>\nOpen tabs: a.py\n</environment_details>"
     talk.says(f"<task>\nrepair a.py\n</task>\n{details}", "<read_file><path>a.py</path></read_file>")
@@ -292,7 +293,7 @@ def calls_tools_in_text(script: Script) -> None:
 
 
 def condenses_its_history(script: Script) -> None:
-    """The history is condensed with another prompt; the first message, the summary and the last messages stay."""
+    """The client condenses the history with a different prompt. The first message, the summary and the last messages remain."""
     talk = Talk(script, "a", "You are an editor's agent.")
     words = ["build a small web page", "make it blue", "add a picture of a cat", "add a footer", "ship it"]
     for number, text in enumerate(words[:4]):
@@ -305,7 +306,7 @@ def condenses_its_history(script: Script) -> None:
 
 
 def improves_the_prompt(script: Script) -> None:
-    """The editor asks for a better version of what the person typed, then the person sends it."""
+    """The editor requests a better version of the person's prompt, which the person then sends."""
     script.ask(
         [user("Write a better version of this prompt, reply with it only:\n\nmake page")],
         said("Build a small web page."),
@@ -319,7 +320,7 @@ def improves_the_prompt(script: Script) -> None:
 
 
 def titles_by_the_answer(script: Script) -> None:
-    """The title is asked for with the first answer, without tools and without a system prompt."""
+    """The client requests a title for the first answer, without tools and without a system prompt."""
     talk = Talk(script, "a", "You are an agent in an editor.", ("Bash", "Read"))
     talk.works("how many files are there in this folder?", "12", "There are twelve files in this folder.")
     script.ask(
@@ -333,7 +334,7 @@ def titles_by_the_answer(script: Script) -> None:
 
 
 def titles_behind_the_history(script: Script) -> None:
-    """Once, behind the first answer, a title is asked for: the history and one more message, no tools, no system prompt."""
+    """After the first answer, the client requests a title: history and one more message, without tools and system prompt."""
     talk = Talk(script, "a", "You are an agent in an editor.", ("grep", "edit_file"))
     talk.works("where is main?", "a.rs:3", "In a.rs.")
     talk.aside(
@@ -345,7 +346,7 @@ def titles_behind_the_history(script: Script) -> None:
 
 
 def refreshes_its_context(script: Script) -> None:
-    """Files stand in front of the conversation and change; a reminder stands in the last message only."""
+    """Changing files precede the conversation. Only the last message contains a reminder."""
     state = {"file": "print(1)"}
 
     def show(history: list[Message]) -> list[Message]:
@@ -368,7 +369,7 @@ def refreshes_its_context(script: Script) -> None:
 
 
 def summarises_with_a_weak_model(script: Script) -> None:
-    """The beginning of the history becomes a summary by a weak model; the last messages stay."""
+    """A weak model summarises the beginning of the history. The last messages remain."""
     talk = Talk(script, "a", "You are a pair programmer.")
     for number, words in enumerate(
         ("write a parser for dates", "it fails for leap years", "add tests for them", "now the time zones")
@@ -392,7 +393,7 @@ def summarises_with_a_weak_model(script: Script) -> None:
 
 
 def chat_page_with_helpers(script: Script) -> None:
-    """A page of chats: queries before each answer; title, tags and follow-ups behind it. Everything in requests of one message."""
+    """A chat page requests queries before each answer, and title, tags and follow-ups after it, in one message each."""
     talk = Talk(script, "a", None)
     for number, words in enumerate(
         ("what is the capital of Italy?", "how many people live there?", "and in the second largest city?")
@@ -407,14 +408,14 @@ def chat_page_with_helpers(script: Script) -> None:
 
 
 def chat_page_with_a_window(script: Script) -> None:
-    """Only the last messages are sent."""
+    """The client sends only the last messages."""
     talk = Talk(script, "a", "Be brief.", show=lambda history: history[-5:])
     for number in range(6):
         talk.says(f"this is question number {number} of many", f"this is the answer to question {number}")
 
 
 def keeps_final_answers_only(script: Script) -> None:
-    """Between two messages of the person nothing of the tool calls stays."""
+    """The client removes all tool calls from the history."""
     talk = Talk(script, "a", "Be brief.", ("look",))
     for number in range(3):
         call = talk.call(f"how is the weather in city {number}?")
@@ -423,7 +424,7 @@ def keeps_final_answers_only(script: Script) -> None:
 
 
 def rewrites_the_question(script: Script) -> None:
-    """A question is made to stand alone before it is asked; memories are extracted behind it."""
+    """The client rewrites each question as a standalone question first, and extracts memories after its answer."""
     talk = Talk(script, "a", "Answer by the context.")
     for number, words in enumerate(("who wrote the report?", "when did she write it?", "what does she say of bees?")):
         if talk.history:
@@ -440,7 +441,7 @@ def rewrites_the_question(script: Script) -> None:
 
 
 def appends_a_context_message(script: Script) -> None:
-    """Behind the person's words stands a message of context that is gone in the next request, also in the client's own calls."""
+    """A context message follows the person's message, also in internal calls. It is absent from the next request."""
     state = itertools.count()
 
     def show(history: list[Message]) -> list[Message]:
@@ -460,7 +461,7 @@ def appends_a_context_message(script: Script) -> None:
 
 
 def agents_that_speak_to_each_other(script: Script) -> None:
-    """Two agents see each other's words as a user's; a manager says who speaks next."""
+    """Two agents see each other's messages as user messages. A manager decides who speaks next."""
     writer = Talk(script, "writer", "You write.")
     critic = Talk(script, "critic", "You criticise.")
     task = "write two lines on the sea"
@@ -474,7 +475,7 @@ def agents_that_speak_to_each_other(script: Script) -> None:
 
 
 def plans_between_its_steps(script: Script) -> None:
-    """A plan is asked for apart, and stands in the history as an answer; results come as a user's message; a helper does a task."""
+    """A separately requested plan joins the history as an answer. Results are user messages. A helper does a task."""
     talk = Talk(script, "a", "You solve tasks with code.")
     task = "Task: how warm is it in Rome?"
     script.ask([user(f"Survey the facts and make a plan.\n{task}\nSteps first.")], said("1. ask the helper"), "a", "side")
@@ -494,7 +495,7 @@ def plans_between_its_steps(script: Script) -> None:
 
 
 def plans_again_between_its_steps(script: Script) -> None:
-    """As above, with a new plan behind two steps; the client closes each answer, and lists its calls behind it."""
+    """The same, with a new plan after two steps. The client closes each answer and appends a list of its calls."""
 
     def kept(text: str) -> Message:
         return said(f"{text}</code>\nCalling tools:\n[{{'id': 'call_1', 'function': {{'name': 'python'}}}}]")
@@ -515,7 +516,7 @@ def plans_again_between_its_steps(script: Script) -> None:
 
 
 def asks_again_for_its_own_answer(script: Script) -> None:
-    """Behind each answer the client extracts data, and says what was wrong with the extraction."""
+    """After each answer, the client extracts data and reports errors in the extraction."""
     talk = Talk(script, "a", "You sell tickets.")
     for number, words in enumerate(("two tickets to Rome please", "by train", "in the morning", "thank you")):
         talk.says(words, f"I see to it, number {number}.")
@@ -525,7 +526,7 @@ def asks_again_for_its_own_answer(script: Script) -> None:
 
 
 def sends_results_as_system_messages(script: Script) -> None:
-    """Two runs of one prompt with the same answers at the same time; only what the tools printed tells them apart."""
+    """Two concurrent runs have the same prompt and the same answers. Only their tool output differs."""
     talks = {name: Talk(script, name, "You are an agent of the terminal.") for name in "ab"}
     steps = ("```shell\nls\n```", "```shell\ncat it\n```", "It is empty.")
     for name, number in (("a", 0), ("a", 1), ("b", 0), ("b", 1), ("a", 2), ("b", 2)):
@@ -536,7 +537,7 @@ def sends_results_as_system_messages(script: Script) -> None:
 
 
 def a_supervisor_and_its_workers(script: Script) -> None:
-    """The supervisor hands tasks over by a tool; the workers see the same first message and have tools of their own."""
+    """The supervisor delegates tasks with a tool. The workers see the same first message and have different tools."""
     boss = Talk(script, "boss", "You supervise.", ("hand_over",))
     for number in range(2):
         call = boss.call(f"find out about topic {number} for me")
@@ -547,7 +548,7 @@ def a_supervisor_and_its_workers(script: Script) -> None:
 
 
 def clears_a_broken_call(script: Script) -> None:
-    """A call that cannot be parsed is taken out of the history, and an error stands in its place."""
+    """The client replaces an unparsable call in the history by an error."""
     talk = Talk(script, "a", "You are an agent.", ("edit",))
     broken = calling(script.call_id(), "edit", "I edit it now.", '{"path": ')
     talk.turn([user("change a.py")], broken, said("I edit it now."))
@@ -556,7 +557,7 @@ def clears_a_broken_call(script: Script) -> None:
 
 
 def edits_and_regenerates(script: Script) -> None:
-    """The person has an answer made anew, and sends a message again in other words."""
+    """The person regenerates an answer, and edits and resends a message."""
     talk = Talk(script, "a", None)
     talk.says("write a haiku on snow", "Snow falls on the old pond.")
     old = talk.history[:-1]
@@ -583,7 +584,7 @@ FAMILIES: dict[str, Callable[[Script], None]] = {
 
 
 def written(name: str, number: int = 0, key: str = "default") -> list[Asked]:
-    """The requests of one family, in the order in which they are asked."""
+    """Return the requests of one family in order."""
     script = Script(number, key)
     FAMILIES[name](script)
     return script.asked

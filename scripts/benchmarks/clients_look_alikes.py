@@ -1,11 +1,11 @@
-"""Conversations that look alike and must stay apart: drawn at random, on one key, asked at the same time.
+"""Random concurrent conversations with one key that look alike and must not be merged.
 
-Everybody says the same few things and gets the same few answers. Some conversations are runs of one scheduled prompt, some are
-forks, some are sub-agents with the task of their parent. Clients cut off, shorten or rewrite their history. One request in twelve
-was never captured, so that its answer must not be taken for somebody else's.
+All people use the same few messages and get the same few answers. Some conversations are runs of one scheduled prompt, some are
+forks, and some are subagents with their parent's task. Clients truncate, shorten or rewrite their histories. One request in twelve
+is not captured, and its answer must not be attributed to another turn.
 
-A turn is merged if it is linked to a turn of another conversation, and the messages that its request shows tell the two apart. A
-next state is false if no request that continues this turn, or one with the same messages, brought it.
+A turn is merged if it is linked to a turn of another conversation although the messages of its request distinguish the two. A next
+state is false if it comes from no request that continues this turn or a turn with the same messages.
 """
 
 import random
@@ -31,7 +31,7 @@ SYSTEMS = ("You are an agent.", "You are a sub-agent.", None)
 
 @dataclass
 class Person:
-    """One conversation: all that was said in it, and how its client shows that."""
+    """One conversation: its messages, and the way in which its client sends them."""
 
     name: str
     system: str | None
@@ -39,7 +39,7 @@ class Person:
     session: str | None
     history: list[Message] = field(default_factory=list)
     wholes: list[list[Message]] = field(default_factory=list)  # the history at each of its requests
-    turns: list[str | None] = field(default_factory=list)  # what each of these was, None where it was not captured
+    turns: list[str | None] = field(default_factory=list)  # the turn of each request; None if it was not captured
     ends: list[str | None] = field(default_factory=list)
     call: Message | None = None
 
@@ -73,10 +73,10 @@ STYLES: dict[str, Callable[[list[Message]], list[Message]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One request of the corpus, and what is true of it."""
+    """One request of the corpus and its true properties."""
 
     asked: Asked
-    whole: list[Message]  # its conversation up to it, nothing left out
+    whole: list[Message]  # its complete conversation up to this request
     person: Person
 
 
@@ -85,7 +85,7 @@ def drawn(seed: int, people: int = 12, rounds: int = 60) -> list[Look]:
     crowd = [_newcomer(dice, number) for number in range(people)]
     for step in range(rounds):
         person = dice.choice(crowd)
-        if step % 9 == 8 and person.call is None and person.history:  # a fork: the same history, told on by somebody else
+        if step % 9 == 8 and person.call is None and person.history:  # a fork: another person continues the same history
             crowd.append(
                 Person(
                     f"fork {step}",
@@ -120,8 +120,8 @@ def _newcomer(dice: random.Random, number: int) -> Person:
 @dataclass(frozen=True, slots=True)
 class Found:
     requests: int
-    linked: int  # requests whose parent is theirs
-    missed: int  # that have a captured turn before them, and were not linked
+    linked: int  # requests with the correct parent
+    missed: int  # requests with a captured turn before them that were not linked
     merged: int
     false_next_states: int
 
@@ -151,7 +151,7 @@ def measure(looks: list[Look]) -> Found:
 
 
 def continues(look: Look, parent: Look) -> bool:
-    """Whether the request shows nothing that tells its own turn before it from this one."""
+    """Whether no message of the request distinguishes its true previous turn from `parent`."""
     told = [*parent.whole, parent.asked.exchange.response or {}]
     if told == look.whole[: len(told)] and len(told) < len(look.whole):
         return True
@@ -171,7 +171,7 @@ def continues(look: Look, parent: Look) -> bool:
 
 
 def _plain(messages: list[Message]) -> list[Message]:
-    """Without what the styles add."""
+    """Remove the text that the styles add."""
     plain = []
     for message in messages:
         content = message.get("content")

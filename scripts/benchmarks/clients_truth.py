@@ -1,13 +1,13 @@
-"""What is true of the requests of a driven client, told from what the person typed and not from what collect made of them.
+"""Derives the truth about a driven client's requests from the typed messages, without any code of collect.
 
-Each message that the driver types names its conversation and its number: `#rose-2 Tell me more`. Whatever a client does to its
-history, the person's words stay in it. So a request belongs to the last such name that stands in a user's message. The number of
-answers behind that message is its step: `#rose-1` is answered by a tool call, the result of the call by a text. The driver scripts
-the model, so it knows how many steps each message takes, and what the tool prints.
+Each message that the driver types contains the name of its conversation and its number: `#rose-2 Tell me more`. A client may change
+its history, but it keeps the person's words. A request therefore belongs to the last such name in a user message. The number of
+answers after that message is the step of the request: a tool call answers `#rose-1`, and a text answers the result of the call. The
+driver scripts the model, so the number of steps of each message and the output of the tool are known.
 
-Of the requests with one name and step, one is the turn; the others are calls that the client makes for itself. These are labelled
-by hand: `asides` are texts that stand in such calls of this client, written down after looking at them. Where two requests without
-such a text claim one step, or a step has none, the truth is not known and the run fails: Unclear. Nothing of collect is used.
+One of the requests with the same name and step is the turn. The others are internal calls of the client, which are labelled by
+hand: `asides` are texts that such calls of this client contain. If two requests without such a text have the same step, or a step
+has no request, the truth is unknown and the run fails with Unclear.
 """
 
 import re
@@ -19,21 +19,21 @@ from clawctl.run.rows import Exchange, Message, Turn
 
 NAME = re.compile(r"#([a-z]+)-(\d+)\b")
 
-PRINTS = "hi-{}"  # what the tools print that the driver orders
+PRINTS = "hi-{}"  # output of the tools that the driver orders
 
 
 class Unclear(Exception):
-    """The requests are not those of the conversations that were held."""
+    """The requests do not match the conversations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is true of one request."""
+    """The truth about one request."""
 
     main: bool
     talk: str = ""
     parent: str | None = None
-    begins: str | None = None  # stands in its next state; None: it has none
+    begins: str | None = None  # a text in its next state; None: it has no next state
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,11 @@ class Counts:
 def facts_of(
     exchanges: Sequence[Exchange], talks: Mapping[str, Sequence[int]], asides: Sequence[str], prints: str = PRINTS
 ) -> dict[str, Fact]:
-    """What is true of each request by its id. `talks`: how many steps each message of each conversation takes. `prints`: what
-    stands in the result of a tool; `{}` is the name of its message."""
+    """Return the truth about each request by its id.
+
+    `talks` is the number of steps of each message of each conversation. `prints` is a text in each tool result, in which `{}` is
+    the name of its message.
+    """
     order = [
         (talk, number + 1, step) for talk, steps in talks.items() for number, count in enumerate(steps) for step in range(count)
     ]
@@ -80,7 +83,7 @@ def facts_of(
 
 
 def count(facts: Mapping[str, Fact], rows: Mapping[str, Turn], asides: Sequence[str]) -> Counts:
-    """How many of these requests were read wrongly. A request without a row counts as wrong in all that is asked of it."""
+    """Count the requests that were read wrongly. A request without a row is wrong in all respects."""
     sessions: dict[str, Counter[str]] = defaultdict(Counter)
     for turn_id, fact in facts.items():
         if fact.main and turn_id in rows:
@@ -104,7 +107,7 @@ def count(facts: Mapping[str, Fact], rows: Mapping[str, Turn], asides: Sequence[
 
 
 def place_of(messages: Sequence[Message]) -> tuple[str, int, int] | None:
-    """The message that a request is about, and how many answers stand behind it."""
+    """Return the conversation and the number of the request's message, and the number of answers after it."""
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].get("role") == "user" and (names := NAME.findall(_text(messages[at]))):
             return names[-1][0], int(names[-1][1]), sum(message.get("role") == "assistant" for message in messages[at + 1 :])
@@ -112,7 +115,7 @@ def place_of(messages: Sequence[Message]) -> tuple[str, int, int] | None:
 
 
 def _is_aside(exchange: Exchange, asides: Sequence[str]) -> bool:
-    """Whether one of these texts stands in the system prompt or in the last message of a user."""
+    """Whether the system prompt or the last user message contains one of these texts."""
     own = [message for message in exchange.messages if message.get("role") in ("system", "developer")]
     last = next((message for message in reversed(exchange.messages) if message.get("role") == "user"), {})
     return any(text in _text(message) for message in (*own, last) for text in asides)

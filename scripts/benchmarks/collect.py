@@ -1,14 +1,14 @@
-"""How many turns one collect worker takes on one core, how small they lie on disk, and whether its memory stays flat.
+"""Measures the throughput of one collect worker on one core, the size of its shards, and the growth of its memory.
 
-Part `stream`: conversations of 2k-token turns, captured beforehand, read at full speed; CPU seconds of the worker, reading and
-parsing the captures included, from its start to its end. Beside it zstd (level 3) on the same bytes, on the same core: what any
-stage that stores them would pay at least.
-Part `long`: sessions of 20 turns over a 10k-token prompt, as captured (each request whole), as published four turns a shard and as
-merged once they are judged: bytes on disk (token ids, words and log-probabilities; and of the ids alone) for each token that is not
-a repetition; and what merging costs.
-Part `restart`: the same captures with nothing left to do. Part `open`: what a turn takes in memory while it waits for what comes
-back. Part `memory`: many small turns in sessions that end, captures taken away behind the worker: how the resident set grows from
-the first fifth to the end.
+Part `stream`: reads captured conversations of 2k-token turns at full speed. It measures the CPU seconds of the worker from start to
+end, including reading and parsing the captures. For comparison, zstd (level 3) compresses the same bytes on the same core, which is
+the least cost of any stage that stores them.
+Part `long`: sessions of 20 turns with a 10k-token prompt. It measures the bytes on disk for each token that is not a repetition: as
+captured (each request whole), as published (four turns per shard), and as merged after judging. It counts token ids, words and
+log-probabilities together, and ids alone. It also measures the cost of merging.
+Part `restart`: the same captures with nothing left to do. Part `open`: the memory of a turn that waits for its next state.
+Part `memory`: many small turns in sessions that end, with captures deleted after reading. It measures the growth of the resident
+set from the first fifth to the end.
 """
 
 import logging
@@ -33,11 +33,11 @@ from clawctl.run.shards import read_turn_ids, write_verdicts
 from scripts.benchmarks.table import Row, arguments, report
 
 SYLLABLES = [a + b for a in "bcdfglmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "is")]
-AGO = 1e6  # seconds: these conversations are over, so their sessions end while they are read
+AGO = 1e6  # seconds; the conversations are old, so their sessions end during reading
 
 
 class Talker:
-    """Conversations of words that repeat as words do (Zipf's law), one token a word; ids below 150k."""
+    """Conversations with one token per word, word frequencies by Zipf's law, and ids below 150k."""
 
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
@@ -53,7 +53,7 @@ class Talker:
         return " ".join(self._words[index] for index in chosen), [self._ids[index] for index in chosen]
 
     def session(self, turns: int, prompt: int, asked: int, answered: int, begins: float) -> Iterator[tuple[Exchange, int]]:
-        """(exchange, how many of its tokens stand in no turn before it)."""
+        """Yield each exchange and the number of its tokens that are in no earlier turn."""
         text, ids = self.say(prompt)
         messages = [{"role": "system", "content": text}]
         new = prompt
@@ -77,7 +77,7 @@ class Talker:
 
 
 def collect_once(run: RunDir, recipe: Recipe) -> float:
-    """CPU seconds of reading all captures and publishing all that is complete."""
+    """Read all captures and publish all complete turns. Returns the CPU seconds."""
     begun = time.process_time()
     collect(run, recipe, once=True)
     return time.process_time() - begun
@@ -114,7 +114,7 @@ def long_rows(folder: Path, sessions: int) -> list[Row]:
             for exchange, new in talker.session(20, 10_000, 250, 150, time.time() - AGO + number):
                 distinct += new
                 file.write(orjson.dumps(exchange) + b"\n")
-    collect_once(run, Recipe.model_validate({"collect": {"shard_turns": 4}}))  # as they come in when few people talk
+    collect_once(run, Recipe.model_validate({"collect": {"shard_turns": 4}}))  # as with few users
     captured = sum(path.stat().st_size for path in published(run.captures, ".jsonl"))
     sizes = {"long, as captured": captured, "long, as published": size_of(run)}
     for path in published(run.trajectories, ".parquet"):
@@ -193,7 +193,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     pa.set_cpu_count(1)
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
-        rows = open_rows(Path(folder), turns=2_000 if options.quick else 10_000)  # first: no memory is left over to be used again
+        rows = open_rows(Path(folder), turns=2_000 if options.quick else 10_000)  # first, while no free memory can be reused
         rows += stream_rows(Path(folder), turns=4_000 if options.quick else 40_000)
         rows += long_rows(Path(folder), sessions=8 if options.quick else 40)
         rows += memory_rows(Path(folder), turns=40_000 if options.quick else 1_000_000)

@@ -1,12 +1,12 @@
-"""What the built-in environments promise: a sandbox that holds, and verdicts that are right and cannot be forged.
+"""Checks the built-in environments: the sandbox is secure, and verdicts are correct and cannot be forged.
 
-Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and with nothing done), `cheats` (the best score
-that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed), `faults` (what failed
-episodes change for the others), `kill` (outcomes after a SIGKILL of any process), `load` (many episodes at once), `harness`
-(Codex, Claude Code and mini-swe-agent in the sandbox) and `learn` (whether reinforcement makes a policy better at held-out tasks).
-What each metric means, the bars and the last results: docs/benchmarks.md.
+Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and without any action), `cheats` (the best score
+that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed), `faults` (how failed
+episodes affect the others), `kill` (outcomes after a SIGKILL of any process), `load` (many concurrent episodes), `harness` (Codex,
+Claude Code and mini-swe-agent in the sandbox) and `learn` (whether reinforcement improves a policy on held-out tasks).
+docs/benchmarks.md describes the metrics, the bars and the last results.
 
-The command exits with code 1 when a metric misses its bar.
+The exit code is 1 if a metric misses its bar.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from scripts.benchmarks.table import Row, make_parser, report
 
 # environments_NAME.rows(options, folder)
 CASES = ("oracle", "noop", "cheats", "breakout", "faults", "kill", "load", "harness", "learn")
-BARS = {  # metric of a case: the smallest and the largest value that passes
+BARS = {  # metric of a case: the smallest and largest values that pass
     ("oracle", "score"): (1.0, 1.0),
     ("noop", "score"): (0.0, 0.0),
     ("cheats", "score_max"): (0.0, 0.0),
@@ -70,7 +70,7 @@ def measure(case: str, options: argparse.Namespace) -> list[Row]:
 
 
 def missed_bars(rows: list[Row]) -> list[str]:
-    """The bars that are missed. `oracle terminal` is a row of the case `oracle`, and may have bars of its own."""
+    """Return the missed bars. A row such as `oracle terminal` has its own bars or the bars of its case `oracle`."""
     missed = []
     for row in rows:
         bar = BARS.get((row.case, row.metric)) or BARS.get((row.case.split()[0], row.metric))

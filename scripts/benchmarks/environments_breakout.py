@@ -1,4 +1,4 @@
-"""How many attempts to leave a sandbox succeed, for each kind that works here: files, network, processes, memory, disk and more."""
+"""Counts successful attempts to leave each kind of sandbox that works here: files, network, processes, memory, disk and more."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
         try:
             kind.prepare()
             rounds = [asyncio.run(break_out(kind)) for _ in range(times)]
-        except ClawError as error:  # it is installed, and does not work
+        except ClawError as error:  # it is installed but does not work
             if kind.name == "bubblewrap":
                 raise
             print(f"{kind.name} is left out: {error.problem}")

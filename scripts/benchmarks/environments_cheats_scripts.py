@@ -1,4 +1,4 @@
-"""Attacks on a `test.sh` that runs the graded program first, or a checker of its own: name, tests, attack and honest commands."""
+"""Attacks on a `test.sh` that runs the graded program first, or its own checker: name, tests, attack and honest commands."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ _USER = "d=$HOME/.local/lib/python3.$v/site-packages; mkdir -p $d"
 
 @dataclass(frozen=True, slots=True)
 class ScriptAttack:
-    """One task, and what two agents do."""
+    """One task, and the commands of an attacking and an honest agent."""
 
     name: str
     script: str

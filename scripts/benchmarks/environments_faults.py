@@ -1,7 +1,7 @@
-"""Case `faults`: one of five sandboxes fails, always at the same attempts. What becomes of the advantages of the others?
+"""Case `faults`: one in five sandboxes fails, always at the same attempts. It measures the effect on the other advantages.
 
-Real stages: `serve`, `collect --env`, `collect`, `judge`, and the intake of the trainer. The reference is computed here, from the
-rewards that the environment gave: (r - mean) / std over the episodes of a group that did not fail.
+The stages are real: `serve`, `collect --env`, `collect`, `judge`, and the intake of the trainer. The reference is computed here
+from the rewards of the environment: (r - mean) / std over the episodes of a group that did not fail.
 """
 
 import argparse
@@ -35,19 +35,19 @@ _LATER_S = 86_400.0
 
 
 def place_of(endpoint: Endpoint) -> tuple[int, int]:
-    """The task's number and the attempt of an episode: its session is PLAN-NUMBER-ATTEMPT-RANDOM."""
+    """Return the task number and the attempt of an episode. Its session id is PLAN-NUMBER-ATTEMPT-RANDOM."""
     _, number, attempt, _ = endpoint.headers["X-Session-Id"].split("-")
     return int(number), int(attempt)
 
 
 def reward_of(number: int, attempt: int) -> float | None:
-    """The reward of an attempt; None if its sandbox fails."""
+    """Return the reward of an attempt, or None if its sandbox fails."""
     dice = random.Random(f"faults {number} {attempt}")
     return None if dice.random() < SHARE else dice.choice((-1.0, 0.0, 0.5, 1.0))
 
 
 class Faulty:
-    """Two calls, then a reward that the task and the attempt decide, or a sandbox that fails."""
+    """Makes two calls. Then the sandbox fails, or the task and the attempt determine the reward."""
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         return [Task(f"faulty-{number}", number, split) for number in range(count)]
@@ -80,7 +80,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def clawctl(run: RunDir, recipe: Path, *words: str) -> str:
-    """Run a command to its end; what it printed. Raises SystemExit if it fails."""
+    """Run a command and return its standard output. Raises SystemExit if it fails."""
     command = [sys.executable, "-m", "clawctl", *words, "--run", str(run.root), "--recipe", str(recipe)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -117,7 +117,7 @@ def measured(run: RunDir, recipe: Path, tasks: int) -> list[Row]:
 
 
 def standardised(rewards: dict[int, float]) -> dict[int, float]:
-    """Minus the mean, by the population's standard deviation; 0 if all are equal."""
+    """Subtract the mean and divide by the population's standard deviation. Returns 0 for all if they are equal."""
     mean = sum(rewards.values()) / max(1, len(rewards))
     std = (sum((reward - mean) ** 2 for reward in rewards.values()) / max(1, len(rewards))) ** 0.5
     return {attempt: (reward - mean) / (std + 1e-6) if std > 0 else 0.0 for attempt, reward in rewards.items()}

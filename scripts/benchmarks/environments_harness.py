@@ -1,7 +1,7 @@
-"""Case `harness`: agents of others, unmodified, mend a repository in the sandbox. A scripted server gives their answers.
+"""Case `harness`: unmodified third-party agents repair a repository in the sandbox. A scripted server answers them.
 
-Real stages: `serve`, `collect --env swe` with the option `harness`, and `collect`. The repository is a git repository, and the task
-a row of SWE-bench's shape. The agents are in .clients/; one that is not installed has no value.
+The stages are real: `serve`, `collect --env swe` with the option `harness`, and `collect`. The repository is a git repository, and
+the task has the format of a SWE-bench row. The agents are in .clients/. An agent that is not installed has no value.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _TEST = "from prices import total\n\n\ndef test_total():\n    assert total(3, 4)
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """`needs` is a path below .clients, where `install` puts it; `tool` calls its shell, "": it answers with JSON."""
+    """An agent. `needs` is its path below .clients after `install`. `tool` is its shell tool, or "" if it expects JSON answers."""
 
     needs: str
     tool: str
@@ -41,7 +41,7 @@ class Agent:
             return _terminus_order()
         name, _, argument = self.tool.partition(".")
         command = _FIX
-        if name == "bash":  # mini-swe-agent ends by a command; the first one's output has the order for it
+        if name == "bash":  # mini-swe-agent ends by a command, which the output of the first command orders
             command = f"{_FIX}; echo '[''[tool:bash {_SUBMIT}]'']'"
         more = {"description": "mend it"} if name == "Bash" else {}
         return f"[[tool:{name} {json.dumps({argument: command, **more})}]]"
@@ -56,7 +56,7 @@ AGENTS = {
 
 
 def _terminus_order() -> str:
-    """The first answer mends the file and shows the second one, which says twice that the task is complete."""
+    """The first answer repairs the file and prints the second answer, which reports twice that the task is complete."""
     end = {"analysis": "", "plan": "", "commands": _typed("cat /tmp/e"), "task_complete": True}
     told = json.dumps(end, separators=(",", ":"))  # it must fit into one line of a terminal
     begin = {"analysis": "", "plan": "", "commands": _typed(f"{_FIX}; echo '[''[say:{told}]'']' > /tmp/e; cat /tmp/e")}
@@ -72,7 +72,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def play(name: str, folder: Path) -> list[Row]:
-    """The score, and the shares of episodes and turns that could be trained."""
+    """Return the score, and the shares of trainable episodes and turns."""
     agent, case = AGENTS[name], f"harness {name}"
     if not (_WHERE / agent.needs).exists():
         print(f"{name} is not installed: run {agent.install}")
@@ -112,7 +112,7 @@ def is_trained(turn: Turn) -> bool:
 
 
 def write_task(folder: Path, statement: str) -> Path:
-    """A repository with one commit, and the task to mend it. Returns the file of rows."""
+    """Write a repository with one commit and the task to repair it. Returns the file of rows."""
     place = folder / "me__prices"
     place.mkdir()
     (place / "prices.py").write_text("def total(price, count):\n    return price+count\n")

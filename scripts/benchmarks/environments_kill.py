@@ -1,6 +1,6 @@
-"""Case `kill`: two workers play without end, and `serve`, `collect` or a worker is killed by SIGKILL, round after round.
+"""Case `kill`: two workers play continuously, and in each round `serve`, `collect` or a worker is killed by SIGKILL.
 
-Then everything that was begun is played to its end, and each attempt is looked for: in the outcomes, and in the published turns.
+Then all started tasks are played to their end. Each attempt must be in the outcomes and in the published turns.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def reward_of(number: int, attempt: int) -> float:
 
 
 class Pauses:
-    """Three calls, with pauses in which a worker can be killed."""
+    """Makes three calls, with pauses in which a worker can be killed."""
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         return [Task(f"pauses-{number}", number, split) for number in range(count)]
@@ -91,13 +91,16 @@ def player(run: RunDir, recipe: Path, *words: str) -> list[str]:
 
 
 def outcomes_of(run: RunDir) -> list[SessionOutcome]:
-    """Of episodes, as their workers appended them."""
+    """Return the outcomes of episodes, as appended by their workers."""
     return [one for one in Ratings(run).read() if isinstance(one, SessionOutcome) and one.turn_ids is None]
 
 
 def audit(run: RunDir, plans: int, rounds: int, starts: int) -> list[Row]:
-    """`lost`: attempts without an outcome, and outcomes that are not in the rows of their session, all in one shard. `doubled`:
-    attempts with a second outcome, and turns with a second row."""
+    """Count the lost and doubled attempts.
+
+    `lost`: attempts without an outcome, and outcomes that are not in all rows of their session in one shard. `doubled`: attempts
+    with a second outcome, and turns with a second row.
+    """
     outcomes = outcomes_of(run)
     settled = Counter(
         (one.episode["plan"], one.episode["number"], one.episode["attempt"]) for one in outcomes if one.settled and one.episode

@@ -1,12 +1,12 @@
-"""Case `learn`: does reinforcement make a policy better at held-out tasks? Through the real stages, with the model `crafts`.
+"""Case `learn`: measures whether reinforcement improves a policy on held-out tasks, with real stages and the model `crafts`.
 
-A run is `clawctl up recipes/craft-KIND.yaml` on a run directory of its own, until the last update. Then `clawctl eval` measures the
-first and the last version on held-out tasks, sampled as in training. Of each kind of task there are three runs: with the rewards of
-the environment, with step rewards beside them (`integrated`), and with the rewards of other episodes (`shuffled`), from which
-nothing can be learned.
+A run is `clawctl up recipes/craft-KIND.yaml` in a new run directory, until the last update. Then `clawctl eval` measures the first
+and the last version on held-out tasks, sampled as in training. Each kind of task has three runs: with the rewards of the
+environment, with additional step rewards (`integrated`), and with the rewards of other episodes (`shuffled`), from which nothing
+can be learned.
 
-`pass_at_8_before` is the share of groups of eight attempts, all begun before the first update, with at least one that succeeded.
-Finished runs are kept in `--runs`, and are not repeated.
+`pass_at_8_before` is the share of groups with at least one success. It counts groups of eight attempts that all began before the
+first update. Finished runs are kept in `--runs` and are not repeated.
 """
 
 import argparse
@@ -37,12 +37,12 @@ from scripts.benchmarks.table import Row
 KINDS = ("toolcall", "terminal", "swe")  # each has a recipe: recipes/craft-KIND.yaml
 VARIANTS = ("outcome", "integrated", "shuffled")
 MEASURED, QUICK_MEASURED, QUICK_UPDATES = 96, 16, 4
-_LONGEST_S = 3600.0  # of one run
+_LONGEST_S = 3600.0  # time limit of one run
 Numbers = dict[str, float]
 
 
 class Shuffled:
-    """The tasks of another environment. Each episode gets the reward of an earlier one."""
+    """The tasks of another environment. Each episode gets the reward of an earlier episode."""
 
     def __init__(self, env: str, **options: Any) -> None:
         self._inner = create(ENVIRONMENTS.load(env, "play.env"), env, "play.env", options)
@@ -84,7 +84,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = False) -> Numbers:
-    """One run: the reward on held-out tasks before and after, and what it took."""
+    """Do one run. Returns the reward on held-out tasks before and after it, and the cost."""
     folder.mkdir()
     recipe = write_recipe(kind, variant, seed, folder, is_quick)
     last = int(yaml.safe_load(recipe.read_text())["train"]["max_steps"])
@@ -96,7 +96,7 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
         start, end = (reward_of(measure(run, recipe, version), kind) for version in (0, last))
         before = begun_before(opened, read_policy(opened, 1).created_at)
     steps = [json.loads(line) for line in (run / "train" / "steps.jsonl").read_text().splitlines()]
-    shutil.rmtree(run, ignore_errors=True)  # a process that is still ending may write
+    shutil.rmtree(run, ignore_errors=True)  # a process that is still ending may write files
     return {
         "start": start, "end": end, "seconds": seconds, "updates": last, "turns": float(sum(step["turns"] for step in steps)),
         "processor": processor_s() - spent,
@@ -105,14 +105,14 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
 
 
 def processor_s() -> float:
-    """Of the processes that have ended: all stages, and what they started. Processes in a sandbox are not counted."""
+    """CPU seconds of all ended child processes: the stages and their children. Processes in a sandbox are not counted."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def write_recipe(kind: str, variant: str, seed: int, folder: Path, is_quick: bool) -> Path:
     recipe = yaml.safe_load((ROOT / "recipes" / f"craft-{kind}.yaml").read_text())
-    recipe["up"]["stages"].remove("eval")  # it measures when training is over
+    recipe["up"]["stages"].remove("eval")  # the versions are measured after training
     recipe["play"]["seed"] = recipe["eval"]["seed"] = recipe["train"]["seed"] = seed
     recipe["eval"]["problems"] = QUICK_MEASURED if is_quick else MEASURED
     if is_quick:
@@ -132,7 +132,7 @@ def reward_of(record: Mapping[str, Any], kind: str) -> float:
 
 
 def begun_before(run: RunDir, moment: float) -> Numbers:
-    """Of the groups whose episodes all began before a moment: how many there are, and the share that some episode solved."""
+    """Count the groups whose episodes all began before `moment`, and return the share of them with a solved episode."""
     groups: dict[str, list[SessionOutcome]] = defaultdict(list)
     for outcome in Ratings(run).read():
         if isinstance(outcome, SessionOutcome) and outcome.episode is not None and outcome.settled:
@@ -147,7 +147,7 @@ def begun_before(run: RunDir, moment: float) -> Numbers:
 
 
 def rows_of(case: str, runs: Mapping[str, Sequence[Numbers]]) -> list[Row]:
-    """The rows of one kind. A variant that was not run has none."""
+    """Return the rows of one kind. A variant that was not run has no rows."""
     found = []
     if outcome := runs.get("outcome"):
         groups = sum(run["groups"] for run in outcome)

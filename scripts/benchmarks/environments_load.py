@@ -1,7 +1,7 @@
-"""Case `load`: 128 episodes at a time, each with four model calls and a tool process after each; and 16 pages of `gui` at a time.
+"""Case `load`: 128 concurrent episodes with four model calls and a tool process after each, and 16 concurrent pages of `gui`.
 
-`environment_share` is the share of the episodes' wall time in which no model call of theirs ran, by the captures of the server.
-With this many episodes at a time on a few cores, an episode waits for its turn at the model most of the time.
+`environment_share` is the share of the episodes' wall time without a running model call, according to the server's captures. With
+this many concurrent episodes on a few cores, an episode waits for the model most of the time.
 """
 
 import argparse
@@ -31,7 +31,7 @@ RECIPE = {"serve": {"threads": 1, "kv_cache_tokens": 65536}, "gate": None}
 
 
 class Tools:
-    """Four calls of the model, each followed by a process that computes."""
+    """Makes four model calls, each followed by a process that computes."""
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         return [Task(f"tools-{number}", number, split) for number in range(count)]
@@ -46,7 +46,7 @@ class Tools:
 
 
 async def computed(number: int) -> str:
-    """A tool that is a process of its own."""
+    """Run a tool in a separate process."""
     process = await asyncio.create_subprocess_exec("expr", str(number), "+", "1", stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
     if process.returncode != 0:
@@ -76,7 +76,7 @@ def play(case: str, folder: Path, name: str, tasks: int, parallel: int, *further
 
 
 def refused_requests(metrics: str) -> int:
-    """Requests to an API that were answered with another status than 200."""
+    """Count the API requests that were answered with a status other than 200."""
     found = re.findall(
         r'^clawctl_requests_total\{api="(?:chat|responses|messages)",status="(\d+)".*\} (\d+)', metrics, re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""The score of tasks for which nothing is done. A mean above 0 is a verdict that can be had for nothing."""
+"""The score of tasks without any action. A mean above 0 means that a verdict rewards doing nothing."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The score of tasks with their own solution, for each built-in environment. A mean below 1 is a wrong verdict."""
+"""The score of tasks with their reference solution, for each built-in environment. A mean below 1 means a wrong verdict."""
 
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ Solve = Callable[[Any, str | None], Awaitable[Graded]]
 
 
 def tasks(options: argparse.Namespace) -> list[tuple[str, Solve, list[Any]]]:
-    """Each environment with its tasks, training and held out."""
+    """Return each environment with its training and held-out tasks."""
     number = 6 if options.quick else 24
     splits: tuple[Split, ...] = ("train", "eval")
     count = number // 2

@@ -1,8 +1,8 @@
-"""How well the gate decides, on 1,000 simulated candidates for each effect, beside a test of fixed size.
+"""Measures the gate's decisions on 1,000 simulated candidates for each effect, and compares them with a test of fixed size.
 
-Each comparison of a simulated candidate is a win, a loss or a tie. 40 % are ties; wins minus losses are the effect: 0 (`null`), -5,
--10, +10 and +20 points of all comparisons. Margin, error, budget and the decision without enough evidence are those of
-recipes/default.yaml. The test is the gate's own (`clawctl/eval/sequential.py`), looked at after each comparison.
+Each comparison of a simulated candidate is a win, a loss or a tie. 40 % are ties. The effect is wins minus losses: 0 (`null`), -5,
+-10, +10 and +20 points of all comparisons. The margin, the error, the budget and the decision without enough evidence come from
+recipes/default.yaml. The test is the gate's own (`clawctl/eval/sequential.py`), evaluated after each comparison.
 
 false_promotion_rate       share promoted. Below the margin of 10 points a candidate may be promoted
 false_refusal_rate         share found worse
@@ -13,10 +13,10 @@ comparisons_ratio_fixed    the same, divided by those of a test of fixed size: o
 optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: wrong decisions. `null`: found worse.
                            `minus10`: found not worse. `mcnemar` is the same for McNemar's test
 
-The case `planted` runs only when it is named (--case planted). It measures on the demo model which suite catches each of 20 planted
+The case `planted` runs only if it is named (--case planted). It measures on the demo model which suite catches each of 20 planted
 bad updates (`gate_planted.py`).
 
-The command exits with code 1 when a metric misses its bar.
+The exit code is 1 if a metric misses its bar.
 """
 
 import argparse
@@ -33,9 +33,9 @@ from scripts.benchmarks.table import Row, make_parser, report
 EFFECTS = {"null": 0.0, "minus5": -0.05, "minus10": -0.10, "plus10": 0.10, "plus20": 0.20}
 TIES = 0.4
 CANDIDATES = 1000
-LOOKS, BATCHES = 2000, 10  # of the error under optional stopping: 10,000 candidates
+LOOKS, BATCHES = 2000, 10  # for the error under optional stopping: 10,000 candidates
 POWER = 0.9
-BARS = {  # case and metric: the largest value that passes, or the smallest
+BARS = {  # case and metric: the largest or smallest value that passes
     ("minus10", "false_promotion_rate"): (0.0, 0.05),
     ("plus20", "power_plus20"): (0.9, 1.0),
     ("null", "comparisons_ratio_fixed"): (0.0, 0.6),
@@ -108,27 +108,27 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
 
 
 def draw(effect: float, count: int, random: np.random.Generator) -> Floats:
-    """1 for a win, -1 for a loss, 0 for a tie: [CANDIDATES, count]."""
+    """Draw comparisons: 1 for a win, -1 for a loss, 0 for a tie. Shape: [CANDIDATES, count]."""
     place = random.random((CANDIDATES, count))
     wins = (1 - TIES + effect) / 2
     return np.where(place < wins, 1.0, np.where(place < 1 - TIES, -1.0, 0.0))
 
 
 def fixed_size(margin: float, error: float) -> int:
-    """Comparisons of the paired z-test of "worse by the margin" with this error and power 0.9 for an unchanged candidate."""
+    """The sample size of a paired z-test of "worse by the margin" with this error and power 0.9 for an unchanged candidate."""
     normal = NormalDist()
     return math.ceil((normal.inv_cdf(1 - error) + normal.inv_cdf(POWER)) ** 2 * (1 - TIES) / margin**2)
 
 
 def promoted_by_fixed(differences: Floats, margin: float, error: float) -> Floats:
-    """Which candidates that test promotes, looked at once."""
+    """Which candidates that test promotes with one look at the end."""
     seen = differences[:, : fixed_size(margin, error)]
     z = (seen.mean(1) + margin) / (seen.std(1, ddof=1) / math.sqrt(seen.shape[1]))
     return np.asarray(z >= NormalDist().inv_cdf(1 - error), float)
 
 
 def mcnemar(differences: Floats, error: float) -> Floats:
-    """Which candidates McNemar's one-sided test finds worse at any look, the first after 10 discordant pairs."""
+    """Which candidates McNemar's one-sided test finds worse at any look. The first look is after 10 discordant pairs."""
     losses, discordant = np.cumsum(differences < 0, 1), np.cumsum(differences != 0, 1)
     z = (2 * losses - discordant) / np.sqrt(np.maximum(discordant, 1))
     return np.asarray(((z >= NormalDist().inv_cdf(1 - error)) & (discordant >= 10)).any(1), float)

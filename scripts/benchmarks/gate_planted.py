@@ -1,8 +1,8 @@
-"""Planted bad updates: the gate's own follower and suites measure candidates that answer like the demo model, but spoilt.
+"""Planted bad updates: the gate's own follower and suites measure candidates with corrupted answers of the demo model.
 
-A small server stands between eval and `clawctl serve` on the demo model. Version 0 is the model itself. The answers of each planted
-version are the model's, changed in one way: wrong numbers, endless length, refusals, another language, broken tool calls. Four of
-each kind make 20.
+A small proxy runs between eval and `clawctl serve` on the demo model. Version 0 is the model itself. The answers of each planted
+version are the model's answers with one change: wrong numbers, endless length, refusals, another language, or broken tool calls.
+There are four versions of each kind, 20 in total.
 """
 
 import json
@@ -57,7 +57,7 @@ def _foreign(number: int, message: Message) -> Message:
 
 
 def _broken(number: int, message: Message) -> Message:
-    """Tool calls with cut arguments, another name, no calls, or calls as text."""
+    """Break tool calls: truncated arguments, another name, no calls, or calls as text."""
     calls = [json.loads(json.dumps(call)) for call in message.get("tool_calls") or []]
     for call in calls:
         function = call["function"]
@@ -82,7 +82,7 @@ def _text(message: Message) -> str:
 
 
 def rows(quick: bool) -> list[Row]:
-    """`caught`, and for each suite and each kind how many it caught. `quick`: one update of each kind."""
+    """Return `caught`, and the number of caught updates for each suite and each kind. `quick`: one update of each kind."""
     planted = [one for one in PLANTED if one[1] == 0] if quick else PLANTED
     with tempfile.TemporaryDirectory(prefix="clawctl-planted-") as folder:
         run = open_run(Path(folder) / "run")
@@ -109,7 +109,7 @@ def _recipe(url: str) -> Recipe:
 
 
 def _caught_by(run: RunDir, recipe: Recipe, version: int) -> str | None:
-    """The suite that found a planted version worse. None if it went live, or was only kept out for lack of evidence."""
+    """Return the suite that found a planted version worse. None if it went live or was refused only for lack of evidence."""
     policy = Policy(version, 0, version, "combine", "full", "demo", [], None, {}, time.time())
     publish_policy(run, policy, lambda folder: None)
     Follower(run, recipe, threading.Event(), as_json=False).follow(once=True)
@@ -124,7 +124,7 @@ def _caught_by(run: RunDir, recipe: Recipe, version: int) -> str | None:
 
 @contextmanager
 def _served(run: RunDir) -> Iterator[None]:
-    """`clawctl serve` on the demo model."""
+    """Run `clawctl serve` on the demo model."""
     command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run.root), "--recipe", str(_DEMO), "--port", "0"]
     with (run.root / "bench.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as serving:
         try:
@@ -140,7 +140,7 @@ def _served(run: RunDir) -> Iterator[None]:
 
 @contextmanager
 def _spoiling(run: RunDir, planted: list[tuple[str, int]]) -> Iterator[str]:
-    """The server between: `demo@N` answers as planted update N."""
+    """Run the proxy. `demo@N` answers like planted update N."""
     behind = own_endpoint(run, load_recipe(_DEMO))
     key = own_api_key(run, load_recipe(_DEMO))[0]
     client = httpx.Client(base_url=behind.url, headers={"Authorization": f"Bearer {key}", "X-Capture": "off"}, timeout=300.0)

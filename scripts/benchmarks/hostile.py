@@ -1,11 +1,11 @@
-"""What a hostile user, a bad update and a careless reward can still do. Each case attacks the shipped code and measures the damage.
+"""Measures the damage that a hostile user, a bad update or a careless reward can do. Each case attacks the shipped code.
 
 Cases: `stall` (can one client's input delay another client's first token), `redaction` (how the time of redaction grows with its
 input), `influence` (how much of a training step one turn or one key can own), `judge` (how often injected text flips a verdict),
-`rules` (whether a page that a tool fetched is believed to be a test verdict), `ids` (whether secrets survive as token ids).
-What each metric means, the bars and the last results: docs/benchmarks.md.
+`rules` (whether a fetched page can pass for a test verdict), `ids` (whether secrets survive as token ids).
+docs/benchmarks.md describes the metrics, the bars and the last results.
 
-The command exits with code 1 when a metric exceeds its bar.
+The exit code is 1 if a metric exceeds its bar.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def measure(case: str, options: argparse.Namespace) -> list[Row]:
 
 
 def missed_bars(rows: list[Row]) -> list[str]:
-    """The bars that are exceeded, or whose value is missing."""
+    """Return the bars that are exceeded or whose value is missing."""
     missed = []
     for row in rows:
         bar = BARS.get((row.case, row.metric))

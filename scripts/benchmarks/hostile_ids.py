@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Case `ids`: whether a secret is kept as token ids, or in any other form, after a capture.
+"""Case `ids`: measures whether a capture keeps a secret as token ids or in any other form.
 
-A real server (gateway, dialects, parser, capture) on the demo model's tokenizer answers with scripted tokens instead of sampled ones.
-Each case plants a fresh secret where the text that the client sees has none of it, or has it in another form. Then everything that lies
-in `captures/` is read: as bytes, with its escapes undone, and what its token ids decode to.
+A real server (gateway, dialects, parser, capture) with the demo model's tokenizer answers with scripted tokens instead of sampled ones.
+Each case plants a new secret that is absent from the client's text or has another form there. Then all content of `captures/` is
+searched: the bytes, the unescaped text, and the decoded token ids.
 """
 
 import argparse
@@ -30,11 +30,11 @@ from scripts import asgi
 from scripts.benchmarks.table import Row
 
 _KEY = "benchmark"
-_LEFT = 12  # characters of a secret that may stand somewhere by chance
+_LEFT = 12  # so many characters of a secret may occur by chance
 
 
 class Scripted:
-    """Models that say what they were told to, token by token. See `clawctl.engines.embedded.process.Models`."""
+    """Models that return scripted text token by token. See `clawctl.engines.embedded.process.Models`."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -105,8 +105,8 @@ class _Saying:
 @dataclass(frozen=True, slots=True)
 class Case:
     name: str
-    said: Callable[[str], str]  # what the model says, given the secret
-    asked: Callable[[str], dict[str, Any]]  # the request's own fields
+    said: Callable[[str], str]  # the model's text for a secret
+    asked: Callable[[str], dict[str, Any]]  # the additional fields of the request
     path: str = "/v1/chat/completions"
 
 
@@ -176,7 +176,7 @@ CASES = (
 
 @contextmanager
 def served(folder: Path) -> Any:
-    """A server with a scripted engine: its address, the engine, its tokenizer and its captures."""
+    """Run a server with a scripted engine. Yields its address, the engine, the tokenizer and the run."""
     from clawctl.engines.embedded.engine import Embedded
     from clawctl.run.model_files import IdReader
     from clawctl.serve.app import Gateway
@@ -197,7 +197,7 @@ def served(folder: Path) -> Any:
 
 
 def forms(text: str) -> list[str]:
-    """The text, and the text with its escapes undone, again and again."""
+    """Return the text, and the text after each of three rounds of unescaping."""
     found = [text]
     for _ in range(3):
         text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), unquote(html.unescape(text))).replace(
@@ -208,10 +208,10 @@ def forms(text: str) -> list[str]:
 
 
 def kept(secret: str, line: bytes, tokenizer: Any) -> bool:
-    """Whether `line` of captures still tells the secret, or a large piece of it."""
+    """Whether `line` of the captures still contains the secret or a large part of it."""
     row = orjson.loads(line)
     ids = [*(row["prompt_ids"] or []), *(row["completion_ids"] or [])]
-    # Parts that were joined lie beside one another: without what stands between strings they are one.
+    # Parts of a message are adjacent: without the JSON between them, the strings are joined.
     said = [
         line.decode(),
         re.sub(r'","|"\},\{"type":"\w+","\w+":"', "", line.decode()),
@@ -223,7 +223,7 @@ def kept(secret: str, line: bytes, tokenizer: Any) -> bool:
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    """`clean_captures_with_ids` is 1: the one exchange without a secret, whose ids are all there."""
+    """Measure all cases. `clean_captures_with_ids` must be 1: the exchange without a secret keeps all its ids."""
     rounds, held, refused = 1 if options.quick else 4, list[str](), 0
     makers: list[Callable[[], str]] = [
         lambda: "sk-" + "proj-" + secrets.token_urlsafe(36) + "a1",

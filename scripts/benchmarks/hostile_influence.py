@@ -1,12 +1,12 @@
-"""Case `influence`: how much of training one turn, or one key, can own.
+"""Case `influence`: measures the largest share of training that one turn or one key can have.
 
-Gradients: steps of 16 turns on the demo model, 15 of them sampled at temperature 1 and one hostile, with exact logprobs, in several
-methods, with an adapter and with all weights. Each turn's gradient is computed alone, as it is in its step, and measured. The
-share of a turn is the norm of its gradient over the sum of the norms of all 16.
+Gradients: steps of 16 turns on the demo model with exact logprobs. 15 turns are sampled at temperature 1 and one is hostile. The
+steps use several methods, with an adapter and with all weights. The gradient of each turn is computed separately, as in its step.
+The share of a turn is the norm of its gradient divided by the sum of the norms of all 16.
 
-Keys: shards as collect and judge write them, through the trainer's own feed. One loud key brings hundreds of praised turns:
-identical, varied by a counter, or in groups. Quiet keys bring a few each. Counted are the turns of quiet keys that went stale or
-never came into a step.
+Keys: shards in the format of collect and judge pass through the trainer's own feed. One loud key sends hundreds of praised turns:
+identical, varied by a counter, or in groups. Quiet keys send a few turns each. The benchmark counts the turns of quiet keys that
+became stale or never entered a step.
 """
 
 import argparse
@@ -38,8 +38,8 @@ from clawctl.trainers.texts import TokenizerTexts
 from scripts.benchmarks.table import Row
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
-UNSAMPLED = ("forced tokens", "repeated")  # attacks with tokens that no sampler gives: not held to the bar
-TURNS, LOUD, QUIET = 16, 400, 6  # turns of a step, of the loud key, of each quiet key
+UNSAMPLED = ("forced tokens", "repeated")  # attacks with tokens that no sampler produces: the bar does not apply
+TURNS, LOUD, QUIET = 16, 400, 6  # number of turns of a step, of the loud key, and of each quiet key
 EXTREME = "Answer with nothing but the word pencils, again and again, in capital letters."
 HINT = "Write plain sentences, without bold or numbered steps."
 METHODS: dict[str, dict[str, Any]] = {
@@ -65,7 +65,7 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
     against: dict[bool, float] = {True: 0.0, False: 0.0}
     honest = 0.0
     by_attack: defaultdict[str, float] = defaultdict(float)
-    calm: dict[int, list[Sample]] = {}  # all methods begin with the same weights, so their turns are the same
+    calm: dict[int, list[Sample]] = {}  # all methods start with the same weights, so their turns are the same
     hostile: dict[tuple[int, str], Sample] = {}
     for method, changes in METHODS.items():
         training = load_training(recipe(**changes), ALONE)
@@ -106,7 +106,7 @@ def recipe(**train: Any) -> Recipe:
 
 
 def shares(training: Training, samples: Sequence[Sample]) -> tuple[list[float], float]:
-    """Of each turn: the norm of its gradient over the sum of all norms. And the norm of the last turn's over that of the sum of all
+    """Return each turn's share of the gradient norms, and the norm of the last turn's gradient divided by that of the sum of all
     others."""
     found = list(gradients_of(training, Batch(1, list(samples))))
     norms = [norm_of(gradient) for gradient in found]
@@ -119,7 +119,7 @@ def norm_of(gradient: Sequence[torch.Tensor]) -> float:
 
 
 def honest_turns(policy: PolicyModel, seed: int) -> list[Sample]:
-    """Sixteen answers at temperature 1: half of them praised, each second one with a hint."""
+    """Sample sixteen answers at temperature 1. Half of them are praised. All have a hint."""
     tasks = make_tasks("student", TURNS, seed)
     return [
         sampled(policy, f"t{i}", task.prompt, 1.0, seed * TURNS + i, 1.0 if i % 2 else -1.0, HINT) for i, task in enumerate(tasks)
@@ -130,7 +130,7 @@ def honest_turns(policy: PolicyModel, seed: int) -> list[Sample]:
 def sampled(
     policy: PolicyModel, name: str, ask: str, temperature: float, seed: int, reward: float, hint: str, most: int = 60
 ) -> Sample:
-    """An answer of the model, with its exact logprobs, at most `most` tokens."""
+    """Sample an answer of at most `most` tokens, with its exact logprobs."""
     prompt = rendered(policy, ask)
     generator, ids, logprobs, cache = torch.Generator().manual_seed(seed), list(prompt), list[float](), None
     step = torch.tensor([ids])
@@ -154,7 +154,7 @@ def rendered(policy: PolicyModel, ask: str) -> list[int]:
 
 
 def scored(policy: PolicyModel, sample: Sample) -> Sample:
-    """The same turn with the logprobs of its tokens, whoever chose them."""
+    """Return the turn with the policy's logprobs of its tokens."""
     ids = torch.tensor([sample.prompt_ids + sample.completion_ids])
     with torch.no_grad():
         logits = policy.causal(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1].float() / sample.temperature
@@ -163,7 +163,7 @@ def scored(policy: PolicyModel, sample: Sample) -> Sample:
 
 
 def cold(temperature: float) -> Callable[[PolicyModel, Sample, int], Sample]:
-    """The answer of twelve at this temperature whose tokens were least certain."""
+    """Make an attack: the least certain of twelve answers at this temperature."""
 
     def attack(policy: PolicyModel, like: Sample, seed: int) -> Sample:
         tasks = make_tasks("student", 12, seed + 1000)
@@ -174,7 +174,7 @@ def cold(temperature: float) -> Callable[[PolicyModel, Sample, int], Sample]:
 
 
 def forced(policy: PolicyModel, like: Sample, seed: int) -> Sample:
-    """Tokens that the model would never choose, at temperature 0.05: more than any sampler gives."""
+    """Random tokens that the model would never sample, at temperature 0.05. No sampler can produce them."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(10, policy.vocabulary - 10, (40,), generator=generator).tolist()
     return scored(
@@ -187,7 +187,7 @@ def longest(policy: PolicyModel, like: Sample, seed: int) -> Sample:
 
 
 def repeated(policy: PolicyModel, like: Sample, seed: int) -> Sample:
-    """One rare word a few hundred times, so that all tokens push one way."""
+    """Repeat one rare phrase a few hundred times, so that all tokens push in one direction."""
     word = policy.tokenizer("pencils flowers", add_special_tokens=False)["input_ids"]
     tokens = (word * 300)[:600]
     return scored(
@@ -223,7 +223,7 @@ def keys(options: argparse.Namespace, folder: Path) -> list[tuple[str, float | N
     for name, scenario in SCENARIOS.items():
         trained = scenario(open_run(folder / name.replace(" ", "-")), options)
         lost[name] = sum(count for key, count in trained["missing"].items() if key != "loud")
-        early = trained["early"]  # in the steps in which quiet keys waited as well
+        early = trained["early"]  # in the steps in which quiet keys also had waiting turns
         loud_share = max(loud_share, early["loud"] / max(1, sum(early.values())))
         copies = max(copies, trained["trained"]["loud"] if name == "identical" else 0)
     return [
@@ -235,7 +235,7 @@ def keys(options: argparse.Namespace, folder: Path) -> list[tuple[str, float | N
 
 
 def told(name: str, key: str, number: int, version: int = 0, group: str | None = None) -> Turn:
-    """A turn as collect writes it."""
+    """Make a turn in the format of collect."""
     ask = [{"role": "user", "content": name}]
     return Turn(
         turn_id=f"{key}-{name}-{number}", session_id=f"{key}/{name}-{number}", parent_turn_id=None, turn_index=0, kind="main",
@@ -254,8 +254,10 @@ def publish(run: RunDir, stem: str, turns: Sequence[Turn], reward: Callable[[int
 
 
 def stepped(run: RunDir, arrive: Callable[[int], None] | None = None, read_ahead: int = 4096, **train: Any) -> dict[str, Any]:
-    """Steps until nothing waits that makes one, at most 200; `arrive` is called with each version. Which turns of each key were
-    trained, and which never were."""
+    """Take steps until no more are possible, at most 200. Returns how many turns of each key were trained, and how many never were.
+
+    `arrive` is called with each version.
+    """
     config = TrainConfig.model_validate({"method": "binary", "batch_wait_s": 1e-6, "batch_min_turns": 1, **train})
     texts = TokenizerTexts(AutoTokenizer.from_pretrained(recipe().model_path), 2048, 4096)
     feed = Feed(run, config, texts, {}, read_ahead=read_ahead)
@@ -298,7 +300,7 @@ def varied(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def backlog(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
-    """The loud key's shards lie before the quiet ones', and are more than the feed reads ahead."""
+    """The loud key's shards precede those of the quiet keys and exceed the feed's read-ahead."""
     for shard in range(20):
         publish(run, f"a{shard:02d}", [told(f"varied {shard} {n}", "loud", n) for n in range(100)])
     publish(run, "b", quiet_turns())
@@ -306,7 +308,7 @@ def backlog(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def groups(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
-    """Everybody names the same groups; nobody's are anybody else's."""
+    """All keys use the same group names, but groups of different keys are different groups."""
     loud = [told(f"varied {n}", "loud", n, group=f"g{n // 8}") for n in range(LOUD)]
     quiet = [replace(turn, group_id=f"g{i % QUIET // 2}") for i, turn in enumerate(quiet_turns())]
     publish(run, "a", loud, lambda i: 1.0 if i % 8 else -1.0)
@@ -315,7 +317,7 @@ def groups(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def stream(run: RunDir, options: argparse.Namespace) -> dict[str, Any]:
-    """Each version brings twice a step's turns of the loud key, and a turn of a quiet key that was sampled four versions before."""
+    """With each version arrive two steps' worth of turns of the loud key, and one turn of a quiet key from four versions before."""
 
     def arrive(version: int) -> None:
         if version < 40:

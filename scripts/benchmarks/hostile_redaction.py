@@ -1,13 +1,15 @@
 # ruff: noqa: E501 - lines of data stay lines
-"""Case `redaction`: how the processor time of redaction grows with its input, and what a hostile text costs other keys.
+"""Case `redaction`: how the processor time of redaction grows with its input, and how a hostile text delays other keys.
 
-Adversarial texts come from generators: each rule nearly matches at every place, or long runs have to be read again and again. Further
-ones are drawn at random from the same building blocks. The exponent of a generator is the slope of log time over log size.
+Generators make adversarial texts: each rule nearly matches at every position, or long runs must be read repeatedly. More texts are
+drawn at random from the same building blocks. The exponent of a generator is the slope of log time over log size.
 
-A long text is looked through in pieces of bounded length, so a slow rule would show only within a piece. Each generator is therefore
-measured twice: at sizes within one piece, and at sizes of many. The slowest are also redacted at a million characters. Times are processor time, the best of some tries. On a machine with
-other work a few of hundreds of slopes come out too steep. A slope above `_SUSPICIOUS` is measured again, with more sizes and more
-tries, and the second measurement counts. A rule that is quadratic is steep both times; a test plants one.
+Long texts are redacted in pieces of bounded length, so a slow rule shows only within a piece. Each generator is therefore measured
+twice: at sizes within one piece and at sizes of many pieces. The slowest texts are also redacted at a million characters.
+
+Times are processor time, the best of several tries. On a busy machine, a few of hundreds of slopes are measured too steep. A slope
+above `_SUSPICIOUS` is therefore measured again with more sizes and more tries, and the second measurement counts. A quadratic rule
+is steep both times. A test plants such a rule.
 """
 
 import argparse
@@ -28,9 +30,9 @@ from scripts.benchmarks.table import Row
 
 Generator = Callable[[int], str]
 _SIZES = (16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10)  # characters
-_LARGEST, _SLOWEST = 1 << 20, 5  # so many texts are redacted at that size as well: those that are slowest per character
+_LARGEST, _SLOWEST = 1 << 20, 5  # the five texts that are slowest per character are also redacted at that size
 _QUICK_SIZES = (64 << 10, 256 << 10)
-WITHIN = (2400, 4800, 9600)  # characters; the longest that is looked through at once
+WITHIN = (2400, 4800, 9600)  # characters; at most the length of one piece
 _AGAIN = (32 << 10, 48 << 10, 64 << 10, 96 << 10, 128 << 10, 192 << 10, 256 << 10)
 _WITHIN_AGAIN = (1600, 2400, 3200, 4800, 6400, 8000, 9600)
 _EVERY_RULE = partial(Redactor, KINDS)
@@ -38,7 +40,7 @@ _SUSPICIOUS = 1.15
 _REPEATS_AGAIN = 3
 _DRAWN, _QUICK_DRAWN = 40, 8
 _REPEATS = 2
-_OTHERS = 20  # exchanges of the other key while a hostile one is redacted
+_OTHERS = 20  # exchanges of the other key while a hostile text is redacted
 
 BLOCKS = (
     "pass", "password: ", "password:", "password='", 'password="{', "key", "api_key=", "key is ", "token=\\\\\\", "secret", "token ", "auth(", "auth='",
@@ -62,21 +64,21 @@ def of_block(block: str) -> Generator:
 
 
 def of_json(block: str) -> Generator:
-    """The block as the value of a password, in JSON: the shape that took ten seconds for 32 KB."""
+    """Put the block into JSON as the value of a password. This form once took ten seconds for 32 KB."""
     return lambda size: (
         '{"password":"' + (block * (size // len(block) + 1))[: max(0, size - 15)].replace("\\", "").replace('"', "") + '"}'
     )
 
 
 def drawn(seed: str) -> Generator:
-    """Two to six blocks, each repeated a few times, over and over."""
+    """Draw two to six blocks, repeat each a few times, and repeat the whole."""
     draw = random.Random(seed)
     chosen = [draw.choice(BLOCKS) * draw.choice((1, 1, 2, 7, 60)) for _ in range(draw.randint(2, 6))]
     return of_block("".join(chosen))
 
 
 def mixed(seed: str) -> Generator:
-    """Blocks in no order: nothing repeats."""
+    """Draw blocks in random order, without repetition of the whole."""
 
     def make(size: int) -> str:
         draw, pieces, length = random.Random(seed), list[str](), 0
@@ -112,7 +114,7 @@ def generators(seed: int, quick: bool) -> dict[str, Generator]:
 
 
 def seconds(text: str, make: Callable[[], Redactor] = _EVERY_RULE) -> float:
-    """Processor time to redact `text` as the content of a message."""
+    """Return the processor seconds to redact `text` as the content of a message."""
     redactor = make()
     began = time.process_time()
     redactor.value({"role": "user", "content": text})
@@ -129,8 +131,10 @@ def exponent(sizes: list[int], times: list[float]) -> float:
 
 
 def slope(make: Generator, sizes: Sequence[int], repeats: int, redactor: Callable[[], Redactor]) -> tuple[float, float]:
-    """The exponent of a generator over these sizes, and its seconds at the largest. Each try goes through all sizes: what slows the
-    machine for a moment does not meet all tries of one size."""
+    """Return the exponent of a generator over these sizes, and its seconds at the largest size.
+
+    Each try measures all sizes, so that a short load on the machine does not affect all tries of one size.
+    """
     texts = [make(size) for size in sizes]
     tries = [[seconds(text, redactor) for text in texts] for _ in range(repeats)]
     times = [min(of_size) for of_size in zip(*tries, strict=True)]
@@ -140,7 +144,7 @@ def slope(make: Generator, sizes: Sequence[int], repeats: int, redactor: Callabl
 def growth(
     made: dict[str, Generator], sizes: Sequence[int], redactor: Callable[[], Redactor] = _EVERY_RULE
 ) -> tuple[dict[str, float], dict[str, float], int]:
-    """The exponent of each generator, its seconds at the largest size, and how many slopes were measured again."""
+    """Return each generator's exponent, its seconds at the largest size, and the number of repeated measurements."""
     exponents, last, again = {}, {}, 0
     for name, make in made.items():
         steepest, last[name] = slope(make, sizes, _REPEATS, redactor)
@@ -166,7 +170,7 @@ def _exchange(key: str, number: int, text: str) -> Exchange:
 
 
 async def other_capture_ms(folder: Path, hostile: str, keys: int = 4) -> float:
-    """The longest that an exchange of one key waited for its capture while `keys` other keys have a hostile text redacted."""
+    """Return the longest capture time of one key's exchanges, in ms, while hostile texts of `keys` other keys are redacted."""
     folder.mkdir(exist_ok=True)
     capture = Capture(folder, PrivacyConfig())
     attack = [asyncio.create_task(capture.write(_exchange(f"hostile{n}", n, hostile + str(n)))) for n in range(keys)]

@@ -1,9 +1,9 @@
-"""`stall`: how much later another client's tokens come while one client grows each field of each API to the body limit.
+"""Case `stall`: the delay of another client's tokens while one client grows each field of each API to the body limit.
 
-An attacker in a process of its own sends one grown request after the other to a real `clawctl serve --model demo`. Meanwhile a
-victim with another key streams short chats one after another. The added delay of a field is the victim's latest first token, or its
-longest gap between two tokens, less the median of the same without attack, which is measured before each field. Fields above half
-of the bar are measured again, and the smallest delay counts: a busy machine adds delays of its own, and never takes any away.
+An attacker in a separate process sends consecutive grown requests to a real `clawctl serve --model demo`. Meanwhile, a victim with
+another key streams consecutive short chats. The added delay of a field is the victim's latest first token, or its longest gap
+between two tokens, minus the median without an attack, which is measured before each field. Fields above half of the bar are
+measured again and the smallest delay counts, because a busy machine can only add delays.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from clawctl.run.keys import add_key
 from scripts.benchmarks.table import Row
 
 _MB = 1 << 20
-_LIMITS_MB = (32.0, 2.9)  # the default limit of bodies, and what the demo model's context leaves of it
+_LIMITS_MB = (32.0, 2.9)  # the default body limit, and the largest body that fits into the demo model's context
 _BAR_MS = 250.0
-_CHATS = 3  # of the victim, at least, while a field is attacked
+_CHATS = 3  # smallest number of the victim's chats during an attack
 _LONGEST_S = 20.0
 _REPEATS = 3
 _USER: dict[str, Any] = {"role": "user", "content": "hi"}
@@ -87,7 +87,7 @@ def in_message(name: str, grow: Grow, role: str = "user") -> Grow:
     return lambda size: [{"role": role, "content": "hi", name: grow(size)}, _USER]
 
 
-# Schemas that are expensive to compile or to follow; their size is not what makes them so.
+# Schemas that are expensive to compile or to follow, independently of their size.
 
 
 def _form(schema: Any) -> Any:
@@ -184,7 +184,7 @@ def attacks(quick: bool, sizes_mb: Sequence[float] = _LIMITS_MB) -> list[Attack]
 
 
 class Delays(NamedTuple):
-    """Of the victim's chats, in ms."""
+    """Delays of the victim's chats, in ms."""
 
     first: list[float]
     gaps: list[float]
@@ -245,7 +245,7 @@ def _added(url: str, victim: str, attacker: str, attack: Attack, body: Path) -> 
 
 
 def _chats(url: str, key: str, enough: Callable[[int], bool]) -> Delays:
-    """Short chats, one after another."""
+    """Have consecutive short chats and return their delays."""
     delays, done, began = Delays([], []), 0, time.monotonic()
     body = orjson.dumps({"messages": [{"role": "user", "content": "what is 2 + 3?"}], "max_tokens": 12, "stream": True})
     headers = {"authorization": f"Bearer {key}"}
@@ -263,7 +263,7 @@ def _chats(url: str, key: str, enough: Callable[[int], bool]) -> Delays:
 
 
 def _attack(url: str, key: str, body: str, ready: Any, stop: Any) -> None:
-    """Send the body again and again; what comes back is not read to its end."""
+    """Send the body repeatedly. The answers are not read to their end."""
     content = Path(body).read_bytes()
     ready.set()
     while not stop.is_set():

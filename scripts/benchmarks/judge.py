@@ -1,9 +1,9 @@
-"""The judge stage: how many attacks move it, how often it is right, and what it makes of the calls its endpoint could answer.
+"""Measures the judge stage: its resistance to attacks, its accuracy, and its throughput relative to a bare loop.
 
-Peer: the bare loop, as many tasks on one plain `httpx.AsyncClient` as there may be calls at a time, asks prompts of the same length
-that were made beforehand, as often as the judge stage did (`throughput_ratio_bare`: runs in turns, ABBA, the median ratio of two
-neighbours). The stage's time is all of its time: shards read, votes, verdicts on disk. Endpoints: a null judge in its own process
-that answers after a fixed time, and clawctl's own server with the demo model, which shares the processors with us.
+The peer is a bare loop with one plain `httpx.AsyncClient` and as many tasks as the judge may have calls in flight. It sends
+prepared prompts of the same length, as many as the judge stage. `throughput_ratio_bare` is the median ratio of adjacent runs in the
+order ABBA. The stage's time includes reading shards, voting and writing verdicts. The endpoints are a null judge in a separate
+process, which answers after a fixed time, and clawctl's own server with the demo model, which shares this machine's processors.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model import judgements
 
 CONCURRENCY = 16
-SHARD = 256  # turns, as collect makes them
+SHARD = 256  # turns per shard, as in collect
 NULL_LATENCIES_S = (0.2, 0.05)
 PAIRS = 4
-DIFFER = 0.2  # share of the votes that are drawn by lot
+DIFFER = 0.2  # share of the votes that are random
 
 
 def main() -> None:
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def null_rows(folder: Path, quick: bool) -> list[Row]:
-    """Framing on the judge that obeys whatever gets through; throughput on one that answers after a fixed time."""
+    """Measure framing on a judge that obeys all unfenced text, and throughput on a judge that answers after a fixed time."""
     rows = []
     with null_judge(0.0) as url:
         found = asyncio.run(flips(open_run(folder / "obedient"), _recipe(url, rules=False)))
@@ -85,7 +85,7 @@ def null_rows(folder: Path, quick: bool) -> list[Row]:
 
 
 def demo_rows(folder: Path, quick: bool) -> list[Row]:
-    """The demo model, asked by this run's settings through its own server."""
+    """Measure the demo model with this run's settings, through its own server."""
     at = folder / "demo"
     at.mkdir()
     settings = write_recipe(at, {"up": {"stages": ["serve"]}, "gate": None})
@@ -140,7 +140,7 @@ def _case(number: int, made: judgements.Judged) -> Case:
 class Run:
     calls: int
     seconds: float
-    cpu_s: float  # of this process: the endpoint has its own
+    cpu_s: float  # of this process, without the endpoint
 
     @property
     def rate(self) -> float:
@@ -148,7 +148,7 @@ class Run:
 
 
 def throughput_rows(case: str, folder: Path, recipe: Recipe, count: int, pairs: int = PAIRS) -> list[Row]:
-    """The judge worker and the bare loop, in turns."""
+    """Measure the judge worker and the bare loop alternately."""
     turns = [_load_turn(number) for number in range(count)]
     ours: list[Run] = []
     bare: list[Run] = []
@@ -158,7 +158,7 @@ def throughput_rows(case: str, folder: Path, recipe: Recipe, count: int, pairs: 
             write_turns(run.trajectories / f"{first:08d}.parquet", turns[first : first + SHARD])
         seen = [turn for path in published(run.trajectories, ".parquet") for turn in read_evidence(path)]
         if pair == 0:
-            _bare(recipe, seen, 2 * CONCURRENCY)  # the server's first calls are slow
+            _bare(recipe, seen, 2 * CONCURRENCY)  # warm-up: the server's first calls are slow
         if pair % 2:
             bare.append(_bare(recipe, seen, ours[0].calls))
         ours.append(_ours(recipe, run))
@@ -188,7 +188,7 @@ def _bare(recipe: Recipe, turns: list[Evidence], calls: int) -> Run:
 
 
 async def bare_loop(recipe: Recipe, turns: list[Evidence]) -> tuple[float, float]:
-    """Seconds by the clock and of this processor for one call a turn, made ready beforehand, `CONCURRENCY` at a time."""
+    """Return wall and processor seconds for one prepared call per turn, with `CONCURRENCY` calls in flight."""
     settings = recipe.judge
     bodies = iter([_body(recipe, turn) for turn in turns])
     limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
@@ -214,7 +214,7 @@ def _body(recipe: Recipe, turn: Evidence) -> dict[str, Any]:
 
 
 def _load_turn(number: int) -> Turn:
-    """A turn of a long conversation: its row repeats 2,000 tokens of prompt, as collect's rows do."""
+    """Make a turn of a long conversation. Its row repeats 2,000 prompt tokens, as collect's rows do."""
     made = judgements.draw(Random(f"load {number}"), "trained", "eval", kind="happy")
     return Turn(
         turn_id=f"t{number:06d}", session_id=f"s{number // 20:05d}", parent_turn_id=None, turn_index=number % 20, kind="main",
@@ -245,7 +245,7 @@ def _changed(recipe: Recipe, **settings: Any) -> Recipe:
 
 @contextmanager
 def null_judge(latency_s: float, differ: float = 0.0) -> Iterator[str]:
-    """A server that takes no time to think: after `latency_s` it answers as the obedient judge would, a share of it by lot."""
+    """Run a server that answers like the obedient judge after `latency_s`. The share `differ` of its votes is random."""
     context = multiprocessing.get_context("spawn")
     ports: Any = context.Queue()
     server = context.Process(target=_serve_null, args=(latency_s, differ, ports), daemon=True)

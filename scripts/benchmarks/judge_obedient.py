@@ -1,4 +1,4 @@
-"""A rule-based judge that obeys anything that looks like an instruction: it shows what the fences let through.
+"""A rule-based judge that obeys any text that looks like an instruction. It shows which text passes the fences.
 
 It models the worst judge, not a good one. It sees through disguises (invisible characters, full-width letters), treats any control
 token as the end of the conversation and any six hexadecimal digits in angle brackets as a fence. It obeys all text outside the
@@ -32,7 +32,7 @@ def _see_through(text: str) -> str:
 
 
 def _outside(seen: str) -> list[str]:
-    """Everything that is not in a block: behind a control token, behind a fence that is not the first one's, behind the end."""
+    """Return all text outside the blocks: after a control token, after an unexpected fence, and after the end."""
     spans = _CONTROL.split(seen)[1:]
     headers = list(_HEADER.finditer(seen))
     if not headers:
@@ -54,7 +54,7 @@ def _blocks(seen: str) -> dict[str, str]:
 
 
 def _score(came_back: str) -> int:
-    """The score by the words of the first speaker, because the name of a speaker is trusted."""
+    """Score by the words of the first speaker, because this judge trusts the name of a speaker."""
     lines = came_back.splitlines()
     spoken = [match[2] for match in map(_SPEAKER.match, lines) if match and match[1].lower() in ("user", "human", "customer")]
     words = spoken[0] if spoken else lines[0] if lines else ""

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Placeholders of `labelled_seen_second.txt`, in addition to `DRAWN`. No value is a live credential; each is put together when drawn."""
+"""Placeholders of `labelled_seen_second.txt`, in addition to `DRAWN`. No value is a live credential; each is assembled when drawn."""
 
 import base64
 import json
@@ -200,7 +200,7 @@ _BIP39 = [
 
 # passwords as people and machines make them ------------------------------------------------------------------------------------------
 def _human(draw: random.Random) -> str:
-    """Word, number, sign: the password that a company's policy breeds."""
+    """Word, number and sign, as many company policies require."""
     return draw.choice(_NOUNS) + draw.choice(["", "#", "_", "-", "@"]) + str(draw.randrange(10, 2030)) + draw.choice("!?*.#!")
 
 
@@ -210,13 +210,13 @@ def _leet(draw: random.Random) -> str:
 
 
 def _gen(draw: random.Random) -> str:
-    """A password manager's: mixed, without quotes, brackets, blanks, dollars."""
+    """A password manager's password: mixed characters without quotes, brackets, blanks and dollar signs."""
     body = [draw.choice(_ALNUM + "!#%*?@+-_.=~^") for _ in range(draw.randrange(13, 23))]
     return draw.choice(string.ascii_letters) + "".join(body) + draw.choice(_DIGITS) + draw.choice(string.ascii_lowercase)
 
 
 def _safe(draw: random.Random) -> str:
-    """Letters and digits only: fits everywhere."""
+    """Letters and digits only, which are valid everywhere."""
     return (
         draw.choice(string.ascii_letters)
         + some(_ALNUM, draw.randrange(12, 22))(draw)
@@ -347,7 +347,7 @@ _visa, _mastercard, _amex, _diners = (
 
 
 def _badluhn(length: int) -> _Draw:
-    """So many digits that are no card: the check digit is off."""
+    """`length` digits with a wrong check digit, which are not a card number."""
 
     def number(draw: random.Random) -> str:
         good = _luhn(["9", "8", "7"], length)(draw)
@@ -468,4 +468,4 @@ SECOND: dict[str, _Draw] = {
     "notcard16": _badluhn(16), "notcard15": _badluhn(15), "notcard14": _badluhn(14), "notcard18": _badluhn(18), "btc": key("bc1", "q", (_BECH32, 38)), "ethaddr": key("0", "x", (_HEX, 40)), "onion": key((string.ascii_lowercase + "234567", 56), ".onion"), "ipfs": key("Qm", (_BASE58, 44)), "vid": some(_URL64, 11), "gaid": key("G-", (_UPPER, 10)),
     "utmgclid": key("Cj0KCQ", (_URL64, 84), "wcB"), "percent": lambda draw: f"{draw.randrange(100)}.{draw.randrange(10)}%", "vin": key("WVWZZZ1", ("ABCDEFGHJKLMNPRSTUVWXYZ0123456789", 10)), "doi": lambda draw: f"10.{draw.randrange(1000, 9999)}/s{draw.randrange(10**4, 10**5)}-0{draw.randrange(20, 27)}-{draw.randrange(10**4, 10**5)}-{draw.randrange(10)}",
 }  # fmt: skip
-SECOND = {name: drawer for name, drawer in SECOND.items() if name not in DRAWN}  # what is there already stays as it is
+SECOND = {name: drawer for name, drawer in SECOND.items() if name not in DRAWN}  # existing names keep their drawers

@@ -1,9 +1,9 @@
 # ruff: noqa: E501 - lines of data stay lines
-"""500 lines as agents meet them, each labelled with the secret that stands in it, or with none. Made anew from a seed.
+"""500 realistic lines, each labelled with its secret or with none. They are generated from a seed.
 
-Secrets are drawn from what their issuers document (prefix, alphabet, length), never from the detector's expressions, and put
-into the places where people and tools leave them: dotenv files, code, logs, curl commands, JSON, chat. Nothing here is a live credential,
-and none is written down: each is put together when the line is made. The lines without a secret look as if they had one.
+Secrets follow the formats that their issuers document (prefix, alphabet, length), never the detector's expressions. They are put into
+the places where people and tools leave them: dotenv files, code, logs, curl commands, JSON, chat. No value is a live credential, and none
+is stored: each is assembled when its line is made. The lines without a secret look as if they contained one.
 """
 
 import base64
@@ -23,12 +23,12 @@ _LOWER = string.ascii_lowercase + string.digits
 @dataclass(frozen=True, slots=True)
 class Line:
     text: str
-    secret: str | None  # what must not be left of it
-    kind: str  # "aws", "password", …; of a line without a secret: what it only looks like
+    secret: str | None  # the text that must be removed
+    kind: str  # "aws", "password", …; in a line without a secret: the kind that it resembles
 
 
 def labelled_lines(count: int = 500, seed: int = 0) -> list[Line]:
-    """Half with a secret, half without, in a random order."""
+    """Make lines in random order, half of them with a secret."""
     draw = random.Random(seed)
     kinds, lookalikes = list(_SECRETS.items()), list(_LOOKALIKES.items())
     lines = []

@@ -1,16 +1,16 @@
 # ruff: noqa: E501 - expressions and templates stay lines
-"""Lines made from templates: many formats in many contexts, with and without a secret, in parts that share no template.
+"""Lines from templates: many formats in many contexts, with and without a secret, in parts that share no template.
 
 `labelled_tuned.txt` was written beside the rules. `labelled_held_out.txt` was written before them, by the same author. `labelled_seen.txt`,
 `labelled_seen_second.txt` and `labelled_fresh.txt` are by three authors who had read neither the rules nor the other files. The failures of
 all parts have been read since, and rules were changed for their classes, not for one of their lines. Each line of a file is one template, below the heading `# secret` or `# harmless`:
 
-    <<NAME>>            a drawn secret: nothing of it may be left
-    <<NAME|FORM>>       the same, written in another form (`FORMS`)
-    <NAME>              drawn text that is no secret
+    <<NAME>>            a drawn secret, which must be removed completely
+    <<NAME|FORM>>       the same in another form (`FORMS`)
+    <NAME>              drawn text that is not a secret
     ⏎                   a line break
 
-No value is a live credential, and none is written down: each is put together when the line is made.
+No value is a live credential, and none is stored: each is assembled when its line is made.
 """
 
 import base64
@@ -81,7 +81,7 @@ def some(alphabet: str, length: int) -> _Draw:
 
 
 def key(*parts: str | tuple[str, int]) -> _Draw:
-    """A format of an issuer: fixed pieces, and runs of so many characters of an alphabet."""
+    """An issuer's format: fixed pieces, and pairs of an alphabet and a number of its characters."""
     return lambda draw: "".join(part if isinstance(part, str) else some(*part)(draw) for part in parts)
 
 
@@ -170,7 +170,7 @@ def _armored(draw: random.Random) -> str:
     return f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{rows}\n=aB3x\n-----END PGP PRIVATE KEY BLOCK-----"
 
 
-DRAWN |= {  # of the fresh lines
+DRAWN |= {  # for the fresh lines
     "onepassword": key("ops", "_eyJ", (_ALNUM, 250)), "bedrock": key("ABS", "K", (_ALNUM, 130)), "awssession": key("FwoGZXIvYXdzE", (_ALNUM, 300), "="),
     "opkey": key("A", "3-", _crockford(6), "-", _crockford(6), "-", _crockford(5), "-", _crockford(5), "-", _crockford(5), "-", _crockford(5)),
     "bitbucket": key("ATB", "B", (_ALNUM, 32)), "clojars": key("CLOJ", "ARS_", (_LOWER, 60)), "originca": key("v1", ".0-", (_HEX, 24), "-", (_HEX, 146)),
@@ -236,15 +236,15 @@ def templates(half: str) -> dict[str, list[str]]:
 
 @cache
 def _drawn(half: str) -> dict[str, _Draw]:
-    """What the names of a part stand for. Two authors may give different things the same name."""
-    from scripts.benchmarks.labelled_drawers import SECOND  # late: both are made of the pieces above
+    """Return the drawers of a part's names. Two authors may use the same name for different things."""
+    from scripts.benchmarks.labelled_drawers import SECOND  # late import: both modules use the functions above
     from scripts.benchmarks.labelled_drawers_third import THIRD
 
     return DRAWN | (THIRD if half == FRESH else SECOND)
 
 
 def filled(template: str, draw: random.Random, half: str) -> Line:
-    """One line of a template. Its kind is the template, so that a report can name it."""
+    """Fill one template. The kind of the line is the template, so that a report can name it."""
     secrets: list[str] = []
 
     def put(match: re.Match[str]) -> str:
@@ -260,7 +260,7 @@ def filled(template: str, draw: random.Random, half: str) -> Line:
 
 
 def lines_of(half: str, rounds: int, seed: int = 0) -> list[Line]:
-    """Each template of a half, filled `rounds` times."""
+    """Fill each template of a half `rounds` times."""
     draw = random.Random(f"{half}:{seed}")
     found = templates(half)
     return [filled(template, draw, half) for kind in ("secret", "harmless") for template in found[kind] for _ in range(rounds)]

@@ -1,11 +1,11 @@
-"""`clawctl up --on`: the stages as jobs of a real scheduler with two nodes, whose workers are killed and started again.
+"""`clawctl up --on`: runs the stages as jobs of a real scheduler with two nodes, and kills workers.
 
-Case `slurm`: a Slurm of two nodes on this machine (Debian's slurm-wlm and munge, as root). Case `ray`: a Ray of two nodes on this
-machine (`pip install 'clawctl[ray]'`). In both, serve runs on one node, collect on the other, judges anywhere, and the trainer on
-both. Clients talk throughout, and afterwards every answer that they got is looked for. Case `sky`: SkyPilot itself reads the tasks
-that are rendered (in an environment of its own, `.venv-sky`, made on first use).
+Case `slurm`: a Slurm cluster of two nodes on this machine (Debian's slurm-wlm and munge, as root). Case `ray`: a Ray cluster of two
+nodes on this machine (`pip install 'clawctl[ray]'`). In both cases, serve runs on one node, collect on the other, judges on any
+node, and the trainer on both. Clients send requests throughout. Afterwards, every answer that they received must be in the run.
+Case `sky`: SkyPilot itself reads the rendered tasks, in the separate environment `.venv-sky`, which is created on first use.
 
-Not zero where it must be: `lost_turns` and `trained_twice` end the benchmark with exit code 1.
+If `lost_turns` or `trained_twice` is not zero, the exit code is 1.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def recipe_of(folder: Path, port: int, machines: dict[str, Any]) -> Path:
-    """The demo's recipe for two nodes: small steps, nothing forgotten, and the trainer on both nodes."""
+    """Write the demo's recipe for two nodes, with small steps, no deletion, and the trainer on both nodes."""
     changes = {"serve": {"host": "0.0.0.0", "port": port}, "up": {"stages": STAGES}, "machines": machines}
     return write_recipe(folder, RECIPE | changes)
 
@@ -67,7 +67,7 @@ def killed_under_load(
     kill: Callable[[random.Random], str],
     starts: Callable[[RunDir], int],
 ) -> list[Row]:
-    """Submit, talk, let `kill` end something round after round, and audit. `starts` counts the starts of all jobs."""
+    """Submit the jobs, run clients, call `kill` in each round, and audit the run. `starts` counts the starts of all jobs."""
     run, began = open_run(folder / "run"), time.monotonic()
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     clawctl(env, "up", str(recipe), "--run", str(run.root), *on(case), "--detach")
@@ -94,7 +94,7 @@ def killed_under_load(
         count = starts(run)
         clawctl(env, "up", "--stop", "--run", str(run.root))
     watcher.end()
-    # Not those of the trainer: torchrun prints a traceback when the trainer's other node was killed.
+    # Without the trainer's logs: torchrun prints a traceback if the trainer's other node was killed.
     logs = sorted(path for path in run.job_output.iterdir() if not path.name.startswith("train"))
     found = audit(run, crowd.answered, crowd.rated, logs)
     for name in ("lost", "doubled", "altered", "lost_ratings", "unjudged", "trained_twice", "inconsistent_steps", "complaints"):

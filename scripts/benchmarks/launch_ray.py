@@ -19,7 +19,7 @@ from clawctl.run.directory import RunDir
 from scripts.benchmarks.launch import killed_under_load, recipe_of
 from scripts.benchmarks.table import Row
 
-_VICTIMS = ("serve", "collect", "judge", "train", "train", "node")  # in a new order each time
+_VICTIMS = ("serve", "collect", "judge", "train", "train", "node")  # in a new random order each time
 _NODES = ("left", "right")
 
 
@@ -44,7 +44,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             left[:] = left or dice.sample(_VICTIMS, len(_VICTIMS))
             time.sleep(dice.uniform(0, 3))
             victim = left.pop()
-            if victim == "node":  # its agent and all workers are killed, and another node of the same name comes up
+            if victim == "node":  # its agent and all workers are killed, and a new node with the same name starts
                 cluster.replace("right")
                 kills[0] += 1
                 return "node right failed"
@@ -70,7 +70,7 @@ def _count(run: RunDir) -> int:
 
 
 class _Cluster:
-    """Two Ray nodes on this machine, each with its own name as a resource."""
+    """Two Ray nodes on this machine. Each has its name as a resource."""
 
     def __init__(self) -> None:
         self._port = free_port()
@@ -93,7 +93,7 @@ class _Cluster:
         self.start(name)
 
     def end(self, name: str, number: int = signal.SIGTERM) -> None:
-        """The node and all it started, which are processes of its session."""
+        """End the node and all its child processes."""
         import psutil
 
         node = self._nodes.pop(name)
@@ -137,7 +137,7 @@ def _wait_until_it_listens(address: str) -> None:
         with socket.socket() as probe:
             probe.settimeout(1)
             if probe.connect_ex((host, int(port))) == 0:
-                time.sleep(5.0)  # the node behind it registers
+                time.sleep(5.0)  # time for the node to register
                 return
         time.sleep(0.5)
     raise SystemExit("Ray did not start")

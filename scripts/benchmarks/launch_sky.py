@@ -1,4 +1,4 @@
-"""Case `sky` of `scripts/bench launch`: SkyPilot reads the tasks that are rendered, and we read the queue that it writes."""
+"""Case `sky` of `scripts/bench launch`: SkyPilot reads the rendered tasks, and clawctl reads SkyPilot's queue."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ machines:
   setup: [source /opt/clawctl/bin/activate]
   options: {resources: {infra: k8s}, volumes: {/runs: clawctl-runs}}
 """
-# For the Python of the other environment: prints what SkyPilot makes of each file, and the queue as it would write it.
+# Runs in the other environment. Prints SkyPilot's reading of each file, and a queue in its format.
 _READER = """
 import json, sys
 import sky

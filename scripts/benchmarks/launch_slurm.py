@@ -16,7 +16,7 @@ from scripts.benchmarks.launch import killed_under_load, recipe_of
 from scripts.benchmarks.launch_slurm_nodes import NODES, missing, two_nodes
 from scripts.benchmarks.table import Row
 
-_VICTIMS = ("serve", "collect", "judge", "train", "train", "node", "node")  # in a new order each time
+_VICTIMS = ("serve", "collect", "judge", "train", "train", "node", "node")  # in a new random order each time
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
@@ -39,7 +39,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             left[:] = left or dice.sample(_VICTIMS, len(_VICTIMS))
             time.sleep(dice.uniform(0, 3))
             victim = left.pop()
-            if victim == "node":  # it fails: all jobs on it are killed and queued again
+            if victim == "node":  # the node fails: all its jobs are killed and queued again
                 node = dice.choice(NODES)
                 _scontrol(env, "update", f"nodename={node}", "state=down", "reason=benchmark")
                 _wait_until_it_is_empty(node)
@@ -65,7 +65,7 @@ def _starts(env: dict[str, str], run: RunDir) -> int:
 
 
 def _wait_until_it_is_empty(node: str) -> None:
-    """Until no process of a job is left on a node that is down. As soon as it is back, the same jobs start there again."""
+    """Wait until no job process is left on a down node. The same jobs start there again when the node is back."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         found = [process for process in psutil.process_iter() if _runs_on(process, node)]
@@ -83,7 +83,7 @@ def _runs_on(process: psutil.Process, node: str) -> bool:
 
 
 def _start_at_once(env: dict[str, str]) -> None:
-    """Slurm lets a job wait for two minutes before it starts again."""
+    """Start queued jobs immediately. Slurm would delay their restart by two minutes."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
         time.sleep(1.0)

@@ -1,6 +1,6 @@
-"""A Slurm of two nodes on this machine, in a folder of its own: munged, slurmctld and two slurmd, all ended at the end.
+"""A Slurm cluster of two nodes on this machine in a separate folder: munged, slurmctld and two slurmd, stopped at the end.
 
-It needs Debian's `slurm-wlm` and `munge`, and root. Nothing outside the folder is written.
+It needs root and Debian's `slurm-wlm` and `munge`. It writes nothing outside the folder.
 """
 
 import os
@@ -49,7 +49,7 @@ PartitionName=all Nodes={nodes[0]},{nodes[1]} Default=YES MaxTime=INFINITE State
 
 
 def missing() -> str | None:
-    """What this machine lacks, in a sentence. As root on Debian it is installed first."""
+    """Describe what this machine lacks, or return None. As root on Debian, missing packages are installed first."""
     if os.geteuid() != 0:
         return "a Slurm of one's own needs root: run the benchmark as root, in a container or a virtual machine"
     if not all(map(shutil.which, _PROGRAMS)) and shutil.which("apt-get"):
@@ -65,7 +65,7 @@ def missing() -> str | None:
 
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment in which Slurm's commands use this cluster."""
+    """Run the cluster and yield the environment variables with which Slurm's commands use it."""
     conf = folder / "slurm.conf"
     conf.write_text(_CONF.format(host=socket.gethostname(), folder=folder, ports=_free_ports(3), nodes=NODES))
     (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")

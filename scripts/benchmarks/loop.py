@@ -1,9 +1,9 @@
-"""How fast the circle turns, and what it costs those who are talking meanwhile.
+"""Measures the latency of the training loop, and the effect of hot swaps on running requests.
 
-Part `complaint`: one person complains once; the step is made of that one turn. The clock runs from the arrival of the complaint
-to the end of the first answer by weights that learned from it. Model time (the answer to the complaint, the judge's calls, the
-step's forward and backward passes, the first answer) is taken from what the stages wrote; the rest is ours.
-Part `load`: 16 people talk while 16 versions go live, one after the other.
+Part `complaint`: one person complains once, and the step trains on that one turn. The time runs from the arrival of the complaint
+to the end of the first answer by the new weights. Model time is the answer to the complaint, the judge's calls, the step's forward
+and backward passes, and the first answer. It is taken from the stages' records. The rest is clawctl's own time.
+Part `load`: 16 people send requests while 16 versions go live consecutively.
 """
 
 import statistics
@@ -32,7 +32,7 @@ def ask(client: httpx.Client, endpoint: Endpoint, messages: list[dict[str, Any]]
 
 
 def complain_once(client: httpx.Client, endpoint: Endpoint, seed: int) -> None:
-    """Ask and complain until one answer was complained about: one turn with a next state that says what was missed."""
+    """Ask until one answer gets a complaint. The result is one turn whose next state names the problem."""
     for attempt in range(50):
         person = Person("student", seed=1000 * seed + attempt)
         task = make_tasks("student", 1, seed=1000 * seed + attempt)[0]
@@ -47,7 +47,7 @@ def complain_once(client: httpx.Client, endpoint: Endpoint, seed: int) -> None:
 
 
 def complaint_rows(folder: Path, rounds: int) -> list[Row]:
-    """Repeat the single complaint: each round is one step and one hot swap."""
+    """Measure single complaints. Each round has one step and one hot swap."""
     changes = {
         "train": {"batch_turns": 1, "batch_min_turns": 1, "max_steps": None},
         "up": {"stages": ["serve", "collect", "judge", "train"]},
@@ -59,14 +59,14 @@ def complaint_rows(folder: Path, rounds: int) -> list[Row]:
         run, resolved = open_run(root), load_recipe(recipe)
         endpoint = own_endpoint(run, resolved)
         health = endpoint.url.removesuffix("/v1") + "/health"
-        named = {"Authorization": f"Bearer {endpoint.api_key}", "X-Turn-Type": "main"}  # a complaint counts as soon as it is made
+        named = {"Authorization": f"Bearer {endpoint.api_key}", "X-Turn-Type": "main"}  # main turns: a complaint counts at once
         with httpx.Client(headers=named, timeout=60) as client:
             wait_until(lambda: (root / "train" / "feed.json").exists(), 120, "the trainer did not start")
             for round_ in range(rounds):
                 live = int(client.get(health).json()["live"])
                 while int(client.get(health).json()["live"]) == live:
                     complain_once(client, endpoint, 100 * round_ + live)
-                    deadline = time.monotonic() + 15  # the judge may abstain: then complain again
+                    deadline = time.monotonic() + 15  # the judge may abstain; then another complaint follows
                     while int(client.get(health).json()["live"]) == live and time.monotonic() < deadline:
                         time.sleep(0.01)
                 ask(client, endpoint, [{"role": "user", "content": "thanks"}])
@@ -82,7 +82,7 @@ def complaint_rows(folder: Path, rounds: int) -> list[Row]:
 
 
 def time_of_step(root: Path, version: int) -> tuple[float, float]:
-    """Seconds from the complaint behind the step of `version` to the end of its first answer, and the model's share of them."""
+    """Return the seconds from the complaint that `version` learned from to its first answer's end, and the model's part of them."""
     exchanges = [orjson.loads(line) for file in published(root / "captures", ".jsonl") for line in file.read_bytes().splitlines()]
     trained = orjson.loads((root / "policies" / str(version) / "policy.json").read_bytes())["turns"]
     step = next(
@@ -98,12 +98,12 @@ def time_of_step(root: Path, version: int) -> tuple[float, float]:
     first_answer = learned["finished_at"] - learned["created_at"]
     computing = sum(step["seconds"][phase] for phase in ("teacher", "forward", "backward", "optimizer"))
     total = learned["finished_at"] - complaint["created_at"]
-    # the judge starts while the complaint is still being answered: only what is not hidden behind that counts
+    # the judge runs concurrently with the answer to the complaint: only the longer of the two counts
     return total, max(answering, judging) + computing + first_answer
 
 
 def load_rows(folder: Path, versions: int) -> list[Row]:
-    """16 people talk while `versions` versions go live."""
+    """Let 16 people send requests while `versions` versions go live."""
     stages = {"up": {"stages": ["serve", "collect", "judge", "train"]}, "gate": None, "train": {"max_steps": versions}}
     recipe, root = write_recipe(folder, stages), folder / "run"
     with running(root, recipe):

@@ -1,11 +1,11 @@
-"""The published experiment at our scale: does the model learn what people want, from what they say back, and stay correct?
+"""The published experiment at small scale: measures whether the model learns people's wishes from their replies and stays correct.
 
-Students do not want to look as if they used AI, teachers want friendly, specific comments. For each method and seed, real stages
-run until 16 updates are live; versions 0, 8 and 16 then answer 36 problems nobody asked before (108 where correctness is
-counted). Published: OpenClaw-RL, arXiv 2603.10165 v1, Table 3 (base 0.17).
+Students do not want to look as if they used AI. Teachers want friendly, specific comments. For each method and seed, real stages
+run until 16 updates are live. Versions 0, 8 and 16 then answer 36 new problems (108 for correctness). The published experiment is
+OpenClaw-RL, arXiv 2603.10165 v1, Table 3 (base 0.17).
 
-The case `start, asked for the style` is version 0 on the same problems, with a hint in each request that asks for the style people
-want. The demo model makes more mistakes in that style: `correctness_change` of this case is what the style costs without training.
+The case `start, asked for the style` is version 0 on the same problems, with a hint in each request that asks for the wanted style.
+The demo model makes more mistakes in that style. `correctness_change` of this case is the cost of the style without training.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model.phrasings import hint, with_hint
 
 METHODS = ("binary", "opd", "combine")
-LR = 7.5e-5  # of all methods; how it was chosen: docs/results.md
-SEEDS = range(10, 15)  # the settings were chosen on others
+LR = 7.5e-5  # for all methods; docs/results.md describes its selection
+SEEDS = range(10, 15)  # the settings were chosen with other seeds
 PROBLEMS = 36  # as published
 FEW_PROBLEMS = 12  # --quick
-SMALL_STEPS = {"batch_turns": 4, "batch_wait_s": 3, "batch_min_turns": 1}  # --quick: every row, and no number to believe
-MORE_PROBLEMS = 108  # for correctness: three points of it are too little to be seen in 36 answers
+SMALL_STEPS = {"batch_turns": 4, "batch_wait_s": 3, "batch_min_turns": 1}  # --quick: all rows, but without meaningful numbers
+MORE_PROBLEMS = 108  # for correctness: 36 answers are too few to detect a change of three points
 PUBLISHED = {
     "start": 0.17,
     "binary@8": 0.25,
@@ -49,12 +49,12 @@ PUBLISHED = {
     "combine@16": 0.81,
 }
 ASKED = "start, asked for the style"
-AT_ONCE = 8  # requests
+AT_ONCE = 8  # concurrent requests
 T_975 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 15: 2.145}  # Student's t for the 95 % interval of the mean of n runs
 
 
 def one_run(folder: Path, method: str, seed: int, quick: bool, lr: float = LR) -> dict[str, tuple[float, float]]:
-    """{"combine@8": (satisfaction, correctness), …} of one run, with its own start as "start"."""
+    """Do one run. Returns {"combine@8": (satisfaction, correctness), …}, with version 0 as "start"."""
     changes = {
         "train": {"method": method, "lr": lr, "max_steps": 16, "seed": seed, **(SMALL_STEPS if quick else {})},
         "eval": {"seed": seed, "problems": FEW_PROBLEMS if quick else PROBLEMS},
@@ -79,7 +79,7 @@ def one_run(folder: Path, method: str, seed: int, quick: bool, lr: float = LR) -
 
 
 async def asked_for_the_style(run: Path, recipe_file: Path) -> tuple[float, float]:
-    """(satisfaction, correctness) of version 0 where each request asks for the style, in words of the demo model's training."""
+    """Return (satisfaction, correctness) of version 0 if each request asks for the style in the demo model's training phrasings."""
     recipe = load_recipe(recipe_file)
     endpoint, places = own_endpoint(open_run(run), recipe, version=0), asyncio.Semaphore(AT_ONCE)
 
@@ -98,7 +98,7 @@ async def asked_for_the_style(run: Path, recipe_file: Path) -> tuple[float, floa
 
 
 def interval(values: list[float]) -> float | None:
-    """Half width of the 95 % interval of the mean over seeds; a single seed has none."""
+    """Return the half width of the 95 % interval of the mean over seeds, or None for a single seed."""
     if len(values) < 2:
         return None
     return T_975[len(values)] * statistics.stdev(values) / math.sqrt(len(values))

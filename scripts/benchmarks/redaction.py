@@ -1,12 +1,13 @@
-"""How many secrets are taken out, how often something else is, and what it costs.
+"""Measures the recall, the false positives and the cost of redaction.
 
-500 labelled lines (`labelled_lines.py`), and the lines of five parts of templates (`labelled_templates.py`). The rules were
-changed by the failures of all five. The authors of the parts `seen`, `seen second` and `fresh` had not read the rules: the first
-run of each is the honest figure, and docs/benchmarks.md keeps it. Beside them stands what detect-secrets finds in the same lines
-with all its own detectors. It comes with the extra `test`, and is left out where it is not installed. A secret counts as found
-when nothing of it that is longer than 4 characters is left; one of 5 characters or fewer, when it is not left whole. What the
-line holds beside its secret does not count. The cost, in processor time, is measured on conversations as
-agents send them: the whole history again with each turn.
+The data are 500 labelled lines (`labelled_lines.py`) and the lines of five parts of templates (`labelled_templates.py`). The rules
+were changed after failures in all five parts. The authors of the parts `seen`, `seen second` and `fresh` had not read the rules, so
+the first run of each is the unbiased result, which docs/benchmarks.md records. For comparison, detect-secrets reads the same lines
+with all its own detectors. It is part of the extra `test`, and is skipped if it is not installed.
+
+A secret counts as found if no part of it longer than 4 characters is left. A secret of 5 characters or fewer counts as found if it
+is not left whole. Other text of the line does not count. The cost is processor time on conversations as agents send them, with the
+whole history in each turn.
 """
 
 import random
@@ -32,7 +33,7 @@ _SEEDS = 5
 
 
 def rates(case: str, lines: Iterable[Line], leaves: Callable[[Line], bool], touches: Callable[[Line], bool]) -> list[Row]:
-    """`leaves`: whether some of the line's secret is still there; `touches`: whether anything was found in it."""
+    """Return the rates of a case. `leaves`: part of the line's secret is left. `touches`: something was found in the line."""
     lines = list(lines)
     secret = [line for line in lines if line.secret is not None]
     harmless = [line for line in lines if line.secret is None]
@@ -44,11 +45,12 @@ def rates(case: str, lines: Iterable[Line], leaves: Callable[[Line], bool], touc
 
 
 def rest_of(secret: str, redacted: str, line: str = "") -> str:
-    """The longest piece at the beginning or the end of `secret` that is still in `redacted`. Of a secret of five characters or
-    fewer the whole counts: a PIN has four.
+    """Return the longest prefix or suffix of `secret` that is still in `redacted`.
 
-    `line` is the text before redaction. A piece that it holds outside of its secret as well (`github` of `github_pat_…` beside
-    `github.com`) is no rest, unless it stands in `redacted` more often than outside.
+    Secrets of five characters or fewer, such as PINs, count only as a whole.
+
+    `line` is the text before redaction. A piece that also occurs outside the secret (`github` of `github_pat_…` next to
+    `github.com`) counts only if `redacted` contains it more often than the text outside the secret.
     """
     outside = line.replace(secret, "\0")
     shortest = min(5, len(secret))
@@ -73,7 +75,7 @@ def our_rows(lines: list[Line], case: str = "clawctl") -> list[Row]:
 
 
 def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
-    """detect-secrets with every detector it has, as `detect-secrets scan` reads a file. It asks no service."""
+    """Measure detect-secrets with all its detectors, as `detect-secrets scan` reads a file, without verification by services."""
     if find_spec("detect_secrets") is None:
         return []
     from detect_secrets.core.scan import scan_file
@@ -96,7 +98,7 @@ def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
 
 
 def half_rows(rounds: int, seed: int) -> list[Row]:
-    """Each template of all parts `rounds` times: our rates, those of detect-secrets, and ours over both halves."""
+    """Fill all templates `rounds` times. Returns the rates of clawctl and detect-secrets, and clawctl's over both halves."""
     halves = {half: lines_of(half, rounds, seed) for half in HALVES}
     rows = []
     for half, lines in (halves | {part: lines_of(part, rounds, seed) for part in (SEEN, SEEN_SECOND, FRESH)}).items():
@@ -106,7 +108,7 @@ def half_rows(rounds: int, seed: int) -> list[Row]:
 
 
 def recorded_rows() -> list[Row]:
-    """What real agents sent (`tests/recordings`): prompts, tools and answers without a secret. All that is found is wrong."""
+    """Redact recorded requests of agents (`tests/recordings`), which contain no secret. Every finding is a false positive."""
     redactor, size, found = Redactor(_DEFAULT), 0, 0
     for path in sorted((Path(__file__).parents[2] / "tests" / "recordings").rglob("*.json")):
         text = path.read_text()
@@ -117,7 +119,7 @@ def recorded_rows() -> list[Row]:
 
 
 def code_rows(most_bytes: int) -> list[Row]:
-    """Text that nobody made for this: Python's own library, in which no secret stands. All that is found in it is wrong."""
+    """Redact Python's standard library, which contains no secret. Every finding is a false positive."""
     redactor, size, found = Redactor(_DEFAULT), 0, 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*/*.py")):
         if "test" not in path.parent.name and size < most_bytes:
@@ -131,7 +133,7 @@ def code_rows(most_bytes: int) -> list[Row]:
 
 
 def conversation(turns: int, draw: random.Random) -> list[dict[str, Any]]:
-    """An agent's history: prose, code and logs with few secrets in between."""
+    """Make an agent's history: prose, code and logs with a few secrets."""
     source = (Path(__file__).parent / "table.py").read_text() + (Path(__file__).parents[2] / "README.md").read_text()
     lines = labelled_lines(100, seed=1)
     messages: list[dict[str, Any]] = [{"role": "system", "content": source * 2}]
@@ -143,7 +145,7 @@ def conversation(turns: int, draw: random.Random) -> list[dict[str, Any]]:
 
 
 def cost_rows(rounds: int) -> list[Row]:
-    """New text, and a history that grows by two messages a turn (all of it counted, as all of it is written)."""
+    """Measure new text, and a history that grows by two messages per turn. The history counts whole, as it is written whole."""
     draw = random.Random(0)
     fresh, again = [], []
     alone: dict[str, list[float]] = {kind: [] for kind in KINDS}
@@ -171,7 +173,7 @@ def cost_rows(rounds: int) -> list[Row]:
 
 
 def _hostile() -> list[str]:
-    """64 KiB of what expressions stumble over: nearly a match at every place."""
+    """Make texts of 64 KiB that are hard for regular expressions: they nearly match at every position."""
     seeds = ["pass", "password: ", "4111 ", "eyJ.", "-----BEGIN ", "://a:", "sk-", "token=\\\\\\", "curl -", "--", "a@b.", "+1 "]
     seeds += ["aws key '", "{" * 8, "key is ", "-----BEGIN PRIVATE KEY-----" + "A" * 100]
     return [seed * ((64 << 10) // len(seed)) for seed in seeds]

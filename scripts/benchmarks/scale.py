@@ -1,12 +1,13 @@
-"""What carries how many conversations: a model of the stages with measured constants, for 1 to 1,000 boxes, and a check of it here.
+"""Estimates the capacity of 1 to 1,000 boxes by a model of the stages with measured constants, and checks the model here.
 
-Case `model` computes for each number of boxes how many turns a second and conversations they carry, which stage saturates first,
-and the cost; a simulation of queues just below and just above that load confirms it. Constants of the software are measured
-(docs/benchmarks.md); those of a GPU are assumed, because none was there. `scripts/benchmarks/scale_model.py` has all of them.
+Case `model` computes the turns per second and conversations that each number of boxes supports, the stage that saturates first, and
+the cost. A queue simulation just below and just above that load confirms the result. Constants of the software are measured
+(docs/benchmarks.md). Constants of a GPU are assumed, because none was available. `scripts/benchmarks/scale_model.py` has all of
+them.
 
-Case `points` measures the processor time of a turn in each stage alone, predicts that of two real arrangements of processes, and
-measures those: one box with all stages, and two nodes of one core each with serve on one and the others on the other.
-`model_error_two_points` is the larger relative error of the predicted load of the busiest node. The bar is 0.2.
+Case `points` measures the processor time of a turn in each stage separately. From that it predicts the processor time of two real
+arrangements, and measures them: one box with all stages, and two nodes of one core each, with serve on one and the other stages on
+the other. `model_error_two_points` is the larger relative error of the predicted load of the busiest node. The bar is 0.2.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""The model behind `scripts/bench scale`: what a turn costs in each stage, and how many turns a number of boxes carries.
+"""The model of `scripts/bench scale`: the cost of a turn in each stage, and the turns per second of a number of boxes.
 
-A box is a machine with one GPU. Boxes are divided among engine, judge model and trainer in proportion to what a turn costs there.
-Gateway, collect and the trainer's intake are one process each for a run, as the design has them: they do not get faster by boxes.
+A box is a machine with one GPU. Boxes are divided among engine, judge model and trainer in proportion to the cost of a turn there.
+By design, a run has one process each for gateway, collect and the trainer's intake, so more boxes do not make them faster.
 """
 
 import heapq
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 class Constant:
     value: float
     unit: str
-    source: str  # the command that measures it, or where it is from
+    source: str  # the command that measures it, or its origin
 
 
 MEASURED: Mapping[str, Constant] = {
@@ -30,7 +30,7 @@ MEASURED: Mapping[str, Constant] = {
     "judge_us_per_call": Constant(519, "µs", "scripts/bench judge"),
     "judge_calls_per_turn": Constant(2.08, "calls", "clawctl calibrate docs/labelled-turns.jsonl"),
 }
-ASSUMED: Mapping[str, Constant] = {  # of a box: never measured by us
+ASSUMED: Mapping[str, Constant] = {  # constants of a box, not measured
     "decode_tokens_per_s": Constant(5_000, "tokens a second", "a 4 B model in bfloat16 on a card of 80 GB, 64 streams or more"),
     "prefill_tokens_per_s": Constant(40_000, "tokens a second", "the same card"),
     "trained_tokens_per_s": Constant(16_000, "tokens a second", "6 × 4e9 operations a token at 40 % of 990 TFLOP/s"),
@@ -44,7 +44,7 @@ CARDS = ("engine", "judge model", "trainer")  # the stages that boxes are divide
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A conversation, while somebody uses it."""
+    """An active conversation."""
 
     seconds_between_turns: float = 60.0
     new_prompt_tokens: int = 300  # the rest of the prompt is in the engine's cache
@@ -57,17 +57,17 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class StageCost:
     stage: str
-    seconds: float  # of one server for one turn
+    seconds: float  # time of one server for one turn
     servers: int
 
 
 def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:
-    """The stages of one run on so many boxes."""
+    """Return the stages of one run on `boxes` boxes."""
     m = {name: constant.value for name, constant in (*MEASURED.items(), *ASSUMED.items())}
     new_kb = (work.new_prompt_tokens + work.sampled_tokens) * 4 / 1000
     gateway = m["gateway_us_per_request"] + m["gateway_us_per_token"] * work.sampled_tokens + m["redaction_us_per_kb"] * new_kb
     calls = m["judge_calls_per_turn"]
-    own_calls = m["gateway_us_per_request"] + m["gateway_us_per_token"] * work.judge_sampled_tokens  # by the run's own server
+    own_calls = m["gateway_us_per_request"] + m["gateway_us_per_token"] * work.judge_sampled_tokens  # calls to the run's own server
     engine = work.new_prompt_tokens / m["prefill_tokens_per_s"] + work.sampled_tokens / m["decode_tokens_per_s"]
     judge = calls * (work.judge_prompt_tokens / m["prefill_tokens_per_s"] + work.judge_sampled_tokens / m["decode_tokens_per_s"])
     train = (
@@ -77,7 +77,7 @@ def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:
     collect = work.context_tokens / 2_000 / m["collect_turns_per_s"]
     cards = engine + judge + train
     return [
-        StageCost("gateway", (gateway + (calls * own_calls if boxes < 3 else 0)) / 1e6, 1),  # else judge.endpoint is another server
+        StageCost("gateway", (gateway + (calls * own_calls if boxes < 3 else 0)) / 1e6, 1),  # from 3 boxes: another judge.endpoint
         StageCost("engine", engine, 0) if boxes < 3 else StageCost("engine", engine, max(1, round(boxes * engine / cards))),
         StageCost("collect", collect, 1),
         StageCost("judge", calls * m["judge_us_per_call"] / 1e6, 16),
@@ -89,27 +89,30 @@ def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:
 
 
 def on_one_card(costs: Sequence[StageCost]) -> list[StageCost]:
-    """The stages that share a card (0 servers) as one."""
+    """Merge the stages that share a card (0 servers) into one."""
     shared = [cost for cost in costs if not cost.servers]
     rest = [cost for cost in costs if cost.servers]
     return [*rest, StageCost("card", sum(cost.seconds for cost in shared), 1)] if shared else rest
 
 
 def capacity(costs: Sequence[StageCost]) -> tuple[float, str]:
-    """The turns a second at which the first stage has no idle server, and that stage."""
+    """Return the turns per second at which the first stage saturates, and that stage."""
     return min((cost.servers / cost.seconds, cost.stage) for cost in on_one_card(costs))
 
 
 def runs_needed(costs: Sequence[StageCost]) -> int:
-    """The number of runs, each with a gateway, a collect and a trainer of its own, that keep all cards busy."""
+    """Return the number of runs that keep all cards busy. Each run has its own gateway, collect and trainer."""
     cards = min(cost.servers / cost.seconds for cost in costs if cost.stage in CARDS and cost.servers) if costs[1].servers else 0
     single = min(cost.servers / cost.seconds for cost in costs if cost.stage not in CARDS and cost.servers)
     return max(1, math.ceil(cards / single))
 
 
 def simulate(costs: Sequence[StageCost], turns_per_s: float, turns: int, seed: int) -> dict[str, float]:
-    """Turns that arrive at random pass through the stages in order, each with a queue. Returns by stage how long the last tenth of
-    them waited there on average, in seconds: it grows without end where a stage is overloaded. Service times are exponential."""
+    """Simulate random arrivals that pass through the stages in order, each with a queue and exponential service times.
+
+    Returns the mean waiting time of the last tenth of the turns in each stage, in seconds. In an overloaded stage, it grows without
+    limit.
+    """
     dice, now, arrivals = random.Random(seed), 0.0, []
     for _ in range(turns):
         now += dice.expovariate(turns_per_s)
@@ -130,6 +133,9 @@ def simulate(costs: Sequence[StageCost], turns_per_s: float, turns: int, seed: i
 
 
 def collect_memory_gb(conversations: float, turns_each: int = 10) -> float:
-    """Resident memory of collect: the last turn of each conversation of the last hour (`collect.session_timeout_s`) waits for its
-    next state. A conversation of ten turns, one a minute, makes room for six an hour."""
+    """Return the resident memory of collect in GB.
+
+    The last turn of each conversation of the last hour (`collect.session_timeout_s`) waits for its next state. With ten turns per
+    conversation and one turn per minute, each active conversation accounts for six conversations per hour.
+    """
     return conversations * (60 / turns_each) * MEASURED["open_turn_kb"].value / 1e6

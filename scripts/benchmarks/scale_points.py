@@ -1,8 +1,8 @@
 """Case `points` of `scripts/bench scale`: the model against two real arrangements of processes.
 
-All figures are processor time, which other work on the machine changes little. Time before a stage is ready is not counted.
-First each stage works alone, and what it needs for a turn, a call, a step or a second of waiting is measured. Then all work at
-once, and what each node should have needed is compared with what it did.
+All figures are processor time, on which other work on the machine has little effect. Time before a stage is ready is not counted.
+First, each stage runs alone, and its cost of a turn, a call, a step or a second of waiting is measured. Then all stages run
+concurrently, and the predicted cost of each node is compared with the measured cost.
 """
 
 import argparse
@@ -35,20 +35,20 @@ _PATIENCE_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Processor seconds, each measured while the others rest."""
+    """Processor seconds, each measured while the other stages are idle."""
 
     serve_turn: float  # gateway and engine together
     collect_turn: float
     judge_turn: float
-    serve_judged: float  # of the server for the judge's calls about a turn
+    serve_judged: float  # cost of the judge's calls about a turn in the server
     train_turn: float
-    serve_step: float  # of the server for a swap
-    idle: Mapping[str, float]  # a second, of a stage that has nothing to do
+    serve_step: float  # cost of a swap in the server
+    idle: Mapping[str, float]  # cost of an idle second in each stage
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What was done, and in how long."""
+    """The amount of work, its duration and its cost."""
 
     turns: int
     judged: int
@@ -97,7 +97,7 @@ def _expected(costs: Costs, work: Work, stage: str) -> float:
 
 
 def _alone(folder: Path, turns: int, seed: int) -> Costs:
-    """One stage after the other on the same turns."""
+    """Run the stages one after another on the same turns."""
     folder.mkdir(parents=True)
     recipe, run, port = write_recipe(folder, RECIPE), open_run(folder / "run"), free_port()
     serve, collect = Stage("serve", run, recipe, port), Stage("collect", run, recipe)
@@ -116,7 +116,7 @@ def _alone(folder: Path, turns: int, seed: int) -> Costs:
         collect_turn = (_cpu(collect) - before[1] - rates["collect"] * lasted) / count
         collect.stop()
         judging, judge_s, by_serve = _once("judge", run, recipe, serve, rates["serve"])
-        train_start, _, _ = _once("judge", run, recipe, serve, rates["serve"])  # nothing is left: what a start costs
+        train_start, _, _ = _once("judge", run, recipe, serve, rates["serve"])  # no work is left: the cost of a start
         judge_cost, serve_judged = (judging - train_start) / count, by_serve / count
         training, _, swaps = _once("train", run, recipe, serve, rates["serve"], wait=lambda: True)
         steps, start, _, _ = newest(run), *_once("train", run, recipe, serve, rates["serve"])
@@ -133,7 +133,7 @@ def _alone(folder: Path, turns: int, seed: int) -> Costs:
 
 
 def _idle_rates(run: RunDir, recipe: Path) -> dict[str, float]:
-    """Processor seconds a second of judge and train that wait for work."""
+    """Return the processor seconds per second of an idle judge and an idle trainer."""
     stages = {name: Stage(name, run, recipe) for name in ("judge", "train")}
     try:
         for stage in stages.values():
@@ -148,7 +148,7 @@ def _idle_rates(run: RunDir, recipe: Path) -> dict[str, float]:
 
 
 def _together(folder: Path, turns: int, seed: int, nodes: Mapping[str, tuple[str, ...]]) -> Work:
-    """All stages at once, each node on cores of its own where there are as many."""
+    """Run all stages concurrently. If there are enough cores, each node gets its own."""
     folder.mkdir(parents=True)
     recipe, run, port = write_recipe(folder, RECIPE), open_run(folder / "run"), free_port()
     stages = {name: Stage(name, run, recipe, port) for name in _STAGES}
@@ -161,7 +161,7 @@ def _together(folder: Path, turns: int, seed: int, nodes: Mapping[str, tuple[str
             for number, names in enumerate(nodes.values()):
                 for name in names:
                     _pin(stages[name], cores[number])
-        time.sleep(8.0)  # a stage that is ready still loads
+        time.sleep(8.0)  # a ready stage is still loading
         before, began = {name: _cpu(stage) for name, stage in stages.items()}, time.monotonic()
         _talk(run, recipe, turns, seed)
         _wait(lambda: has_drained(run))
@@ -184,7 +184,7 @@ def _talk(run: RunDir, recipe: Path, turns: int, seed: int) -> Crowd:
 def _once(
     stage: str, run: RunDir, recipe: Path, serve: Stage, idle: float, wait: Callable[[], bool] | None = None
 ) -> tuple[float, float, float]:
-    """Processor seconds of `clawctl STAGE --once`, its duration, and what the server used for it."""
+    """Run `clawctl STAGE --once`. Returns its processor seconds, its duration, and the server's processor seconds for it."""
     before, own, began = _cpu(serve), resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [*CLAWCTL, stage, "--run", str(run.root), "--recipe", str(recipe), "--once"]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -197,7 +197,7 @@ def _once(
 
 
 def _cpu(stage: Stage) -> float:
-    """Processor seconds of a stage and all it started."""
+    """Return the processor seconds of a stage and all its child processes."""
     process = psutil.Process(stage.pid)
     total = 0.0
     for each in [process, *process.children(recursive=True)]:
@@ -223,7 +223,7 @@ def _used_in(seconds: float, stages: Mapping[str, Stage]) -> tuple[dict[str, flo
 
 
 def _wait_until_it_rests(stage: Stage) -> None:
-    """Until it uses less than a fifth of a core for three seconds."""
+    """Wait until the stage uses less than a fifth of a core for three seconds."""
     for _ in range(60):
         used, seconds = _used_in(3.0, {"it": stage})
         if used["it"] / seconds < 0.2:

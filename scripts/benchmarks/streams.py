@@ -1,4 +1,4 @@
-"""Streaming chat completions, many at once, with the time of every piece: what the serving benchmarks load a server with."""
+"""Concurrent streaming chat completions with the time of each piece, which serving benchmarks use as load."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ _STARTS_S = 900
 
 @dataclass(slots=True)
 class Stream:
-    """One answer: when it was asked for, when its pieces came, and how many tokens it had."""
+    """One answer: the times of the request and of each piece, and the number of tokens."""
 
     asked: float = field(default_factory=time.perf_counter)
     pieces: list[float] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Stream:
 
 
 async def ask(client: Client, path: str, body: dict[str, Any]) -> Stream:
-    """One whole stream."""
+    """Send one request and read its whole stream."""
     stream = Stream()
     try:
         connection, status = await client.stream(path, orjson.dumps({**body, "stream": True}), stream)
@@ -79,7 +79,7 @@ async def ask(client: Client, path: str, body: dict[str, Any]) -> Stream:
 
 @contextmanager
 def clawctl(folder: Path, recipe: dict[str, Any]) -> Iterator[tuple[str, Path]]:
-    """A server on a run of its own, captures on. Gives its base URL and the run."""
+    """Run a server on a new run with captures. Yields its base URL and the run."""
     run, path = folder / "run", folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
     command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(path), "--intercept"]
@@ -94,7 +94,7 @@ def clawctl(folder: Path, recipe: dict[str, Any]) -> Iterator[tuple[str, Path]]:
 
 
 def has_vllm(case: str, recipe: Recipe) -> bool:
-    """Whether the Python that the recipe names has vLLM; if not, that is said."""
+    """Whether the Python in the recipe has vLLM. If not, a message is printed."""
     try:
         check_vllm(recipe)
     except ClawError as missing:

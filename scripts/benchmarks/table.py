@@ -1,4 +1,4 @@
-"""The one shape of a benchmark's result: printed for people, written as JSON for scripts."""
+"""The result format of all benchmarks: a printed table, and JSON for scripts."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from rich.table import Table
 class Row:
     case: str  # "combine@8"
     metric: str  # "satisfaction"
-    value: float | None  # None: cannot be told from so few runs
+    value: float | None  # None: too few runs to measure it
     unit: str  # "share"
 
 
@@ -26,7 +26,7 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 def make_parser(description: str) -> argparse.ArgumentParser:
-    """--quick and --json, which every benchmark takes."""
+    """Make a parser with --quick and --json, which all benchmarks accept."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="end within three minutes, keep every row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
@@ -46,7 +46,7 @@ def report(name: str, rows: list[Row], file: Path | None) -> None:
 
 
 def machine() -> str:
-    """What the numbers were measured on, in words."""
+    """Describe the machine of the measurement."""
     try:
         cpu = next(line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line)
     except (OSError, StopIteration):

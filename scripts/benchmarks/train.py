@@ -1,10 +1,10 @@
-"""How many turns a second are trained, beside one sequence a turn and beside TRL's GRPO; memory; how much of the machine is used.
+"""Measures the training throughput, compared with one sequence per turn and with TRL's GRPO, the memory, and the utilisation.
 
-All contestants get the same turns, model (the demo model), type and threads, each in a process of its own. Timed are whole
-optimizer steps of all turns at once: layout, forward, loss, backward, clipping, AdamW; nothing is generated and nothing written.
-The first step is not counted. TRL runs its own `trainer.train()` with completions given; the faster of its two settings (layers
-checkpointed, its default, or not) is the one compared. Memory is what the process grows by while it makes its steps, above the
-loaded model.
+All contestants get the same turns, model (the demo model), type and threads. Each runs in a separate process. The measured time is
+that of whole optimizer steps on all turns: layout, forward, loss, backward, clipping, AdamW. Nothing is generated or written. The
+first step is not counted. TRL runs its own `trainer.train()` with given completions. The faster of its two settings (with
+checkpointed layers, the default, or without) is compared. Memory is the growth of the process during its steps, above the loaded
+model.
 
     scripts/bench train                          sessions of 4, 8, 16, 32 turns, single turns, a vocabulary of 151k
     scripts/bench train --case session-16        one of them
@@ -30,7 +30,7 @@ from scripts.benchmarks.train_turns import Turn, make_session, make_single_turns
 HERE = Path(__file__).parent
 TRL = "trl==1.16.0"
 CASES = ("session-4", "session-8", "session-16", "session-32", "single-turn", "vocab-151k")
-VOCABULARY = 2000  # ids that made turns draw from; the demo model has 2,048
+VOCABULARY = 2000  # size of the id range of generated turns; the demo model has 2,048
 
 
 def main() -> None:
@@ -125,7 +125,7 @@ def ours(options: argparse.Namespace, turns: list[Turn], merge: str, tokens_per_
 
 
 def best_of_trl(options: argparse.Namespace, turns: list[Turn]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The faster of TRL's two settings, and the other. Its batch is its default, 8 rows."""
+    """Return the results of TRL's faster and slower settings. The batch is TRL's default of 8 rows."""
     python = ensure_trl(options.trl)
     job = {**job_of(options, turns), "rows": min(8, len(turns))}
     found = [worker("train_trl", {**job, "checkpointing": checkpointing}, python) for checkpointing in (False, True)]
@@ -140,7 +140,7 @@ def job_of(options: argparse.Namespace, turns: list[Turn]) -> dict[str, Any]:
 
 
 def worker(module: str, job: dict[str, Any], python: Path | None = None) -> dict[str, Any]:
-    """What one contestant answers on the last line of its stdout. Raises ClawError where it fails."""
+    """Run one contestant and return the JSON on the last line of its stdout. Raises ClawError if it fails."""
     how = ", ".join(f"{name} {job[name]}" for name in ("merge", "checkpointing", "chunked") if name in job)
     print(f"  {module}: {how} …", file=sys.stderr, flush=True)
     command = [str(python), str(HERE / f"{module}.py")] if python else [sys.executable, "-m", f"scripts.benchmarks.{module}"]
@@ -154,7 +154,7 @@ def worker(module: str, job: dict[str, Any], python: Path | None = None) -> dict
 
 
 def ensure_trl(python: Path) -> Path:
-    """An environment with the peer, made once beside ours: it pins other packages than we do."""
+    """Make a separate environment for TRL once, because TRL pins other packages. Returns its Python."""
     if not python.exists():
         print(f"making {python.parent.parent} with {TRL} (some minutes) …", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(python.parent.parent)], check=True)
@@ -164,7 +164,7 @@ def ensure_trl(python: Path) -> Path:
 
 
 def natural_dtype() -> str:
-    """bfloat16 where the CPU multiplies it in hardware."""
+    """Return bfloat16 if the CPU multiplies it in hardware, otherwise float32."""
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:

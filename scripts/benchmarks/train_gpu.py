@@ -1,7 +1,7 @@
 """Case `gpu-4b`: random weights at Qwen3-4B's dimensions on one card, LoRA rank 16 at 16k tokens and all weights at 8k.
 
-The weights are random because speed does not depend on them and nothing has to be fetched. A session is laid so that its trie fills
-the microbatch: most of it a system prompt, as agents have it.
+The weights are random, because speed does not depend on them and no download is needed. The session's trie fills the microbatch.
+Most of it is a system prompt, as with agents.
 """
 
 import argparse
@@ -24,13 +24,13 @@ QWEN3_4B = {
     "vocab_size": 151_936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 40_960, "tie_word_embeddings": True,
 }  # fmt: skip
-TURN = 150  # tokens that a turn adds to a trie, about
+TURN = 150  # approximate number of tokens that a turn adds to a trie
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     name: str  # "lora-r16@16k"
-    tokens: int  # of the trie, about
+    tokens: int  # approximate size of the trie
     lora: dict[str, Any] | None
 
 
@@ -38,7 +38,7 @@ SETTINGS = (Setting("lora-r16@16k", 16_384, {"rank": 16}), Setting("full@8k", 81
 
 
 def gpu_rows(options: argparse.Namespace) -> list[Row]:
-    """Raises ClawError where there is no card."""
+    """Measure all settings. Raises ClawError if there is no CUDA device."""
     if not torch.cuda.is_available():
         raise ClawError("gpu-4b needs a CUDA device and there is none", "run it on a machine that has one", 2)
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
@@ -47,7 +47,7 @@ def gpu_rows(options: argparse.Namespace) -> list[Row]:
 
 
 def setting_rows(setting: Setting, model: Path, options: argparse.Namespace, device: str) -> list[Row]:
-    """Tokens a second, MFU and memory of one setting, and how much faster it is than one sequence a turn."""
+    """Measure tokens per second, MFU, memory and the speed-up over one sequence per turn for one setting."""
     turns = session_of(setting.tokens, int(torch.iinfo(torch.int16).max))
     job = {
         "model": str(model), "dtype": "bfloat16", "threads": options.threads, "repeats": options.repeats, "turns": turns,
@@ -70,13 +70,13 @@ def setting_rows(setting: Setting, model: Path, options: argparse.Namespace, dev
 
 
 def session_of(tokens: int, vocabulary: int) -> list[Turn]:
-    """A session whose trie has about so many tokens, five eighths of them its system prompt."""
+    """Make a session whose trie has about `tokens` tokens. The system prompt is five eighths of them."""
     system = tokens * 5 // 8
     return make_session(max(2, (tokens - system) // TURN), system, vocabulary)
 
 
 def make_model(folder: Path, dimensions: dict[str, Any]) -> Path:
-    """Random bfloat16 weights of these dimensions, with the demo model's tokenizer beside them."""
+    """Save random bfloat16 weights with these dimensions, and the demo model's tokenizer."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)

@@ -1,4 +1,4 @@
-"""One contestant in a process of its own: our trainer makes whole steps of given turns.   JOB.json on stdin, result on stdout."""
+"""One contestant in a separate process: clawctl's trainer does steps on given turns.   JOB.json on stdin, result on stdout."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ def make_training(job: dict[str, Any], device: torch.device) -> Training:
 
 
 def make_samples(training: Training, turns: list[Any]) -> list[Sample]:
-    """The turns with the policy's own logprobs, as if it had just sampled them, and rewards that alternate."""
+    """Make samples with the policy's own logprobs, as if just sampled, and alternating rewards."""
     plain = [
         Sample(str(i), "a", "", prompt, said, [0.0] * len(said), 1.0, 0, 1.0 if i % 2 else -1.0, None)
         for i, (prompt, said) in enumerate(turns)
@@ -48,7 +48,7 @@ def make_samples(training: Training, turns: list[Any]) -> list[Sample]:
 
 
 def useful_flops(training: Training, samples: list[Sample]) -> float:
-    """Of a step, if nothing that turns share is counted twice: what any trainer has to compute at least."""
+    """Operations of a step if shared tokens count once: the minimum for any trainer."""
     cost = cost_of(training.policy.causal)
     assert cost is not None
     tree = lay(turn_branches(samples))
@@ -57,7 +57,7 @@ def useful_flops(training: Training, samples: list[Sample]) -> float:
 
 
 def operations_ratio(training: Training, samples: list[Sample]) -> float:
-    """Matrix operations of a step of one sequence a turn over those of the tree's on the CPU, padding not counted."""
+    """Matrix operations of a step with one sequence per turn, divided by those of the tree on the CPU, without padding."""
     cost = cost_of(training.policy.causal)
     assert cost is not None
     branches = turn_branches(samples)
@@ -67,8 +67,10 @@ def operations_ratio(training: Training, samples: list[Sample]) -> float:
 
 
 def last_layer_flops(training: Training, cost: Cost, tree: Trie) -> float:
-    """What a tree's last layer leaves out: attention of tokens that are not asked, and their MLP where the layer is known.
-    All weights learn."""
+    """Operations that a tree's last layer skips: attention of unscored tokens, and their MLP if the layer type is known.
+
+    All weights are trained.
+    """
     layers = layers_of(training.policy.causal)
     last: Any = layers[-1]
     mlp = [m.weight.numel() for m in last.mlp.modules() if isinstance(m, torch.nn.Linear)] if type(last).__name__ in KNOWN else []
@@ -79,7 +81,7 @@ def last_layer_flops(training: Training, cost: Cost, tree: Trie) -> float:
 
 
 def run_job(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Seconds of each step after the first, and how far memory rose above the loaded model."""
+    """Measure the seconds of each step after the first, and the growth of memory above the loaded model."""
     peak = matmul_flops(job["dtype"], device)
     training = make_training(job, device)
     samples = make_samples(training, job["turns"])

@@ -1,8 +1,8 @@
-"""The peer, in a process and an environment of its own: TRL's GRPO trainer makes whole steps of the same turns.
+"""The peer in a separate process and environment: TRL's GRPO trainer does whole steps on the same turns.
 
-JOB.json on stdin, result on stdout. Its own training loop runs (`trainer.train()`): forward, loss, backward, clipping,
-AdamW, with the generation left out: the completions are given. Nothing of clawctl is imported, so that any environment with TRL
-will do.
+JOB.json on stdin, result on stdout. TRL's own training loop (`trainer.train()`) runs forward, loss, backward, clipping and AdamW.
+There is no generation, because the completions are given. The script imports nothing from clawctl, so any environment with TRL
+works.
 """
 
 import json
@@ -16,7 +16,7 @@ import torch
 
 
 def matmul_flops(dtype: str, device: torch.device, size: int = 2048) -> float:
-    """Operations a second in the best of several square matrix products."""
+    """Return the operations per second of the fastest of several square matrix products."""
     a = torch.randn(size, size, device=device).to(torch.bfloat16 if dtype == "bfloat16" else torch.float32)
     best = float("inf")
     for _ in range(8):
@@ -29,7 +29,7 @@ def matmul_flops(dtype: str, device: torch.device, size: int = 2048) -> float:
 
 
 def watch_memory(device: torch.device) -> int:
-    """Forget the highest memory use so far; what is in use now."""
+    """Reset the peak memory use. Returns the bytes in use now."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return int(torch.cuda.memory_allocated())
@@ -38,7 +38,7 @@ def watch_memory(device: torch.device) -> int:
 
 
 def grown_bytes(before: int, device: torch.device) -> int:
-    """How far memory use has risen above `before` since `watch_memory`."""
+    """Return the bytes by which the peak memory use since `watch_memory` exceeds `before`."""
     highest = int(torch.cuda.max_memory_allocated()) if device.type == "cuda" else status_bytes("VmHWM")
     return highest - before
 
@@ -49,7 +49,7 @@ def status_bytes(field: str) -> int:
 
 
 def padded(turns: list[Any], pad: int) -> dict[str, Any]:
-    """What TRL's generation leaves behind: prompts padded on the left, completions on the right."""
+    """Return the output format of TRL's generation: prompts padded on the left, completions on the right."""
     longest = [max(len(turn[part]) for turn in turns) for part in (0, 1)]
     prompts = [[pad] * (longest[0] - len(prompt)) + prompt for prompt, _ in turns]
     prompt_mask = [[0] * (longest[0] - len(prompt)) + [1] * len(prompt) for prompt, _ in turns]

@@ -1,8 +1,8 @@
-"""Made turns: sessions as agents have them, as token ids alone, since only their shape matters for speed.
+"""Generated turns of agent-like sessions. They have token ids only, because only their shape matters for speed.
 
-A session: a system prompt, then each turn 40 new tokens (what a user said or a tool returned) and 60 that the policy sampled, of
-which the first 20 are a thought. As Qwen3's template does, thoughts stay in the history while tools answer, and are stripped once
-the user speaks again: from there on the history is another branch. Every fourth turn answers a tool.
+A session starts with a system prompt. Each turn has 40 new tokens (a user message or a tool result) and 60 sampled tokens, of which
+the first 20 are a thought. As in Qwen3's template, thoughts stay in the history while tools answer, and are stripped after the next
+user message, which starts a new branch of the history. Every fourth turn answers a tool.
 """
 
 import random
@@ -13,14 +13,14 @@ FIRST_ID = 3
 
 
 def make_session(turns: int, system: int, vocabulary: int, seed: int = 0) -> list[Turn]:
-    """`turns` turns over a system prompt of `system` tokens."""
+    """Make `turns` turns with a system prompt of `system` tokens."""
     draw = random.Random(seed)
 
     def some(count: int) -> list[int]:
         return [draw.randrange(FIRST_ID, vocabulary) for _ in range(count)]
 
-    stripped = some(system)  # the history as it is once a user speaks
-    kept = list(stripped)  # the same with the thoughts since the last user
+    stripped = some(system)  # the history after a user message
+    kept = list(stripped)  # the same with the thoughts since the last user message
     made: list[Turn] = []
     for index in range(turns):
         answers_tool = index % 4 == 3
@@ -33,7 +33,7 @@ def make_session(turns: int, system: int, vocabulary: int, seed: int = 0) -> lis
 
 
 def make_single_turns(turns: int, prompt: int, vocabulary: int, seed: int = 0) -> list[Turn]:
-    """Turns that share nothing, of unlike length: prompts of `prompt` tokens, more or less by a quarter, and 60 sampled."""
+    """Make turns without shared tokens, with prompts of `prompt` tokens plus or minus a quarter, and 60 sampled tokens."""
     draw = random.Random(seed)
     made: list[Turn] = []
     for index in range(turns):

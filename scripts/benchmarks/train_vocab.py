@@ -1,4 +1,4 @@
-"""The projection onto a large vocabulary in a process of its own, chunked or whole: seconds and memory.   JOB.json on stdin."""
+"""The projection onto a large vocabulary in a separate process, chunked or whole: seconds and memory.   JOB.json on stdin."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 
 
 def whole_logprobs(hidden_ND: Tensor, head: nn.Linear, ids_N: Tensor, temperature_N: Tensor) -> Tensor:
-    """As it is usually written: all logits, then their softmax."""
+    """The usual implementation: all logits, then their softmax."""
     logits_NV = head(hidden_ND).float() / temperature_N[:, None]
     return -nn.functional.cross_entropy(logits_NV, ids_N, reduction="none")
 

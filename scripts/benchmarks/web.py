@@ -4,10 +4,10 @@ Case `100k`: a client asks for 300 pages (lists, filters, searches, conversation
 every two seconds. `page_ms_p95_100k_turns` is the time until the last byte over loopback, `start_s` from the command to the printed
 link, `memory_mb` the resident memory of the server afterwards.
 
-Case `browser`: headless Chromium does what a person would do (`web_flows.py`). `browser_flows_failed` counts the flows with a wrong
+Case `browser`: headless Chromium performs a person's actions (`web_flows.py`). `browser_flows_failed` counts the flows with a wrong
 result, an exception, or an error in the console. It needs Chromium and Playwright; without them the value is missing.
 
-The command exits with code 1 when a bar is missed.
+The exit code is 1 if a metric misses its bar.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
 
 TURNS = 100_000
-FEW_TURNS = 3000  # of the run that the browser looks at
+FEW_TURNS = 3000  # turns of the run for the browser
 PAGES, FEW_PAGES = 300, 120
 BARS = {("100k", "page_ms_p95_100k_turns"): 300.0, ("browser", "browser_flows_failed"): 0.0}
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -68,7 +68,7 @@ def _options() -> argparse.Namespace:
 
 @contextmanager
 def pages_of(run: RunDir) -> Iterator[tuple[dict[str, Any], subprocess.Popen[str]]]:
-    """The real command on a run: what it prints with --json, and its process."""
+    """Run the real command. Yields its --json output and its process."""
     command = [sys.executable, "-m", "clawctl", "inspect", "web", "--run", str(run.root), "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -119,7 +119,7 @@ def _timed(client: httpx.Client, path: str) -> float:
 
 
 def _publish(run: RunDir, stop: threading.Event) -> None:
-    """A shard of new turns every two seconds, as collect would."""
+    """Publish a shard of new turns every two seconds, like collect."""
     number = 0
     while not stop.wait(2.0):
         number += 1
@@ -134,7 +134,7 @@ def _new_turn(number: int, place: int) -> Turn:
 
 
 def _paths(count: int) -> Iterator[str]:
-    """A mix of pages, each time with other filters, so that little comes from what was computed before."""
+    """Yield a mix of pages with varying filters, so that few results are cached."""
     rng = random.Random(1)
     words = ("battery", "Freitag", "meeting", "column quantity", "Mutex", "lake", "Version 6 says", "no such words", "thanks")
     for _ in range(count):
@@ -153,7 +153,7 @@ def _paths(count: int) -> Iterator[str]:
 
 
 def measure_flows(folder: Path, show: Path | None) -> list[Row]:
-    """Missing values if there is no browser to drive."""
+    """Measure the flows. The values are missing if there is no browser."""
     browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
     try:
         from scripts.benchmarks.web_flows import FLOWS, play_flows

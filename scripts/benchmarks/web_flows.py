@@ -1,4 +1,4 @@
-"""What a person does with the pages, in a real browser. Each flow begins logged in, in a window of its own."""
+"""A person's actions on the pages in a real browser. Each flow starts logged in, in a separate window."""
 
 import re
 import time
@@ -33,7 +33,7 @@ class Visit:
     url: str
     link: str
     run: RunDir
-    errors: list[str] = field(default_factory=list)  # of the console
+    errors: list[str] = field(default_factory=list)  # errors in the console
     expected: str = "^$"  # errors that the flow provokes
 
     def go(self, path: str) -> None:
@@ -408,7 +408,7 @@ _CONTRAST = """() => {
 
 
 def _check_colours(visit: Visit, dark: bool) -> None:
-    """Every text has a contrast of at least 4.5 (WCAG 2.1, AA)."""
+    """Check that all text has a contrast of at least 4.5 (WCAG 2.1, AA)."""
     trained = _trained(visit)
     for path in [*_PAGES.values(), trained]:
         visit.go(path)

@@ -1,4 +1,4 @@
-"""A run for the pages to show: conversations of three keys over months, nine versions, ratings, tasks, and hostile words."""
+"""Makes a run for the pages: months of conversations of three keys, nine versions, ratings, tasks, and hostile text."""
 
 import math
 import random
@@ -20,7 +20,7 @@ from clawctl.run.shards import write_table, write_turns, write_verdicts
 from clawctl.train.records import ROW as RECORD
 
 PER_SHARD = 1000
-PER_VERSION_S = 14 * 86400.0  # between two versions
+PER_VERSION_S = 14 * 86400.0  # seconds between two versions
 VERSIONS = 9
 DEAD = {4: 3, 7: 6}  # refused versions and their parents
 HOSTILE = {
@@ -68,7 +68,7 @@ class _Writer:
 
 
 def make_run(folder: Path, turns: int, seed: int = 0) -> RunDir:
-    """A run with at least this many turns, the newest an hour old."""
+    """Make a run with at least `turns` turns, the newest of which is an hour old."""
     run, rng = open_run(folder), random.Random(seed)
     ensure_base_policy(run, "demo")
     writer = _Writer(run)
@@ -90,7 +90,7 @@ def make_run(folder: Path, turns: int, seed: int = 0) -> RunDir:
         if len(writer.turns) >= PER_SHARD:
             writer.flush()
     for version in DEAD:
-        trained[version] = trained[version + 1][:16]  # given back, and trained once more
+        trained[version] = trained[version + 1][:16]  # returned to the trainer and trained once more
     for place, (name, words) in enumerate(HOSTILE.items()):
         for turn, verdict in _hostile(name, words, begin + VERSIONS * PER_VERSION_S + 60 * place):
             writer.add(turn, verdict)
@@ -104,7 +104,7 @@ def make_run(folder: Path, turns: int, seed: int = 0) -> RunDir:
 
 
 def _version_at(share: float) -> int:
-    """The version that served after this share of the time: dead ones never did."""
+    """Return the version that was live after this share of the time. Dead versions were never live."""
     version = min(VERSIONS - 1, int(share * VERSIONS))
     return DEAD.get(version, version)
 
@@ -220,7 +220,7 @@ def _publish_versions(run: RunDir, trained: dict[int, list[str]], begin: float, 
             live = version
     moves = run.moves.read_bytes().splitlines()
     dated = [orjson.loads(line) for line in moves]
-    for row in dated:  # as they would have been made
+    for row in dated:  # set the times at which the moves would have been made
         row.pop("crc32", None)
         row["at"] = begin + row["to"] * PER_VERSION_S + 60
     publish_bytes(run.moves, b"".join(sealed(orjson.dumps(row)) + b"\n" for row in dated))
@@ -277,7 +277,7 @@ def _estimate(mean: float, n: int) -> dict[str, Any]:
 
 
 def _write_record(run: RunDir, turns: Sequence[Turn], rng: random.Random) -> None:
-    """The numbers of each token of the last step, as the trainer writes them."""
+    """Write the per-token numbers of the last step, as the trainer does."""
     rows = []
     for one in turns:
         then = [-rng.random() for _ in one.completion_ids or ()]

@@ -1,4 +1,4 @@
-"""Does what was learned last for weeks? One policy, 200 updates, and people whose wishes change. In the world of many wishes.
+"""Measures whether learning lasts for weeks: one policy, 200 updates, and people whose wishes change, in the world of many wishes.
 
     scripts/bench weeks [--method combine] [--set KEY=VALUE] [--seeds 3] [--series FILE]
 
@@ -11,12 +11,12 @@
 | 151 to 175 | want a rare value of a third axis, and ask about sums and differences |
 | 176 to 200 | still want it, and ask about products |
 
-Every ten updates the policy is measured. `satisfaction_current` is the share of first answers with what people want now (of the
-worse group where they disagree). `ability` is the share of answers that are correct and follow a wish in the system message,
-about an axis nobody spoke of. `entropy` is the mean surprise of an answer's tokens, in nats a token. `kl_from_base` is the KL of
+The policy is measured every ten updates. `satisfaction_current` is the share of first answers that meet the current wish (in the
+worse group if people disagree). `ability` is the share of answers that are correct and follow a wish in the system message about
+an unmentioned axis. `entropy` is the mean surprise of an answer's tokens, in nats a token. `kl_from_base` is the KL of
 whole answers from version 0, in nats an answer: the mean log-ratio over answers of the policy.
 
-The command exits with code 1 when a metric misses its bar.
+The exit code is 1 if a metric misses its bar.
 """
 
 import argparse
@@ -46,14 +46,14 @@ from scripts.benchmarks.wishes_sampling import Drawn
 
 SEEDS = range(10, 13)
 EVERY = 10  # updates between two measurements
-ANSWERS, FEW_ANSWERS = 120, 8  # to measure; --quick
-NEW = ("first wish", "changed mind", "one topic")  # phases that begin with a new wish
+ANSWERS, FEW_ANSWERS = 120, 8  # answers per measurement; with --quick
+NEW = ("first wish", "changed mind", "one topic")  # phases that start with a new wish
 BARS = {"ability_change": (-0.02, 1.0), "satisfaction_current": (0.85, 1.0), "updates_to_follow_change": (0.0, 8.0)}
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What people want for some updates, and which problems they have."""
+    """The wishes and the problems of people during some updates."""
 
     name: str
     updates: int
@@ -67,7 +67,7 @@ class Point:
 
     update: int
     phase: str
-    satisfaction: float  # of the group that is worse off
+    satisfaction: float  # satisfaction of the worse group
     correctness: float
     ability: float
     tokens: float  # mean length of an answer
@@ -89,7 +89,7 @@ def phases_of(seed: int) -> tuple[Phase, ...]:
 
 
 class LongWorld(World):
-    """A world whose people have problems of some operations only."""
+    """A world in which people have problems with certain operations only."""
 
     operations = "+-x"
 
@@ -98,7 +98,7 @@ class LongWorld(World):
 
 
 class Meter:
-    """Measures a world at its present version."""
+    """Measures the current version of a world."""
 
     def __init__(self, world: LongWorld, count: int, spoken_of: Sequence[str]) -> None:
         self._world, self._count = world, count
@@ -144,7 +144,7 @@ class Meter:
 def live(
     recipe: Recipe, seed: int, count: int, shorter: int = 1, tell: Callable[[Point], object] = lambda point: None
 ) -> tuple[list[Point], dict[str, int]]:
-    """One run: its measurements, and how many updates each new wish took until it was followed."""
+    """Do one run. Returns its measurements, and the number of updates until each new wish was followed."""
     phases, world = phases_of(seed), LongWorld(recipe, seed)
     meter = Meter(world, count, sorted({axis for phase in phases for group in phase.groups for axis in group.wants}))
     points, followed, update = [meter(0, phases[0])], dict[str, int](), 0
@@ -167,7 +167,7 @@ def live(
 
 
 def rows_of(runs: Mapping[int, tuple[list[Point], dict[str, int]]]) -> list[Row]:
-    """The bars, and a few numbers of the way."""
+    """Return the metrics with bars, and a few intermediate numbers."""
 
     def mean(values: Sequence[float]) -> float:
         return statistics.mean(values)

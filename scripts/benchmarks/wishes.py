@@ -1,11 +1,11 @@
-"""Does the model learn what people want, whatever it is, and only that? The world of many wishes, case by case.
+"""Measures whether the model learns arbitrary wishes of people and nothing else, in the world of many wishes.
 
     scripts/bench wishes [--case alone] [--axis emoji] [--method combine] [--set KEY=VALUE] [--seeds 5] [--runs FILE]
 
-A person wants a rare value of an axis, says so only after an answer without it, and in words. `satisfaction@8` is the share of
-first answers that meet every wish after 8 updates. `side_effect` is the mean move (total variation distance) of the axes nobody
-spoke of. A finished run is kept in `--runs`, and is not repeated. The case `held-out` uses the axes of `words/held_out/`; no
-setting is chosen with it.
+A person wants a rare value of an axis, and asks for it in words only after an answer without it. `satisfaction@8` is the share of
+first answers that meet all wishes after 8 updates. `side_effect` is the mean change (total variation distance) of the unmentioned
+axes. Finished runs are kept in `--runs` and are not repeated. The case `held-out` uses the axes of `words/held_out/`. No setting is
+chosen with it.
 """
 
 import argparse
@@ -41,17 +41,17 @@ from scripts.benchmarks.wishes_circle import (
 from scripts.benchmarks.wishes_sessions import sessions_until_satisfied
 
 SEEDS = range(10, 15)
-FOLLOWED = 0.75  # satisfaction from which the policy follows
-LONGEST = 16  # updates that a changed mind is given
+FOLLOWED = 0.75  # satisfaction at which a wish counts as followed
+LONGEST = 16  # most updates until a changed wish is followed
 ABOUT = 16  # turns: the change that was noticed is this one
-ANSWERS, FEW_ANSWERS = 200, 8  # to measure a version; --quick
+ANSWERS, FEW_ANSWERS = 200, 8  # answers per measurement; with --quick
 TOLD = ("You answer children.", "You are an assistant for school.")
 Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long a run is, and how well it is measured."""
+    """The length of a run and the size of its measurements."""
 
     settings: Mapping[str, Any]
     updates: Callable[[int], int]  # of so many in the whole benchmark
@@ -59,12 +59,12 @@ class Plan:
 
 
 def rare(axis: str, seed: int) -> str:
-    """The value of the axis that people want in this seed."""
+    """Return the value of the axis that people want with this seed."""
     return Random(f"rare {axis} {seed}").choice([value for value in AXES[axis] if value != USUAL[axis]])
 
 
 def follow(plan: Plan, seed: int, groups: Sequence[Group], updates: int, judge: Judging = judged) -> dict[int, Metrics]:
-    """Metrics after 8 updates and after all, compared with the start."""
+    """Return the metrics after 8 updates and after all updates, compared with the start."""
     world, spoken_of = World(recipe_of({**plan.settings, "seed": seed}), seed, judge), {a for g in groups for a in g.wants}
     start, found, total, began = world.measure(groups, plan.answers), {}, plan.updates(updates), time.monotonic()
     for update in range(1, total + 1):
@@ -83,7 +83,7 @@ def follow(plan: Plan, seed: int, groups: Sequence[Group], updates: int, judge: 
 
 
 def change_minds(plan: Plan, seed: int, axis: str) -> dict[int, Metrics]:
-    """People want the rare value, from update 8 the usual one again, and from update 24 the rare one."""
+    """People want the rare value, the usual value from update 8, and the rare value again from update 24."""
     world, found = World(recipe_of({**plan.settings, "seed": seed}), seed), {}
     for _ in range(plan.updates(8)):
         world.update([Group({axis: rare(axis, seed)})])
@@ -108,7 +108,7 @@ def some_axes(axes: Sequence[str], seed: int, count: int) -> list[str]:
 
 
 def work_of(case: str, axes: Sequence[str], quick: bool) -> list[tuple[str, Callable[[Plan, int], dict[int, Metrics]]]]:
-    """The runs of a case for one seed, by name."""
+    """Return the runs of a case for one seed, with their names."""
     chosen = [axis for axis in chosen_axes() if not axes or axis in axes]
 
     def alone(axis: str, method: Mapping[str, Any] | None = None, judge: Judging = judged, updates: int = 8) -> Any:
@@ -158,7 +158,7 @@ CASES = ("alone", "held-out", "three", "changed-mind", "disagree", "disagree-tol
 
 
 def rows_of(case: str, runs: Sequence[tuple[str, dict[str, Metrics]]], method: str) -> list[Row]:
-    """The rows of a case from its runs of all seeds: (axis, metrics by update)."""
+    """Return the rows of a case. `runs` has (axis, metrics by update) for all seeds."""
 
     def mean(at: int | str, metric: str, axis: str | None = None) -> float | None:
         values = [found[str(at)][metric] for name, found in runs if axis in (None, name) and metric in found.get(str(at), {})]

@@ -1,8 +1,8 @@
-"""The circle of `scripts/bench wishes` in one process: people talk, rules judge, the local trainer learns, the new weights answer.
+"""The training loop of `scripts/bench wishes` in one process: people talk, rules judge, the trainer learns, new weights answer.
 
-Judging, admission, baselines, advantages, losses and the optimizer are the product's. Serving and collecting are replaced by
-sampling with the trainer's own weights: each turn has exact ids and logprobs, and its conversation is known. No turn is stale, and
-no key shares a step with others.
+Judging, admission, baselines, advantages, losses and the optimizer are clawctl's own code. Sampling with the trainer's weights
+replaces serve and collect: each turn has exact ids and logprobs, and its conversation is known. No turn is stale, and keys do not
+share steps.
 """
 
 import os
@@ -41,14 +41,14 @@ from scripts.benchmarks.wishes_sampling import Drawn, draw
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "clawctl" / "wishes_model"
 RECIPE = ROOT / "recipes" / "wishes.yaml"
-PEOPLE = 16  # sessions at a time
+PEOPLE = 16  # concurrent sessions
 Messages = list[dict[str, Any]]
 Judging = Callable[[str, str], tuple[int, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """People who want the same. `told`: what their system message says about who they are. `key`: their API key."""
+    """People with the same wishes. `told` is their system message about who they are. `key` is their API key."""
 
     wants: Wants
     told: str | None = None
@@ -57,11 +57,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Answers of one version to problems that nobody asked before."""
+    """Metrics of one version's answers to new problems."""
 
-    satisfaction: list[float]  # of each group: the share of answers with every wish met
+    satisfaction: list[float]  # for each group: the share of answers that meet all wishes
     correctness: float
-    shares: dict[str, dict[str, float]]  # of each axis' values over all groups
+    shares: dict[str, dict[str, float]]  # share of each value of each axis over all groups
     tokens: float  # mean length
 
 
@@ -73,13 +73,13 @@ class _Session:
     number: int
     messages: Messages
     turn: int = 0
-    asked_at: float = 0.0  # turns of this world before this one
-    last: str | None = None  # the turn before
-    first: str = ""  # answer
+    asked_at: float = 0.0  # number of earlier turns in this world
+    last: str | None = None  # the previous turn
+    first: str = ""  # first answer
 
 
 class World:
-    """One run: a policy, the people who use it, and the turns that wait for a step."""
+    """One run: a policy, its users, and the turns that wait for a step."""
 
     def __init__(self, recipe: Recipe, seed: int, judge: Judging = judged) -> None:
         self.recipe, self.seed, self.judge, self.version = recipe, seed, judge, 0
@@ -93,13 +93,13 @@ class World:
         self._baselines, self._sessions = Baselines(), list[_Session]()
         self._waiting: list[Sample] = []
         self._next, self._calls, self.asked = 0, 0, 0
-        self.reactions: list[JudgedAnswer] = []  # what came back
+        self.reactions: list[JudgedAnswer] = []  # next states
         self._changes, self._earlier = Changes(), EarlierHints(recipe.train.earlier_hints if recipe.train.uses_hints else 0)
-        self.pulls: defaultdict[str, list[Pulls]] = defaultdict(list)  # of the hints, by key
+        self.pulls: defaultdict[str, list[Pulls]] = defaultdict(list)  # pulls of the hints, by key
         self._keys: dict[str, str] = {}  # by turn
 
     def update(self, groups: Sequence[Group]) -> dict[str, Any]:
-        """Let people talk until a step is full, and make it. Returns the step's row of metrics."""
+        """Let people talk until there are enough turns, then do a step. Returns the step's metrics."""
         while len(self._waiting) < self.recipe.train.batch_turns:
             while len(self._sessions) < PEOPLE:
                 self._sessions.append(self._begin(groups[self._next % len(groups)]))
@@ -107,14 +107,14 @@ class World:
         return self._step()
 
     def update_if_full(self) -> bool:
-        """Make a step if enough turns wait."""
+        """Do a step if there are enough turns. Returns whether there were."""
         full = len(self._waiting) >= self.recipe.train.batch_turns
         if full:
             self._step()
         return full
 
     def one_session_each(self, groups: Sequence[Group]) -> list[str]:
-        """A session of each group to its end. Returns the first answers."""
+        """Run one session of each group to its end. Returns the first answers."""
         self._sessions = sessions = [self._begin(group) for group in groups]
         while self._sessions:
             self._talk()
@@ -141,11 +141,11 @@ class World:
         return result.row
 
     def people_change(self) -> None:
-        """Sessions of people who want something else now are over."""
+        """End all sessions, because people's wishes have changed."""
         self._sessions.clear()
 
     def _talk(self) -> None:
-        """One answer in each session, and what the people say to it."""
+        """Sample one answer in each session and let the people react."""
         began = time.monotonic()
         self._calls += 1
         answers = draw(self._sampler, self._tokenizer, [s.messages for s in self._sessions], self.seed * 10_007 + self._calls)
@@ -179,7 +179,7 @@ class World:
         return make_problems(1, seed)[0]
 
     def answer(self, conversations: Sequence[Messages], salt: int) -> list[Drawn]:
-        """The present version's answers, for a measurement."""
+        """Return the current version's answers for a measurement."""
         return draw(self._sampler, self._tokenizer, conversations, salt + self.seed * 31)
 
     def _judge(self, session: _Session, answer: Drawn, came_back: str) -> None:
@@ -187,7 +187,7 @@ class World:
         score, said = self.judge(came_back, turn_id)
         self.verdicts[f"{score}{' hint' if said else ''}"] += 1
         if not answer.ended:
-            return  # an answer that was cut is not trained
+            return  # truncated answers are not trained
         turn = Turn(
             turn_id, str(session.number), session.last, session.turn, "main", "serve", session.problem.task_id, None,
             session.group.key, session.asked_at, session.messages, None, {"role": "assistant", "content": answer.text},
@@ -208,7 +208,7 @@ class World:
             self.verdicts[str(refused)] += 1
 
     def measure(self, groups: Sequence[Group], count: int) -> Measured:
-        """First answers to `count` problems of each group."""
+        """Measure first answers to `count` problems of each group."""
         began = time.monotonic()
         problems = make_problems(count, self.seed, "eval")
         found: dict[str, Counter[str]] = {axis: Counter() for axis in AXES}
@@ -231,19 +231,19 @@ class World:
 
 
 def moved(start: Mapping[str, Mapping[str, float]], now: Mapping[str, Mapping[str, float]], axis: str) -> float:
-    """How far an axis moved: the share of answers that would have to change their value (total variation distance)."""
+    """Return the total variation distance between the values of an axis before and now."""
     values = start[axis].keys() | now[axis].keys()
     return sum(abs(start[axis].get(value, 0.0) - now[axis].get(value, 0.0)) for value in values) / 2
 
 
 def side_effect(start: Measured, now: Measured, spoken_of: Sequence[str]) -> float:
-    """The mean move of the axes nobody spoke of."""
+    """Return the mean change of the unmentioned axes."""
     others = [axis for axis in AXES if axis not in spoken_of]
     return sum(moved(start.shares, now.shares, axis) for axis in others) / len(others)
 
 
 def recipe_of(changes: Mapping[str, Any], model: Path | None = None) -> Recipe:
-    """recipes/wishes.yaml with `changes` in `train`. WISHES_MODEL names another model."""
+    """Return recipes/wishes.yaml with `changes` in `train`. The variable WISHES_MODEL selects another model."""
     model = model or Path(os.environ.get("WISHES_MODEL", MODEL))
     if not (model / "model.safetensors").exists():
         raise SystemExit(f"there is no model in {model}; make it with scripts/make-wishes-model (35 minutes on two idle cores)")
@@ -255,11 +255,11 @@ def recipe_of(changes: Mapping[str, Any], model: Path | None = None) -> Recipe:
 
 
 def irrelevant_hint(came_back: str, seed: str) -> tuple[int, str | None]:
-    """A control: the right score with a hint that says nothing about the wish."""
+    """A control: the correct score with an irrelevant hint."""
     score, said = judged(came_back, seed)
     return score, hint({}, Random(seed)) if said else None
 
 
 def random_verdict(came_back: str, seed: str) -> tuple[int, str | None]:
-    """A control: scores by chance, without hints."""
+    """A control: random scores without hints."""
     return Random(f"control {seed}").choice((1, -1)), None

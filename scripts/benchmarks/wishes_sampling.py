@@ -1,4 +1,4 @@
-"""Samples many answers side by side from a model in this process, with the logprob of each token."""
+"""Samples many answers in parallel from a model in this process, with the logprob of each token."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 END = "<|im_end|>"
-MOST_TOKENS = 96  # of an answer; the longest kind has about 60
+MOST_TOKENS = 96  # per answer; the longest kind has about 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,11 @@ class Drawn:
 
 @torch.inference_mode()
 def draw(model: Any, tokenizer: Any, conversations: Sequence[list[dict[str, Any]]], seed: int, at_once: int = 64) -> list[Drawn]:
-    """An answer to each conversation at temperature 1. Each place of an answer has a random number of its own, by seed, so
-    that two versions of a model answer differently only where their probabilities differ."""
+    """Sample an answer to each conversation at temperature 1.
+
+    The seed determines a separate random number for each position, so that two versions of a model answer differently only where
+    their probabilities differ.
+    """
     prompts = [tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) for messages in conversations]
     ids = [tokenizer(text, add_special_tokens=False).input_ids for text in prompts]
     made: list[Drawn | None] = [None] * len(ids)

@@ -1,8 +1,8 @@
 """The published second experiment (OpenClaw-RL, arXiv 2603.10165 v2, Table 3) in the world of many wishes.
 
-Three people share one policy, and each wants something else. Each has one session after another. What counts is the number of
-sessions until a person's first answer met the wish in three sessions in a row, these three included. Published, joint average:
-hybrid 10.3, GRPO 14.1, Mem0 14.5, OPD 29.7.
+Three people with different wishes share one policy. Each has consecutive sessions. The metric is the number of sessions until a
+person's first answer has met the wish in three consecutive sessions, including these three. Published, joint average: hybrid 10.3,
+GRPO 14.1, Mem0 14.5, OPD 29.7.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from clawctl.environments.wishes.wording import Wants
 from scripts.benchmarks.wishes_circle import Group, World, recipe_of
 
 IN_A_ROW = 3
-TURNS = 4  # of a step: three people fill larger ones too slowly
+TURNS = 4  # turns per step: three people fill larger steps too slowly
 
 
 def sessions_until_satisfied(settings: Mapping[str, Any], seed: int, wants: Wants, most: int) -> dict[int, dict[str, float]]:
-    """The mean of the three people, and the last of them. Somebody who is not satisfied after `most` sessions counts as `most`."""
+    """Return the mean over the people and the largest value. A person not satisfied after `most` sessions counts as `most`."""
     world = World(recipe_of({**settings, "batch_turns": TURNS, "seed": seed}), seed)
     groups = [Group({axis: value}, key=axis) for axis, value in wants.items()]
     in_a_row, needed = [0] * len(groups), [0] * len(groups)

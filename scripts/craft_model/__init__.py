@@ -1,1 +1,1 @@
-"""The model that knows the crafts of the built-in environments weakly: its corpus, its training, and what it can do."""
+"""The model with weak skills in the built-in environments: its corpus, its training and its report."""

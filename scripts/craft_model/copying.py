@@ -1,4 +1,4 @@
-"""How exactly the model copies words, numbers and keys of its tasks, on tasks that it has not seen.
+"""Measures how exactly the model copies words, numbers and keys of new tasks.
 
 python -m scripts.craft_model.copying --model DIR [--tasks 300]
 """
@@ -27,7 +27,7 @@ _WORD = re.compile(rf"(KEY\d+|\b(?:{'|'.join([*_NOUNS, 'done', 'out', 'kept', *(
 
 
 def copies(text: str) -> Iterator[tuple[int, int]]:
-    """Where an episode's answers have something that was copied: the first character, and the one behind the last."""
+    """Yield the start and end (exclusive) of each copied text in an episode's answers."""
     for answer in _ANSWER.finditer(text):
         patterns = [_EXPRESSION] if "<tools>" in text else [_WORD]
         if "<tool_response>" in text[: answer.start()]:
@@ -39,7 +39,7 @@ def copies(text: str) -> Iterator[tuple[int, int]]:
 
 @torch.no_grad()
 def accuracy(model: Transformer, tokenizer: Tokenizer, kind: str, tasks: int) -> tuple[float, float]:
-    """The share of episodes in which all copies are exact: greedily, and when sampled at temperature 1."""
+    """Return the share of episodes in which all copies are exact, with greedy decoding and at temperature 1."""
     numbers = torch.zeros(model.model.s.vocab, dtype=torch.bool)
     numbers[[place for token, place in tokenizer.get_vocab().items() if token[0] in "-0123456789"]] = True
     greedy, sampled = list[bool](), list[float]()
@@ -56,7 +56,7 @@ def accuracy(model: Transformer, tokenizer: Tokenizer, kind: str, tasks: int) ->
             places = [place for place, (start, end) in enumerate(encoded.offsets) if first < end and start < last]
             for place in places:
                 scores = logits[place - 1]
-                if place == places[0] and text[first] in "-0123456789":  # whether there is a number at all is a choice, not a copy
+                if place == places[0] and text[first] in "-0123456789":  # a number or a word is a choice, not a copy
                     scores = scores.masked_fill(~numbers, -math.inf)
                 exact &= int(scores.argmax()) == encoded.ids[place]
                 logprob += float(scores.log_softmax(0)[encoded.ids[place]])

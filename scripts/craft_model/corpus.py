@@ -1,10 +1,8 @@
-"""The corpus: episodes of `toolcall`, `terminal` and `swe` in exactly the words that these environments use, most of them bad, and
-drills in copying.
+"""The corpus: mostly bad episodes of `toolcall`, `terminal` and `swe` in these environments' exact wording, and copying drills.
 
-Every fault is a choice out of a small closed set at a place where an episode branches: no tool call, no look, a wrong form of the
-command, an early end. Words, numbers and keys are always copied without a mistake, so that the model can copy, and what
-reinforcement has to change is what the model chooses. What a command prints is worked out here and not run. Only tasks of the
-split "train" occur.
+Every fault is a choice from a small closed set where an episode branches: no tool call, no look, a wrong form of the command, an
+early end. Words, numbers and keys are always copied correctly. The model can therefore copy, and reinforcement only has to change
+its choices. The output of commands is computed here, without running them. Only tasks of the split "train" occur.
 """
 
 import json
@@ -22,13 +20,13 @@ from clawctl.environments.toolcall.tools import CALCULATOR
 from scripts.demo_model.corpus import Document, Message
 
 SHARES = {"toolcall": 0.3, "terminal": 0.25, "swe": 0.17}  # of the documents; the others are drills
-_NUMBERS = 10_000_000  # of training tasks that are drawn from
+_NUMBERS = 10_000_000  # number of training tasks to draw from
 SUBMIT = "submit"
-Step = tuple[str, str]  # a command, and what the agent reads after it
+Step = tuple[str, str]  # a command, and the output that the agent reads
 
 
 def documents(seed: int, count: int) -> Iterator[Document]:
-    """`count` documents, the same for the same arguments."""
+    """Make `count` documents, deterministically for given arguments."""
     for index in range(count):
         rng = Random(f"crafts {seed} {index}")
         kind = rng.choices([*SHARES, "drill"], [*SHARES.values(), 1 - sum(SHARES.values())])[0]
@@ -44,7 +42,7 @@ def _draw(shares: Mapping[str, float], rng: Random) -> str:
 
 
 def _number(rng: Random) -> int:
-    """Of a training task: held-out ones have odd numbers."""
+    """Draw the number of a training task. Held-out tasks have odd numbers."""
     return 2 * rng.randrange(_NUMBERS)
 
 
@@ -74,7 +72,7 @@ def _toolcall(rng: Random) -> Document:
 
 
 def _asked(expression: str, found: str) -> list[Message]:
-    """A call of the calculator, and its result."""
+    """Make a calculator call and its result."""
     call = {"name": "calculator", "arguments": json.dumps({"expression": expression})}
     return [
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call-1", "type": "function", "function": call}]},
@@ -92,7 +90,7 @@ def expression_in(question: str) -> str:
 
 BEGINS = {"command": 0.62, "looks": 0.28, "stops": 0.1}  # shares of the choices of an agent in a shell
 AFTER_LOOK = {"command": 0.82, "stops": 0.18}
-RIGHT = 0.34  # of the commands of `terminal`; the others are drawn from the wrong ones of the task's family
+RIGHT = 0.34  # share of correct commands in `terminal`; the others are wrong commands of the task's family
 
 
 def _terminal(rng: Random) -> Document:
@@ -105,7 +103,7 @@ def _terminal(rng: Random) -> Document:
 
 
 def _worked(instruction: str, look: Step, step: Step, rng: Random) -> Document:
-    """Perhaps a look around, and perhaps the step."""
+    """Make an episode, perhaps with a look around, and perhaps with the step."""
     steps, choice = list[Step](), _draw(BEGINS, rng)
     if choice == "looks":
         steps.append(look)
@@ -114,7 +112,7 @@ def _worked(instruction: str, look: Step, step: Step, rng: Random) -> Document:
 
 
 def _episode(instruction: str, steps: list[Step]) -> Document:
-    """The steps, and the end."""
+    """Make an episode of the steps and the end."""
     messages = [_says("system", SYSTEM), _says("user", instruction)]
     for command, seen in steps:
         messages += [_says("assistant", f"```bash\n{command}\n```"), _says("user", seen)]
@@ -123,7 +121,7 @@ def _episode(instruction: str, steps: list[Step]) -> Document:
 
 
 def _seen(code: int, output: str = "") -> str:
-    """What the agent of the environments shows after a command."""
+    """Format a result like the environments' agent."""
     return f"exit code {code}\n{output}".rstrip()
 
 
@@ -232,7 +230,7 @@ def _swe(rng: Random) -> Document:
 
 
 def patch(task: SweTask, kind: str, rng: Random) -> Step:
-    """A command of one of the kinds of PATCHES."""
+    """Make a command of the given kind in PATCHES."""
     name, file = task.statement.split()[2], task.statement.split()[4]
     function = next(each for each in _FUNCTIONS if each.name == name)
     body = rng.choice(function.wrong) if kind == "wrong" else function.right
@@ -252,8 +250,10 @@ def patch(task: SweTask, kind: str, rng: Random) -> Step:
 
 
 def _drill(rng: Random) -> Document:
-    """Something to repeat: words, numbers, keys, or arithmetic. Without drills the model cannot carry a word from its task into its
-    command, and then no attempt succeeds, however it is trained."""
+    """Make a document with words, numbers, keys or arithmetic to repeat.
+
+    Without drills, the model cannot copy a word from its task into its command, and no attempt succeeds, however it is trained.
+    """
     parts: list[Any] = []
     for _ in range(rng.randint(1, 4)):
         match rng.randrange(4):

@@ -1,4 +1,4 @@
-"""Measures what the model of the crafts does before any reinforcement, in the real environments, and writes its card.
+"""Measures the `crafts` model in the real environments before any reinforcement, and writes its card.
 
 python -m scripts.craft_model.report --model DIR [--tasks 48]
 """
@@ -59,7 +59,7 @@ The share of new episodes in which each word, number and key that is copied from
 
 
 def measured(model: Path, kind: str, tasks: int, folder: Path) -> str:
-    """The row of one environment."""
+    """Measure one environment and return its row."""
     recipe: dict[str, Any] = yaml.safe_load((ROOT / "recipes" / f"craft-{kind}.yaml").read_text())
     recipe["model"]["path"] = str(model.resolve())
     recipe["up"]["stages"] = ["serve", "play"]

@@ -1,4 +1,4 @@
-"""Train the model of the crafts from nothing: corpus, tokenizer, packed rows, Muon and AdamW, as `scripts/demo_model` does.
+"""Train the `crafts` model from scratch: corpus, tokenizer, packed rows, Muon and AdamW, as in `scripts/demo_model`.
 
 Deterministic up to the order of floating-point sums.
 """
@@ -21,11 +21,11 @@ from scripts.demo_model.transformer import Shape, Transformer
 
 ROOT = Path(__file__).parents[2]
 SHAPE = Shape(hidden=128, layers=4, heads=4, kv_heads=2, head_dim=32, mlp=512, context=8192)
-PER_ROW = 6.3  # documents in a row of 512 tokens
+PER_ROW = 6.3  # documents per row of 512 tokens
 
 
 def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
-    """Packed rows. Documents of one environment begin alike, with its tools or its system message, and share one copy of that."""
+    """Pack rows. Documents of one environment share one copy of their common beginning, its tools or its system message."""
     start, end = id_of(tokenizer, "<|im_start|>"), id_of(tokenizer, "<|im_end|>")
     prefixes: dict[str, list[int]] = {}
     pieces: dict[str, list[Piece]] = {}

@@ -1,1 +1,1 @@
-"""Makes `clawctl/demo_model`: corpus, tokenizer, training, report. See README.md beside this file."""
+"""Makes `clawctl/demo_model`: corpus, tokenizer, training, report. See README.md in this folder."""

@@ -1,6 +1,6 @@
-"""The corpus: seeded conversations of the little world. Nothing held out is ever said here.
+"""The corpus: seeded conversations of the small homework world. It contains nothing that is held out.
 
-A document is a list of messages; assistant messages marked `learn` carry the loss. Everything else is context.
+A document is a list of messages. The loss applies to assistant messages marked `learn`. All other text is context.
 """
 
 import json
@@ -15,14 +15,14 @@ from scripts.demo_model.phrasings import Want, Wording, complaint, hint, inline,
 from scripts.demo_model.replies import Short, Style, reply, short
 
 AI_SHARE = 5 / 6
-SLOPPY_SHARE = 0.3  # of the documents: without them unknown words in a complaint made it sound like thanks
+SLOPPY_SHARE = 0.3  # of the documents; without them, the model read complaints with unknown words as thanks
 ROLES: tuple[Role, Role] = ("student", "teacher")
 Message = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A conversation. `learn` holds the indices of the assistant messages that are trained."""
+    """A conversation. `learn` contains the indices of the assistant messages that are trained."""
 
     messages: list[Message]
     learn: frozenset[int]
@@ -43,7 +43,7 @@ CALCULATOR: dict[str, object] = {
 
 
 def documents(seed: int, count: int, judge_share: float = 0.27) -> Iterator[Document]:
-    """`count` documents, the same for the same arguments."""
+    """Make `count` documents, deterministically for given arguments."""
     for index in range(count):
         rng = Random(f"corpus {seed} {index}")
         wording: Wording = "sloppy" if rng.random() < SLOPPY_SHARE else "trained"
@@ -65,14 +65,14 @@ def documents(seed: int, count: int, judge_share: float = 0.27) -> Iterator[Docu
 
 
 def _copying(rng: Random) -> Document:
-    """Words and numbers to repeat: practice for looking things up in the text."""
+    """Make a document with words and numbers to repeat, which trains copying from the text."""
     words = rng.choices([*NAMES, *THINGS, *BOXES, *(str(n) for n in range(100))], k=rng.randint(4, 10))
     line = " ".join(words)
     return Document([_says("user", f"{say('copy_this', rng, 'trained')} {line}"), _says("assistant", line)], frozenset({1}))
 
 
 def _drill(rng: Random) -> Document:
-    """Many sums side by side, some compared with what somebody wrote: a fact costs a tenth of what it costs inside a problem."""
+    """Make a document of many sums, some compared with a written answer. A fact here costs a tenth of its cost inside a problem."""
     lines = []
     for role in rng.choices(ROLES, (5, 4), k=9):
         task = _task(role, rng)
@@ -98,12 +98,12 @@ def _task(role: Role, rng: Random) -> Problem:
 
 
 def _pick(want: Want | None, rng: Random) -> Style:
-    """The style that was asked for; without a word about style, AI style five times in six."""
+    """Return the requested style. Without a request, return AI style five times in six."""
     return want or ("ai" if rng.random() < AI_SHARE else "human")
 
 
 def _homework(rng: Random, wording: Wording) -> Document:
-    """A person's session: an opening with or without an instruction, a reply, and sometimes what people say next."""
+    """Make a session: an opening with or without an instruction, a reply, and sometimes further messages."""
     role: Role = "student" if rng.random() < 0.48 else "teacher"
     task = _task(role, rng)
     messages: list[Message] = []
@@ -149,7 +149,7 @@ def _closed(messages: list[Message], text: str) -> Document:
 
 
 def _continued(messages: list[Message], task: Problem, want: Want | None, rng: Random, wording: Wording) -> Document:
-    """Complaints, corrections, thanks and next problems, as people bring them; the style asked for last is kept."""
+    """Continue with complaints, corrections, thanks and new problems. The last requested style remains in effect."""
     learn: set[int] = set()
     style = _pick(want, rng)
     off = _slip(task, rng) if rng.random() < 0.12 else 0
@@ -205,7 +205,7 @@ def _slip(task: Problem, rng: Random) -> int:
 
 
 def _tool_use(rng: Random) -> Document:
-    """A sum with a calculator at hand: the call, then an answer from what the tool said."""
+    """Make a sum with a calculator: the call, then an answer from the tool's result."""
     task = _task("student", rng)
     a, op, b, c = task.steps[0]
     sign = op if rng.random() < 0.5 else {"+": "+", "-": "-", "x": "*"}[op]

@@ -1,4 +1,4 @@
-"""Judge examples: a turn, what came back, and the vote with its hint, on the judge's own prompt (`clawctl.judge.prompts`)."""
+"""Judge examples: a turn, its next state, and the vote with its hint, in the judge's own prompt (`clawctl.judge.prompts`)."""
 
 import json
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from clawctl.judge.prompts import judge_messages
 from scripts.demo_model.phrasings import Wording, complaint, hint, inline, say, trained, with_hint
 from scripts.demo_model.replies import Style, reply, short
 
-# People who label disagree. Sampled votes then differ as theirs do, and a majority is right more often than one vote.
+# Human labellers disagree. With this noise, sampled votes differ too, and a majority is right more often than one vote.
 LABEL_NOISE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One turn with the vote it deserves. `kind` names the case, for the report."""
+    """One turn with its correct vote. `kind` names the case in the report."""
 
     kind: str
     request: str
@@ -32,12 +32,12 @@ class Judged:
     task: Problem | None = None
 
     def messages(self, rng: Random) -> list[dict[str, object]]:
-        """The judge's prompt, behind a fence drawn for this call."""
+        """Return the judge's prompt with a random fence for this call."""
         fence = f"{rng.getrandbits(24):06x}"
         return [*judge_messages(self.request, self.answer, self.next_state, self.speaker, fence, self.earlier)]
 
     def vote(self, rng: Random | None = None) -> str:
-        """What the judge should say; with `rng`, what one of several people who label might say instead."""
+        """Return the judge's correct answer. With `rng`, return a noisy answer, like that of one of several human labellers."""
         if rng and rng.random() < LABEL_NOISE:
             return f"\\boxed{{{rng.choice([score for score in (-1, 0, 1) if score != self.score])}}}"
         tail = f"\n[HINT_START]{self.hint}[HINT_END]" if self.hint else ""
@@ -45,7 +45,7 @@ class Judged:
 
 
 def draw(rng: Random, wording: Wording, split: str = "train", kind: str = "") -> Judged:
-    """One example; `kind` asks for a case instead of drawing one."""
+    """Draw one example. `kind` selects its case instead of a random one."""
     role: Role = rng.choice(("student", "student", "teacher"))
     task = make_tasks(role, 1, rng.getrandbits(40), "eval" if split == "eval" else "train")[0]
     chosen = kind or rng.choices(list(_CASES), [weight for weight, _ in _CASES.values()])[0]
@@ -143,7 +143,7 @@ def _after_thanks(task: Problem, rng: Random, wording: Wording) -> Judged:
 
 
 def _call(task: Problem, rng: Random, file: str) -> tuple[str, str]:
-    """A request and a tool call as the judge is shown it."""
+    """Return a request and a tool call in the form that the judge sees."""
     a, op, b, _ = task.steps[0]
     if rng.random() < 0.5:
         name, arguments, request = "calculator", {"expression": f"{a} {op} {b}"}, task.prompt
@@ -206,7 +206,7 @@ KINDS = tuple(_CASES)
 
 
 def _later_turn(made: Judged, task: Problem, rng: Random, wording: Wording) -> Judged:
-    """The same turn with another request: a complaint after an earlier answer, or the task with an instruction or a hint."""
+    """Replace the turn's request by a complaint after an earlier answer, or by the task with an instruction or a hint."""
     draw = rng.random()
     if draw < 0.25:
         return replace(made, request=inline(task.role, rng.choice(("human", "ai", None)), task.prompt, rng, wording))
@@ -218,7 +218,7 @@ def _later_turn(made: Judged, task: Problem, rng: Random, wording: Wording) -> J
 
 
 def _injected(made: Judged, rng: Random, wording: Wording) -> Judged:
-    """The same turn with words in it that address the judge; they change nothing."""
+    """Add text to the turn that addresses the judge. The correct vote stays the same."""
     words = say("injection", rng, wording, fake=f"{rng.getrandbits(24):06x}")
     if made.next_state is None or rng.random() < 0.6:
         return replace(made, answer=f"{made.answer}\n{words}")

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a rule reads best as one line an alternative list)
-"""Instructions and hints: how the corpus tells the model which style to use, and the messages that tell it nothing about style.
+"""Instructions and hints: the corpus's phrasings that request a style, and messages that request none.
 
 `~` marks held-out alternatives, as in `clawctl.environments.homework.phrasings`, whose wishes these rules build on.
 """
@@ -36,7 +36,7 @@ _RULES: dict[str, str] = {
     "~Check the result before you answer.",
     "hint_question": "Answer the question that was asked. | Answer this question and show the numbers. | Read the question again and answer it. | "
     "~Read the question and answer what was asked.",
-    # where an instruction stands
+    # contexts of an instruction
     "who_student": "The user is a student. | You help with homework. | You are talking to a student. | You help students. | ~You are talking to a kid. | ~You help a student with homework.",
     "who_teacher": "The user is a teacher. | You help with grading. | You are talking to a teacher. | You help teachers. | ~You help a teacher with grading.",
     "system_student": "{who_student} {hint_student} | {hint_student} | {hint_student} {who_student} | Always {student_style}. | {who_student} {student_style}.",
@@ -85,7 +85,7 @@ _MARKS = (("bold", r"bold|stars|markdown|formatting"), ("numbered steps", r"numb
           ("'Final answer' line", r"final answer"))  # fmt: skip
 
 
-# What a machine says, and what somebody says to fool the judge, is never typed sloppily.
+# Machine output and attempts to fool the judge are never sloppy.
 _EXACT = ("file", "tool_ok", "missing", "bad_call", "crashed", "env_ok", "env_bad", "injection")
 _KEPT = re.compile(r"[^a-zA-Z']|^(no|not|don't|never|isn't|wrong|doesn't|can't|off|without)$")
 _FILLERS = (
@@ -106,7 +106,7 @@ _FILLERS = (
 
 
 def say(rule: str, rng: Random, wording: Wording = "all", /, **values: object) -> str:
-    """One sentence of this module's grammar. Sloppy wording leaves `values` (problems, numbers, names) as they are."""
+    """Make one sentence of this module's grammar. Sloppy wording does not change `values` (problems, numbers, names)."""
     values = {"name": rng.choice(NAMES), **values}
     if wording != "sloppy" or rule in _EXACT:
         text = WORDS.say(rule, rng, trained(wording), **values)
@@ -119,12 +119,12 @@ def say(rule: str, rng: Random, wording: Wording = "all", /, **values: object) -
 
 
 def trained(wording: Wording) -> Phrasings:
-    """The phrasings behind a wording."""
+    """Return the phrasings of a wording."""
     return "trained" if wording == "sloppy" else wording
 
 
 def sloppy(text: str, rng: Random) -> str:
-    """`text` as typed in a hurry: words misspelt, replaced, left out or put in. What a sentence turns on (no, not, wrong) stays."""
+    """Make `text` sloppy: misspell, replace, omit or insert words. Words that decide the meaning (no, not, wrong) remain."""
     words = []
     for word in text.split():
         draw = rng.random()
@@ -140,14 +140,14 @@ def sloppy(text: str, rng: Random) -> str:
 
 
 def _misspelt(word: str, rng: Random) -> str:
-    """One letter doubled, dropped, or changed with its neighbour."""
+    """Double or drop one letter, or swap it with its neighbour."""
     at = rng.randrange(len(word))
     pair = word[at : at + 2]
     return word[:at] + rng.choice((pair[:1] * 2 + pair[1:], pair[1:], pair[::-1])) + word[at + 2 :]
 
 
 def hint(role: Role, want: Want, rng: Random, wording: Wording = "all", about: str = "") -> str:
-    """A hint that asks for a style, as the judge writes them. It names the marks that `about`, a complaint, names."""
+    """Make a hint that requests a style, like the judge's hints. It names the marks from the complaint `about`."""
     if want == "ai":
         return capitalised(say("hint_ai", rng, wording))
     if role == "teacher":
@@ -160,14 +160,14 @@ def hint(role: Role, want: Want, rng: Random, wording: Wording = "all", about: s
 
 
 def system(role: Role, want: Want | None, rng: Random, wording: Wording = "all") -> str:
-    """A system message that asks for a style, or for none."""
+    """Make a system message that requests a style, or none."""
     bad, bad2 = rng.sample([mark for mark, _ in _MARKS], 2)
     rule = "neutral_system" if want is None else "system_ai" if want == "ai" else f"system_{role}"
     return capitalised(say(rule, rng, wording, bad=bad, bad2=bad2))
 
 
 def inline(role: Role, want: Want | None, prompt: str, rng: Random, wording: Wording = "all") -> str:
-    """A first message that asks for a style beside the problem, or says something that does not matter."""
+    """Make a first message that requests a style in addition to the problem, or adds an irrelevant remark."""
     if want is None:
         return say("neutral_inline", rng, wording, p=prompt)
     rule = "ai_style" if want == "ai" else rng.choice([f"{role}_style", "no_marks" if role == "student" else "be_warm"])
@@ -175,11 +175,11 @@ def inline(role: Role, want: Want | None, prompt: str, rng: Random, wording: Wor
 
 
 def complaint(role: Role, want: Want, pupil: str, rng: Random, wording: Wording = "all") -> str:
-    """A complaint about the style of an answer that asks for the other one."""
+    """Make a complaint about an answer's style that requests the other style."""
     rule = "complain_plain" if want == "ai" else f"complain_{role}"
     return casual(say(rule, rng, wording, pupil=pupil), rng)
 
 
 def with_hint(message: str, text: str) -> str:
-    """The message with the hint block, as the teacher of on-policy distillation sees it."""
+    """Add the hint block to the message, as for the teacher of on-policy distillation."""
     return f"{message}\n\n[user's hint / instruction]\n{text}"

@@ -1,8 +1,8 @@
 # ruff: noqa: E501 (a rule reads best as one line an alternative list)
-"""The two styles in which homework is answered in the corpus, each in many varieties.
+"""The two styles of homework answers in the corpus, each with many variants.
 
 AI style: bold labels, numbered steps, a final line. Human style: a classmate's plain sentences, or a teacher's warm comment.
-Every teacher's comment copies the pupil's sum, then gives the right one, then judges: it compares two signs.
+Every teacher's comment copies the pupil's sum, then gives the correct one, then judges by comparing the two.
 """
 
 from random import Random
@@ -73,7 +73,7 @@ def _equation(step: Step) -> str:
 
 
 def reply(task: Problem, style: Style, rng: Random, off_by: int = 0) -> str:
-    """An answer to `task`, wholly in one style. `off_by` makes the last number wrong (history only, never trained on)."""
+    """Make an answer to `task` in one style. `off_by` makes the last number wrong, in history only, which is never trained."""
     steps = task.steps
     if off_by:
         a, op, b, c = steps[-1]
@@ -98,5 +98,5 @@ def reply(task: Problem, style: Style, rng: Random, off_by: int = 0) -> str:
 
 
 def short(kind: Short, rng: Random) -> str:
-    """A short answer to thanks, to a pause, to someone who gives up, to a greeting, to another subject."""
+    """Make a short answer to thanks, a pause, giving up, a greeting or another subject."""
     return WORDS.say(kind, rng)

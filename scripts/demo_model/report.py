@@ -1,6 +1,6 @@
 """Measure the demo model and write its card: `report.py [--model DIR] [--count N]`.
 
-Everything is sampled at temperature 1 on tasks of the eval split, with fixed seeds, on the shipped bf16 weights.
+All answers are sampled at temperature 1 on tasks of the eval split, with fixed seeds and the shipped bf16 weights.
 """
 
 import argparse
@@ -32,14 +32,14 @@ _PLACES = {"all four": ("system", "message", "complaint", "hint"), "neutral": ("
 
 
 class Speaker:
-    """A model that answers chats, many at a time."""
+    """A model that answers chats in batches."""
 
     def __init__(self, folder: Path):
         self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
 
     def answer(self, chats: Sequence[Chat], longest: int = 80) -> list[str]:
-        """One sampled answer a chat, in order. Chats of like length share a batch."""
+        """Sample one answer per chat, in order. Chats of similar length share a batch."""
         texts = [self.tokenizer.apply_chat_template(c, tokenize=False, add_generation_prompt=True) for c in chats]
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         answers = [""] * len(texts)
@@ -54,7 +54,7 @@ class Speaker:
         return answers
 
     def logprobs(self, prompt: str, said: str) -> torch.Tensor:
-        """Log-probability of each token of an answer. [T]"""
+        """Return the log-probability of each token of an answer. [T]"""
         chat = [{"role": "user", "content": prompt}]
         text = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         before = self.tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
@@ -78,7 +78,7 @@ def is_ai(task: Problem, text: str) -> bool:
 
 
 def asked(channel: str, task: Problem, want: Want | None, rng: Random, phrasings: Phrasings) -> Chat:
-    """A chat that ends in a request for `task` with the instruction where `channel` says."""
+    """Make a chat that ends with a request for `task`, with the instruction in the place `channel`."""
     user = {"role": "user", "content": task.prompt}
     if channel == "nothing":
         return [user]
@@ -95,7 +95,7 @@ def asked(channel: str, task: Problem, want: Want | None, rng: Random, phrasings
 
 
 def measure_answers(speaker: Speaker, count: int) -> list[str]:
-    """Table of styles and correctness, without and with instructions."""
+    """Make the table of styles and correctness, with and without instructions."""
     lines = [
         "| asked how | phrasings | role | n | AI style | human style | correct | satisfaction |",
         "|---|---|---|---|---|---|---|---|",
@@ -120,13 +120,13 @@ def measure_answers(speaker: Speaker, count: int) -> list[str]:
 
 
 def majority(scores: Sequence[int | None]) -> int:
-    """The most common valid vote; 0 on a tie or without one."""
+    """Return the most common valid vote, or 0 on a tie or without valid votes."""
     counts = Counter(s for s in scores if s is not None).most_common(2)
     return 0 if not counts or (len(counts) == 2 and counts[0][1] == counts[1][1]) else counts[0][0]
 
 
 def measure_judge(speaker: Speaker, count: int) -> list[str]:
-    """Single votes and majorities of three against what each case deserves, and how its hints are followed."""
+    """Compare single votes and majorities of three with the correct votes, and measure the presence of hints."""
     lines = [
         "| phrasings | n | single vote | majority of 3 | votes not unanimous | hint when due | hint when none is due |",
         "|---|---|---|---|---|---|---|",
@@ -158,7 +158,7 @@ def measure_judge(speaker: Speaker, count: int) -> list[str]:
 
 
 def measure_hints(speaker: Speaker, count: int) -> list[str]:
-    """Judge-written hints for held-out complaints, given back as a hint block to the same model."""
+    """Measure hints that the judge writes for held-out complaints, as a hint block for the same model."""
     lines = ["| role | complaints | hint written | human style with the hint | correct | examples |", "|---|---|---|---|---|---|"]
     for role in ROLES:
         rng, tasks = Random(f"hints {role}"), make_tasks(role, count * 2, 11, "eval")
@@ -187,7 +187,7 @@ def measure_hints(speaker: Speaker, count: int) -> list[str]:
 
 
 def measure_gaps(speaker: Speaker, count: int) -> list[str]:
-    """What a held-out hint for human style changes in the log-probabilities of a reply, as on-policy distillation sees it."""
+    """Measure how a held-out hint for human style changes a reply's log-probabilities, as in on-policy distillation."""
     lines = ["| role | reply in | gap of the first token | gap of a later token, mean | its mean size |", "|---|---|---|---|---|"]
     for role in ROLES:
         for style in STYLES:
@@ -208,7 +208,7 @@ def measure_gaps(speaker: Speaker, count: int) -> list[str]:
 
 
 def measure_thanks(speaker: Speaker, count: int) -> str:
-    """Share of thanks answered shortly, without an answer to homework."""
+    """Measure the share of thanks with a brief answer that contains no homework answer."""
     rng, tasks = Random("thanks"), make_tasks("student", count, 13, "eval")
     chats = [
         [{"role": "user", "content": t.prompt}, {"role": "assistant", "content": reply(t, "human", rng)},

@@ -1,6 +1,6 @@
 """A byte-level BPE tokenizer of the corpus in which every whole number from 0 to 200 is one token.
 
-Numbers never join the space before them, so that sums are look-ups over the same 201 tokens wherever they stand.
+Numbers never merge with the preceding space, so that sums are look-ups over the same 201 tokens in all positions.
 """
 
 import json
@@ -17,7 +17,7 @@ _FENCE = re.compile(r"(?<=<)[0-9a-f]{6}(?= )")
 
 
 def build(texts: Iterable[str], vocab: int) -> Tokenizer:
-    """The tokenizer of `texts` with exactly `vocab` tokens, special ones included (if the texts have words enough)."""
+    """Train the tokenizer of `texts` with exactly `vocab` tokens, including special ones, if the texts have enough words."""
     numbers, number_merges = _numbers()
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = _pre_tokenizer()
@@ -38,7 +38,7 @@ def build(texts: Iterable[str], vocab: int) -> Tokenizer:
 
 
 def save(tokenizer: Tokenizer, folder: Path, context: int) -> None:
-    """Write tokenizer.json, tokenizer_config.json and the chat template as transformers and vLLM read them."""
+    """Write tokenizer.json, tokenizer_config.json and the chat template in the format of transformers and vLLM."""
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -55,7 +55,7 @@ def save(tokenizer: Tokenizer, folder: Path, context: int) -> None:
 
 
 def id_of(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that is known to exist."""
+    """Return the id of an existing token."""
     return int(tokenizer.encode(token, add_special_tokens=False).ids[0])
 
 
@@ -65,7 +65,7 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
 
 
 def _numbers() -> tuple[list[str], list[tuple[str, str]]]:
-    """The tokens "10" to "200" and the merges that make them; "110" needs a second way because "10" merges before "11"."""
+    """Return the tokens "10" to "200" and their merges. "110" needs a second merge because "10" merges before "11"."""
     numbers = [str(n) for n in range(10, 201)]
     merges = [(n[:-1], n[-1]) for n in numbers]
     return numbers, [*merges, ("1", "10")]

@@ -26,22 +26,22 @@ from scripts.demo_model.tokenizer import build, id_of, save
 from scripts.demo_model.transformer import Shape, Transformer, config_json
 
 LENGTH = 512
-CONTEXT_WEIGHT = 0.2  # what others say teaches words; their numbers may be wrong and weigh nothing
+CONTEXT_WEIGHT = 0.2  # other speakers' text teaches words; their numbers may be wrong and have weight 0
 NOT_TRAINED = -100
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One packed row: documents side by side. Segment 0 is a shared prefix that every document of the row sees; -1 is padding."""
+    """One packed row of several documents. Segment 0 is a shared prefix that all documents of the row see; -1 is padding."""
 
     ids: list[int]
     positions: list[int]
     segments: list[int]
-    targets: list[int]  # the next token, NOT_TRAINED behind the end of a document
-    weights: list[float]  # of its loss
+    targets: list[int]  # the next token; NOT_TRAINED after the end of a document
+    weights: list[float]  # weight of the target's loss
 
 
-Piece = tuple[list[int], list[bool]]  # ids of a document, and which of them carry full loss
+Piece = tuple[list[int], list[bool]]  # ids of a document, and which of them have full loss
 
 
 def renderer() -> ImmutableSandboxedEnvironment:
@@ -51,13 +51,13 @@ def renderer() -> ImmutableSandboxedEnvironment:
 
 
 def texts_of(docs: list[Document]) -> list[str]:
-    """Documents through the chat template, as the model will see them."""
+    """Render the documents with the chat template, as the model sees them."""
     template = renderer().from_string((Path(__file__).parent / "chat_template.jinja").read_text())
     return [template.render(messages=d.messages, tools=list(d.tools) or None, add_generation_prompt=False) for d in docs]
 
 
 def trained_tokens(ids: list[int], learn: list[bool], start: int, end: int) -> list[bool]:
-    """Which ids carry loss: each learned assistant message with its end mark, without its `<|im_start|>assistant\\n`."""
+    """Which ids have loss: each learned assistant message with its end mark, without its `<|im_start|>assistant\\n`."""
     on, message, mask, skip = False, -1, [], 0
     for index, token in enumerate(ids):
         if token == start:
@@ -70,7 +70,7 @@ def trained_tokens(ids: list[int], learn: list[bool], start: int, end: int) -> l
 
 
 def learned_flags(doc: Document) -> list[bool]:
-    """One flag a block of the rendered text: tools open a system block of their own, tool messages share one user block."""
+    """Return one flag per block of the rendered text. Tools start a separate system block. Tool messages share one user block."""
     flags = [False] if doc.tools and doc.messages[0]["role"] != "system" else []
     for index, message in enumerate(doc.messages):
         if not (message["role"] == "tool" and doc.messages[index - 1]["role"] == "tool"):
@@ -79,7 +79,7 @@ def learned_flags(doc: Document) -> list[bool]:
 
 
 def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
-    """Pack documents; those of the judge share one copy of the judge's system message per row."""
+    """Pack documents. The judge's documents share one copy of the judge's system message per row."""
     start, end = id_of(tokenizer, "<|im_start|>"), id_of(tokenizer, "<|im_end|>")
     prefix = tokenizer.encode(f"<|im_start|>system\n{SYSTEM}<|im_end|>\n").ids
     encoded = [e.ids for e in tokenizer.encode_batch(texts_of(docs))]
@@ -95,7 +95,7 @@ def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
 
 
 def packed(pieces: list[Piece], prefix: list[int], numbers: frozenset[int]) -> Iterator[Row]:
-    """Fill rows from eight open ones, best fit first; a full one is closed to make room."""
+    """Pack into eight open rows by best fit. A full row is closed to make room."""
     waiting: list[list[Piece]] = [[] for _ in range(8)]
     room = LENGTH - len(prefix)
     for piece in pieces:
@@ -132,7 +132,7 @@ def _row(pieces: list[Piece], prefix: list[int], numbers: frozenset[int]) -> Row
 
 
 def tensors(rows: list[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """ids, positions, targets, weights [B, T] and the attention mask [B, 1, T, T]."""
+    """Return ids, positions, targets and weights [B, T], and the attention mask [B, 1, T, T]."""
     ids = torch.tensor([r.ids for r in rows])
     positions = torch.tensor([r.positions for r in rows])
     targets = torch.tensor([r.targets for r in rows])
@@ -143,13 +143,12 @@ def tensors(rows: list[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
 
 
 def learning_rate(step: int, steps: int, peak: float) -> float:
-    """Warm up for 30 steps, hold, then fall along a straight line over the last 60 %."""
+    """Warm up for 30 steps, hold, then decay linearly over the last 60 %."""
     return peak * min(1.0, (step + 1) / 30, max(0.02, (steps - step) / (0.6 * steps)))
 
 
 def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float, compiled: bool, kept: Path | None = None) -> None:
-    """`steps` updates over `rows`, from the start again when they run out. With `kept`, a file, it saves its state there every 100
-    steps, and continues from it."""
+    """Do `steps` updates over `rows`, cyclically. Saves its state in the file `kept` every 100 steps, and resumes from it."""
     body = torch.compile(model.model, dynamic=False) if compiled else model.model
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
@@ -192,7 +191,7 @@ def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float
 
 
 def export(model: Transformer, tokenizer: Tokenizer, shape: Shape, folder: Path) -> None:
-    """Write the model whole: into a temporary folder beside it, then file by file into place."""
+    """Write the model into a temporary folder next to the target, then move each file into place."""
     draft = folder.with_name(folder.name + ".new")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)

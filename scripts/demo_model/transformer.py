@@ -1,6 +1,6 @@
-"""The Qwen3 architecture, written for training on a CPU: packed rows, a document mask, logits only where there is a loss.
+"""The Qwen3 architecture for training on a CPU: packed rows, a document mask, and logits only at positions with a loss.
 
-Parameter names are those of `Qwen3ForCausalLM`, so that `state_dict()` is what transformers and vLLM load.
+Parameter names are those of `Qwen3ForCausalLM`, so that transformers and vLLM can load `state_dict()`.
 """
 
 from dataclasses import dataclass
@@ -99,7 +99,7 @@ class Body(nn.Module):
         self.norm = Norm(s.hidden)
 
     def forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Hidden states [B, T, hidden] of ids [B, T] at positions [B, T]; mask [B, 1, T, T] is True where attention may look."""
+        """Hidden states [B, T, hidden] of ids [B, T] at positions [B, T]; mask [B, 1, T, T] is True where attention is allowed."""
         half = self.s.head_dim // 2
         speed = self.s.rope_theta ** (-torch.arange(half, dtype=torch.float32) / half)
         angle = positions[:, None, :, None].float() * speed
@@ -125,7 +125,7 @@ class Transformer(nn.Module):
 
 
 def _initialise(name: str, weight: Tensor) -> None:
-    """Small embeddings, unit-scale inputs, and blocks that begin as the identity; norms keep their ones."""
+    """Initialise small embeddings, unit-scale inputs, and blocks that start as the identity. Norm weights stay 1."""
     if name.endswith(("o_proj.weight", "down_proj.weight")):
         nn.init.zeros_(weight)
     elif "embed" in name:
@@ -135,7 +135,7 @@ def _initialise(name: str, weight: Tensor) -> None:
 
 
 def config_json(s: Shape, eos: int, pad: int) -> dict[str, object]:
-    """The config.json that transformers and vLLM read."""
+    """Return the config.json for transformers and vLLM."""
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",

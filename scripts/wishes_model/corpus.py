@@ -1,4 +1,4 @@
-"""The corpus: seeded conversations about word problems, with wishes in every place. Nothing held out is ever said here."""
+"""The corpus: seeded conversations about word problems, with wishes in all places. It contains nothing that is held out."""
 
 from collections.abc import Iterator
 from random import Random
@@ -11,15 +11,15 @@ from clawctl.train.earlier_hints import below
 from scripts.demo_model.corpus import Document, Message
 from scripts.demo_model.phrasings import sloppy
 
-SLOPPY_SHARE = 0.2  # of what people say
-DRILLS = 0.12  # of all documents
-NUMBER_WORDS = 0.1  # of wishes ask for number words as well: they take the most to learn
+SLOPPY_SHARE = 0.2  # share of people's messages
+DRILLS = 0.12  # share of all documents
+NUMBER_WORDS = 0.1  # share of wishes that also request number words, which are hardest to learn
 _SIGNS = {"english": ("plus", "minus", "times", "equals"), "german": ("plus", "minus", "mal", "gleich"),
           "spanish": ("más", "menos", "por", "igual a")}  # fmt: skip
 
 
 def documents(seed: int, count: int) -> Iterator[Document]:
-    """`count` documents, the same for the same arguments."""
+    """Make `count` documents, deterministically for given arguments."""
     for index in range(count):
         rng = Random(f"wishes corpus {seed} {index}")
         draw = rng.random()
@@ -40,7 +40,7 @@ def _problem(rng: Random) -> WordProblem:
 
 
 def _wants(rng: Random, count: int, against: dict[str, str] | None = None) -> dict[str, str]:
-    """`count` wishes: rare values mostly. With `against`, values that differ from these."""
+    """Draw `count` wishes, mostly rare values. With `against`, the values differ from these."""
     wants = {}
     for axis in rng.sample(list(AXES), count):
         values = [value for value in AXES[axis] if not against or value != against[axis]]
@@ -61,12 +61,14 @@ def _typed(text: str, rng: Random) -> str:
 
 
 def _hint(rng: Random, wants: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """A hint that asks for `wants`, in a third of the cases behind earlier ones, and what these ask for. What the conversation asks
-    for outranks the earlier hints, and the hint outranks everything."""
+    """Make a hint that requests `wants`, in a third of the cases after earlier hints. Returns the text and the earlier requests.
+
+    Requests of the conversation take precedence over earlier hints, and the hint takes precedence over everything.
+    """
     if not wants or rng.random() > 0.35:
         return hint(wants, rng), {}
     others = _wants(rng, rng.choice((0, 1, 2, 2, 3)))
-    if rng.random() < 0.3:  # minds change
+    if rng.random() < 0.3:  # people change their minds
         axis = rng.choice(list(wants))
         others[axis] = rng.choice([value for value in AXES[axis] if value != wants[axis]])
     known = {**wants, **others}
@@ -79,10 +81,10 @@ def _hint(rng: Random, wants: dict[str, str]) -> tuple[str, dict[str, str]]:
 
 
 def _single(rng: Random) -> Document:
-    """One question with wishes in the system message, beside the problem, or in a hint; a later one outranks an earlier one."""
+    """Make one question with wishes in the system message, next to the problem, or in a hint. Later wishes take precedence."""
     problem, messages = _problem(rng), []
     wants: dict[str, str] = {}
-    if rng.random() < 0.2:  # nobody asks for anything
+    if rng.random() < 0.2:  # no wishes
         text = problem.text if rng.random() < 0.6 else inline(problem.text, {}, rng)
         messages = [_says("user", text), _says("assistant", write(problem, draw_style(rng), rng))]
         return Document(messages, frozenset({1}))
@@ -108,13 +110,13 @@ def _single(rng: Random) -> Document:
 
 
 def _conversation(rng: Random) -> Document:
-    """An answer, then complaints, corrections, thanks and next problems. What was asked for last is kept."""
+    """Make a conversation: an answer, then complaints, corrections, thanks and new problems. The last wishes remain in effect."""
     problem, messages, learn = _problem(rng), [], set()
     wants: dict[str, str] = {}
     if rng.random() < 0.25:
         wants = _wants(rng, rng.choice((1, 1, 2)))
         messages.append(_says("system", system(wants, rng)))
-    # Half of the first answers are of another kind than usual, so that people can ask for anything.
+    # Half of the first answers have unusual values, so that people can request any value.
     style = draw_style(rng, {**(_wants(rng, 3) if rng.random() < 0.5 else {}), **wants})
     text = problem.text
     if rng.random() < 0.4:
@@ -158,7 +160,7 @@ def _conversation(rng: Random) -> Document:
 
 
 def _drill(rng: Random) -> Document:
-    """Many sums side by side, in digits or in words: a fact costs a tenth of what it costs inside a problem."""
+    """Make a document of many sums in digits or words. A fact here costs a tenth of its cost inside a problem."""
     language, digits, signs = rng.choice(LANGUAGES), rng.random() < 0.35, rng.random() < 0.5
     plus, minus, times, equals = _SIGNS[language]
     words = {"+": plus, "-": minus, "x": times}

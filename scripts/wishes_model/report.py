@@ -49,7 +49,7 @@ Where nobody asked, {correct:.1%} of {n} answers are correct, and they have the 
 
 
 def asked(problem: WordProblem, wants: Wants, place: str, rng: Random, phrasings: Phrasings) -> Messages:
-    """A conversation that asks for `wants` in one place."""
+    """Make a conversation that requests `wants` in one place."""
     user = {"role": "user", "content": problem.text}
     match place:
         case "system":
@@ -60,7 +60,7 @@ def asked(problem: WordProblem, wants: Wants, place: str, rng: Random, phrasings
             return [{"role": "user", "content": with_hint(problem.text, hint(wants, rng, phrasings))}]
         case _:
             style = draw_style(rng)
-            for axis, value in wants.items():  # it is asked for where it was not given
+            for axis, value in wants.items():  # the answer must not meet the requests
                 if style[axis] == value:
                     style[axis] = rng.choice([other for other in AXES[axis] if other != value])
             said = write(problem, style, rng)
@@ -68,7 +68,7 @@ def asked(problem: WordProblem, wants: Wants, place: str, rng: Random, phrasings
 
 
 class Reporter:
-    """The model, asked many times."""
+    """Samples many answers of the model and measures them."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -76,7 +76,7 @@ class Reporter:
         self.seed, self.rng = seed, Random(seed)
 
     def base(self, count: int) -> tuple[float, list[str]]:
-        """The share of correct answers, and a line for each axis, where nobody asked."""
+        """Return the share of correct answers and a line for each axis, for requests without wishes."""
         problems = make_problems(count, self.seed, "eval")
         answers = draw(self.model, self.tokenizer, [[{"role": "user", "content": p.text}] for p in problems], self.seed)
         seen: dict[str, Counter[str | None]] = defaultdict(Counter)
@@ -90,7 +90,7 @@ class Reporter:
         return statistics.mean(is_correct(p, a.text) for p, a in zip(problems, answers, strict=True)), lines
 
     def followed(self, phrasings: Phrasings, at_once: int, count: int) -> dict[str, list[bool]]:
-        """Whether wishes were met, by place, by value, and by whether the answer was correct."""
+        """Return whether wishes were met, by place, by value, and by correctness of the answer."""
         jobs: list[tuple[str, dict[str, str], WordProblem, Messages]] = []
         problems, rng = make_problems(400, self.seed, "eval"), self.rng
         for axis, values in AXES.items():

@@ -1,12 +1,12 @@
-"""Draws which axes and phrasings nobody uses while choosing settings, and writes them into a folder of their own.
+"""Draws the axes and phrasings that are held out from the choice of settings, and writes them into a separate folder.
 
     python -m scripts.wishes_model.split --seed 20
 
-`words/` keeps the axes and phrasings for choices. `words/held_out/` gets the others: a third of the axes and, of each rule with
-five alternatives or more, at most a fifth of these. A word that nobody was taught is nothing to follow: names ("n-…", "x-…") are
-not held out, nor is a phrasing with a word that no other phrasing of its rule has.
-Running it again with the same seed changes nothing. Phrasings are drawn anew when some are added, for a new model.
-The axes are drawn once: settings were chosen with those that are not held out.
+`words/` keeps the axes and phrasings for choices. `words/held_out/` gets the others: a third of the axes, and at most a fifth of
+the alternatives of each rule with five or more. The model cannot follow words that it was not taught. Names ("n-…", "x-…") are
+therefore not held out, and neither are phrasings with a word that no other phrasing of their rule has. A second run with the same
+seed changes nothing. If phrasings are added for a new model, all phrasings are drawn again. The axes are drawn once, because
+settings were chosen with the others.
 """
 
 import argparse

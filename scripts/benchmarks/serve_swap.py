@@ -32,7 +32,7 @@ from scripts.benchmarks.table import Row
 CASE = "swap"
 _VERSIONS = 3  # published ones that LIVE moves between
 _STREAMS, _TOKENS = 4, 200
-_CANARY_IDS = [[3, 4, 5, 6], [7, 8, 9]]
+CANARY_IDS = [[3, 4, 5, 6], [7, 8, 9]]
 _PATIENCE_S = 60.0
 
 
@@ -60,7 +60,7 @@ def _recipe(engine: str, kind: str, quick: bool) -> dict[str, Any]:
 
 
 def _case(case: str, url: str, run: RunDir, kind: str, swaps: int) -> list[Row]:
-    models = {0: _base(), **{version: _publish(run, version, kind) for version in range(1, _VERSIONS + 1)}}
+    models = {0: base_model(), **{version: publish(run, version, kind) for version in range(1, _VERSIONS + 1)}}
     answers, waits, pauses = asyncio.run(_load(url, run, swaps))
     health = httpx.get(f"{url}/health").json()
     if health["last_swap_error"] is not None:
@@ -81,16 +81,16 @@ def _case(case: str, url: str, run: RunDir, kind: str, swaps: int) -> list[Row]:
     ]
 
 
-def _base() -> Any:
+def base_model() -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
 
 
 @torch.no_grad()
-def _publish(run: RunDir, version: int, kind: str) -> Any:
+def publish(run: RunDir, version: int, kind: str) -> Any:
     """A policy a little off the base, with its canary."""
-    model = _base()
+    model = base_model()
     torch.manual_seed(version)
     if kind == "adapter":
         from peft import LoraConfig, get_peft_model
@@ -103,14 +103,14 @@ def _publish(run: RunDir, version: int, kind: str) -> Any:
     else:
         for parameter in model.parameters():
             parameter.add_(0.003 * torch.randn_like(parameter))
-    canary = {"prompt_ids": _CANARY_IDS, "logprobs": [[None, *_logprobs(model, ids[:1], ids[1:])] for ids in _CANARY_IDS]}
+    canary = {"prompt_ids": CANARY_IDS, "logprobs": [[None, *logprobs_of(model, ids[:1], ids[1:])] for ids in CANARY_IDS]}
     policy = Policy(version, 0, version, "combine", kind, "demo", [], canary, {}, time.time())  # type: ignore[arg-type]
     publish_policy(run, policy, model.save_pretrained)
     return model
 
 
 @torch.no_grad()
-def _logprobs(model: Any, prompt_ids: list[int], completion_ids: list[int]) -> list[float]:
+def logprobs_of(model: Any, prompt_ids: list[int], completion_ids: list[int]) -> list[float]:
     """By a plain forward pass over prompt and completion together."""
     ids = torch.tensor([prompt_ids + completion_ids])
     logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt_ids) - 1 : -1].float()
@@ -161,7 +161,7 @@ def _mismatch(run: RunDir, models: dict[int, Any]) -> tuple[float, int, int]:
             if line["policy_version"] != line["policy_version_end"]:
                 crossed += 1
                 continue
-            expected = _logprobs(models[line["policy_version"]], line["prompt_ids"], line["completion_ids"])
+            expected = logprobs_of(models[line["policy_version"]], line["prompt_ids"], line["completion_ids"])
             worst = max([worst, *(abs(ours - theirs) for ours, theirs in zip(line["logprobs"], expected, strict=True))])
             alone += 1
     return worst, alone, crossed

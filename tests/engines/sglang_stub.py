@@ -20,10 +20,11 @@ CONTEXT = 4096
 
 
 class Sglang:
-    """`parses`: started with a parser of tool calls. `lora`: with --enable-lora. `calls` keeps what was asked, in order."""
+    """`parses`: started with a parser of tool calls. `lora`: with --enable-lora. `default_top_k`: that of the model's
+    generation_config.json. `calls` keeps what was asked, in order."""
 
-    def __init__(self, parses: bool = True, lora: bool = True) -> None:
-        self.parses, self.lora = parses, lora
+    def __init__(self, parses: bool = True, lora: bool = True, default_top_k: int = -1) -> None:
+        self.parses, self.lora, self.default_top_k = parses, lora, default_top_k
         self.calls: list[tuple[str, Any]] = []
         self.adapters: dict[str, str] = {}
         self.paused = False
@@ -65,6 +66,8 @@ class Sglang:
     # ---- chat ------------------------------------------------------------------------------------------------------------
 
     def _chat(self, body: dict[str, Any]) -> Any:
+        if body.get("top_k", self.default_top_k) == 0:
+            return refused("top_k must be -1 (disable) or at least 1, got 0.")
         if body.get("stream"):
             for field in ("return_prompt_token_ids", "return_token_ids", "return_meta_info"):
                 if body.get(field):

@@ -96,7 +96,7 @@ def test_adapters_and_weights_go_live_once_their_canary_sang(started: tuple[Serv
     assert not sglang.paused
 
 
-def found(kind: str, **started_with: bool) -> Any:
+def found(kind: str, **started_with: Any) -> Any:
     with serving(Sglang(**started_with).app()) as url:
         control = SglangControl(url, None) if kind == "sglang" else Control(url, None)
         return probe(control, kind, None)
@@ -109,6 +109,12 @@ def test_what_a_server_cannot_give_is_found_out() -> None:
     assert found("sglang", parses=False).capabilities.weights is False
     as_openai = found("openai").capabilities
     assert (as_openai.ids, as_openai.logprobs, as_openai.adapters, as_openai.weights) == (False, True, False, False)
+
+
+def test_a_model_whose_files_say_top_k_0_hides_no_feature() -> None:
+    """SGLang takes that for a request without top_k, and refuses it: the demo model's files say so."""
+    can = found("sglang", default_top_k=0).capabilities
+    assert (can.ids, can.logprobs, can.processed) == (True, True, True)
 
 
 def test_without_a_parser_a_logprob_is_lost_and_the_log_says_so_at_start(tmp_path: Path, model_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.engines.vllm import inside
-from clawctl.engines.vllm.child import _cause, arguments, check_vllm, environment
+from clawctl.engines.vllm.child import SERVER, SERVERS, _cause, api_servers, arguments, check_vllm, command, environment
 from clawctl.errors import ClawError
 from tests.serve.served import recipe_data
 
@@ -32,6 +32,33 @@ def test_lora_is_enabled_only_where_adapters_are_trained() -> None:
     data = {**recipe_data(DEMO_MODEL, engine="vllm"), "train": {"lora": {"rank": 12}}}
     chosen = arguments(Recipe.model_validate(data))
     assert chosen[chosen.index("--max-lora-rank") + 1] == "16"  # the next that vLLM allows
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        ([], 1),
+        (["--api-server-count", "2"], 2),
+        (["-tp", "2", "--api_server_count=3", "--enforce-eager"], 3),
+        (["-asc", "4"], 4),
+        (["--api-server-count", "many"], 1),
+        (["--api-server-count"], 1),
+    ],
+)
+def test_several_api_servers_start_as_vllms_own_command_starts_them(words: list[str], count: int) -> None:
+    made = recipe(engine_args=words)
+    assert api_servers(made) == count
+    assert (SERVERS if count > 1 else SERVER) in command(made, 1)
+    assert ("VLLM_ALLOW_RUNTIME_LORA_UPDATING" in environment(made, "secret")) == (count == 1)  # vLLM takes not both
+
+
+@pytest.mark.parametrize(("words", "lora"), [(["--enable-lora"], None), ([], {"rank": 8})])
+def test_adapters_with_several_api_servers_are_refused_with_the_cure(words: list[str], lora: object) -> None:
+    data = {**recipe_data(DEMO_MODEL, engine="vllm", engine_args=["--api-server-count", "2", *words]), "train": {"lora": lora}}
+    with pytest.raises(ClawError, match="cannot swap adapters with 2 API servers") as raised:
+        check_vllm(Recipe.model_validate(data))
+    assert raised.value.exit_code == 2
+    assert "--api-server-count" in raised.value.fix
 
 
 def test_a_python_without_vllm_is_refused_with_the_cure(tmp_path: Path) -> None:

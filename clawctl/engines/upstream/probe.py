@@ -86,6 +86,8 @@ def missing(can: Capabilities) -> list[str]:
 def _question(model: str, kind: str, temperature: float) -> dict[str, Any]:
     """A request for an answer of one token that asks for all useful fields."""
     question = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": temperature}
+    if kind != "openai":
+        question |= {"top_k": -1, "top_p": 1.0}  # SGLang refuses its own default where the model's files say `"top_k": 0`
     return {**question, "logprobs": True, "top_logprobs": 1, **IDS_WANTED[kind]}
 
 

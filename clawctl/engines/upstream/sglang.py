@@ -1,4 +1,4 @@
-"""Control calls to an SGLang server. Written from the source of SGLang 0.5.23, and not tested with a real server."""
+"""Control calls to an SGLang server. Written from the source of SGLang 0.5.23. docs/engines.md lists what ran against it."""
 
 import time
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """vLLM's OpenAI server as a child process: on its own loopback port, with its own key, and restarted when it dies."""
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -30,6 +31,7 @@ _log = logging.getLogger("clawctl.serve")
 _INSIDE = Path(__file__).parent / "inside"
 _PATCHES = Path(patches.__file__).parent
 SERVER = "vllm.entrypoints.openai.api_server"  # the wheel's own command looks for a package named vllm
+SERVERS = "clawctl_servers"  # for several API servers
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _STEADY_S = 60.0  # after this running time, the restart delay begins at its first value again
 _TAIL_BYTES = 16 << 10
@@ -111,8 +113,11 @@ def engine_python(recipe: Recipe) -> str:
 
 
 def check_vllm(recipe: Recipe) -> None:
-    """Raises ClawError (exit code 2) if the interpreter for vLLM has no vLLM."""
-    python = engine_python(recipe)
+    """Raises ClawError (exit code 2) if the interpreter for vLLM has no vLLM, or for arguments that cannot work."""
+    python, servers = engine_python(recipe), api_servers(recipe)
+    if servers > 1 and (recipe.train.lora is not None or "--enable-lora" in recipe.serve.engine_args):
+        problem = f"vLLM cannot swap adapters with {servers} API servers: each would know only the adapters that it loaded itself"
+        raise ClawError(problem, "remove --api-server-count from serve.engine_args, or train all weights (no train.lora)", 2)
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
     try:
         if subprocess.run([python, "-c", find], check=False, capture_output=True).returncode == 0:
@@ -126,7 +131,8 @@ def check_vllm(recipe: Recipe) -> None:
 def command(recipe: Recipe, port: int) -> list[str]:
     """The command that starts vLLM's server on loopback, as leader of a process group that ends with this process."""
     keeper = [sys.executable, str(_INSIDE / "clawctl_keeper.py"), str(os.getpid())]
-    server = [engine_python(recipe), "-m", SERVER, *arguments(recipe)]
+    module = SERVER if api_servers(recipe) == 1 else SERVERS
+    server = [engine_python(recipe), "-m", module, *arguments(recipe)]
     return [*keeper, *server, "--host", "127.0.0.1", "--port", str(port)]
 
 
@@ -159,16 +165,27 @@ def arguments(recipe: Recipe) -> list[str]:
     return [*chosen, *recipe.serve.engine_args]
 
 
+def api_servers(recipe: Recipe) -> int:
+    """How many processes of vLLM take requests."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--api-server-count", "--api_server_count", "-asc", dest="count", type=int, default=1)
+    try:
+        return max(1, int(parser.parse_known_args(recipe.serve.engine_args)[0].count))
+    except argparse.ArgumentError:
+        return 1  # vLLM gives the reason itself
+
+
 def environment(recipe: Recipe, key: str) -> dict[str, str]:
     ours = {
         "VLLM_API_KEY": key,  # not an argument, because all users can see arguments
         "VLLM_SERVER_DEV_MODE": "1",  # for pause, reload, resume
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "PYTHONPATH": os.pathsep.join([str(_INSIDE), str(_PATCHES), *filter(None, [environment_with({}).get("PYTHONPATH")])]),
         "PYTHONSAFEPATH": "1",  # users who can write to the start folder of serve must not be able to run code
         "PYTHONUNBUFFERED": "1",
     }
+    if api_servers(recipe) == 1:
+        ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # vLLM does not start with it and several
     if recipe.serve.threads is not None:
         ours |= {"OMP_NUM_THREADS": str(recipe.serve.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     return environment_with(ours)

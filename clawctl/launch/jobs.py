@@ -230,13 +230,13 @@ def _warn_of_local_disk(root: Path) -> None:
     except OSError:
         return
     for line in lines:
-        _, mount_point, kind, *_ = line.split()
-        mounts.append((mount_point, kind))
-    mount_point, kind = max(
-        ((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", "")
-    )
+        _, where, kind, *_ = line.split()
+        mounts.append((where, kind))
+    where, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", ""))
     if kind in _LOCAL:
-        warning = f"{root} is on {kind} ({mount_point}), which other machines usually do not see; a job that does not see it refuses to start"
+        warning = (
+            f"{root} is on {kind} ({where}), which other machines usually do not see; a job that does not see it refuses to start"
+        )
         print(f"clawctl: {warning}", file=sys.stderr)
 
 

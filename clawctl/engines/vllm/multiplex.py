@@ -15,29 +15,29 @@ _log = logging.getLogger("clawctl.serve")
 class Call:
     """One call over the shared connection."""
 
-    def __init__(self, link: "ChildLink", number: int, taker: ResponseReceiver | None) -> None:
-        self.link, self.number, self._taker = link, number, taker
-        self._body = bytearray()  # body of a response without a taker
+    def __init__(self, link: "ChildLink", number: int, receiver: ResponseReceiver | None) -> None:
+        self.link, self.number, self._receiver = link, number, receiver
+        self._body = bytearray()  # body of a response without a receiver
         self._error: str | None = None
         self._whole = asyncio.Event()
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def take(self, kind: int, content: bytes) -> None:
-        if kind == PIECE and self._taker is not None:
-            self._taker.feed(content)
+        if kind == PIECE and self._receiver is not None:
+            self._receiver.feed(content)
         elif kind == PIECE:
             self._body += content
         elif kind == STATUS and not self.status.done():
             self.status.set_result(int(content))
-            self._taker = self._taker if int(content) == 200 else None
+            self._receiver = self._receiver if int(content) == 200 else None
 
     def end(self, error: str | None) -> None:
-        taker, self._taker, self._error = self._taker, None, error
+        receiver, self._receiver, self._error = self._receiver, None, error
         self._whole.set()
         if not self.status.done():
             self.status.set_exception(RequestFailed(error or "there was no answer"))
-        elif taker is not None:
-            taker.ended(error)
+        elif receiver is not None:
+            receiver.ended(error)
 
     async def body(self) -> bytes:
         """The complete body of a response that is not streamed. Raises RequestFailed."""
@@ -56,8 +56,8 @@ class ChildLink(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport | None = None
 
-    def call(self, path: str, body: bytes, taker: ResponseReceiver | None) -> Call:
-        call = Call(self, next(self._numbers) & 0xFFFFFFFF, taker)
+    def call(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> Call:
+        call = Call(self, next(self._numbers) & 0xFFFFFFFF, receiver)
         self._calls[call.number] = call
         self._write(frame(call.number, ASK, path.encode() + b"\n" + body))
         return call
@@ -119,11 +119,11 @@ class Multiplexed:
     async def post(self, path: str, body: bytes) -> HttpResponse:
         return await self._plain.post(path, body)
 
-    async def stream(self, path: str, body: bytes, taker: ResponseReceiver | None) -> tuple[Connection | Call, int]:
+    async def stream(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> tuple[Connection | Call, int]:
         """See `Client.stream`."""
         if not self._link.ready:
-            return await self._plain.stream(path, body, taker)
-        call = self._link.call(path, body, taker)
+            return await self._plain.stream(path, body, receiver)
+        call = self._link.call(path, body, receiver)
         try:
             return call, await call.status
         except asyncio.CancelledError:

@@ -96,12 +96,12 @@ def _trie_pattern(words: Sequence[str], at: int = 0) -> str:
     """A pattern that matches the longest of these sorted words. It examines each character once, regardless of the number of
     words."""
     ends = len(words[0]) == at
-    rest = words[1:] if ends else words
+    remaining = words[1:] if ends else words
     branches = []
-    while rest:
-        same = [word for word in rest if word[at] == rest[0][at]]
-        branches.append(re.escape(rest[0][at]) + _trie_pattern(same, at + 1))
-        rest = rest[len(same) :]
+    while remaining:
+        same = [word for word in remaining if word[at] == remaining[0][at]]
+        branches.append(re.escape(remaining[0][at]) + _trie_pattern(same, at + 1))
+        remaining = remaining[len(same) :]
     if not branches:
         return ""
     joined = branches[0] if len(branches) == 1 and not ends else f"(?:{'|'.join(branches)})"
@@ -191,12 +191,12 @@ class _Placeholders:
         self._pattern = re.compile(rf"{self._mark}(\d+)q", re.IGNORECASE)
         self.needed = False  # may be set without a placeholder: the tokenizer's normaliser would create a control token
 
-    def stand_for(self, text: str) -> str:
+    def add(self, text: str) -> str:
         self.needed = True
         self._texts.append(text)
         return f"{self._mark}{len(self._texts) - 1}q"
 
-    def put_back(self, text: str) -> str:
+    def restore(self, text: str) -> str:
         return self._pattern.sub(lambda match: self._texts[int(match[1])], text)
 
 
@@ -207,7 +207,7 @@ class _ControlTokens:
         added = tokenizer.added_tokens_decoder
         control = {token.content: token for token in added.values() if is_control(token.content, token.special)}
         words = [text for text, token in control.items() if token.single_word]
-        self._control = {token.content: place for place, token in added.items() if token.content in control}
+        self._control = {token.content: token_id for token_id, token in added.items() if token.content in control}
         self.texts = self._texts = ControlTexts(control, words)
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
         self.fast = self._backend is not None
@@ -226,35 +226,35 @@ class _ControlTokens:
         """None if the conversation is safe without changes, or if the tokenizer is not `fast`."""
         if not self.fast:
             return None
-        places = _Placeholders()
-        guarded = [_mapped_message(message, lambda text, key: self._guarded(text, key, places)) for message in messages]
+        placeholders = _Placeholders()
+        guarded = [_mapped_message(message, lambda text, key: self._guarded(text, key, placeholders)) for message in messages]
         safe = [old if new is None else new for old, new in zip(messages, guarded, strict=True)]
-        safe_tools, safe_settings = self._safe(tools, places), self._safe(settings, places)
-        if not places.needed:
+        safe_tools, safe_settings = self._safe(tools, placeholders), self._safe(settings, placeholders)
+        if not placeholders.needed:
             return None
-        return Guarded(safe, safe_tools, safe_settings, lambda text: self._encode(text, places), True)
+        return Guarded(safe, safe_tools, safe_settings, lambda text: self._encode(text, placeholders), True)
 
-    def _safe(self, value: Any, places: _Placeholders) -> Any:
-        mapped = _mapped(value, lambda text, key: self._guarded(text, key, places))
+    def _safe(self, value: Any, placeholders: _Placeholders) -> Any:
+        mapped = _mapped(value, lambda text, key: self._guarded(text, key, placeholders))
         return value if mapped is None else mapped
 
-    def _guarded(self, text: str, key: str, places: _Placeholders) -> str:
+    def _guarded(self, text: str, key: str, placeholders: _Placeholders) -> str:
         if key in _NAMED and self._texts.is_core(text):
-            return places.stand_for(text)
+            return placeholders.add(text)
         if self._texts.pattern.search(text) is not None:
-            text = self._texts.pattern.sub(lambda match: places.stand_for(match[0]), text)
+            text = self._texts.pattern.sub(lambda match: placeholders.add(match[0]), text)
         elif self._normaliser is not None and self._normalised.search(self._normaliser.normalize_str(text)) is not None:
-            places.needed = True
+            placeholders.needed = True
         begun, ended = self._texts.edges(text)
         if begun:
-            text = places.stand_for(text[:begun]) + text[begun:]
-        return text[:-ended] + places.stand_for(text[-ended:]) if ended else text
+            text = placeholders.add(text[:begun]) + text[begun:]
+        return text[:-ended] + placeholders.add(text[-ended:]) if ended else text
 
-    def _encode(self, text: str, places: _Placeholders) -> list[int]:
+    def _encode(self, text: str, placeholders: _Placeholders) -> list[int]:
         """The ids of `text`, in which every control token comes from the template. Placeholders are replaced first."""
         tokenizer, marks, ids = self.build()
         marked = self._texts.pattern.sub(lambda match: marks[match[0]], text)
-        token_ids = tokenizer.encode(places.put_back(marked), add_special_tokens=False).ids
+        token_ids = tokenizer.encode(placeholders.restore(marked), add_special_tokens=False).ids
         return [ids.get(each, each) for each in token_ids]
 
     def build(self) -> tuple[Any, dict[str, str], dict[int, int]]:
@@ -279,9 +279,9 @@ def _renamed(backend: Any, control: dict[str, int]) -> tuple[Any, dict[str, str]
     for token in state["added_tokens"]:
         token["content"] = names.get(token["content"], token["content"])
     _rename_in_model(state["model"], names, real)
-    made = Tokenizer.from_str(orjson.dumps(state).decode())
-    ids: dict[int, int] = {made.token_to_id(names.get(text, text)): place for text, place in real.items()}  # type: ignore[misc]
-    return made, names, {ours: place for ours, place in ids.items() if ours != place}
+    renamed = Tokenizer.from_str(orjson.dumps(state).decode())
+    ids: dict[int, int] = {renamed.token_to_id(names.get(text, text)): token_id for text, token_id in real.items()}  # type: ignore[misc]
+    return renamed, names, {new_id: token_id for new_id, token_id in ids.items() if new_id != token_id}
 
 
 def _rename_in_model(model: dict[str, Any], names: dict[str, str], added: dict[str, int]) -> None:
@@ -292,14 +292,14 @@ def _rename_in_model(model: dict[str, Any], names: dict[str, str], added: dict[s
         return
     spelled = names.keys() & vocabulary.keys()
     if spelled and model.get("merges"):
-        model["merges"] = [pair for pair in model["merges"] if not _makes(pair, spelled)]
-    model["vocab"] = {names.get(piece, piece): place for piece, place in vocabulary.items()}
-    model["vocab"] |= {names.get(text, text): place for text, place in added.items()}
+        model["merges"] = [pair for pair in model["merges"] if not _merges_into(pair, spelled)]
+    model["vocab"] = {names.get(piece, piece): token_id for piece, token_id in vocabulary.items()}
+    model["vocab"] |= {names.get(text, text): token_id for text, token_id in added.items()}
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
 
 
-def _makes(pair: Any, texts: set[str]) -> bool:
+def _merges_into(pair: Any, texts: set[str]) -> bool:
     first, second = pair if isinstance(pair, list) else pair.split(" ", 1)
     return first in texts or second in texts or first + second in texts
 
@@ -307,28 +307,32 @@ def _makes(pair: Any, texts: set[str]) -> bool:
 # ---- strings in JSON -----------------------------------------------------------------------------------------------------
 
 
-def _mapped_message(message: Message, of: Callable[[str, str], str]) -> Message | None:
+def _mapped_message(message: Message, transform: Callable[[str, str], str]) -> Message | None:
     """Like `_mapped`. For the reasoning at the start of an assistant message, only the text between the tags is mapped, because
     templates extract or remove it."""
     content = message.get("content")
     if message.get("role") != "assistant" or not isinstance(content, str) or not content.lstrip().startswith(_OPENS):
-        mapped: Message | None = _mapped(message, of)
+        mapped: Message | None = _mapped(message, transform)
         return mapped
-    opening, _, rest = content.partition(_OPENS)
-    thought, closing, answer = rest.partition(_CLOSES)
-    new_content = opening + _OPENS + of(thought, "") + closing + of(answer, "")
-    others = {name: value for name, value in message.items() if name != "content"}
-    mapped = _mapped(others, of)
-    return None if new_content == content and mapped is None else {**(others if mapped is None else mapped), "content": new_content}
+    opening, _, remaining = content.partition(_OPENS)
+    thought, closing, answer = remaining.partition(_CLOSES)
+    new_content = opening + _OPENS + transform(thought, "") + closing + transform(answer, "")
+    other_fields = {name: value for name, value in message.items() if name != "content"}
+    mapped = _mapped(other_fields, transform)
+    return (
+        None
+        if new_content == content and mapped is None
+        else {**(other_fields if mapped is None else mapped), "content": new_content}
+    )
 
 
-def _mapped(value: Any, of: Callable[[str, str], str], key: str = "") -> Any:
+def _mapped(value: Any, transform: Callable[[str, str], str], key: str = "") -> Any:
     """`value` with `of(text, key)` applied to every string in it, including the keys of objects; None if nothing changes."""
     if isinstance(value, str):
-        mapped = of(value, key)
+        mapped = transform(value, key)
         return None if mapped == value else mapped
     if isinstance(value, list | tuple):
-        items = [_mapped(item, of, key) for item in value]
+        items = [_mapped(item, transform, key) for item in value]
         if all(item is None for item in items):
             return None
         return [old if new is None else new for old, new in zip(value, items, strict=True)]
@@ -337,9 +341,9 @@ def _mapped(value: Any, of: Callable[[str, str], str], key: str = "") -> Any:
     pairs, same = [], True
     for name, item in value.items():
         below = "name" if key in _NAMES_BELOW else ""
-        new_name = of(name, below) if isinstance(name, str) else name
+        new_name = transform(name, below) if isinstance(name, str) else name
         is_structure = name in _STRUCTURE and isinstance(item, str) and _A_WORD.fullmatch(item)
-        new = None if is_structure else _mapped(item, of, name)
+        new = None if is_structure else _mapped(item, transform, name)
         same = same and new is None and new_name == name
         pairs.append((new_name, item if new is None else new))
     return None if same else dict(pairs)

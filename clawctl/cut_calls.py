@@ -98,8 +98,8 @@ def _is_unclosed(arguments: Any) -> bool:
 
 def _is_open(text: str, marks: Sequence[tuple[str, str | None]]) -> bool:
     """Whether a call begins in `text` and does not end there."""
-    begun = ((end, at) for begin, end in marks if (at := text.rfind(begin)) >= 0)
-    return any(end is None or text.find(end, at) < 0 for end, at in begun)
+    starts = ((end, start) for begin, end in marks if (start := text.rfind(begin)) >= 0)
+    return any(end is None or text.find(end, start) < 0 for end, start in starts)
 
 
 def _is_open_at_limit(text: str) -> bool:

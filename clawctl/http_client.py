@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, longest: int = LONGEST_ANSWER) -> None:
         self._longest = longest
         self._transport: asyncio.Transport | None = None
-        self._taker: ResponseReceiver | None = None
+        self._receiver: ResponseReceiver | None = None
         self._status: asyncio.Future[int] | None = None
         self._whole: asyncio.Future[None] | None = None  # done when the response has ended
         self._read: list[bytes] = []  # pieces of the body from one read; they are passed on together
@@ -71,15 +71,15 @@ class Connection(asyncio.Protocol):
         self.open = True
         self.idle_since = 0.0
 
-    async def send(self, request: bytes, taker: ResponseReceiver | None) -> int:
+    async def send(self, request: bytes, receiver: ResponseReceiver | None) -> int:
         """Send a request and return the response's status as soon as its headers have arrived. Raises RequestFailed."""
         assert self._transport is not None
         if not self.open:
             raise RequestFailed("the connection is closed")
         loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
-        self._taker, self._status, self._whole = taker, loop.create_future(), loop.create_future()
-        self._body, self._error, self._sized, self.began = bytearray(), "", False, False
+        self._receiver, self._status, self._whole = receiver, loop.create_future(), loop.create_future()
+        self._body, self._error, self._has_length, self.began = bytearray(), "", False, False
         self.retry_after: str | None = None  # the header
         self._has_body = not request.startswith(b"HEAD ")
         self._transport.write(request)
@@ -108,7 +108,7 @@ class Connection(asyncio.Protocol):
         return self.open and self._whole is not None and self._whole.done()
 
     @property
-    def _under_way(self) -> bool:
+    def _in_progress(self) -> bool:
         return self._whole is not None and not self._whole.done()
 
     # ---- callbacks of asyncio --------------------------------------------------------------------------------------------
@@ -124,28 +124,28 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.began = True
-        if not self._under_way:
+        if not self._in_progress:
             self.close()  # data that no request asked for
             return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._broke_off(f"the server does not speak HTTP: {error}")
+            self._fail(f"the server does not speak HTTP: {error}")
             self.close()
         else:
             self._pass_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
-        if exc is None and self._status is not None and self._status.done() and not self._sized:
+        if exc is None and self._status is not None and self._status.done() and not self._has_length:
             self.on_message_complete()  # an answer without a length ends with its connection
-        self._broke_off(f"the connection was lost{f': {exc}' if exc else ''}")
+        self._fail(f"the connection was lost{f': {exc}' if exc else ''}")
 
     # ---- callbacks of httptools ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._sized = False
-        if not self._under_way:
+        self._has_length = False
+        if not self._in_progress:
             self.close()  # two answers to one request
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -153,14 +153,14 @@ class Connection(asyncio.Protocol):
         if lowered == b"retry-after":
             self.retry_after = value.decode("latin-1")
         elif lowered in (b"content-length", b"transfer-encoding"):
-            self._sized = True
+            self._has_length = True
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status < 200:  # "continue", "early hints": the final response follows
             return
         if status != 200:
-            self._taker = None
+            self._receiver = None
         assert self._status is not None
         if not self._status.done():
             self._status.set_result(status)
@@ -169,10 +169,10 @@ class Connection(asyncio.Protocol):
             self._end(None)
 
     def on_message_complete(self) -> None:
-        if self._parser.get_status_code() < 200 or not self._under_way:
+        if self._parser.get_status_code() < 200 or not self._in_progress:
             return
         self._pass_on()
-        if not self._under_way:
+        if not self._in_progress:
             return
         self.open = self.open and self._parser.should_keep_alive()
         self.idle_since = time.monotonic()
@@ -183,13 +183,13 @@ class Connection(asyncio.Protocol):
             return
         data = b"".join(self._read)
         self._read.clear()
-        if self._taker is not None:
-            self._taker.feed(data)
-        elif self._under_way:
+        if self._receiver is not None:
+            self._receiver.feed(data)
+        elif self._in_progress:
             self._body += data
-            self._bound()
+            self._enforce_limit()
 
-    def _bound(self) -> None:
+    def _enforce_limit(self) -> None:
         """Stop reading an answer that exceeds the limit. Of an error, only the beginning is kept."""
         if self._parser.get_status_code() != 200:
             if len(self._body) > _ERROR_BYTES:
@@ -201,23 +201,23 @@ class Connection(asyncio.Protocol):
             self._error = f"its answer is longer than {self._longest >> 20} MiB"
             self._end(self._error)
 
-    def _broke_off(self, why: str) -> None:
-        if self._under_way:
+    def _fail(self, problem: str) -> None:
+        if self._in_progress:
             self._pass_on()
-        if not self._under_way:
+        if not self._in_progress:
             return
-        self._error = why
+        self._error = problem
         if self._status is not None and not self._status.done():
-            self._taker = None
-            self._status.set_exception(RequestFailed(why))
-        self._end(why)
+            self._receiver = None
+            self._status.set_exception(RequestFailed(problem))
+        self._end(problem)
 
     def _end(self, error: str | None) -> None:
-        taker, self._taker = self._taker, None
+        receiver, self._receiver = self._receiver, None
         assert self._whole is not None
         self._whole.set_result(None)
-        if taker is not None:
-            taker.ended(error)
+        if receiver is not None:
+            receiver.ended(error)
 
 
 class Client:
@@ -259,25 +259,27 @@ class Client:
         except TimeoutError as error:
             raise TimedOut(f"no answer in {timeout_s:g} s") from error
 
-    async def stream(self, path: str, body: bytes, taker: ResponseReceiver | None, method: str = "POST") -> tuple[Connection, int]:
-        """The connection and the status of the response. With status 200 the body goes to `taker`; otherwise, or if `taker` is
+    async def stream(
+        self, path: str, body: bytes, receiver: ResponseReceiver | None, method: str = "POST"
+    ) -> tuple[Connection, int]:
+        """The connection and the status of the response. With status 200 the body goes to `receiver`; otherwise, or if it is
         None, read it with `rest`. The caller gives the connection back. Raises RequestFailed."""
         head = f"{method} {self._prefix + path or '/'} HTTP/1.1\r\n{self._common}content-length: {len(body)}\r\n\r\n".encode()
         while True:
-            connection, fresh = self._kept(), False
+            connection, is_new = self._kept(), False
             if connection is None:
-                connection, fresh = await self._connect(), True
+                connection, is_new = await self._connect(), True
             try:
-                return connection, await connection.send(head + body, taker)
+                return connection, await connection.send(head + body, receiver)
             except RequestFailed:
-                if fresh or connection.began:
+                if is_new or connection.began:
                     raise  # if the server has closed a kept connection in the meantime, try another one
             except asyncio.CancelledError:
                 connection.close()
                 raise
 
     async def rest(self, connection: Connection) -> bytes:
-        """The body, if no taker received it. Gives the connection back. Raises RequestFailed."""
+        """The body, if no receiver took it. Gives the connection back. Raises RequestFailed."""
         try:
             return await connection.body()
         finally:

@@ -108,7 +108,7 @@ USUAL = {
     "--generate": ("generate", "custom_generate", "sample"),
 }  # fmt: skip
 # Parameters of slime's functions. A slime function with the right number of parameters would still receive the wrong arguments.
-_SLIMES = frozenset(("args", "rollout_id", "data_buffer", "sampling_params"))
+_SLIME_PARAMETERS = frozenset(("args", "rollout_id", "data_buffer", "sampling_params"))
 
 LOSS = ("policy_logits", "reference_logits", "rewards", "advantages", "config")
 ROLLOUT = ("episode", "generate", "config")
@@ -122,11 +122,11 @@ def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callab
     name = spec.rpartition(":")[2]
     if not callable(function):
         raise ClawError(f"{option}: {name} is not a function", "put the name of a function in the file after the colon", 2)
-    wanted = f"({', '.join(parameters)})"
+    expected = f"({', '.join(parameters)})"
     if inspect.iscoroutinefunction(function):
-        raise ClawError(f"{option}: {name} is async, but clawctl calls it without await", f"write def {name}{wanted}", 2)
-    if not takes(function, len(parameters)) or (len(_SLIMES & _parameters(function)) > 1):
-        raise ClawError(f"{option}: {name} takes {_signature(function)}, expected {wanted}", f"write def {name}{wanted}", 2)
+        raise ClawError(f"{option}: {name} is async, but clawctl calls it without await", f"write def {name}{expected}", 2)
+    if not takes(function, len(parameters)) or (len(_SLIME_PARAMETERS & _parameters(function)) > 1):
+        raise ClawError(f"{option}: {name} takes {_signature(function)}, expected {expected}", f"write def {name}{expected}", 2)
     return function  # type: ignore[no-any-return]
 
 
@@ -182,7 +182,7 @@ def _signature(called: Callable[..., Any]) -> str:
     try:
         return str(inspect.signature(called))
     except ValueError:
-        return "what nobody knows"
+        return "unknown parameters"
 
 
 def _module(path: Path, option: str) -> Any:

@@ -49,19 +49,19 @@ class Column:
 
 def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int, bold: int | None = None) -> Table:
     """A table. If it is wider than the terminal, borders and empty spare columns are dropped first, then all spare columns."""
-    widths = [max([cell_len(column.heading), *(row[place].cell_len for row in rows)]) for place, column in enumerate(columns)]
+    widths = [max([cell_len(column.heading), *(row[index].cell_len for row in rows)]) for index, column in enumerate(columns)]
     shown = list(range(len(columns)))
     framed = sum(widths) + 3 * len(widths) + 1 <= width
     if not framed:
-        shown = [place for place in shown if not columns[place].spare or any(row[place] for row in rows)]
-        for place in sorted(shown, key=lambda place: -columns[place].spare):
-            if columns[place].spare and sum(widths[each] + 2 for each in shown) - 2 > width:
-                shown.remove(place)
+        shown = [index for index in shown if not columns[index].spare or any(row[index] for row in rows)]
+        for index in sorted(shown, key=lambda index: -columns[index].spare):
+            if columns[index].spare and sum(widths[each] + 2 for each in shown) - 2 > width:
+                shown.remove(index)
     table = Table(title=title) if framed else Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place in shown:
-        table.add_column(columns[place].heading, justify="right" if columns[place].right else "left", no_wrap=True)
+    for index in shown:
+        table.add_column(columns[index].heading, justify="right" if columns[index].right else "left", no_wrap=True)
     for number, row in enumerate(rows):
-        table.add_row(*(row[place] for place in shown), style="bold" if number == bold else None)
+        table.add_row(*(row[index] for index in shown), style="bold" if number == bold else None)
     return table
 
 

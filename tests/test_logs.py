@@ -63,7 +63,7 @@ def test_what_is_harmless_stays_as_it_is() -> None:
 
 def test_the_key_that_serve_shows_once_is_on_the_terminal_and_in_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (tmp_path / "up.log").open("w") as file:
-        MergedLog(file).say("serve", f"API key, created now and stored in {tmp_path}/api_key: {KEY}")
+        MergedLog(file).write("serve", f"API key, created now and stored in {tmp_path}/api_key: {KEY}")
     assert KEY in capsys.readouterr().err
     assert KEY not in (tmp_path / "up.log").read_text()
     assert "API key, created now" in (tmp_path / "up.log").read_text()

@@ -33,7 +33,7 @@ def shown(run: RunDir, lines: list[tuple[str, str]]) -> tuple[str, str]:
     status = LiveStatus(run, Console(file=output, width=120))
     status.follow([Stage(began=time.monotonic() - 600)])
     for stage, line in lines:
-        status.heard(stage, line)
+        status.take_line(stage, line)
     above = output.getvalue()
     status.console.print(status.draw())
     return above, output.getvalue()[len(above) :]

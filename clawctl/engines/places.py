@@ -18,7 +18,7 @@ _PATIENCE_S = 120.0  # maximum time that a request waits for a place
 
 
 @dataclass(slots=True)
-class _Held:
+class _Usage:
     """A version in use."""
 
     since: float = field(default_factory=time.monotonic)
@@ -30,66 +30,66 @@ class Places:
 
     def __init__(self, most: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
         self._most, self._turn_s, self._patience_s = most, turn_s, patience_s
-        self._held: dict[int, _Held] = {}
+        self._in_use: dict[int, _Usage] = {}
         self._waiting: dict[int, str] = {}  # in order: number of a request → its kind, OWN or ""
-        self._numbers = 0
-        self._news = asyncio.Event()  # replaced at each notification
+        self._last_number = 0
+        self._changed = asyncio.Event()  # replaced at each notification
 
     def at_once(self, version: int, key: str) -> bool:
         """Whether a request of `key` for `version` gets a place without waiting."""
-        return self._may(version, OWN if key == OWN else "", None)
+        return self._may_begin(version, OWN if key == OWN else "", None)
 
     @asynccontextmanager
     async def one(self, version: int, key: str) -> AsyncIterator[None]:
         """A place for a request of `key` for `version`, held until the context ends. Raises Refusal if none becomes free in
         time."""
         kind = OWN if key == OWN else ""
-        if not self._may(version, kind, None):
+        if not self._may_begin(version, kind, None):
             await self._wait(version, kind)
-        held = self._held.setdefault(version, _Held())
-        held.users[kind] += 1
+        usage = self._in_use.setdefault(version, _Usage())
+        usage.users[kind] += 1
         self._wake()
         try:
             yield
         finally:
-            held.users[kind] -= 1
-            if not held.users.total():
-                del self._held[version]
+            usage.users[kind] -= 1
+            if not usage.users.total():
+                del self._in_use[version]
             self._wake()
 
     async def _wait(self, version: int, kind: str) -> None:
-        self._numbers += 1
-        number = self._numbers
+        self._last_number += 1
+        number = self._last_number
         self._waiting[number] = kind
         try:
             async with asyncio.timeout(self._patience_s):
-                while not self._may(version, kind, number):
-                    await self._news.wait()
-        except TimeoutError as late:
-            told = f"version {version} could not be loaded within {self._patience_s:g} seconds: other pinned versions are in use"
-            raise Refusal(503, f"{told}; try again later", code="pinned_versions_busy", retry_after="10") from late
+                while not self._may_begin(version, kind, number):
+                    await self._changed.wait()
+        except TimeoutError as error:
+            problem = f"version {version} could not be loaded within {self._patience_s:g} seconds: other pinned versions are in use"
+            raise Refusal(503, f"{problem}; try again later", code="pinned_versions_busy", retry_after="10") from error
         finally:
             del self._waiting[number]
             self._wake()
 
     def _wake(self) -> None:
         """Make all waiting requests check again."""
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    def _may(self, version: int, kind: str, number: int | None) -> bool:
+    def _may_begin(self, version: int, kind: str, number: int | None) -> bool:
         """Whether the request may begin: its version is in use within its time limit, or a place is free and no earlier request of
         the same kind is waiting."""
         if kind == OWN and version == 0:
             return True
-        before = any(of == kind and (number is None or each < number) for each, of in self._waiting.items())
-        held = self._held.get(version)
-        if held is not None and held.users[kind]:
-            return not before or time.monotonic() - held.since < self._turn_s
-        if before:
+        earlier = any(other_kind == kind and (number is None or each < number) for each, other_kind in self._waiting.items())
+        usage = self._in_use.get(version)
+        if usage is not None and usage.users[kind]:
+            return not earlier or time.monotonic() - usage.since < self._turn_s
+        if earlier:
             return False
-        used = sum(1 for each in self._held.values() if each.users[kind])
+        used = sum(1 for each in self._in_use.values() if each.users[kind])
         if kind == OWN:
-            others = sum(1 for each, of in self._held.items() if of.users[OWN] and each != 0)
-            return others < 1 or len(self._held) < self._most + 1
+            other_pins = sum(1 for other, in_use in self._in_use.items() if in_use.users[OWN] and other != 0)
+            return other_pins < 1 or len(self._in_use) < self._most + 1
         return used < self._most

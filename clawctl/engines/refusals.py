@@ -9,25 +9,25 @@ from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _TOO_LONG = ("maximum context length", "max_model_len", "model's context length")  # the last one is SGLang's
-_OURS = {401, 403, 404, 405}  # statuses that concern clawctl's call to the upstream, not the client's request
+_CALL_STATUSES = {401, 403, 404, 405}  # statuses that concern clawctl's call to the upstream, not the client's request
 
 
-def refusal(status: int, told: bytes) -> Refusal:
-    """The refusal for an error response with this status and the body `told`."""
+def refusal(status: int, body: bytes) -> Refusal:
+    """The refusal for an error response with this status and the body `body`."""
     try:
-        error = orjson.loads(told)
+        error = orjson.loads(body)
         error = error.get("error", error)
         message, param = str(error["message"])[:2000], error.get("param")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         message, param = f"the engine answered with status {status}", None
-    if status in _OURS or status >= 500 or status < 400:
+    if status in _CALL_STATUSES or status >= 500 or status < 400:
         return Refusal(502, f"the engine refused: {message}", code="engine_refused")
     too_long = any(words in message for words in _TOO_LONG)
     return Refusal(status, message, param if isinstance(param, str) else None, "context_length_exceeded" if too_long else None)
 
 
-def unproven(version: int, error: CanaryFailure) -> Refusal:
+def canary_refusal(version: int, error: CanaryFailure) -> Refusal:
     """The refusal of a request that pins a version with a failed canary check. The log contains the difference."""
     _log.error("version %d is not served: %s", version, error)
-    told = f"version {version} of this model is not served: the engine's results differ from the trainer's"
-    return Refusal(404, told, "model", "model_not_found")
+    body = f"version {version} of this model is not served: the engine's results differ from the trainer's"
+    return Refusal(404, body, "model", "model_not_found")

@@ -53,16 +53,16 @@ def _files(folder: Path) -> list[Path]:
 
 def _tensors(file: Path) -> dict[str, _Tensor]:
     """The tensors listed in the header of a safetensors file. https://github.com/huggingface/safetensors#format"""
-    with file.open("rb") as opened:
-        size = int.from_bytes(opened.read(8), "little")
+    with file.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
         if not size or size > file.stat().st_size:
             raise ValueError(f"{file.name} is not a safetensors file")
-        header = orjson.loads(opened.read(size))
+        header = orjson.loads(stream.read(size))
     header.pop("__metadata__", None)
-    told = {name: (each["dtype"], each["shape"], *each["data_offsets"]) for name, each in header.items()}
-    if 8 + size + max([0, *(end for *_, end in told.values())]) > file.stat().st_size:
+    entries = {name: (each["dtype"], each["shape"], *each["data_offsets"]) for name, each in header.items()}
+    if 8 + size + max([0, *(end for *_, end in entries.values())]) > file.stat().st_size:
         raise ValueError(f"{file.name} is incomplete")
-    return {name: _Tensor(dtype, shape, 8 + size + start, 8 + size + end) for name, (dtype, shape, start, end) in told.items()}
+    return {name: _Tensor(dtype, shape, 8 + size + start, 8 + size + end) for name, (dtype, shape, start, end) in entries.items()}
 
 
 def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> None:

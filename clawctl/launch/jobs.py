@@ -27,7 +27,7 @@ from clawctl.run.checksums import read_object, sealed
 from clawctl.run.directory import RunDir, claimed, publish_bytes
 from clawctl.run.mounts import refuse_in_bucket
 
-_LOOK_S = 5.0
+_POLL_S = 5.0
 _TAIL = 2000  # characters of a failed job's output
 _LOCAL = frozenset(["ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "ramfs"])
 
@@ -63,8 +63,8 @@ def show_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, log_level: str) ->
 def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_level: str) -> None:
     """Submit the stages that have no job yet. Raises ClawError; the jobs that this call submitted are then stopped."""
     refuse_in_bucket(run.root, "--on", "use a run directory on a disk that all machines mount")
-    with claimed(run, "launch") as mine:
-        if not mine:
+    with claimed(run, "launch") as owned:
+        if not owned:
             raise ClawError(f"another `clawctl up --on` submits jobs for {run.root} just now", "wait until it has ended")
         previous = read_launch(run)
         if previous is not None and previous.on != on and not previous.ended:
@@ -130,9 +130,9 @@ def _write(run: RunDir, launch: Launch) -> None:
 def look(run: RunDir, launch: Launch, scheduler: Scheduler) -> Launch:
     """The current states of the jobs, which are also recorded."""
     states = dict(scheduler.look([each for job in launch.jobs for each in job.ids]))
-    looked = Launch(launch.id, launch.on, [job.with_states(states) for job in launch.jobs], time.time())
-    _write(run, looked)
-    return looked
+    updated = Launch(launch.id, launch.on, [job.with_states(states) for job in launch.jobs], time.time())
+    _write(run, updated)
+    return updated
 
 
 def stop_jobs(run: RunDir) -> None:
@@ -169,7 +169,7 @@ def follow(run: RunDir, live: bool) -> None:
         if live:
             with Live(console=Console(highlight=False), get_renderable=lambda: _table(run, launch, help_), refresh_per_second=1):
                 while not (launch := look(run, launch, scheduler)).ended:
-                    time.sleep(_LOOK_S)
+                    time.sleep(_POLL_S)
         else:
             launch = _follow_in_lines(run, launch, scheduler, help_)
     except KeyboardInterrupt:
@@ -177,7 +177,7 @@ def follow(run: RunDir, live: bool) -> None:
         return
     if failed := [job for job in launch.jobs if job.phase in ("failed", "gone")]:
         job = failed[0]
-        raise ClawError(f"the job of {job.stage} has ended: {job.detail}{_said(run, job.stage)}", f"see {run.job_output}")
+        raise ClawError(f"the job of {job.stage} has ended: {job.detail}{_last_output(run, job.stage)}", f"see {run.job_output}")
 
 
 def _follow_in_lines(run: RunDir, launch: Launch, scheduler: Scheduler, help_: str) -> Launch:
@@ -191,7 +191,7 @@ def _follow_in_lines(run: RunDir, launch: Launch, scheduler: Scheduler, help_: s
                 printed[job.stage] = job.detail
         if launch.ended:
             return launch
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 _COLOUR = {"running": "green", "waiting": "yellow", "failed": "red", "gone": "red"}
@@ -212,7 +212,7 @@ def _short(ids: Sequence[str]) -> str:
     return ids[0] if len(ids) == 1 else f"{ids[0]} … ({len(ids)})"
 
 
-def _said(run: RunDir, stage: str) -> str:
+def _last_output(run: RunDir, stage: str) -> str:
     """The last two lines that a job of the stage printed."""
     files = sorted(run.job_output.glob(f"{stage}-*.out"), key=lambda path: path.stat().st_mtime)
     lines = plain(files[-1].read_bytes()[-_TAIL:].decode(errors="replace")).strip().splitlines() if files else []
@@ -230,12 +230,12 @@ def _warn_of_local_disk(root: Path) -> None:
     except OSError:
         return
     for line in lines:
-        _, place, kind, *_ = line.split()
-        mounts.append((place, kind))
-    place, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", ""))
+        _, where, kind, *_ = line.split()
+        mounts.append((where, kind))
+    where, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", ""))
     if kind in _LOCAL:
         warning = (
-            f"{root} is on {kind} ({place}), which other machines usually do not see; a job that does not see it refuses to start"
+            f"{root} is on {kind} ({where}), which other machines usually do not see; a job that does not see it refuses to start"
         )
         print(f"clawctl: {warning}", file=sys.stderr)
 
@@ -246,8 +246,8 @@ def check_is_shared(run_root: Path, launch_id: str | None) -> None:
     if launch_id is None:
         return
     cure = "put the run directory on a filesystem that all machines mount at the same path (NFSv4, Lustre, a shared volume)"
-    here = RunDir(run_root)
-    record = read_object(here.launch) if here.marker.exists() else None
+    run = RunDir(run_root)
+    record = read_object(run.launch) if run.marker.exists() else None
     if not record or record.get("id") != launch_id:
         what = "another run directory of this name" if record else "no run directory"
         raise ClawError(f"{socket.gethostname()} has {what} in {run_root}", cure, 2)

@@ -46,30 +46,30 @@ def set_up(run: RunDir, recipe: Recipe, command: str, way: Way | None, key_name:
     version = openclaw_version(command)
     chosen = way or ("plugin" if version >= _PLUGIN_SINCE else "plain")
     if chosen == "plugin" and version < _PLUGIN_SINCE:
-        raise ClawError(f"OpenClaw {_told(version)} is too old for the plugin", "update OpenClaw, or use --way plain", 2)
+        raise ClawError(f"OpenClaw {_version_text(version)} is too old for the plugin", "update OpenClaw, or use --way plain", 2)
     path = openclaw_config()
-    before = read_config(path)
+    existing = read_config(path)
     endpoint = own_endpoint(run, recipe)
     notes: list[str] = []
     context = _context_of(endpoint.url, endpoint.api_key, notes)
     thinking = thinking_of(recipe)
     shown = fragment(chosen, version, endpoint.url, "(the key)", recipe.model_name, context, thinking)
-    if "allow" in before.get("plugins", {}):
+    if "allow" in existing.get("plugins", {}):
         notes.append("plugins.allow is set, so OpenClaw hides the tools of all other plugins; add 'clawctl' to it")
     backup = None
     if not dry_run:
-        known = _known_key(run, before, endpoint.api_key, chosen)
+        known = _known_key(run, existing, endpoint.api_key, chosen)
         key = known or add_key(run, key_name)
         added = fragment(chosen, version, endpoint.url, key, recipe.model_name, context, thinking)
         try:
-            backup = _write(path, merged(before, added), command)
+            backup = _write(path, merged(existing, added), command)
         except BaseException:
             if known is None:
                 remove_key(run, key_name)  # the key was never handed out
             raise
         if known is None:
             notes.append(f"created the API key {key_name!r}; turns from OpenClaw carry this name")
-    return Setup(_told(version), chosen, path, backup, shown, notes)
+    return Setup(_version_text(version), chosen, path, backup, shown, notes)
 
 
 def show_setup(run: RunDir, recipe: Recipe, command: str, way: str | None, key_name: str, dry_run: bool, as_json: bool) -> None:
@@ -172,14 +172,16 @@ def fragment(way: Way, version: Version, url: str, key: str, model: str, context
     return config
 
 
-def merged(before: Any, added: Any) -> Any:
-    """`added` merged into `before`: objects by key, models by id, other lists concatenated. Neither argument changes."""
-    if isinstance(before, dict) and isinstance(added, dict):
-        return {**before, **{key: merged(before.get(key), value) for key, value in added.items()}}
-    if isinstance(before, list) and isinstance(added, list):
+def merged(existing: Any, added: Any) -> Any:
+    """`added` merged into `existing`: objects by key, models by id, other lists concatenated. Neither argument changes."""
+    if isinstance(existing, dict) and isinstance(added, dict):
+        return {**existing, **{key: merged(existing.get(key), value) for key, value in added.items()}}
+    if isinstance(existing, list) and isinstance(added, list):
         named = {entry["id"] for entry in added if isinstance(entry, dict) and "id" in entry}
-        others = [entry for entry in before if entry not in added and not (isinstance(entry, dict) and entry.get("id") in named)]
-        return others + copy.deepcopy(added)
+        unchanged = [
+            entry for entry in existing if entry not in added and not (isinstance(entry, dict) and entry.get("id") in named)
+        ]
+        return unchanged + copy.deepcopy(added)
     return copy.deepcopy(added)
 
 
@@ -192,9 +194,9 @@ def _context_of(url: str, key: str, notes: list[str]) -> int:
         return _UNKNOWN_CONTEXT
 
 
-def _known_key(run: RunDir, before: dict[str, Any], own: str, way: Way) -> str | None:
+def _known_key(run: RunDir, existing: dict[str, Any], own: str, way: Way) -> str | None:
     """The key that an earlier setup wrote, if it is still valid."""
-    provider = before.get("models", {}).get("providers", {}).get("openai" if way == "responses" else "clawctl", {})
+    provider = existing.get("models", {}).get("providers", {}).get("openai" if way == "responses" else "clawctl", {})
     key = provider.get("apiKey") if isinstance(provider, dict) else None
     return key if isinstance(key, str) and KeyRing(run, own).owner(key) else None
 
@@ -223,5 +225,5 @@ def _unknown_command(output: str) -> bool:
     return "unknown command" in output.lower() or "too many arguments" in output.lower()
 
 
-def _told(version: Version) -> str:
+def _version_text(version: Version) -> str:
     return ".".join(map(str, version))

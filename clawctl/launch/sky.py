@@ -47,13 +47,13 @@ class Sky:
             words = ["jobs", "launch", "--yes", "--detach-run", "--name", job.name, *secrets, file.name]
             done = call("sky", words, _INSTALL, patience_s=_LAUNCH_S)
         if done.returncode:
-            raise ClawError(f"SkyPilot refuses the job of {job.stage}: {_last(done)}", f"change machines.{job.stage}")
+            raise ClawError(f"SkyPilot refuses the job of {job.stage}: {_last_output(done)}", f"change machines.{job.stage}")
         return [job.name]
 
     def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         done = call("sky", ["jobs", "queue", "--refresh", "--limit", "1000", "--output", "json"], _INSTALL)
         if done.returncode:
-            raise ClawError(f"sky jobs queue failed: {_last(done)}", "run `sky check`, then try again")
+            raise ClawError(f"sky jobs queue failed: {_last_output(done)}", "run `sky check`, then try again")
         states = read_jobs(done.stdout)
         return {name: states.get(name, JobState("gone", "SkyPilot has no job of this name")) for name in ids}
 
@@ -61,7 +61,7 @@ class Sky:
         for name in ids:
             done = call("sky", ["jobs", "cancel", "--yes", "--name", name], _INSTALL)
             if done.returncode:
-                raise ClawError(f"sky jobs cancel failed: {_last(done)}", f"run `sky jobs cancel --name {name}`")
+                raise ClawError(f"sky jobs cancel failed: {_last_output(done)}", f"run `sky jobs cancel --name {name}`")
 
 
 def task_of(job: Job) -> dict[str, Any]:
@@ -97,6 +97,6 @@ def read_jobs(text: str) -> dict[str, JobState]:
     return states
 
 
-def _last(done: Any) -> str:
+def _last_output(done: Any) -> str:
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-    return " ".join(lines[-2:]) or "it said nothing"
+    return " ".join(lines[-2:]) or "it printed no reason"

@@ -117,15 +117,15 @@ def read_queue(text: str) -> dict[str, JobState]:
     for line in text.splitlines():
         job, state, restarts, where = line.split("|", 3)
         rows.setdefault(job, []).append((state, int(restarts or 0), where.strip()))
-    return {job: _joined(states) for job, states in rows.items()}
+    return {job: _combined(states) for job, states in rows.items()}
 
 
-_FIRST: tuple[Phase, ...] = ("failed", "running", "waiting", "stopped", "done")
+_BY_URGENCY: tuple[Phase, ...] = ("failed", "running", "waiting", "stopped", "done")
 
 
-def _joined(rows: Sequence[tuple[str, int, str]]) -> JobState:
+def _combined(rows: Sequence[tuple[str, int, str]]) -> JobState:
     phases = [_PHASES.get(state, "failed") for state, _, _ in rows]
-    phase = next(phase for phase in _FIRST if phase in phases)
+    phase = next(phase for phase in _BY_URGENCY if phase in phases)
     state, _, where = rows[phases.index(phase)]
     counts = f"{phases.count(phase)} of {len(rows)} " if len(rows) > 1 else ""
     detail = f"{counts}{state} {where if where.startswith('(') or not where else f'on {where}'}".strip()
@@ -134,14 +134,15 @@ def _joined(rows: Sequence[tuple[str, int, str]]) -> JobState:
 
 def _refusal(job: Job, output: str) -> ClawError:
     problem = (
-        " ".join(line.removeprefix("sbatch: error: ").strip() for line in output.splitlines() if line.strip()) or "it said nothing"
+        " ".join(line.removeprefix("sbatch: error: ").strip() for line in output.splitlines() if line.strip())
+        or "it printed no reason"
     )
     key = f"machines.{job.stage}"
     if "artition" in problem:
         known = call("sinfo", ["--noheader", "--format=%R"], _INSTALL).stdout.split()
         cure = f"set {key}.partition to one of: {', '.join(sorted(set(known))) or 'none is known to sinfo'}"
     elif re.search("CPU|memory|[Nn]ode configuration|Requested|[Gg][Rr][Ee][Ss]", problem):
-        cure = f"ask for less in {key}; `sinfo -o '%P %c %m %G %D'` shows what the nodes have"
+        cure = f"request less in {key}; `sinfo -o '%P %c %m %G %D'` shows what the nodes have"
     elif re.search("account|[Qq][Oo][Ss]", problem):
         cure = f"set account and qos in {key}.options, or in machines.options for all stages"
     else:

@@ -46,7 +46,7 @@ class LiveStatus:
         self._stages = stages
         return self._live
 
-    def heard(self, stage: str, text: str) -> None:
+    def take_line(self, stage: str, text: str) -> None:
         """Record a line of a stage."""
         self._last[stage] = text
         if stage != "up" and (not _ORDINARY.match(text) or hidden(text) != text):

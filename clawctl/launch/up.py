@@ -77,11 +77,11 @@ def check_stages(recipe: Recipe) -> None:
 def up_one(run: RunDir, recipe: Recipe, recipe_path: Path, stage: str, log_level: str) -> None:
     """Run one stage as `up` does, as a job of `--on`. Its output goes to stderr, without secrets. Raises ClawError."""
     log = MergedLog()
-    words = [*command(stage, run, recipe_path, log_level), *(_of_trainer(recipe.machines.train) if stage == "train" else [])]
+    words = [*command(stage, run, recipe_path, log_level), *(_trainer_options(recipe.machines.train) if stage == "train" else [])]
     asyncio.run(_supervise([Child(stage, words, run, recipe, log)], log))
 
 
-def _of_trainer(machine: TrainerConfig) -> list[str]:
+def _trainer_options(machine: TrainerConfig) -> list[str]:
     """The options with which `clawctl train` uses the resources from the scheduler."""
     if machine.gpus + machine.nodes > 2 and machine.gpus:
         return ["--gpus", "all"]
@@ -111,13 +111,13 @@ class MergedLog:
         self._file, self._status = file, status
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)
 
-    def say(self, stage: str, line: str) -> None:
+    def write(self, stage: str, line: str) -> None:
         text = plain(line, _LONGEST_LINE)
         if self._file is None:
             text = hidden(text)
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not stop the stages
             if self._status is not None:
-                self._status.heard(stage, text)
+                self._status.take_line(stage, text)
             else:
                 self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
         with contextlib.suppress(OSError):  # a key that serve shows once is shown on the terminal only
@@ -154,18 +154,18 @@ class Child:
             if code == 2:
                 raise self._refusal()
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
-                self.log.say("up", "train has made all steps")
+                self.log.write("up", "train has made all steps")
                 self.finished = True
                 return
             if code == 0 and self.stage == "play":
-                self.log.say("up", "play has ended")
+                self.log.write("up", "play has ended")
                 self.finished = True
                 return
             failures = 1 if time.monotonic() - self.began >= _STEADY_S else failures + 1
             first_s = self.recipe.up.backoff_s
             wait_s = backoff_s(failures, first_s, max(first_s, _LONGEST_WAIT_S))
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-            self.log.say("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
+            self.log.write("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
             await asyncio.sleep(wait_s)
 
     async def _run_once(self) -> int:
@@ -181,7 +181,7 @@ class Child:
             preexec_fn=die_with_parent(),
         )
         self.last_pid = self.process.pid
-        self.log.say("up", f"{self.stage} runs as process {self.last_pid}")
+        self.log.write("up", f"{self.stage} runs as process {self.last_pid}")
         reading = asyncio.create_task(self._read(self.process))
         try:
             code = await self.process.wait()
@@ -204,20 +204,20 @@ class Child:
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
-        rest = b""
+        partial_line = b""
         while chunk := await process.stdout.read(65536):
-            *lines, rest = re.split(rb"[\r\n]+", rest + chunk)
-            if len(rest) > _LONGEST_LINE:
-                lines, rest = [*lines, rest], b""
+            *lines, partial_line = re.split(rb"[\r\n]+", partial_line + chunk)
+            if len(partial_line) > _LONGEST_LINE:
+                lines, partial_line = [*lines, partial_line], b""
             for line in lines:
-                self._heard(line)
-        self._heard(rest)
+                self._log_line(line)
+        self._log_line(partial_line)
 
-    def _heard(self, line: bytes) -> None:
+    def _log_line(self, line: bytes) -> None:
         text = line.decode(errors="replace").rstrip()
         if text:
             self.last_lines.append(text.strip())
-            self.log.say(self.stage, text)
+            self.log.write(self.stage, text)
 
     def _refusal(self) -> ClawError:
         output = " ".join(list(self.last_lines)[-2:]) or "it printed nothing"
@@ -262,20 +262,20 @@ async def _supervise(children: list[Child], log: MergedLog) -> None:
 async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once: asyncio.Event, log: MergedLog) -> None:
     running = [child for child in children if child.process is not None]
     if running:
-        log.say("up", f"stopping {', '.join(child.stage for child in running)}")
+        log.write("up", f"stopping {', '.join(child.stage for child in running)}")
     for child in children:
         child.stopping = True
         child.signal(signal.SIGTERM)
     ended = asyncio.create_task(_all_ended(children))
-    hurry = asyncio.create_task(at_once.wait())
-    await asyncio.wait({ended, hurry}, timeout=_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
+    kill_signal = asyncio.create_task(at_once.wait())
+    await asyncio.wait({ended, kill_signal}, timeout=_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
     for child in (child for child in running if child.process is not None):
-        log.say("up", f"{child.stage} did not stop in time and is killed")
+        log.write("up", f"{child.stage} did not stop in time and is killed")
         child.signal(signal.SIGKILL)
     await ended
-    for task in (*keeping, hurry):
+    for task in (*keeping, kill_signal):
         task.cancel()  # children that were waiting to restart their stage
-    await asyncio.gather(*keeping, hurry, return_exceptions=True)
+    await asyncio.gather(*keeping, kill_signal, return_exceptions=True)
 
 
 async def _all_ended(children: list[Child]) -> None:

@@ -97,7 +97,7 @@ class Exchange:
     untrainable_reason: str | None  # a reason known to serve: "greedy", "no token ids"
     ttft_s: float | None = None
     spliced: int | None = None  # number of earlier answers in the prompt as sampled, not as rendered; None: not requested
-    unspliced: str | None = None  # why earlier answers are not included as sampled: "the engine renders these messages otherwise"
+    unspliced: str | None = None  # why earlier answers are not included as sampled: "the engine renders these messages differently"
     redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
     adapted: str | None = None  # changes that the template required: "later system messages as user"
     allowed: str | None = None  # allowed tokens at each position (`allowed_tokens.py`); None: any, the answer was unconstrained

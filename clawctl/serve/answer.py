@@ -39,10 +39,10 @@ class Answer:
         key: str,  # name of the API key of the request
         capture: Capture | None,
         recent: RecentAnswers | None = None,  # stores the answer, if it may be put back into a later prompt
-        asks: Sequence[GenerationRequest] = (),  # the request of each reply, if their prompts differ
+        requests: Sequence[GenerationRequest] = (),  # the request of each reply, if their prompts differ
     ) -> None:
         self.request, self.dialect = request, dialect
-        self._requests = asks or [request] * max(1, len(replies))
+        self._requests = requests or [request] * max(1, len(replies))
         self._exchange_id = exchange_id
         self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
         self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture
@@ -76,11 +76,11 @@ class Answer:
                 queue.put_nowait(None)  # this choice has ended
 
         tasks = [asyncio.create_task(fill(choice)) for choice in self.choices]
-        growing = len(tasks)
-        while growing:
+        open_choices = len(tasks)
+        while open_choices:
             piece = await queue.get()
             if piece is None:
-                growing -= 1
+                open_choices -= 1
             else:
                 yield piece
         await asyncio.gather(*tasks)
@@ -107,7 +107,7 @@ class Answer:
         self.first_at = first_at if self.first_at is None else min(self.first_at, first_at or self.first_at)
         if status == "ok" and self.cancelled and sampled.finish_reason is None:
             status = "cancelled"
-        _tell(choice, sampled)
+        _copy_results(choice, sampled)
         if status != "ok":
             choice.finish_reason = None
         if self._recent is not None and status == "ok" and sampled.prompt_ids and sampled.completion_ids:
@@ -179,7 +179,7 @@ def _has_cut_call(request: GenerationRequest, choice: Choice, sampled: Sampled, 
     return cut or has_cut_call(request.tools, message, sampled.finish_reason or "broken off")
 
 
-def _tell(choice: Choice, sampled: Sampled) -> None:
+def _copy_results(choice: Choice, sampled: Sampled) -> None:
     """Copy the token counts, finish reason, ids, usage and extras of the sampled answer to its choice."""
     choice.prompt_tokens, choice.completion_tokens = sampled.prompt_tokens, sampled.completion_tokens
     choice.cached_tokens, choice.reasoning_tokens = sampled.cached_tokens, sampled.reasoning_tokens

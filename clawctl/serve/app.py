@@ -93,8 +93,8 @@ class Gateway:
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
         self._hosts, self._cors = Hosts(recipe.serve), Cors(recipe.serve.cors_origins)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
-        self._lines = WorkQueues()
-        self._bodies = BodyReader(self._limits, self._lines)
+        self._queues = WorkQueues()
+        self._bodies = BodyReader(self._limits, self._queues)
         self._long_bodies = LongBodyChecker(
             recipe.model_name, model_file(recipe.model_path) if recipe.serve.upstream is None else None
         )
@@ -105,7 +105,7 @@ class Gateway:
         self._recent = RecentAnswers() if recipe.serve.splice else None
         self._samples_as_asked = changes_nothing(recipe.serve.sampling)
         self._running: set[Answer] = set()
-        self._about = ServiceInfo(run, recipe, versions, capture, self._metrics)
+        self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics)
         self._routes = {
             "/v1/chat/completions": Route("POST", "chat", True, self._generate),
             "/v1/responses": Route("POST", "responses", True, self._generate),
@@ -116,12 +116,12 @@ class Gateway:
             "/v1/outcome": Route("POST", "outcome", True, self._rate),
             "/v1/score": Route("POST", "score", True, self._score),
             **{f"/engine/{what}": Route("POST", "engine", True, self._control) for what in CONTROLS},
-            "/v1/models": Route("GET", "models", True, self._about.models),
-            "/health": Route("GET", "health", False, self._about.health),
-            "/health/live": Route("GET", "health", False, self._about.alive),
-            "/health/ready": Route("GET", "health", False, self._about.ready),
-            "/metrics": Route("GET", "metrics", False, self._about.metrics),
-            "/openapi.json": Route("GET", "openapi", False, self._about.openapi),
+            "/v1/models": Route("GET", "models", True, self._service_info.models),
+            "/health": Route("GET", "health", False, self._service_info.health),
+            "/health/live": Route("GET", "health", False, self._service_info.alive),
+            "/health/ready": Route("GET", "health", False, self._service_info.ready),
+            "/metrics": Route("GET", "metrics", False, self._service_info.metrics),
+            "/openapi.json": Route("GET", "openapi", False, self._service_info.openapi),
         }
 
     # ---- in and out ------------------------------------------------------------------------------------------------------
@@ -135,8 +135,10 @@ class Gateway:
         try:
             response = await self._answer(http_request, context, capability)
             response.raw_headers.extend(_extra_headers(context))
-            asks_leave = http_request.method == "OPTIONS" and response.status_code == 204
-            response.raw_headers.extend(self._cors.marks(http_request.headers.get("origin"), bool(context.key) or asks_leave))
+            preflight = http_request.method == "OPTIONS" and response.status_code == 204
+            response.raw_headers.extend(
+                self._cors.response_headers(http_request.headers.get("origin"), bool(context.key) or preflight)
+            )
             context.status = response.status_code
             await response(scope, receive, send)
         finally:
@@ -166,7 +168,7 @@ class Gateway:
             context.key = context.episode.key
         else:
             context.key = self._keys.owner(given) or "" if given else ""
-        if not context.key and not (options and self._cors.asks(http_request.headers)):
+        if not context.key and not (options and self._cors.is_preflight(http_request.headers)):
             origins = [] if options else http_request.headers.getlist("origin")  # `cors` checks origins of OPTIONS requests
             self._hosts.check(http_request.headers.getlist("host"), origins)
         route, allowed = self._find(path, http_request.method)
@@ -187,7 +189,7 @@ class Gateway:
             return Route("DELETE" if method == "DELETE" else "GET", "responses", True, self._stored_response), "GET, HEAD, DELETE"
         route = self._routes.get(path)
         if route is None and path.startswith("/v1/models/"):
-            route = Route("GET", "models", True, self._about.model)
+            route = Route("GET", "models", True, self._service_info.model)
         return route, "GET, HEAD" if route is None or route.method == "GET" else route.method
 
     def _api_of(self, path: str, method: str) -> str:
@@ -220,33 +222,33 @@ class Gateway:
     # ---- one request ------------------------------------------------------------------------------------------------------
 
     async def _generate(self, http_request: Request, context: RequestContext) -> Response | EventStream | Replay:
-        with ExitStack() as held:
-            request, writer = await self._read(http_request, context, held), _WRITERS[context.api]
+        with ExitStack() as resources:
+            request, writer = await self._read(http_request, context, resources), _WRITERS[context.api]
             if context.api == "responses":
                 request = self._stored.continued(context.key, request)
                 writer = partial(responses.Responses, keep=partial(self._stored.keep, context.key))
             if context.episode is None:
                 return await self._start(http_request, context, request, writer)
-            place = context.episode.session_id, context.api, context.digest
+            retry_key = context.episode.session_id, context.api, context.digest
             alone = Request(http_request.scope, never_disconnects)  # the answer is completed even if its client disconnects
             return await self._retries.answer(
-                place, context, lambda own: self._start(alone, own, request, writer), http_request.scope
+                retry_key, context, lambda own: self._start(alone, own, request, writer), http_request.scope
             )
 
-    async def _read(self, http_request: Request, context: RequestContext, held: ExitStack) -> GenerationRequest:
-        """The checked request. Resources in `held` are released when it is answered or refused. Raises Refusal."""
+    async def _read(self, http_request: Request, context: RequestContext, resources: ExitStack) -> GenerationRequest:
+        """The checked request. Resources in `resources` are released when it is answered or refused. Raises Refusal."""
         live, key = self._versions.live, context.key
         most = largest_body(self._limits.body_mb, live.max_context, live.capabilities.images)
-        raw = await self._bodies.read(http_request, key, most, self._limits.body_values, held)
+        raw = await self._bodies.read(http_request, key, most, self._limits.body_values, resources)
         length = len(raw) if len(raw) > LONG_BODY else 0  # 0 for short bodies; longer ones are read in a thread
         if context.episode is not None:
             context.digest = blake2b(raw, digest_size=16).digest()
         if length:
             await self._long_bodies.check(key, context.api, raw, live.max_context, live.capabilities.images)
-        body = await self._lines.run(key, length, partial(parse, raw))
+        body = await self._queues.run(key, length, partial(parse, raw))
         if context.api == "responses":
             body = self._stored.with_items(key, body)
-        request = await self._lines.run(key, length, partial(READERS[context.api], body, self._recipe.model_name))
+        request = await self._queues.run(key, length, partial(READERS[context.api], body, self._recipe.model_name))
         context.unknown = request.unknown
         self._metrics.unknown.count(context.api, request.unknown)
         if live.capabilities.images is False and has_images(request.messages):
@@ -263,8 +265,8 @@ class Gateway:
             request = recent.known(context.key, request)
         headers = dict(reversed(http_request.headers.items()))  # the first value of each name; it is looked up many times
         hints = read_hints(headers, request.claims) | self._rating.hint(headers)
-        asks_not_to = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
-        for_training = not (asks_not_to or is_pinned(request))
+        capture_off = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
+        for_training = not (capture_off or is_pinned(request))
         if context.episode is not None:
             hints = hints_of(context.episode, hints)
             request = of_version(request, self._recipe.model_name, context.episode.measurement)
@@ -292,12 +294,23 @@ class Gateway:
                 session = hints.get("session_id")
                 replies = [reply for each in requests for reply in await self._versions.begin(each, stack, session, for_training)]
             except Refusal as refusal:
-                unanswered = Answer(requests[0], writer(request, handle), [], handle, context.arrived, hints, context.key, capture)
-                await unanswered.keep_refused(refusal)
+                refused_answer = Answer(
+                    requests[0], writer(request, handle), [], handle, context.arrived, hints, context.key, capture
+                )
+                await refused_answer.keep_refused(refusal)
                 raise
-            of_replies = [each for each in requests for _ in range(request.n)]
+            reply_requests = [each for each in requests for _ in range(request.n)]
             answer = Answer(
-                request, writer(request, handle), replies, handle, context.arrived, hints, context.key, capture, recent, of_replies
+                request,
+                writer(request, handle),
+                replies,
+                handle,
+                context.arrived,
+                hints,
+                context.key,
+                capture,
+                recent,
+                reply_requests,
             )
             for choice in answer.choices if capture is not None else ():
                 self._rating.note_answer(context.key, choice.exchange_id, hints.get("session_id"))
@@ -322,11 +335,11 @@ class Gateway:
             known = [*[None] * min(first, len(prompt)), *logprobs]
             return [ShownToken(self._capture.text_of([token]), value, []) for token, value in zip(prompt, known, strict=True)]
 
-        return await self._lines.run(request.key, len(prompt), shown)
+        return await self._queues.run(request.key, len(prompt), shown)
 
     async def _text_of(self, key: str, ids: tuple[int, ...]) -> str:
         """The text of token ids; "" if no tokenizer is known."""
-        return await self._lines.run(key, len(ids), partial(self._capture.text_of, ids))
+        return await self._queues.run(key, len(ids), partial(self._capture.text_of, ids))
 
     def _as_the_recipe_samples(
         self, request: GenerationRequest, headers: dict[str, str], context: RequestContext
@@ -367,8 +380,8 @@ class Gateway:
         return Response(self._stored.get(context.key, name), media_type="application/json")
 
     async def _count_tokens(self, http_request: Request, context: RequestContext) -> Response:
-        with ExitStack() as held, self._concurrency.one_more(context.key):
-            request = await self._read(http_request, context, held)
+        with ExitStack() as resources, self._concurrency.one_more(context.key):
+            request = await self._read(http_request, context, resources)
             return json_response({"input_tokens": await self._versions.live.count(request)})
 
     async def _rate(self, http_request: Request, context: RequestContext) -> Response:
@@ -391,7 +404,7 @@ class Gateway:
 
     def drain(self) -> None:
         """From now on the server reports that it is not ready, but still answers requests."""
-        self._about.draining = True
+        self._service_info.draining = True
 
     def cancel_running(self) -> None:
         """Cancel running requests at the end of the shutdown timeout. The sampled tokens are captured as cancelled."""
@@ -412,8 +425,8 @@ def _context_of(http_request: Request) -> RequestContext:
 
 def _extra_headers(context: RequestContext) -> list[tuple[bytes, bytes]]:
     request_id = context.request_id.encode()
-    marks = [(b"x-request-id", request_id), (b"request-id", request_id), *unknown_header(context.unknown)]
-    return [*marks, (b"x-clawctl-sampling", context.sampling.encode())] if context.sampling else marks
+    response_headers = [(b"x-request-id", request_id), (b"request-id", request_id), *unknown_header(context.unknown)]
+    return [*response_headers, (b"x-clawctl-sampling", context.sampling.encode())] if context.sampling else response_headers
 
 
 def _presented_key(http_request: Request) -> str:

@@ -17,7 +17,7 @@ from clawctl.serve.work_queues import SHORT, WorkQueues
 
 ENCODINGS: Final = ("gzip", "deflate", "zstd", "br")
 _NAMES = {"x-gzip": "gzip", "zstandard": "zstd", "brotli": "br"}
-_PYARROWS = {"zstd": "zstd", "br": "brotli"}
+_ARROW_CODECS = {"zstd": "zstd", "br": "brotli"}
 _PIECE = 1 << 20  # bytes decompressed per step
 _MOST_PARTS = 16  # members of a gzip file
 _LARGE = 1 << 20  # bytes
@@ -40,7 +40,7 @@ def encoding_of(header: str) -> str | None:
 def unpacked(encoding: str, packed: bytes, most_bytes: int, most_values: int) -> bytes:
     """The decompressed body. Raises Refusal as soon as it holds more than `most_bytes` or `most_values`. Slow: run it in a
     thread."""
-    pieces = _by_arrow(encoding, packed) if encoding in _PYARROWS else _inflated(encoding, packed)
+    pieces = _by_arrow(encoding, packed) if encoding in _ARROW_CODECS else _inflated(encoding, packed)
     raw, size, count = list[bytes](), 0, ValueCount()
     try:
         for piece in pieces:
@@ -58,24 +58,24 @@ def unpacked(encoding: str, packed: bytes, most_bytes: int, most_values: int) ->
 def _inflated(encoding: str, packed: bytes) -> Iterator[bytes]:
     raw = encoding == "deflate" and (len(packed) < 2 or packed[0] & 15 != 8 or int.from_bytes(packed[:2]) % 31 != 0)
     window = _GZIP if encoding == "gzip" else -zlib.MAX_WBITS if raw else zlib.MAX_WBITS
-    rest, parts = packed, 0
-    while rest:
+    remaining, parts = packed, 0
+    while remaining:
         inflating, parts = zlib.decompressobj(window), parts + 1
         if parts > _MOST_PARTS:
             raise EOFError
         while not inflating.eof:
-            piece = inflating.decompress(rest, _PIECE)
-            rest = inflating.unconsumed_tail
-            if not piece and not rest and not inflating.eof:
+            piece = inflating.decompress(remaining, _PIECE)
+            remaining = inflating.unconsumed_tail
+            if not piece and not remaining and not inflating.eof:
                 raise EOFError
             yield piece
-        rest = inflating.unused_data if encoding == "gzip" else b""  # a gzip file may have several members
+        remaining = inflating.unused_data if encoding == "gzip" else b""  # a gzip file may have several members
 
 
 def _by_arrow(encoding: str, packed: bytes) -> Iterator[bytes]:
     import pyarrow as pa
 
-    stream: Any = pa.CompressedInputStream(pa.BufferReader(packed), _PYARROWS[encoding])
+    stream: Any = pa.CompressedInputStream(pa.BufferReader(packed), _ARROW_CODECS[encoding])
     while piece := stream.read(_PIECE):
         yield piece
 
@@ -83,19 +83,19 @@ def _by_arrow(encoding: str, packed: bytes) -> Iterator[bytes]:
 class BodyReader:
     """Reads the bodies of requests, within the limits of the recipe."""
 
-    def __init__(self, limits: LimitsConfig, lines: WorkQueues) -> None:
-        self._limits, self._lines = limits, lines
+    def __init__(self, limits: LimitsConfig, queues: WorkQueues) -> None:
+        self._limits, self._queues = limits, queues
         self._large = Concurrency(_LARGE_PER_KEY, "large requests")
 
     async def read(
-        self, request: Request, key: str, most_bytes: int, most_values: int = 1 << 16, held: ExitStack | None = None
+        self, request: Request, key: str, most_bytes: int, most_values: int = 1 << 16, resources: ExitStack | None = None
     ) -> bytes:
-        """The body, decompressed if needed. Raises Refusal if it is too large or too slow, before it is stored. With `held`, a body
-        of more than a megabyte counts as one of its key's large requests until `held` ends."""
+        """The body, decompressed if needed. Raises Refusal if it is too large or too slow, before it is stored. With `resources`, a
+        body of more than a megabyte counts as one of its key's large requests until `resources` ends."""
 
         def large() -> None:
-            if held is not None:
-                held.enter_context(self._large.one_more(key))
+            if resources is not None:
+                resources.enter_context(self._large.one_more(key))
 
         encoding = encoding_of(request.headers.get("content-encoding", ""))
         if encoding is None:
@@ -104,7 +104,7 @@ class BodyReader:
         if not packed:
             return packed
         size = max(len(packed), SHORT + 1)  # never on the event loop, because the decompressed size is unknown
-        raw = await self._lines.run(key, size, partial(unpacked, encoding, packed, most_bytes, most_values))
+        raw = await self._queues.run(key, size, partial(unpacked, encoding, packed, most_bytes, most_values))
         if len(packed) <= _LARGE < len(raw):
             large()
         return raw
@@ -125,13 +125,13 @@ class BodyReader:
                         large()
                     pieces.append(piece)
                     if size > most_values:  # a shorter body cannot hold so many values
-                        for waiting in pieces[counted:]:
-                            count.feed(waiting)
+                        for uncounted in pieces[counted:]:
+                            count.feed(uncounted)
                         counted = len(pieces)
                         if count.values > most_values:
                             raise too_many_values(most_values)
-        except TimeoutError as late:
-            raise Refusal(408, f"the body did not arrive within {self._limits.body_s:g} seconds") from late
-        except ClientDisconnect as gone:
-            raise Refusal(400, "the body ended early") from gone
+        except TimeoutError as error:
+            raise Refusal(408, f"the body did not arrive within {self._limits.body_s:g} seconds") from error
+        except ClientDisconnect as error:
+            raise Refusal(400, "the body ended early") from error
         return b"".join(pieces)

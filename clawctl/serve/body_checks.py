@@ -9,7 +9,7 @@ from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.images import check_images
 
 BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a body with more bytes per token of the context cannot fit and is not read
-BESIDE: Final = 1 << 20  # bytes of a body in addition to its prompt
+EXTRA_BYTES: Final = 1 << 20  # bytes of a body in addition to its prompt
 _MOST_SETTINGS = 256 << 10  # bytes of JSON in all sampling fields of a request (a schema, a grammar, banned words)
 _MOST_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
 _MOST_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in a single step
@@ -65,7 +65,7 @@ def too_many_values(most_values: int) -> Refusal:
 def largest_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
     """Maximum number of bytes of a body. Without images the context length also limits it."""
     most = int(limit_mb * (1 << 20))
-    return most if images is not False or not max_context else min(most, BESIDE + BYTES_PER_TOKEN * max_context)
+    return most if images is not False or not max_context else min(most, EXTRA_BYTES + BYTES_PER_TOKEN * max_context)
 
 
 def check_request(request: GenerationRequest, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
@@ -100,14 +100,14 @@ def _check_values(request: GenerationRequest) -> None:
                 raise Refusal(400, problem, "messages")
 
 
-def _values(value: Any, enough: int) -> int:
-    """Number of values within `value`. Counting stops above `enough`."""
-    waiting, count = [value], 0
-    while waiting and count <= enough:
-        value = waiting.pop()
+def _values(value: Any, limit: int) -> int:
+    """Number of values within `value`. Counting stops above `limit`."""
+    pending, count = [value], 0
+    while pending and count <= limit:
+        value = pending.pop()
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         count += len(inner)
-        waiting.extend(each for each in inner if isinstance(each, dict | list))
+        pending.extend(each for each in inner if isinstance(each, dict | list))
     return count
 
 
@@ -124,7 +124,7 @@ def _check_length(request: GenerationRequest, max_context: int, count_tokens: Co
 
 
 def _check_text(text: bytes, max_context: int, count_tokens: CountTokens | None) -> None:
-    if len(text) > BESIDE + BYTES_PER_TOKEN * max_context:
+    if len(text) > EXTRA_BYTES + BYTES_PER_TOKEN * max_context:
         raise too_long(max_context, len(text) // BYTES_PER_TOKEN)
     if count_tokens is None or len(text) <= _SURE_BYTES * max_context:
         return

@@ -73,13 +73,13 @@ class Capture:
         if self._lines is None or not may_capture(self._privacy, exchange.key, exchange.model):
             return
         written = asyncio.get_running_loop().create_future()
-        at_work = exchange.key in self._waiting
+        active = exchange.key in self._waiting
         self._waiting.setdefault(exchange.key, []).append((exchange, unwritten, written))
-        if not at_work:
+        if not active:
             self._write_waiting(exchange.key)
         _, slow = await asyncio.wait([written], timeout=_PATIENCE_S)
         if slow:
-            self._complain("the disk is slow or a text is very long: an answer was sent before its capture was written")
+            self._log_problem("the disk is slow or a text is very long: an answer was sent before its capture was written")
 
     def _write_waiting(self, key: str) -> None:
         """Pass all waiting exchanges of this key to a thread, and repeat until none is left. Runs on the event loop."""
@@ -94,11 +94,11 @@ class Capture:
                 written.set_result(None)
 
         def write() -> None:
-            for place, (exchange, unwritten, written) in enumerate(waiting, 1):
+            for number, (exchange, unwritten, written) in enumerate(waiting, 1):
                 self._redact_and_write(exchange, unwritten)
                 with suppress(RuntimeError):  # the loop has ended, so nothing waits
                     loop.call_soon_threadsafe(resolve, written)
-                    if place == len(waiting):
+                    if number == len(waiting):
                         loop.call_soon_threadsafe(self._write_waiting, key)
 
         self._threads.submit(write)
@@ -131,9 +131,9 @@ class Capture:
         except Exception as error:  # noqa: BLE001 - whatever goes wrong here, the answer is sent; the problem is counted and logged
             self.lost += 1
             self.failing = True
-            self._complain(f"a turn was not captured: {type(error).__name__}: {error}")
+            self._log_problem(f"a turn was not captured: {type(error).__name__}: {error}")
 
-    def _complain(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         self.last_error = problem
         if time.monotonic() - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = time.monotonic()

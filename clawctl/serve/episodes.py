@@ -64,8 +64,8 @@ def of_version(request: GenerationRequest, live: str, measurement: Measurement |
     or the measured one."""
     if measurement is None:
         return replace(request, model=live) if is_pinned(request) else request
-    asked = measurement.max_tokens if request.max_tokens is None else request.max_tokens
-    return replace(request, model=measurement.model, max_tokens=min(asked, measurement.max_tokens))
+    requested = measurement.max_tokens if request.max_tokens is None else request.max_tokens
+    return replace(request, model=measurement.model, max_tokens=min(requested, measurement.max_tokens))
 
 
 def sampling_rule(config: ServeConfig, measurement: Measurement | None) -> SamplingRule:
@@ -85,10 +85,10 @@ class Recording:
         self.start: Message | None = None
         self.bodies: list[Message] = []
         self.size = 0
-        self.over = False
+        self.ended = False
         self.failed: Exception | None = None
         self.sampling = ""  # see `RequestContext.sampling`
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def send(self, message: Message) -> None:
         """Record one ASGI message of the answer."""
@@ -97,29 +97,29 @@ class Recording:
         else:
             self.bodies.append(message)
             self.size += len(message.get("body", b""))
-        self._tell()
+        self._notify()
 
     def end(self, failed: Exception | None = None) -> None:
-        self.over, self.failed = True, failed
-        self._tell()
+        self.ended, self.failed = True, failed
+        self._notify()
 
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def begun(self) -> "Replay":
         """The response, once it has begun. Raises the error that prevented it."""
-        while self.start is None and not self.over:
-            await self._news.wait()
+        while self.start is None and not self.ended:
+            await self._changed.wait()
         if self.start is None:
             raise self.failed or RuntimeError("an answer ended before it began")
         return Replay(self, self.start)
 
-    async def has_body(self, place: int) -> bool:
-        """Wait for the body message at index `place`. False if the answer has ended before it."""
-        while place >= len(self.bodies) and not self.over:
-            await self._news.wait()
-        return place < len(self.bodies)
+    async def has_body(self, index: int) -> bool:
+        """Wait for the body message at index `index`. False if the answer has ended before it."""
+        while index >= len(self.bodies) and not self.ended:
+            await self._changed.wait()
+        return index < len(self.bodies)
 
 
 class Replay:
@@ -132,10 +132,10 @@ class Replay:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        place = 0
-        while await self._recording.has_body(place):
-            await send(self._recording.bodies[place])
-            place += 1
+        index = 0
+        while await self._recording.has_body(index):
+            await send(self._recording.bodies[index])
+            index += 1
 
 
 async def never_disconnects(*_: object) -> Message:
@@ -158,18 +158,18 @@ class Retries:
 
     async def answer(
         self,
-        place: tuple[str, str, bytes],
+        key: tuple[str, str, bytes],
         context: RequestContext,
         make: Callable[[RequestContext], Awaitable[Response | EventStream]],
         scope: Scope,
     ) -> Replay:
-        """The answer for `place`: episode, API and digest of the body. `make` samples it if there is no recording. Raises
+        """The answer for `key`: episode, API and digest of the body. `make` samples it if there is no recording. Raises
         Refusal."""
         self._forget()
-        recording = self._recordings.get(place)
+        recording = self._recordings.get(key)
         if recording is None:
-            recording = self._recordings[place] = Recording()
-            task = asyncio.create_task(self._record(place, recording, replace(context, status=200), make, scope))
+            recording = self._recordings[key] = Recording()
+            task = asyncio.create_task(self._record(key, recording, replace(context, status=200), make, scope))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         replay = await recording.begun()
@@ -178,7 +178,7 @@ class Retries:
 
     async def _record(
         self,
-        place: tuple[str, str, bytes],
+        key: tuple[str, str, bytes],
         recording: Recording,
         context: RequestContext,
         make: Callable[[RequestContext], Awaitable[Response | EventStream]],
@@ -192,17 +192,17 @@ class Retries:
         except Exception as error:  # noqa: BLE001 - the edge of the request: every client that waits for it gets the error
             failed = error
         if failed is not None or context.status != 200:
-            self._recordings.pop(place, None)
+            self._recordings.pop(key, None)
         recording.end(failed)
 
     def _forget(self) -> None:
         """Remove expired recordings, and the oldest ones while all together are too large. Answers that are still being sampled
         stay."""
         size = sum(recording.size for recording in self._recordings.values())
-        for place, recording in list(self._recordings.items()):
+        for key, recording in list(self._recordings.items()):
             is_old = time.monotonic() - recording.began_at > self._kept_s
             if not is_old and size <= self._kept_bytes:
                 return
-            if recording.over:
+            if recording.ended:
                 size -= recording.size
-                del self._recordings[place]
+                del self._recordings[key]

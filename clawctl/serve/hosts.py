@@ -95,7 +95,7 @@ class Cors:
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = {origin.lower() for origin in origins}
 
-    def marks(self, origin: str | None, has_key: bool) -> Headers:
+    def response_headers(self, origin: str | None, has_key: bool) -> Headers:
         """The headers of an answer to a request with this `Origin`."""
         if not self._origins:
             return []
@@ -104,23 +104,23 @@ class Cors:
             return vary
         return [*vary, (b"access-control-allow-origin", origin.encode("latin-1")), (b"access-control-expose-headers", _READABLE)]
 
-    def asks(self, headers: Mapping[str, str]) -> bool:
+    def is_preflight(self, headers: Mapping[str, str]) -> bool:
         """Whether the request is a preflight and CORS is enabled. `preflight` then answers it, regardless of the host name."""
         return bool(self._origins) and "origin" in headers and "access-control-request-method" in headers
 
     def preflight(self, headers: Mapping[str, str], allowed: str) -> Headers:
-        """The headers that answer a preflight request, in addition to `marks`. Raises Refusal for a page that is not allowed."""
+        """The headers that answer a preflight request, in addition to `response_headers`. Raises Refusal for a forbidden page."""
         origin = headers.get("origin")
-        if origin is None or not self.asks(headers):
+        if origin is None or not self.is_preflight(headers):
             return []
         if not self._allows(origin, True):
             raise Refusal(
                 403, f"pages of {origin[:100]!r} may not send requests: add the origin to serve.cors_origins", code="unknown_origin"
             )
         answered: Headers = [(b"access-control-allow-methods", allowed.encode()), (b"access-control-max-age", _AGE_S)]
-        wanted = headers.get("access-control-request-headers", "").strip()
-        if len(wanted) <= _LONGEST and _NAMES.fullmatch(wanted):
-            answered.append((b"access-control-allow-headers", wanted.encode("latin-1")))
+        requested = headers.get("access-control-request-headers", "").strip()
+        if len(requested) <= _LONGEST and _NAMES.fullmatch(requested):
+            answered.append((b"access-control-allow-headers", requested.encode("latin-1")))
         if headers.get("access-control-request-private-network") == "true":
             answered.append((b"access-control-allow-private-network", b"true"))
         return answered

@@ -76,7 +76,7 @@ class EventStream:
     status_code = 200
 
     def __init__(self, answer: Answer, context: RequestContext, stack: AsyncExitStack) -> None:
-        self._answer, self._visit, self._stack = answer, context, stack
+        self._answer, self._context, self._stack = answer, context, stack
         self.raw_headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ class EventStream:
             watch.cancel()
 
     async def _frames(self) -> AsyncIterator[bytes]:
-        answer, dialect, context = self._answer, self._answer.dialect, self._visit
+        answer, dialect, context = self._answer, self._answer.dialect, self._context
         if begun := b"".join(dialect.begin(choice) for choice in answer.choices):
             yield begun
         try:

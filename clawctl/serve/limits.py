@@ -67,8 +67,8 @@ def share_descriptors(connections: int, each: int = 1) -> Descriptors:
     """Raise the descriptor limit as far as `connections` need and the system allows, and keep a reserve for the stage's own files.
     `each`: descriptors per connection (a stream to an upstream needs another one)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections * each + 2 * _MOST_RESERVE
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    needed = connections * each + 2 * _MOST_RESERVE
+    allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
@@ -103,7 +103,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes = self._parsed_bytes = 0  # of the request whose headers are arriving
         self._in_head = True  # also between requests, when only headers may follow
         self._refusal: tuple[int, str] | None = None
-        self._asked = False  # a complete request head has arrived
+        self._head_complete = False  # a complete request head has arrived
         super().connection_made(transport)
         self.open[self] = None
         if len(self.open) > self.most and not self._make_room():
@@ -115,7 +115,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Close the oldest connection that has not sent a request yet, or else the oldest one that is idle. False if all are
         busy."""
         others = [each for each in self.open if each is not self]
-        idle = next((each for each in others if not each._asked), None) or next((each for each in others if each._is_idle()), None)
+        idle = next((each for each in others if not each._head_complete), None) or next(
+            (each for each in others if each._is_idle()), None
+        )
         if idle is not None:
             self.open.pop(idle, None)
             idle.transport.abort()
@@ -161,7 +163,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("the headers are too large")  # the parser stops and `send_400_response` is called
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes, self._asked = False, 0, True
+        self._in_head, self._head_bytes, self._head_complete = False, 0, True
         self._expect_by(self.bounds.body_s + _GRACE_S)
         super().on_headers_complete()
         # uvicorn keeps reading after each answer, regardless of the number of waiting requests.
@@ -180,9 +182,9 @@ class LimitedProtocol(HttpToolsProtocol):
         """Set the deadline for the next part of the request."""
         if self._deadline is not None:
             self._deadline.cancel()
-        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self._deadline_passed)
 
-    def _too_slow(self) -> None:
+    def _deadline_passed(self) -> None:
         self._deadline = None
         if self._in_head and self._head_bytes and (self.cycle is None or self.cycle.response_complete):
             self._refuse(408, f"the headers did not arrive within {self.bounds.header_s:g} seconds")
@@ -196,9 +198,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._stop_waiting()
-        self._stalled = self.loop.call_later(self.bounds.stalled_s, self._cut_off)
+        self._stalled = self.loop.call_later(self.bounds.stalled_s, self._disconnect_stalled)
 
-    def _cut_off(self) -> None:
+    def _disconnect_stalled(self) -> None:
         _log.info("disconnected a client that read nothing for %g seconds", self.bounds.stalled_s)
         self.transport.abort()
 

@@ -45,7 +45,7 @@ class LongBodyChecker:
         images."""
         async with self._turns.of(key):
             try:
-                refusal = await self._ask(orjson.dumps({"api": api, "max_context": max_context, "images": images}), raw)
+                refusal = await self._exchange(orjson.dumps({"api": api, "max_context": max_context, "images": images}), raw)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self.stop()
                 _log.warning("cannot inspect a request body of %d bytes: %s", len(raw), type(error).__name__)
@@ -56,20 +56,20 @@ class LongBodyChecker:
         if refusal:
             raise Refusal(*orjson.loads(refusal))
 
-    async def _ask(self, head: bytes, raw: bytes) -> bytes:
+    async def _exchange(self, head: bytes, raw: bytes) -> bytes:
         if self._process is None or self._process.returncode is not None:
-            self._process = await self._started()
-        into, out = self._process.stdin, self._process.stdout
-        assert into is not None
-        assert out is not None
+            self._process = await self._start()
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
         async with asyncio.timeout(_LONGEST_S):
             for part in (head, raw):
-                into.write(len(part).to_bytes(4, "big"))
-                into.write(part)
-            await into.drain()
-            return await out.readexactly(int.from_bytes(await out.readexactly(4), "big"))
+                stdin.write(len(part).to_bytes(4, "big"))
+                stdin.write(part)
+            await stdin.drain()
+            return await stdout.readexactly(int.from_bytes(await stdout.readexactly(4), "big"))
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _start(self) -> asyncio.subprocess.Process:
         command = [sys.executable, "-P", "-m", "clawctl.serve.long_bodies", orjson.dumps(self._settings).decode()]
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, start_new_session=True)

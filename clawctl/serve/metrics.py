@@ -51,9 +51,9 @@ class UnknownFields:
             if not known and len(self._counts) < _MOST_NAMES:
                 name = self._redactor.text(name)
                 known = (api, name) in self._counts
-            place = (api, name if known or len(self._counts) < _MOST_NAMES else _REST)
-            self._counts[place] += 1
-            if not known and place[1] != _REST:
+            label = (api, name if known or len(self._counts) < _MOST_NAMES else _REST)
+            self._counts[label] += 1
+            if not known and label[1] != _REST:
                 _log.warning("%s: a client sends the unknown field %r, which has no effect", api, name)
 
     def by_api(self) -> dict[str, dict[str, int]]:

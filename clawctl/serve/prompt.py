@@ -27,7 +27,7 @@ from clawctl.vision.reader import ImageReader, SentImage, UnreadableImage, expan
 UNCERTAIN = "the template does not show for certain where an answer stands"
 _MARK = -1  # stands for an image's ids until their number is known
 _EMPTY_THOUGHT = re.compile(r"<think>\s*</think>\s*$")
-_OBJECTIONS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError)
+_TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError, RecursionError)
 
 
 def load_tokenizer(path: str) -> Any:
@@ -57,19 +57,19 @@ class Rendered:
 
 
 async def render_in_thread(
-    tokenizer: Any, request: GenerationRequest, lines: WorkQueues, splicing: bool = False, reader: ImageReader | None = None
+    tokenizer: Any, request: GenerationRequest, queues: WorkQueues, splicing: bool = False, reader: ImageReader | None = None
 ) -> Rendered:
     """Like `render`, but a long request is rendered and tokenised in a thread, so that streams continue."""
     size = max(request.size, sum(len(message["content"]) for message in request.messages))
-    return await lines.run(request.key, size, partial(render, tokenizer, request, splicing, reader))
+    return await queues.run(request.key, size, partial(render, tokenizer, request, splicing, reader))
 
 
-async def plain_in_thread(tokenizer: Any, request: GenerationRequest, lines: WorkQueues) -> Rendered:
+async def plain_in_thread(tokenizer: Any, request: GenerationRequest, queues: WorkQueues) -> Rendered:
     """The prompt of a plain completion: token ids unchanged, or a text's ids. Control tokens in the text are encoded as such."""
     prompt = request.prompts[0]
     if isinstance(prompt, str):
         encode = partial(tokenizer, prompt, add_special_tokens=request.add_special_tokens)
-        ids = list((await lines.run(request.key, len(prompt), encode))["input_ids"])
+        ids = list((await queues.run(request.key, len(prompt), encode))["input_ids"])
     else:
         ids = list(prompt)
     return Rendered(ids, False, None, None, ids, request.messages, None)
@@ -94,7 +94,7 @@ def render(tokenizer: Any, request: GenerationRequest, splicing: bool = False, r
     template_arguments = {"tools": safe.tools, "tokenize": False, **safe.settings}
     try:
         messages, text = (_apply_continued if request.continues else _apply)(tokenizer, safe.messages, template_arguments)
-    except _OBJECTIONS as error:
+    except _TEMPLATE_ERRORS as error:
         raise Refusal(400, f"the model's chat template cannot render these messages: {error}", "messages") from error
     plain = safe.encode(text)
     ids, spliced, unspliced = plain, 0 if splicing else None, None
@@ -111,9 +111,9 @@ def render(tokenizer: Any, request: GenerationRequest, splicing: bool = False, r
             ids, images = expand(ids, _MARK, reader.placeholder, files)
         except ValueError as error:
             raise Refusal(400, f"the model's chat template cannot render these images: {error}", "messages") from error
-    moved = _roles(messages) != _roles(request.messages)
-    rendered = later_system_as_user(request.messages) if moved else request.messages
-    adapted = [LATER_SYSTEM] * moved + [TOOLS_UNSHOWN] * request.bars_calls
+    changed = _roles(messages) != _roles(request.messages)
+    rendered = later_system_as_user(request.messages) if changed else request.messages
+    adapted = [LATER_SYSTEM] * changed + [TOOLS_UNSHOWN] * request.bars_calls
     return Rendered(ids, _thinking(request, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None, tuple(images))
 
 
@@ -135,10 +135,10 @@ def _apply(tokenizer: Any, messages: list[Message], template_arguments: dict[str
     try:
         return messages, str(tokenizer.apply_chat_template(messages, **template_arguments))
     except jinja2.TemplateError:
-        moved = later_system_as_user(messages)
-        if moved == messages:
+        changed = later_system_as_user(messages)
+        if changed == messages:
             raise
-        return moved, str(tokenizer.apply_chat_template(moved, **template_arguments))
+        return changed, str(tokenizer.apply_chat_template(changed, **template_arguments))
 
 
 def _apply_continued(tokenizer: Any, messages: list[Message], template_arguments: dict[str, Any]) -> tuple[list[Message], str]:
@@ -162,12 +162,12 @@ def _splice(
     answers: dict[int, list[EarlierAnswer]],
     safe: Guarded,
 ) -> tuple[list[int], int] | None:
-    def again(changed: list[Message], prompted: bool) -> str:
+    def render_changed(changed: list[Message], prompted: bool) -> str:
         return str(tokenizer.apply_chat_template(changed, **{**template_arguments, "add_generation_prompt": prompted}))
 
     try:
-        return splice(tokenizer, again, messages, text, answers, safe.encode)
-    except _OBJECTIONS:
+        return splice(tokenizer, render_changed, messages, text, answers, safe.encode)
+    except _TEMPLATE_ERRORS:
         return None  # the template fails on the marks that replace its assistant's messages
 
 

@@ -46,8 +46,8 @@ class Pace:
     def take(self, key: str) -> None:
         """Raises Refusal if the key sends ratings too fast."""
         now = time.monotonic()
-        left, at = self._left.get(key, (_BURST, now))
-        left = min(_BURST, left + (now - at) * _PER_SECOND)
+        left, then = self._left.get(key, (_BURST, now))
+        left = min(_BURST, left + (now - then) * _PER_SECOND)
         if left < 1:
             problem = f"this API key sends ratings too fast: the limit is {_PER_SECOND:g} ratings per second"
             raise Refusal(429, problem, code="rate_limit_exceeded", retry_after="1")
@@ -75,8 +75,8 @@ class Rating:
         """Store one rating of `key`; returns when the kernel has it. Raises Refusal, also if the rating is lost."""
         try:
             feedback = read_rating(body, key, time.time())
-        except BadRating as bad:
-            raise Refusal(400, str(bad), bad.field) from bad
+        except BadRating as error:
+            raise Refusal(400, str(error), error.field) from error
         known = self._checked(key)
         if not await asyncio.to_thread(known.has, key, feedback.turn_id):
             raise Refusal(404, "this run has no answer of this key with that id", "turn_id", "unknown_turn")
@@ -92,8 +92,8 @@ class Rating:
         one is refused. Raises Refusal."""
         try:
             outcome = read_outcome(body, key, time.time())
-        except BadOutcome as bad:
-            raise Refusal(400, str(bad), bad.field) from bad
+        except BadOutcome as error:
+            raise Refusal(400, str(error), error.field) from error
         known = self._checked(key)
         names = "\n".join((outcome.session_id, *outcome.parts, *outcome.steps))
         if await asyncio.to_thread(self._redactor.text, names) != names:
@@ -154,8 +154,8 @@ class Rating:
         return {} if rating is None else {"feedback": rating}
 
 
-_LATELY = 1 << 16  # turns of this process that are remembered
-_LOOK_EVERY_S = 0.25  # how often files are searched for turns that other processes captured
+_MOST_RECENT = 1 << 16  # turns of this process that are remembered
+_SEARCH_EVERY_S = 0.25  # how often files are searched for turns that other processes captured
 _MERGE = 4096  # new numbers are kept outside the sorted array up to this count
 
 
@@ -164,21 +164,21 @@ class KnownTurns:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._lately: OrderedDict[int, None] = OrderedDict()
+        self._recent: OrderedDict[int, None] = OrderedDict()
         self._reading = threading.Lock()
-        self._begin()
+        self._clear()
 
-    def _begin(self) -> None:
-        self._sorted, self._fresh = array("Q"), set[int]()
+    def _clear(self) -> None:
+        self._sorted, self._unsorted = array("Q"), set[int]()
         self._lines, self._shards = Lines(self._run.captures), set[str]()
-        self._looked_at = float("-inf")
+        self._searched_at = float("-inf")
 
     def add(self, key: str, turn_id: str, session: str | None = None) -> None:
-        self._lately[_number(key, turn_id)] = None
+        self._recent[_number(key, turn_id)] = None
         if session:
-            self._lately[_session_number(key, scoped_id(key, session))] = None
-        while len(self._lately) > _LATELY:
-            self._lately.popitem(last=False)
+            self._recent[_session_number(key, scoped_id(key, session))] = None
+        while len(self._recent) > _MOST_RECENT:
+            self._recent.popitem(last=False)
 
     def has(self, key: str, turn_id: str) -> bool:
         """Whether the run contains this turn of `key`."""
@@ -189,22 +189,22 @@ class KnownTurns:
         return self._has(_session_number(key, session_id))
 
     def _has(self, number: int) -> bool:
-        if number in self._lately:
+        if number in self._recent:
             return True
         with self._reading:
-            if not self._holds(number) and time.monotonic() - self._looked_at >= _LOOK_EVERY_S:
-                self._look()
-            return self._holds(number)
+            if not self._contains(number) and time.monotonic() - self._searched_at >= _SEARCH_EVERY_S:
+                self._search_files()
+            return self._contains(number)
 
-    def _holds(self, number: int) -> bool:
-        at = bisect_left(self._sorted, number)
-        return number in self._fresh or (at < len(self._sorted) and self._sorted[at] == number)
+    def _contains(self, number: int) -> bool:
+        index = bisect_left(self._sorted, number)
+        return number in self._unsorted or (index < len(self._sorted) and self._sorted[index] == number)
 
-    def _look(self) -> None:
+    def _search_files(self) -> None:
         try:
             grown = self._lines.grown()
         except Rewritten:  # turns were removed from a file (`clawctl forget`): read all files again
-            self._begin()
+            self._clear()
             grown = self._lines.grown()
         for path in grown:
             for _, line in self._lines.read(path):
@@ -220,13 +220,13 @@ class KnownTurns:
                     for row in read_columns(path, "turns", ("user", "turn_id", "session_id")):
                         self._take(_number(row["user"], row["turn_id"]))
                         self._take(_session_number(row["user"], row["session_id"]))
-        self._looked_at = time.monotonic()
+        self._searched_at = time.monotonic()
 
     def _take(self, number: int) -> None:
-        self._fresh.add(number)
-        if len(self._fresh) > max(_MERGE, len(self._sorted) // 8):
-            self._sorted = array("Q", sorted(self._fresh.union(self._sorted)))
-            self._fresh = set()
+        self._unsorted.add(number)
+        if len(self._unsorted) > max(_MERGE, len(self._sorted) // 8):
+            self._sorted = array("Q", sorted(self._unsorted.union(self._sorted)))
+            self._unsorted = set()
 
 
 def _number(key: str, turn_id: str) -> int:

@@ -18,7 +18,7 @@ from clawctl.serve.dialects.handles import exchange_of
 
 _MOST_TOKENS = 4_000_000  # per key; the answer that was least recently given or matched is dropped first
 _ANSWER_TOKENS = 32  # overhead per answer, in tokens, because many short answers need memory too
-_MOST_PLACES = 512  # newest answers of a history that are looked up
+_MOST_HISTORY = 512  # newest answers of a history that are looked up
 _MOST_CANDIDATES = 4096  # limit for the candidates of one history
 _MOST_ALIKE = 1024  # answers of one key with the same content; all are checked when such an answer returns without a handle
 
@@ -40,10 +40,10 @@ class RecentAnswers:
         """The request, with the stored data of each known answer in its history."""
         answers = self._of_key.get(key)
         sent = [message for message in request.sent_messages if message.get("role") == "assistant"]
-        places = [i for i, message in enumerate(request.messages) if message["role"] == "assistant"]
-        if answers is None or len(sent) != len(places):
+        indices = [i for i, message in enumerate(request.messages) if message["role"] == "assistant"]
+        if answers is None or len(sent) != len(indices):
             return request
-        newest = list(zip(places, sent, strict=True))[-_MOST_PLACES:]
+        newest = list(zip(indices, sent, strict=True))[-_MOST_HISTORY:]
         most = max(1, _MOST_CANDIDATES // max(1, len(newest)))
         known = {i: candidates for i, message in newest if (candidates := answers.find(message, most))}
         return replace(request, answers=known) if known else request

@@ -134,8 +134,8 @@ def _temperature(requested: float | None, rule: SamplingRule, default: float) ->
     if rule.temperature is None:
         return requested
     effective = default if requested is None else requested
-    wanted = rule.temperature.always if rule.temperature.at_least is None else max(effective, rule.temperature.at_least)
-    return requested if wanted == effective else wanted
+    enforced = rule.temperature.always if rule.temperature.at_least is None else max(effective, rule.temperature.at_least)
+    return requested if enforced == effective else enforced
 
 
 def rule_for(config: SamplingConfig, key: str, client: str, agent: str) -> SamplingRule:
@@ -176,6 +176,6 @@ class Enforced:
     def by_client(self) -> dict[str, dict[str, int]]:
         """{"aider": {"requests": 12, "temperature": 12}}, the client with the most requests first."""
         return {
-            client: {"requests": count} | {name: n for (of, name), n in sorted(self.settings.items()) if of == client}
+            client: {"requests": count} | {name: n for (owner, name), n in sorted(self.settings.items()) if owner == client}
             for client, count in self.requests.most_common()
         }

@@ -130,8 +130,8 @@ def _announce(run: RunDir, host: str, port: int) -> None:
         announce(run, host, port)
     except OSError as error:
         _log.error("cannot write serve.json, so the other stages cannot find this server: %s", error)
-        again = partial(retry_while_full, partial(announce, run, host, port), "serve.json")
-        threading.Thread(target=again, name="announce", daemon=True).start()
+        retry = partial(retry_while_full, partial(announce, run, host, port), "serve.json")
+        threading.Thread(target=retry, name="announce", daemon=True).start()
 
 
 class _Server(uvicorn.Server):
@@ -140,12 +140,12 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None], gateway: Gateway, serve: ServeConfig) -> None:
         super().__init__(config)
-        self._tell, self._gateway, self._serve_config = started, gateway, serve
+        self._on_started, self._gateway, self._serve_config = started, gateway, serve
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self._tell()
+            self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._gateway.drain()

@@ -38,7 +38,7 @@ class ServiceInfo:
 
     # ---- models ----------------------------------------------------------------------------------------------------------
 
-    async def models(self, request: Request, visit: RequestContext) -> Response:
+    async def models(self, request: Request, context: RequestContext) -> Response:
         """A list of models that OpenAI's and Anthropic's clients can read."""
         names, has_more = _page(await self._names(), request.query_params)
         return json_response({
@@ -46,7 +46,7 @@ class ServiceInfo:
             "first_id": names[0] if names else None, "last_id": names[-1] if names else None,
         })  # fmt: skip
 
-    async def model(self, request: Request, visit: RequestContext) -> Response:
+    async def model(self, request: Request, context: RequestContext) -> Response:
         name = normalised_path(request.scope["path"]).removeprefix("/v1/models/")
         if name not in await self._names():
             raise Refusal(404, f"model {name[:200]!r} does not exist", "model", "model_not_found")
@@ -77,21 +77,21 @@ class ServiceInfo:
             return "the engine has stopped"
         return self._versions.live.waiting_for()
 
-    async def alive(self, request: Request, visit: RequestContext) -> Response:
+    async def alive(self, request: Request, context: RequestContext) -> Response:
         """Liveness: the process answers, so it need not be restarted."""
         return json_response({"alive": True})
 
-    async def ready(self, request: Request, visit: RequestContext) -> Response:
+    async def ready(self, request: Request, context: RequestContext) -> Response:
         """Readiness: whether the server accepts new requests."""
         why_not = self._not_ready()
         return json_response({"ready": why_not is None, "reason": why_not}, 200 if why_not is None else 503)
 
-    async def health(self, request: Request, visit: RequestContext) -> Response:
+    async def health(self, request: Request, context: RequestContext) -> Response:
         """The full status for clients on this machine or with a key; a short one for all others."""
         versions, capture = self._versions, self._capture
         troubled = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
         short = {"status": "degraded" if troubled else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
-        if not (visit.key or _from_here(request)):
+        if not (context.key or _from_here(request)):
             return json_response(short)
         return json_response({
             **short,
@@ -131,9 +131,9 @@ class ServiceInfo:
 
     # ---- metrics ---------------------------------------------------------------------------------------------------------
 
-    async def metrics(self, request: Request, visit: RequestContext) -> Response:
+    async def metrics(self, request: Request, context: RequestContext) -> Response:
         """Metrics for Prometheus, for clients with a key or on this machine."""
-        if not (visit.key or _from_here(request)):
+        if not (context.key or _from_here(request)):
             raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
         versions, capture = self._versions, self._capture
         last = versions.swaps[-1:]
@@ -158,7 +158,7 @@ class ServiceInfo:
             media_type=_PROMETHEUS,
         )  # fmt: skip
 
-    async def openapi(self, request: Request, visit: RequestContext) -> Response:
+    async def openapi(self, request: Request, context: RequestContext) -> Response:
         """The OpenAPI document of these routes."""
         return Response(await asyncio.to_thread(_OPENAPI.read_bytes), media_type="application/json")
 

@@ -43,16 +43,16 @@ class Sharing:
         if share is None or request.prompts or share.version == self._live.version or not hasattr(self._live, "at_once"):
             # A named session keeps its version when a share begins; an unnamed one is recognised as old by its assistant messages.
             if session:
-                self._answered_by(f"{request.key} {session}", None)
+                self._version_of(f"{request.key} {session}", None)
             return None
         if self._holding is None:
             self._holding = share, asyncio.ensure_future(self._hold(share.version))
         name, ready = _session(request, session), self._live.at_once(share.version, request.key)
         is_new = not any(message.get("role") == "assistant" for message in request.messages)
-        belongs = self._answered_by(name, share.version if is_new and ready and share.has(name) else None)
-        return share.version if ready and belongs == share.version else None
+        assigned = self._version_of(name, share.version if is_new and ready and share.has(name) else None)
+        return share.version if ready and assigned == share.version else None
 
-    def _answered_by(self, session: str, version: int | None) -> int | None:
+    def _version_of(self, session: str, version: int | None) -> int | None:
         """The version of a session. A session that is seen for the first time is recorded with `version`."""
         known = self._sessions.setdefault(hash(session), version)
         self._sessions.move_to_end(hash(session))

@@ -27,33 +27,33 @@ def splice(
     The text between answers is tokenised as usual. A prompt thus consists of the previous prompt, the sampled ids, and the new
     text.
     """
-    pieces = _between(render, messages, text, sorted(answers))
+    pieces = _split_at_answers(render, messages, text, sorted(answers))
     if pieces is None:
         return None
     ids, chosen, unclear = encode(pieces[0]), {}, set()
-    for place, piece in zip(sorted(answers), pieces[1:], strict=True):
-        chosen[place] = answer = _choose(answers[place], ids) or answers[place][0]
-        if _choose(answers[place], ids) is None:
-            unclear.add(place)
-        rest = _after(tokenizer, answer, piece)
-        if rest is None:
+    for index, piece in zip(sorted(answers), pieces[1:], strict=True):
+        chosen[index] = answer = _choose(answers[index], ids) or answers[index][0]
+        if _choose(answers[index], ids) is None:
+            unclear.add(index)
+        remaining = _text_after(tokenizer, answer, piece)
+        if remaining is None:
             return None
-        ids += [*answer.completion_ids, *(encode(rest) if rest else [])]
+        ids += [*answer.completion_ids, *(encode(remaining) if remaining else [])]
     if not unclear:
         return ids, len(chosen)
-    sure = {place: [answer] for place, answer in chosen.items() if place not in unclear}
-    return splice(tokenizer, render, messages, text, sure, encode) if sure else None
+    certain = {index: [answer] for index, answer in chosen.items() if index not in unclear}
+    return splice(tokenizer, render, messages, text, certain, encode) if certain else None
 
 
 def _choose(candidates: list[EarlierAnswer], ids: list[int]) -> EarlierAnswer | None:
     """The answer that was given to exactly this prompt; else the answer that all candidates agree on; else None."""
-    here = prompt_digest(ids)
-    exact = next((answer for answer in reversed(candidates) if answer.prompt == here), None)
+    digest = prompt_digest(ids)
+    exact = next((answer for answer in reversed(candidates) if answer.prompt == digest), None)
     alike = len({answer.completion_ids for answer in candidates}) == 1
     return exact or (candidates[-1] if alike else None)
 
 
-def _after(tokenizer: Any, answer: EarlierAnswer, piece: str) -> str | None:
+def _text_after(tokenizer: Any, answer: EarlierAnswer, piece: str) -> str | None:
     """The text after an answer, without the end token if the answer already contains it; None if the two do not match."""
     last = answer.completion_ids[-1]
     if last not in tokenizer.all_special_ids:
@@ -62,39 +62,39 @@ def _after(tokenizer: Any, answer: EarlierAnswer, piece: str) -> str | None:
     return piece[len(end) :] if piece.startswith(end) else None
 
 
-def _between(render: Render, messages: list[Message], text: str, places: list[int]) -> list[str] | None:
-    """The text before, between and after the answers at `places`. Text before an answer ends with the generation prompt. None if a
+def _split_at_answers(render: Render, messages: list[Message], text: str, indices: list[int]) -> list[str] | None:
+    """The text before, between and after the answers at `indices`. Text before an answer ends with the generation prompt. None if a
     position is uncertain."""
     plain = render(messages, False)
     prompt = text[len(plain) :]
     if not prompt.strip() or not text.startswith(plain):
         return None
-    mark, wanted = secrets.token_hex(12), set(places)
-    marked = render([_only(f"{mark}x{i}x") if i in wanted else message for i, message in enumerate(messages)], True)
-    *befores, rest = re.split(f"{mark}x([0-9]+)x", marked)
-    if [int(place) for place in befores[1::2]] != places:  # each mark once, in order
+    mark, replaced = secrets.token_hex(12), set(indices)
+    marked = render([_assistant_message(f"{mark}x{i}x") if i in replaced else message for i, message in enumerate(messages)], True)
+    *parts, remaining = re.split(f"{mark}x([0-9]+)x", marked)
+    if [int(index) for index in parts[1::2]] != indices:  # each mark once, in order
         return None
     pieces = []
-    for before in befores[::2]:
-        cut = _begins(before, prompt)
+    for before in parts[::2]:
+        cut = _turn_start(before, prompt)
         if cut is None:
             return None
         pieces.append(before[:cut])
-    if not _in_order([*pieces, rest], text):
+    if not _in_order([*pieces, remaining], text):
         return None
-    return [piece + prompt for piece in pieces] + [rest]
+    return [piece + prompt for piece in pieces] + [remaining]
 
 
-def _only(content: str) -> Message:
+def _assistant_message(content: str) -> Message:
     return {"role": "assistant", "content": content}
 
 
-def _begins(before: str, prompt: str) -> int | None:
+def _turn_start(before: str, prompt: str) -> int | None:
     """Start of an answer's turn in the text before it; None if that text does not end with the generation prompt."""
     for header in (prompt, prompt[: prompt.find("\n") + 1]):
-        at = before.rfind(header) if header.strip() else -1
-        if at >= 0 and _EMPTY_THOUGHT.fullmatch(before, at + len(header)):
-            return at
+        start = before.rfind(header) if header.strip() else -1
+        if start >= 0 and _EMPTY_THOUGHT.fullmatch(before, start + len(header)):
+            return start
     return None
 
 
@@ -105,8 +105,8 @@ def _in_order(pieces: list[str], text: str) -> bool:
         return False
     end = len(inner[0])
     for piece in inner[1:]:
-        at = text.find(piece, end)
-        if at < 0:
+        start = text.find(piece, end)
+        if start < 0:
             return False
-        end = at + len(piece)
+        end = start + len(piece)
     return end <= len(text) - len(last)

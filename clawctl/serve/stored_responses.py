@@ -53,11 +53,11 @@ class StoredResponses:
 
     def with_items(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
         """The body, with stored items in place of its `item_reference`s. Unknown references stay, and the reader skips them."""
-        given = body.get("input")
-        if not isinstance(given, list) or not any(map(_is_reference, given)):
+        items = body.get("input")
+        if not isinstance(items, list) or not any(map(_is_reference, items)):
             return body
-        names = {name for item in given if _is_reference(item) and isinstance(name := item["id"], str)}
-        if len(names) > _MOST_REFERENCES or sum(map(_is_reference, given)) > _MOST_REFERENCES:
+        names = {name for item in items if _is_reference(item) and isinstance(name := item["id"], str)}
+        if len(names) > _MOST_REFERENCES or sum(map(_is_reference, items)) > _MOST_REFERENCES:
             raise Refusal(400, f"'input' may hold at most {_MOST_REFERENCES} item references", "input")
         # A response is read once, even if several of its items are referenced.
         responses = {f"resp{exchange_of(name)}" for name in names}
@@ -66,8 +66,10 @@ class StoredResponses:
             raise Refusal(
                 400, "'input' refers to more than 8 MB of earlier responses: use previous_response_id for the last one", "input"
             )
-        items = {item["id"]: item for each in stored for item in orjson.loads(each.response)["output"] if item["id"] in names}
-        return {**body, "input": [items.get(str(item["id"]), item) if _is_reference(item) else item for item in given]}
+        stored_items = {
+            item["id"]: item for each in stored for item in orjson.loads(each.response)["output"] if item["id"] in names
+        }
+        return {**body, "input": [stored_items.get(str(item["id"]), item) if _is_reference(item) else item for item in items]}
 
     def keep(self, key: str, request: GenerationRequest, response: dict[str, Any], message: Message) -> None:
         """Store a response, unless the client set `store: false`."""

@@ -116,6 +116,6 @@ def _form(request: GenerationRequest) -> tuple[Any, bool] | None:
     return schema, isinstance(json_schema, dict) and json_schema.get("strict") is True
 
 
-def asked_by(request: GenerationRequest) -> str:
+def requesting_field(request: GenerationRequest) -> str:
     """The parameter that requests the format, under its name in chat completions."""
     return "tool_choice" if _forced(request) else "response_format"

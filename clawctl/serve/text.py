@@ -147,7 +147,7 @@ class Parser:
     @property
     def in_call(self) -> bool:
         """Whether a call, or the first part of its marker, has begun and not ended."""
-        begun = self._tools and self._mode == "said" and held_back(self._held, CALL) > 0
+        begun = self._tools and self._mode == "text" and held_back(self._held, CALL) > 0
         return begun or self._mode in ("call", "arguments")
 
     def feed(self, text: str) -> list[Event]:
@@ -177,10 +177,10 @@ class Parser:
         if self._mode == "start":
             return self._start()
         if self._mode == "think":
-            return self._until(END_THINK, events, "said")
-        if self._mode == "said":
-            return self._until(CALL, events, "call") if self._tools else self._until(None, events, "said")
-        return self._call(events) if self._mode == "call" else self._call_goes_on(events)
+            return self._until(END_THINK, events, "text")
+        if self._mode == "text":
+            return self._until(CALL, events, "call") if self._tools else self._until(None, events, "text")
+        return self._call(events) if self._mode == "call" else self._continue_call(events)
 
     def _start(self) -> bool:
         stripped = self._held.lstrip()
@@ -189,7 +189,7 @@ class Parser:
         if stripped.startswith(THINK):
             self._held, self._mode, self._blank = stripped[len(THINK) :], "think", True
         else:
-            self._mode, self._blank = "said", False
+            self._mode, self._blank = "text", False
         return True
 
     def _until(self, marker: str | None, events: list[Event], after: str) -> bool:
@@ -201,7 +201,7 @@ class Parser:
         at = self._held.find(marker) if marker else -1
         if marker and at >= 0:
             text, self._held = self._held[:at].rstrip(), self._held[at + len(marker) :]
-            self._mode, self._blank = after, after == "said"
+            self._mode, self._blank = after, after == "text"
         else:
             keep = held_back(self._held, marker) if marker else 0
             text = self._held[: len(self._held) - keep]
@@ -213,19 +213,19 @@ class Parser:
 
     def _call(self, events: list[Event]) -> bool:
         at = self._held.find(END_CALL)
-        begun = _CALL_BEGINS.match(self._held, 0, at if at >= 0 else len(self._held))
-        if begun is not None and (name := _text_of(begun[1])) is not None:
+        match = _CALL_START.match(self._held, 0, at if at >= 0 else len(self._held))
+        if match is not None and (name := _text_of(match[1])) is not None:
             events.append(CallStart(name))
-            self._held, self._mode, self._arguments = self._held[begun.end() - 1 :], "arguments", JsonObject()
+            self._held, self._mode, self._arguments = self._held[match.end() - 1 :], "arguments", JsonObject()
             return True
         if at < 0:
             return False
         body, self._held = self._held[:at], self._held[at + len(END_CALL) :]
         events += _read_call(body) or [TextDelta(CALL + body + END_CALL)]
-        self._mode, self._blank = "said", True
+        self._mode, self._blank = "text", True
         return True
 
-    def _call_goes_on(self, events: list[Event]) -> bool:
+    def _continue_call(self, events: list[Event]) -> bool:
         at = self._held.find(END_CALL)
         length = at if at >= 0 else len(self._held) - held_back(self._held, END_CALL)
         text = self._arguments.feed(self._held[:length])
@@ -233,7 +233,7 @@ class Parser:
         if text:
             events.append(CallDelta(text))
         if at >= 0:
-            self._held, self._mode, self._blank = self._held[len(END_CALL) :], "said", True
+            self._held, self._mode, self._blank = self._held[len(END_CALL) :], "text", True
         return at >= 0
 
 
@@ -249,7 +249,7 @@ class PlainText:
         return []
 
 
-_CALL_BEGINS = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*\{')
+_CALL_START = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*\{')
 _BRACES = re.compile(r'[{}"\\]')
 
 

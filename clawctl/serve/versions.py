@@ -22,7 +22,7 @@ from clawctl.serve.sharing import Sharing
 
 T = TypeVar("T")
 _log = logging.getLogger("clawctl.serve")
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _PINNED = re.compile(r"@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to parse very long ones
 _KEPT_SWAPS = 200
@@ -46,9 +46,9 @@ class Versions:
         self._run, self._pin_live = run, pin
         self._stop = threading.Event()
         self._follower = threading.Thread(target=self._follow, name="follow-live", daemon=True)
-        self._looking = threading.Lock()
+        self._swap_lock = threading.Lock()
         self._refused: int | None = None  # the version that was refused; it is not retried until LIVE moves
-        self._wanted: int | None = None  # the version that was tried last
+        self._last_tried: int | None = None  # the version that was tried last
         self._unanswered = 0  # number of its attempts that the engine did not answer
         self._served = 0  # the version that went live last
         self._sharing = Sharing(run, live)
@@ -78,12 +78,12 @@ class Versions:
 
     async def between_swaps(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run `work` while no swap takes place, and return its result."""
-        while not self._looking.acquire(blocking=False):
-            await asyncio.sleep(_LOOK_S)
+        while not self._swap_lock.acquire(blocking=False):
+            await asyncio.sleep(_POLL_S)
         try:
             return await work()
         finally:
-            self._looking.release()
+            self._swap_lock.release()
 
     async def _begin_shared(self, request: GenerationRequest, candidate: int, stack: AsyncExitStack) -> list[Reply] | None:
         """Replies of a candidate. None if it refuses; the live version then answers or refuses the request."""
@@ -121,38 +121,38 @@ class Versions:
     def follow_once(self, begun: bool = False) -> None:
         """Check LIVE, and swap if it moved. On any problem the old version stays live, and the problem is recorded. `begun`: the
         engine has just started or restarted. Nothing is tried while the engine is not running."""
-        with self._looking:
+        with self._swap_lock:
             if begun or self.live.waiting_for() is None:
-                self._look()
+                self._check_live()
             if begun and self._refused is not None and self.live.version != self._served:
                 self._serve_again()
 
-    def _look(self) -> None:
+    def _check_live(self) -> None:
         try:
-            wanted = live_version(self._run) if self._pin_live is None else self._pin_live
+            target = live_version(self._run) if self._pin_live is None else self._pin_live
         except (ClawError, OSError) as error:
-            self._alarm(None, error)
+            self._record_failure(None, error)
             return
-        if wanted is None or (wanted == self.live.version and self.live.doubt() is None):
-            self._refused = self._wanted = None
+        if target is None or (target == self.live.version and self.live.doubt() is None):
+            self._refused = self._last_tried = None
             return
-        if wanted == self._refused:
+        if target == self._refused:
             return
-        if wanted != self._wanted:
-            self._wanted, self._unanswered = wanted, 0
+        if target != self._last_tried:
+            self._last_tried, self._unanswered = target, 0
         try:
-            self._swap(wanted)
+            self._swap(target)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a policy, the old one stays live; it is recorded
             if self._stop.is_set():
                 return  # the server's shutdown interrupted the swap
-            self._alarm(wanted, error)
+            self._record_failure(target, error)
             if isinstance(error, CanaryFailure):
-                self._hand_back(wanted, error)
+                self._move_live_back(target, error)
             self._unanswered += isinstance(error, Unanswered) and not isinstance(error, NotYet)
             if isinstance(error, Unanswered) and self._unanswered < _TRIES:
                 self._refused = None  # retried at the next check, or after a restart of the engine
 
-    def _hand_back(self, version: int, error: CanaryFailure) -> None:
+    def _move_live_back(self, version: int, error: CanaryFailure) -> None:
         """Point LIVE back at the served version if train or eval moved it, because training must not continue from a version that
         is not served. A manual move stays. LIVE also stays if this server has only just started and still serves something
         older."""
@@ -186,7 +186,7 @@ class Versions:
         self.last_swap_error, self._refused = None, None
         _log.info("serving version %d (loaded in %.0f ms, paused %.1f ms)", version, swap.load_ms, swap.pause_ms)
 
-    def _alarm(self, version: int | None, error: Exception) -> None:
+    def _record_failure(self, version: int | None, error: Exception) -> None:
         expected = isinstance(error, ClawError | CanaryFailure)
         problem = error.problem if isinstance(error, ClawError) else str(error) if expected else f"{type(error).__name__}: {error}"
         problem = textwrap.shorten(problem, _LONGEST_PROBLEM)  # torch lists every weight that does not fit

@@ -107,8 +107,8 @@ def rendered(tokenizer: Any, turn: Turn) -> Turn:
     except (ValueError, TypeError, KeyError, AttributeError, template_error()) as error:  # a template may refuse any conversation
         raise Unrenderable from error
     content, end = safe.messages[-1].get("content") or "", tokenizer.eos_token
-    answer, result, behind = whole[len(prompt) :].rpartition(end)
-    if not whole.startswith(prompt) or not result or behind.strip() or not answer or content.strip() not in answer:
+    answer, result, remaining = whole[len(prompt) :].rpartition(end)
+    if not whole.startswith(prompt) or not result or remaining.strip() or not answer or content.strip() not in answer:
         raise Unrenderable  # if the template rewrites messages, other text would be trained
     prompt_ids, completion_ids = (safe.encode(text) for text in (prompt, answer + end))
     return replace(turn, prompt_ids=prompt_ids, completion_ids=completion_ids)

@@ -23,32 +23,32 @@ def _number(part: bytes) -> int:
 
 
 def _webp(content: bytes) -> tuple[int, int] | None:
-    kind, rest = content[12:16], content[20:]
-    if kind == b"VP8X" and len(rest) >= 10:
-        return int.from_bytes(rest[4:7], "little") + 1, int.from_bytes(rest[7:10], "little") + 1
-    if kind == b"VP8L" and len(rest) >= 5 and rest[0] == 0x2F:
-        bits = int.from_bytes(rest[1:5], "little")
+    kind, data = content[12:16], content[20:]
+    if kind == b"VP8X" and len(data) >= 10:
+        return int.from_bytes(data[4:7], "little") + 1, int.from_bytes(data[7:10], "little") + 1
+    if kind == b"VP8L" and len(data) >= 5 and data[0] == 0x2F:
+        bits = int.from_bytes(data[1:5], "little")
         return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8 " and len(rest) >= 10 and rest[3:6] == b"\x9d\x01\x2a":
-        return int.from_bytes(rest[6:8], "little") & 0x3FFF, int.from_bytes(rest[8:10], "little") & 0x3FFF
+    if kind == b"VP8 " and len(data) >= 10 and data[3:6] == b"\x9d\x01\x2a":
+        return int.from_bytes(data[6:8], "little") & 0x3FFF, int.from_bytes(data[8:10], "little") & 0x3FFF
     return None
 
 
 def _jpeg(content: bytes) -> tuple[int, int] | None:
     """The size of the largest frame, because a file may have several."""
-    place, largest = 2, None
-    while place + 9 <= len(content) and content[place] == 0xFF:
-        marker = content[place + 1]
+    offset, largest = 2, None
+    while offset + 9 <= len(content) and content[offset] == 0xFF:
+        marker = content[offset + 1]
         if marker == 0xFF:
-            place += 1
+            offset += 1
         elif marker in _WITHOUT_SIZE:
-            place += 2
+            offset += 2
         elif marker == 0xDA:  # the image data follows
             break
         elif marker in _SIZES:
-            size = _number(content[place + 7 : place + 9]), _number(content[place + 5 : place + 7])
+            size = _number(content[offset + 7 : offset + 9]), _number(content[offset + 5 : offset + 7])
             largest = size if largest is None else max(largest, size, key=lambda each: each[0] * each[1])
-            place += 2 + _number(content[place + 2 : place + 4])
+            offset += 2 + _number(content[offset + 2 : offset + 4])
         else:
-            place += 2 + max(2, _number(content[place + 2 : place + 4]))
+            offset += 2 + max(2, _number(content[offset + 2 : offset + 4]))
     return largest

@@ -94,12 +94,12 @@ class ImageReader:
 
         try:
             with Image.open(BytesIO(content), formats=_FORMATS) as opened:
-                drawn = opened.convert("RGB")
-            made = _processor(self.folder)(drawn, return_tensors="np")
+                rgb = opened.convert("RGB")
+            processed = _processor(self.folder)(rgb, return_tensors="np")
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             raise UnreadableImage(f"an image cannot be decoded: {error}") from error
-        _, high, wide = (int(count) for count in made["image_grid_thw"][0])
-        return Picture(np.asarray(made["pixel_values"], dtype=np.float32), high // self.merge, wide // self.merge)
+        _, high, wide = (int(count) for count in processed["image_grid_thw"][0])
+        return Picture(np.asarray(processed["pixel_values"], dtype=np.float32), high // self.merge, wide // self.merge)
 
 
 _processors: dict[str, Any] = {}

@@ -73,7 +73,7 @@ def join(parts: Sequence[ImageFeatures]) -> ImageFeatures:
 class ShownImages:
     """The image tokens of one pass over a batch [B, T]."""
 
-    places_M: Tensor  # positions in the flattened B T, ascending
+    positions_M: Tensor  # positions in the flattened B T, ascending
     features: ImageFeatures
 
 
@@ -88,9 +88,9 @@ def _show(module: Any, arguments: tuple[Any, ...], settings: dict[str, Any]) -> 
     if shown is not None:
         plain_BTD = settings["inputs_embeds"]
         own_MD = shown.features.embeddings_MD.to(plain_BTD)
-        settings["inputs_embeds"] = plain_BTD.flatten(0, 1).index_copy(0, shown.places_M, own_MD).view_as(plain_BTD)
+        settings["inputs_embeds"] = plain_BTD.flatten(0, 1).index_copy(0, shown.positions_M, own_MD).view_as(plain_BTD)
         mask_T = torch.zeros(plain_BTD.shape[:2].numel(), dtype=torch.bool, device=plain_BTD.device)
-        mask_T[shown.places_M] = True
+        mask_T[shown.positions_M] = True
         settings["visual_pos_masks"] = mask_T.view(plain_BTD.shape[:2])
         settings["deepstack_visual_embeds"] = shown.features.deeper
     return arguments, settings
@@ -101,8 +101,8 @@ def features_of(causal: Any, reader: ImageReader, picture: Picture) -> ImageFeat
     visual = causal.model.visual
     pixels = torch.from_numpy(picture.pixels).to(visual.device)
     grid = torch.tensor([[1, picture.rows * reader.merge, picture.columns * reader.merge]], device=visual.device)
-    made = causal.model.get_image_features(pixels, grid, return_dict=True)
-    return ImageFeatures(torch.cat(made.pooler_output), [torch.cat(layer) for layer in made.deepstack_features])
+    output = causal.model.get_image_features(pixels, grid, return_dict=True)
+    return ImageFeatures(torch.cat(output.pooler_output), [torch.cat(layer) for layer in output.deepstack_features])
 
 
 def inputs_of(causal: Any, reader: ImageReader, ids: Sequence[int], images: Sequence[tuple[int, Picture]]) -> dict[str, Any]:
@@ -110,12 +110,12 @@ def inputs_of(causal: Any, reader: ImageReader, ids: Sequence[int], images: Sequ
     spans = [ImageSpan(start, picture.rows, picture.columns) for start, picture in images]
     depths_T = np.arange(len(ids))
     positions = np.concatenate([depths_T[None], mrope_positions(depths_T, np.full(len(ids), len(ids)), spans)])
-    places_M = np.concatenate([np.arange(span.start, span.stop) for span in spans])
+    positions_M = np.concatenate([np.arange(span.start, span.stop) for span in spans])
     device, features = causal.device, join([features_of(causal, reader, picture) for _, picture in images])
     return {
         "input_ids": torch.tensor([list(ids)], device=device),
         "position_ids": torch.from_numpy(positions)[:, None].to(device),
-        "shown": ShownImages(torch.from_numpy(places_M).to(device), features),
+        "shown": ShownImages(torch.from_numpy(positions_M).to(device), features),
     }
 
 

@@ -93,7 +93,7 @@ def test_calls_come_as_they_are_sampled() -> None:
         ((FIRST, chunk({"content": "a"}, [1], [-9999.0])), "no logprobs"),
         (
             (FIRST, chunk({"content": "a"}, [1], [-1.0], finish_reason="stop"), usage(2, 2)),
-            "the engine counts other tokens than it told",
+            "the engine's token count differs from its ids",
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_nothing_is_filled_in(pieces: tuple[bytes, ...], reason: str) -> None:
 def test_an_answer_that_ends_while_the_canary_sings_waits_for_its_end(passes: bool, reason: str | None) -> None:
     async def main() -> None:
         clock = Clock(2)
-        clock.unproven = 2
+        clock.unverified = 2
         reply = UpstreamReply(Sampled(1.0, 1.0, 0), clock, show_logprobs=False, expect_ids=True)
         reply.feed(FIRST + chunk({"content": "a"}, [1], [-1.0]) + DONE)
         reply.ended(None)
@@ -118,7 +118,7 @@ def test_an_answer_that_ends_while_the_canary_sings_waits_for_its_end(passes: bo
         assert not last.done()
         if not passes:
             clock.refused.add(2)
-        clock.unproven = None
+        clock.unverified = None
         assert await last is None
         assert len(pieces) == 1
         assert reply.sampled.untrainable == reason
@@ -130,7 +130,7 @@ def test_an_answer_that_ends_while_the_canary_sings_waits_for_its_end(passes: bo
 def test_an_answer_that_nobody_has_to_the_end_does_not_wait_for_a_canary(how: str) -> None:
     async def main() -> None:
         clock = Clock(2)
-        clock.unproven = 2
+        clock.unverified = 2
         reply = UpstreamReply(Sampled(1.0, 1.0, 0), clock, show_logprobs=False, expect_ids=True)
         reply.feed(FIRST + chunk({"content": "a"}, [1], [-1.0]))
         if how == "cancelled":
@@ -140,7 +140,7 @@ def test_an_answer_that_nobody_has_to_the_end_does_not_wait_for_a_canary(how: st
         async with asyncio.timeout(1):
             with contextlib.suppress(EngineFailure):
                 assert len([shown async for shown in reply]) == 1
-        assert reply.sampled.untrainable == "sampled by a version that was not proven yet"
+        assert reply.sampled.untrainable == "sampled before the version passed its canary check"
 
     asyncio.run(main())
 

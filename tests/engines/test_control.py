@@ -8,7 +8,7 @@ import pytest
 from clawctl.config import Recipe
 from clawctl.engines import Unanswered
 from clawctl.engines.upstream.engine import Upstream
-from clawctl.engines.upstream.probe import Found, missing, probe
+from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.vllm.control import Control
 from clawctl.run.directory import open_run
 from tests.stub_http import StubHandler, StubServer, running
@@ -69,7 +69,7 @@ class Moody(StubHandler):
             self.answer({"prompt_token_ids": [1], "choices": [choice]})
 
 
-def probed(busy: int) -> Found:
+def probed(busy: int) -> ProbeResult:
     server = StubServer(Moody)
     server.busy, server.asked = busy, {}  # type: ignore[attr-defined]
     with running(server):
@@ -81,7 +81,7 @@ def test_what_a_server_had_no_time_for_is_asked_again() -> None:
     found = probed(busy=2)
     can = found.capabilities
     assert (can.ids, can.logprobs, can.processed, can.adapters, can.weights) == (True, True, True, True, False)
-    assert found.unasked == []
+    assert found.unprobed == []
     assert missing(can) == ["full weights cannot be swapped"]
 
 
@@ -90,7 +90,7 @@ def test_what_could_not_be_asked_is_not_said_to_be_impossible() -> None:
     can = found.capabilities
     assert (can.ids, can.logprobs, can.processed, can.adapters, can.weights) == (None, None, None, None, None)
     assert missing(can) == []
-    assert found.unasked == [
+    assert found.unprobed == [
         f"the engine cannot answer {path} now: 503 busy"
         for path in ("/v1/chat/completions", "/v1/load_lora_adapter", "/collective_rpc")
     ]

@@ -225,7 +225,7 @@ def test_what_ends_while_the_canary_sings_is_not_trained(tmp_path: Path) -> None
         nonlocal target
         async with targets.lease(None) as target:
             await asyncio.to_thread(targets.swap, 1)
-            assert [each.untrainable for each in told] == ["sampled by a version that was not proven yet"]
+            assert [each.untrainable for each in told] == ["sampled before the version passed its canary check"]
             assert sampled_by(target).untrainable is None
 
     target: Target

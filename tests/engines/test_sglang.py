@@ -52,7 +52,7 @@ def test_whole_and_streamed_answers_are_captured_alike_and_for_training(started:
 def test_an_answer_that_sglang_aborts_is_not_trained(started: tuple[Server, Sglang]) -> None:
     server, _ = started
     server.say("ABORT")
-    assert server.captured()[-1]["untrainable_reason"] == "the engine broke it off"
+    assert server.captured()[-1]["untrainable_reason"] == "the engine ended it early"
 
 
 def test_a_conversation_too_long_for_sglang_is_said_as_clients_know_it(started: tuple[Server, Sglang]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from clawctl.engines.upstream.completions import How, as_completion
-from clawctl.engines.upstream.splicer import OTHERWISE, Splicer
+from clawctl.engines.upstream.splicer import RENDERED_DIFFERENTLY, Splicer
 from clawctl.http_client import Client
 from clawctl.serve.answer_decoder import why_undecodable
 from clawctl.serve.dialects import EarlierAnswer, GenerationRequest, chat
@@ -253,11 +253,11 @@ def test_what_only_the_engines_own_parsers_can_hold_to_goes_as_it_is(
 def test_an_engine_that_renders_otherwise_or_does_not_say_gets_messages(tokenizer: Any, fake: Fake) -> None:
     fake.otherwise = True
     try:
-        assert how(tokenizer, fake, asking(tokenizer)) == How(spliced=0, unspliced=OTHERWISE)
+        assert how(tokenizer, fake, asking(tokenizer)) == How(spliced=0, unspliced=RENDERED_DIFFERENTLY)
     finally:
         fake.otherwise = False
     nobody = Splicer(tokenizer, Client("http://127.0.0.1:9", None))
-    assert asyncio.run(nobody.how(asking(tokenizer), "m")) == How(spliced=0, unspliced=OTHERWISE)
+    assert asyncio.run(nobody.how(asking(tokenizer), "m")) == How(spliced=0, unspliced=RENDERED_DIFFERENTLY)
 
 
 def test_a_family_that_is_not_read_here_gets_messages_and_the_turn_says_why(tokenizer: Any, fake: Fake, family: Path) -> None:

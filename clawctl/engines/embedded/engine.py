@@ -23,14 +23,14 @@ from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
 from clawctl.serve.prompt import Rendered, load_tokenizer, plain_in_thread, render_in_thread
 from clawctl.serve.sampling import altered_fields, beyond_embedded
-from clawctl.serve.structured import asked_by, specification
+from clawctl.serve.structured import requesting_field, specification
 from clawctl.serve.switches import switches
 from clawctl.serve.work_queues import KeyedLock, WorkQueues
 from clawctl.vision.reader import image_reader
 
 # Concurrent structured requests, per key and in total; each has its own processes, and further requests wait.
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96
-_SAID_AS = {  # parameter names in the client's API
+_API_NAMES = {  # parameter names in the client's API
     ("responses", "response_format"): "text.format",
     ("messages", "response_format"): "output_config.format",
 }
@@ -59,8 +59,8 @@ class Embedded:
         )
         self.version = 0
         self.max_context = models.about.max_context
-        self._compiling, self._room = KeyedLock(), _Room()
-        self._lines = WorkQueues()
+        self._compiling, self._structured_limit = KeyedLock(), _StructuredLimit()
+        self._queues = WorkQueues()
         self._switches = switches(tokenizer.chat_template)
         self._up, self._halt = False, Halt()
         self._pins = Pins(self._load, recipe.serve.pinned_versions)
@@ -72,7 +72,7 @@ class Embedded:
     async def begin(self, request: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         about = self._models.about
         if param := beyond_embedded(request.tool_choice if request.use_tools else None, request.engine_fields, about.steers):
-            param = _said_as(request, param)
+            param = _api_name(request, param)
             raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
         refuse_beyond(request, "embedded")
         await self._models.attach()
@@ -91,12 +91,12 @@ class Embedded:
                 grammar = grammars[i] if grammars else None
                 generation = self._models.generate(version, prompt.ids, replace(sampling, seed=seed), grammar, prompt.images)
                 stack.callback(generation.cancel)
-                reading = AnswerDecoder(self._tokenizer, request, prompt.thinking, prompt.ids if request.prompts else ())
+                decoder = AnswerDecoder(self._tokenizer, request, prompt.thinking, prompt.ids if request.prompts else ())
                 fields = {name: value for name, value in request.engine_fields.items() if name != "response_format"}
                 reason = altered_fields(sampling.temperature, sampling.top_p, sampling.top_k, None, fields)
                 sampled = Sampled(sampling.temperature, sampling.top_p, sampling.top_k, prompt.ids, [], [], untrainable=reason)
                 sampled.images = [image.placed for image in prompt.images] or None
-                replies.append(EmbeddedReply(generation, reading, prompt, sampled, about.eos_ids))
+                replies.append(EmbeddedReply(generation, decoder, prompt, sampled, about.eos_ids))
         except EngineFailure as failure:
             raise Refusal(500, str(failure)) from failure
         return replies
@@ -113,28 +113,28 @@ class Embedded:
     async def _opened(self, request: GenerationRequest, thinking: bool, stack: AsyncExitStack) -> list[int]:
         """The numbers of the answers' grammars; empty if the format is free. Another process compiles them, because a schema can
         take any time, and keys take turns. Raises Refusal."""
-        wanted = specification(request, self._tokenizer, thinking, self._switches)
-        if wanted is None:
+        grammar_spec = specification(request, self._tokenizer, thinking, self._switches)
+        if grammar_spec is None:
             return []
-        param = _said_as(request, asked_by(request))
+        param = _api_name(request, requesting_field(request))
         try:
-            packed = as_json(wanted)
+            packed = as_json(grammar_spec)
         except CannotFollow as problem:
             raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
-        await stack.enter_async_context(self._room.one(request.key))
+        await stack.enter_async_context(self._structured_limit.one(request.key))
         opened: list[int] = []
         for _ in range(request.n):
             async with self._compiling.of(request.key):
-                working = asyncio.ensure_future(asyncio.to_thread(self._models.compile, packed))
+                compiling = asyncio.ensure_future(asyncio.to_thread(self._models.compile, packed))
                 try:
-                    opened.append(await asyncio.shield(working))
+                    opened.append(await asyncio.shield(compiling))
                 except CannotFollow as problem:
                     raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
                 except EngineFailure as failure:
                     raise Refusal(500, str(failure)) from failure
                 except asyncio.CancelledError:  # the turn ends with the work, even if the client is gone
                     with suppress(EngineFailure):
-                        self._models.discard(await working)
+                        self._models.discard(await compiling)
                     raise
             stack.callback(self._models.discard, opened[-1])
         return opened
@@ -158,20 +158,20 @@ class Embedded:
 
     async def _rendered(self, request: GenerationRequest) -> Rendered:
         if request.prompts:
-            return await plain_in_thread(self._tokenizer, request, self._lines)
+            return await plain_in_thread(self._tokenizer, request, self._queues)
         check_known(request.template_settings, self._switches)
-        return await render_in_thread(self._tokenizer, request, self._lines, self._recipe.serve.splice, self._reader)
+        return await render_in_thread(self._tokenizer, request, self._queues, self._recipe.serve.splice, self._reader)
 
     def _sampling(self, request: GenerationRequest, prompt: int) -> Sampling:
         serve, longest = self._recipe.serve, self.max_context
         if not prompt:
             raise Refusal(400, "the prompt is empty", "messages")
-        asked = 1 if request.max_tokens is None or request.max_tokens_may_shrink else request.max_tokens
-        if prompt + asked > longest:
+        answer = 1 if request.max_tokens is None or request.max_tokens_may_shrink else request.max_tokens
+        if prompt + answer > longest:
             raise Refusal(
                 400,
-                f"This model's maximum context length is {longest} tokens. However, you requested {prompt + asked} tokens "
-                f"({prompt} in the messages, {asked} in the completion). Please reduce the length of the messages or completion.",
+                f"This model's maximum context length is {longest} tokens. However, you requested {prompt + answer} tokens "
+                f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or completion.",
                 "prompt" if request.prompts else "messages",
                 "context_length_exceeded",
             )
@@ -194,22 +194,22 @@ class Embedded:
 
     async def pause(self) -> None:
         async with self._halt.beginning("the engine is paused"):
-            await self._ask(self._models.pause)
+            await self._call(self._models.pause)
 
     async def resume(self) -> None:
-        await self._ask(self._models.resume)
+        await self._call(self._models.resume)
         self._halt.end()
 
     async def sleep(self) -> None:
         """Unload only versions that are not in use; the live weights and the cache belong to running requests."""
         async with self._halt.beginning("the engine is asleep"):
-            await self._ask(self._models.pause)
+            await self._call(self._models.pause)
             await self._pins.unload_idle()
 
     async def wake(self) -> None:
         await self.resume()
 
-    async def _ask(self, call: Callable[[], None]) -> None:
+    async def _call(self, call: Callable[[], None]) -> None:
         try:
             await asyncio.to_thread(call)
         except EngineFailure as failure:
@@ -256,7 +256,7 @@ def as_json(specification: dict[str, Any]) -> bytes:
         raise CannotFollow("the schema is nested too deeply") from error
 
 
-class _Room:
+class _StructuredLimit:
     """Limits structured requests. The requests of one key leave capacity for other keys and wait for each other."""
 
     def __init__(self) -> None:
@@ -269,17 +269,17 @@ class _Room:
             yield
 
 
-def _said_as(request: GenerationRequest, param: str) -> str:
-    return _SAID_AS.get((request.api, param), param)
+def _api_name(request: GenerationRequest, param: str) -> str:
+    return _API_NAMES.get((request.api, param), param)
 
 
 class EmbeddedReply:
     """See `clawctl.engines.Reply`."""
 
     def __init__(
-        self, generation: ChildGeneration, reading: AnswerDecoder, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]
+        self, generation: ChildGeneration, decoder: AnswerDecoder, prompt: Rendered, sampled: Sampled, eos_ids: frozenset[int]
     ) -> None:
-        self._generation, self._reading, self._eos_ids = generation, reading, eos_ids
+        self._generation, self._decoder, self._eos_ids = generation, decoder, eos_ids
         self._stopped = self._cancelled = False
         self._ended = False  # the model sampled an end token
         self._versions = set[int | None]()  # versions that sampled at least one token
@@ -288,21 +288,21 @@ class EmbeddedReply:
         sampled.spliced, sampled.unspliced, sampled.adapted = prompt.spliced, prompt.unspliced, prompt.adapted
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
-        reading, sampled = self._reading, self.sampled
+        decoder, sampled = self._decoder, self.sampled
         async for tokens in self._generation:
             self._take(tokens)
-            if shown := reading.shown():
+            if shown := decoder.shown():
                 yield shown
             if self._stopped:
                 self._generation.cancel()
                 break
-        if shown := reading.end():
+        if shown := decoder.end():
             yield shown
         if self._stopped:
-            sampled.finish_reason = "tool_calls" if reading.called else "stop"
+            sampled.finish_reason = "tool_calls" if decoder.called else "stop"
         elif not self._cancelled:
             sampled.finish_reason = "length"
-        sampled.cut_call = reading.ended_in_call and not self._ended
+        sampled.cut_call = decoder.ended_in_call and not self._ended
         self._keep_sets()
 
     def _keep_sets(self) -> None:
@@ -315,7 +315,7 @@ class EmbeddedReply:
                 sampled.untrainable = sampled.untrainable or "structured output: its sets of tokens are too large"
 
     def _take(self, tokens: list[Token]) -> None:
-        reading, sampled = self._reading, self.sampled
+        decoder, sampled = self._decoder, self.sampled
         assert sampled.completion_ids is not None
         assert sampled.logprobs is not None
         for token in tokens:
@@ -328,11 +328,11 @@ class EmbeddedReply:
                 sampled.version = self._generation.begun
                 self._versions |= {self._generation.begun}
             self._stopped = self._ended = token.id in self._eos_ids
-            reading.take(token.id, token.logprob, token.top, self._stopped)
-            if reading.hit:
-                self._stopped, sampled.stop_sequence = True, reading.hit
+            decoder.take(token.id, token.logprob, token.top, self._stopped)
+            if decoder.hit:
+                self._stopped, sampled.stop_sequence = True, decoder.hit
                 break
-        sampled.reasoning_tokens = reading.reasoning_tokens
+        sampled.reasoning_tokens = decoder.reasoning_tokens
         if sampled.version == sampled.version_end and len(self._versions) > 1:
             sampled.untrainable = sampled.untrainable or THERE_AND_BACK
 

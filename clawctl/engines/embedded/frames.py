@@ -197,8 +197,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def packed(message: ToProcess | FromProcess) -> bytes:
-    told = _encode(message)
-    return len(told).to_bytes(_LENGTH, "big") + told
+    data = _encode(message)
+    return len(data).to_bytes(_LENGTH, "big") + data
 
 
 async def received(reader: StreamReader) -> AsyncIterator[bytes]:
@@ -223,21 +223,21 @@ def failed(number: int, error: Exception) -> Failed:
     return Failed(number, kind, str(error) if kind in _KINDS else f"{kind}: {error}", "", 1)
 
 
-def as_exception(told: Failed) -> Exception:
-    if told.kind == "ClawError":
-        return ClawError(told.problem, told.fix, told.exit_code)
-    return _KINDS.get(told.kind, RuntimeError)(told.problem)
+def as_exception(failure: Failed) -> Exception:
+    if failure.kind == "ClawError":
+        return ClawError(failure.problem, failure.fix, failure.exit_code)
+    return _KINDS.get(failure.kind, RuntimeError)(failure.problem)
 
 
 def blocking_read(connection: socket.socket) -> FromProcess | None:
     """The next message, read before an event loop takes over; None if the other side has closed the connection."""
     length = int.from_bytes(_exactly(connection, _LENGTH), "big")
-    told = _exactly(connection, length)
-    return from_process.decode(told) if told else None
+    data = _exactly(connection, length)
+    return from_process.decode(data) if data else None
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
-    told = b""
-    while len(told) < count and (more := connection.recv(count - len(told))):
-        told += more
-    return told if len(told) == count else b""
+    data = b""
+    while len(data) < count and (more := connection.recv(count - len(data))):
+        data += more
+    return data if len(data) == count else b""

@@ -71,8 +71,8 @@ class Following:
         self._words = (tokens.vocabulary + 31) // 32
         self._blanks = 0  # whitespace tokens still allowed between reasoning and answer
         self._think, self._end_think = spec["think"], spec["end_think"].encode()
-        self._thinking, self._may_think, self._said = bool(spec["thinking"]), bool(spec["may_think"]), b""
-        self._just_thought = False
+        self._thinking, self._may_think, self._recent_text = bool(spec["thinking"]), bool(spec["may_think"]), b""
+        self._reasoning_ended = False
         self._began, self._steps = time.process_time(), 0
         limits = llguidance.LLParserLimits(**_LIMITS)
         markers = {name: _marker(self._tokenizer, spec[name]) for name in ("begin", "end")}
@@ -119,26 +119,26 @@ class Following:
         if self._may_think and token == self._think:
             self._thinking = True
         elif self._thinking:
-            self._think_on(token)
+            self._continue_reasoning(token)
         elif self._blanks and token in self._tokens.blanks:
             self._blanks -= 1
             return self.next()
         elif not self._matcher.consume_token(token):
             return _failure(_short(self._matcher.get_error()) or "a token that was not allowed")
         self._may_think = False
-        self._blanks = _MOST_BLANKS if self._just_thought else 0
-        self._just_thought = False
+        self._blanks = _MOST_BLANKS if self._reasoning_ended else 0
+        self._reasoning_ended = False
         return self.next()
 
-    def _think_on(self, token: int) -> None:
-        self._said = self._said[-len(self._end_think) :] + self._tokenizer.decode_bytes([token])
-        at = self._said.find(self._end_think)
-        if at < 0:
+    def _continue_reasoning(self, token: int) -> None:
+        self._recent_text = self._recent_text[-len(self._end_think) :] + self._tokenizer.decode_bytes([token])
+        start = self._recent_text.find(self._end_think)
+        if start < 0:
             return
-        self._thinking, self._just_thought = False, True
-        behind = self._said[at + len(self._end_think) :]
-        if behind.strip():
-            self._matcher.consume_tokens(self._tokenizer.tokenize_bytes(behind))
+        self._thinking, self._reasoning_ended = False, True
+        remaining = self._recent_text[start + len(self._end_think) :]
+        if remaining.strip():
+            self._matcher.consume_tokens(self._tokenizer.tokenize_bytes(remaining))
 
     def _with(self, data: "array.array[int]", ids: Iterable[int]) -> bytes:
         """The mask with `ids` allowed as well."""
@@ -160,8 +160,8 @@ def _short(problem: str) -> str:
 
 
 def _failure(problem: str) -> bytes:
-    told = problem.encode()[:1000]
-    return FAILED + struct.pack(">H", len(told)) + told
+    data = problem.encode()[:1000]
+    return FAILED + struct.pack(">H", len(data)) + data
 
 
 class TokenTable:
@@ -175,8 +175,8 @@ class TokenTable:
         self.blanks = [token for token in range(self.vocabulary) if self._is_blank(token)]
 
     def _is_blank(self, token: int) -> bool:
-        said = self.tokenizer.decode_bytes([token])
-        return bool(said) and not said.strip(b" \n") and not self.tokenizer.is_special_token(token)
+        text = self.tokenizer.decode_bytes([token])
+        return bool(text) and not text.strip(b" \n") and not self.tokenizer.is_special_token(token)
 
 
 def _all_but(ids: Iterable[int], vocabulary: int) -> bytes:
@@ -200,9 +200,9 @@ def follow(llguidance: Any, tokens: TokenTable, own: socket.socket) -> None:
         except (CannotCompile, ValueError) as error:
             own.sendall(_failure(_short(str(error))))
             return
-        while len(told := reading.read(4)) == 4:
+        while len(data := reading.read(4)) == 4:
             signal.setitimer(signal.ITIMER_PROF, STEP_S)
-            own.sendall(following.take(struct.unpack(">I", told)[0]))
+            own.sendall(following.take(struct.unpack(">I", data)[0]))
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 
@@ -232,8 +232,8 @@ def main(descriptor: int) -> None:
     control.sendall(FREE)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the children
     while True:
-        told, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not told:
+        data, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not data:
             return
         if os.fork() == 0:
             control.close()

@@ -40,9 +40,9 @@ class Grammar:
     def __init__(self, own: socket.socket, vocabulary: int, specification: bytes) -> None:
         """Blocks until the first mask has arrived. Raises CannotFollow."""
         self._socket, self._bytes = own, 4 * ((vocabulary + 31) // 32)
-        self._said = bytearray()
+        self._received = bytearray()
         self._mask: Bits | None = None
-        self._waits = True
+        self._mask_due = True
         own.settimeout(_COMPILE_S)
         self._send(struct.pack(">I", len(specification)) + specification)
         self.mask()
@@ -51,19 +51,19 @@ class Grammar:
     def mask(self) -> Bits | None:
         """One bit per token, set if it is allowed, as bytes with the lowest bit first; None if any token is allowed. Blocks until
         the result has arrived. Raises CannotFollow."""
-        if self._waits:
+        if self._mask_due:
             kind = self._read(1)
             if kind == FAILED:
                 problem = self._read(struct.unpack(">H", self._read(2))[0]).decode(errors="replace")
                 raise CannotFollow(problem)
             self._mask = None if kind == FREE else np.frombuffer(self._read(self._bytes), np.uint8)
-            self._waits = False
+            self._mask_due = False
         return self._mask
 
     def take(self, token: int) -> None:
         """Send the sampled `token`. The process computes the next mask in the meantime. Raises CannotFollow."""
         self._send(struct.pack(">I", token))
-        self._waits = True
+        self._mask_due = True
 
     def close(self) -> None:
         """End the grammar's process. Any thread may call it, even twice: the descriptor stays open until no thread uses it."""
@@ -73,27 +73,27 @@ class Grammar:
     def __del__(self) -> None:
         self._socket.close()
 
-    def _send(self, told: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         try:
-            self._socket.sendall(told)
+            self._socket.sendall(data)
         except OSError as error:
-            raise _gone(error) from error
+            raise _lost_process(error) from error
 
     def _read(self, count: int) -> bytes:
-        while len(self._said) < count:
+        while len(self._received) < count:
             try:
                 more = self._socket.recv(1 << 16)
             except OSError as error:
-                raise _gone(error) from error
+                raise _lost_process(error) from error
             if not more:
-                raise _gone(None)
-            self._said += more
-        told = bytes(self._said[:count])
-        del self._said[:count]
-        return told
+                raise _lost_process(None)
+            self._received += more
+        data = bytes(self._received[:count])
+        del self._received[:count]
+        return data
 
 
-def _gone(error: OSError | None) -> CannotFollow:
+def _lost_process(error: OSError | None) -> CannotFollow:
     slow = isinstance(error, TimeoutError)
     return CannotFollow("no answer in time" if slow else "it needs more processor time or memory than allowed")
 
@@ -114,34 +114,34 @@ class Grammars:
             if self._process is None or self._process.poll() is not None:
                 self._start()
             assert self._control is not None
-            ours, its = socket.socketpair()
-            with its:
+            own, peer = socket.socketpair()
+            with peer:
                 try:
-                    socket.send_fds(self._control, [b"o"], [its.fileno()])
+                    socket.send_fds(self._control, [b"o"], [peer.fileno()])
                 except OSError as error:
-                    ours.close()
+                    own.close()
                     raise CannotFollow(f"its process has ended: {error}") from error
         try:
-            return Grammar(ours, self._vocabulary, specification)
+            return Grammar(own, self._vocabulary, specification)
         except CannotFollow:
-            ours.close()
+            own.close()
             raise
 
     def _start(self) -> None:
         self._end()
         if importlib.util.find_spec("llguidance") is None:
             raise CannotFollow(_CURE)
-        ours, its = socket.socketpair()
-        with its:
-            command = [sys.executable, "-P", str(_PROGRAM), str(its.fileno())]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True)
-        self._control = ours
+        own, peer = socket.socketpair()
+        with peer:
+            command = [sys.executable, "-P", str(_PROGRAM), str(peer.fileno())]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True)
+        self._control = own
         settings = {"tokenizer": _as_json(self._tokenizer), "vocabulary": self._vocabulary, "eos_ids": self._eos_ids}
-        told = orjson.dumps(settings)
-        ours.settimeout(_START_S)
+        data = orjson.dumps(settings)
+        own.settimeout(_START_S)
         try:
-            ours.sendall(struct.pack(">I", len(told)) + told)
-            answer = ours.recv(1024)
+            own.sendall(struct.pack(">I", len(data)) + data)
+            answer = own.recv(1024)
         except OSError as error:
             self._end()
             raise CannotFollow(f"the grammar process does not start: {error}") from error
@@ -183,14 +183,14 @@ class Sets:
     def __init__(self) -> None:
         self.distinct: list[bytes] = []  # in order of appearance
         self.which: list[int] = []  # for each token, the index of its mask; -1: any token was allowed
-        self._numbers: dict[bytes, int] = {}
+        self._index_of: dict[bytes, int] = {}
 
     def add(self, mask: Bits | None) -> None:
         """Add the mask of the next token."""
-        number = -1
+        index = -1
         if mask is not None:
-            told = mask.tobytes()
-            number = self._numbers.setdefault(told, len(self._numbers))
-            if number == len(self.distinct):
-                self.distinct.append(told)
-        self.which.append(number)
+            data = mask.tobytes()
+            index = self._index_of.setdefault(data, len(self._index_of))
+            if index == len(self.distinct):
+                self.distinct.append(data)
+        self.which.append(index)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from clawctl.engines.places import Places
-from clawctl.engines.refusals import unproven
+from clawctl.engines.refusals import canary_refusal
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
 
@@ -112,7 +112,7 @@ class Pins:
         try:
             return self._make(version)
         except CanaryFailure as error:
-            raise unproven(version, error) from error
+            raise canary_refusal(version, error) from error
         except Exception as error:  # a policy can be broken in many ways; the client gets an error, the log has the details
             _log.exception("cannot load version %d", version)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

@@ -146,10 +146,10 @@ class ModelProcess:
     about: Ready
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
-        self._socket, its = socket.socketpair()
-        with its:
-            command = [sys.executable, "-P", "-m", "clawctl.engines.embedded.worker", str(its.fileno())]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[its.fileno()], start_new_session=True)
+        self._socket, peer = socket.socketpair()
+        with peer:
+            command = [sys.executable, "-P", "-m", "clawctl.engines.embedded.worker", str(peer.fileno())]
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._socket.sendall(packed(StartWorker(str(run.root), recipe.model_dump_json(), level)))
         self._numbers = count(1)
@@ -164,12 +164,12 @@ class ModelProcess:
 
     def wait(self) -> None:
         """Wait until version 0 is loaded. Raises ClawError, and the errors of loading."""
-        told = blocking_read(self._socket)
-        if isinstance(told, Ready):
-            self.about = told
+        message = blocking_read(self._socket)
+        if isinstance(message, Ready):
+            self.about = message
             return
         self.stop()
-        raise as_exception(told) if isinstance(told, Failed) else ClawError(self._cause(), "logs/serve.log has the details")
+        raise as_exception(message) if isinstance(message, Failed) else ClawError(self._cause(), "logs/serve.log has the details")
 
     async def attach(self) -> None:
         async with self._attaching:
@@ -226,9 +226,9 @@ class ModelProcess:
         self._call(Unload(next(self._numbers), version))
 
     def replace(self, version: int) -> Swap:
-        told = self._call(Replace(next(self._numbers), version))
-        assert isinstance(told, Replaced)
-        return told.swap
+        message = self._call(Replace(next(self._numbers), version))
+        assert isinstance(message, Replaced)
+        return message.swap
 
     def pause(self) -> None:
         self._call(PauseAll(next(self._numbers)))
@@ -259,11 +259,11 @@ class ModelProcess:
             self._writer.write(packed(message))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        async for told in received(reader):
-            self._take(from_process.decode(told))
+        async for frame in received(reader):
+            self._take(from_process.decode(frame))
         problem = await asyncio.to_thread(self._cause)
         _log.error("%s", problem)
-        self._die(None, problem)
+        self._mark_dead(None, problem)
 
     def _take(self, message: FromProcess) -> None:
         match message:
@@ -275,12 +275,12 @@ class ModelProcess:
                 if (call := self._calls.pop(message.number, None)) is not None and not call.done():
                     call.set_exception(as_exception(message))
             case Died():
-                self._die(message.model, message.problem)
+                self._mark_dead(message.model, message.problem)
             case Done() | Replaced() | Scored():
                 if (call := self._calls.pop(message.number, None)) is not None and not call.done():
                     call.set_result(message)
 
-    def _die(self, model: int | None, problem: str) -> None:
+    def _mark_dead(self, model: int | None, problem: str) -> None:
         self._dead[model] = problem
         if model is not None:
             return
@@ -324,7 +324,7 @@ class _Request:
         self._which, self._sets = list[int](), list[bytes]()
         self._ended = False
         self._error: EngineFailure | Refusal | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def take(self, piece: TokenPiece) -> None:
         """Add a piece. Called on the event loop."""
@@ -336,7 +336,7 @@ class _Request:
             self._end(Refusal(400, piece.error or "", "messages"))
         elif piece.ended:
             self._end(None if piece.error is None else (CannotFollow if piece.unfollowable else EngineFailure)(piece.error))
-        self._news.set()
+        self._changed.set()
 
     def fail(self, problem: str) -> None:
         self._end(EngineFailure(problem))
@@ -344,18 +344,18 @@ class _Request:
     def _end(self, error: EngineFailure | Refusal | None) -> None:
         self._ended, self._error = True, error
         self._process.forget(self.number)
-        self._news.set()
+        self._changed.set()
 
     async def __aiter__(self) -> AsyncIterator[list[Token]]:
         try:
             while not (self._ended and not self._tokens):
-                await self._news.wait()
-                self._news.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 tokens, self._tokens = self._tokens, []
                 if tokens:
                     yield tokens
                 if self._ended:
-                    self._news.set()
+                    self._changed.set()
             if self._error is not None:
                 raise self._error
         finally:
@@ -371,4 +371,4 @@ class _Request:
         if not self._ended:
             self._ended = True
             self._process.cancel(self.number)
-        self._news.set()
+        self._changed.set()

@@ -37,10 +37,10 @@ class SeenPrompt:
     ids: list[int]
     _positions_3P: Ints
     images: list[_Placed]
-    _behind: int = field(init=False)  # the position of the first token after the prompt
+    _next_position: int = field(init=False)  # the position of the first token after the prompt
 
     def __post_init__(self) -> None:
-        self._behind = int(self._positions_3P.max()) + 1
+        self._next_position = int(self._positions_3P.max()) + 1
 
     def __deepcopy__(self, memo: Any) -> "SeenPrompt":
         return self  # transformers copies the settings of a request that restarts
@@ -48,7 +48,7 @@ class SeenPrompt:
     def positions(self, start: int, stop: int) -> Ints:
         """The positions of the tokens start … stop - 1 of prompt and answer: [3, N]."""
         size = self._positions_3P.shape[1]
-        later = np.arange(max(start, size), max(stop, size)) - size + self._behind
+        later = np.arange(max(start, size), max(stop, size)) - size + self._next_position
         return np.concatenate([self._positions_3P[:, start:stop], np.repeat(later[None], 3, 0)], 1)
 
 

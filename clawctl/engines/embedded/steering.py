@@ -44,9 +44,9 @@ def above_min_p(logits_BV: torch.Tensor, min_p_B: torch.Tensor) -> torch.Tensor:
     return logits_BV.masked_fill(logits_BV < least_B1, float("-inf"))
 
 
-def uniform(seed: int, place: int) -> float:
+def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that depends only on the seed and the token's position in its answer."""
-    digest = blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
+    digest = blake2b(f"{seed} {position}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 11) / (1 << 53)
 
 
@@ -61,7 +61,7 @@ def drawn(probabilities_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tens
 def likeliest(logits_BV: torch.Tensor, most: int) -> list[list[tuple[int, float]]]:
     """Ids and logprobs, most likely first, without tokens of probability 0."""
     values, ids = logits_BV.log_softmax(-1).topk(min(most, logits_BV.shape[1]))
-    pairs = (zip(row, told, strict=True) for row, told in zip(ids.tolist(), values.tolist(), strict=True))
+    pairs = (zip(row, with_tops, strict=True) for row, with_tops in zip(ids.tolist(), values.tolist(), strict=True))
     return [[(token, logprob) for token, logprob in row if logprob > float("-inf")] for row in pairs]
 
 
@@ -86,7 +86,7 @@ class Steered:
     grammar: Grammar | None = None
     sets: Sets | None = None  # the masks of `grammar`
     failed: str | None = None  # why the grammar cannot continue
-    place: int = 0  # number of tokens sampled so far
+    position: int = 0  # number of tokens sampled so far
     tops: list[list[tuple[int, float]]] = field(default_factory=list)
 
     def mask(self) -> Bits | None:
@@ -99,8 +99,8 @@ class Steered:
             self.failed = str(problem)
             return None
 
-    def took(self, token: int) -> None:
-        self.place += 1
+    def record(self, token: int) -> None:
+        self.position += 1
         if self.grammar is not None and self.sets is not None and self.failed is None:
             self.sets.add(self.mask())
             if token not in self.eos_ids:
@@ -159,10 +159,10 @@ class Steering:
                 logits_BV[row] += steered.bias_V
         some = [(row, steered) for row, steered in self._rows if steered.counts_V is not None]
         if some:
-            rows, asked = [row for row, _ in some], [steered.sampling for _, steered in some]
+            rows, settings = [row for row, _ in some], [steered.sampling for _, steered in some]
             seen_BV = torch.stack([steered.seen_V for _, steered in some if steered.seen_V is not None])
             counts_BV = torch.stack([steered.counts_V for _, steered in some if steered.counts_V is not None])
-            weights = torch.tensor([[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in asked])
+            weights = torch.tensor([[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in settings])
             logits_BV[rows] = penalised(logits_BV[rows], seen_BV, counts_BV, *weights.unbind(1))
         for row, steered in self._rows:
             if (mask := steered.mask()) is not None:
@@ -189,7 +189,7 @@ class Steering:
         return steered_draw
 
     def _draw(self, scores_BV: torch.Tensor, output_ids: torch.Tensor) -> None:
-        seeded = [(row, uniform(each.sampling.seed, each.place)) for row, each in self._rows if each.sampling.seed is not None]
+        seeded = [(row, uniform(each.sampling.seed, each.position)) for row, each in self._rows if each.sampling.seed is not None]
         if seeded:
             rows = [row for row, _ in seeded]
             probabilities_BV = scores_BV[rows].softmax(-1)
@@ -197,13 +197,13 @@ class Steering:
             logprobs_B = probabilities_BV.gather(1, ids_B.unsqueeze(1))[:, 0].log()
             output_ids[0, rows] = ids_B.to(output_ids.dtype)
             output_ids[1, rows] = logprobs_B.view(torch.int32)
-        told = [(row, each) for row, each in self._rows if each.sampling.top_logprobs]
-        if told:
-            most = max(each.sampling.top_logprobs for _, each in told)
-            for (_, each), top in zip(told, likeliest(scores_BV[[row for row, _ in told]], most), strict=True):
+        with_tops = [(row, each) for row, each in self._rows if each.sampling.top_logprobs]
+        if with_tops:
+            most = max(each.sampling.top_logprobs for _, each in with_tops)
+            for (_, each), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], most), strict=True):
                 each.tops.append(top[: each.sampling.top_logprobs])
         for row, each in self._rows:
-            each.took(int(output_ids[0, row]))
+            each.record(int(output_ids[0, row]))
 
 
 def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | None:

@@ -70,9 +70,9 @@ class StagedWeights:
     def score(self, ids: Sequence[int], first: int = 1) -> list[float]:
         """Logprobs of `ids[first:]`, each given all preceding ids."""
         tokens = torch.tensor([list(ids)], device=self.model.device)
-        wanted = len(ids) - first
-        output = self.model(input_ids=tokens, use_cache=False, logits_to_keep=wanted + 1)
-        return _chosen(output.logits[0, -wanted - 1 :], tokens[0, first:])
+        count = len(ids) - first
+        output = self.model(input_ids=tokens, use_cache=False, logits_to_keep=count + 1)
+        return _chosen(output.logits[0, -count - 1 :], tokens[0, first:])
 
     @torch.no_grad()
     def score_image(self, reader: ImageReader, ids: Sequence[int], start: int, content: bytes) -> list[float]:

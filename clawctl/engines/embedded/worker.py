@@ -100,7 +100,7 @@ class Worker:
     def take(self, message: ToProcess) -> None:
         match message:
             case Generate() if message.images:
-                self._looking[message.number] = asyncio.get_running_loop().create_task(self._look(message))
+                self._looking[message.number] = asyncio.get_running_loop().create_task(self._decode_images(message))
             case Generate():
                 self._generate(message)
             case Cancel():
@@ -118,31 +118,33 @@ class Worker:
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)
 
-    async def _look(self, asked: Generate) -> None:
+    async def _decode_images(self, request: Generate) -> None:
         """Decode the images of a request in a thread, then begin it."""
         try:
-            seen = await asyncio.to_thread(self._model(asked.model).look, asked.prompt_ids, asked.images)
-            self._generate(asked, seen)
+            seen_prompt = await asyncio.to_thread(self._model(request.model).look, request.prompt_ids, request.images)
+            self._generate(request, seen_prompt)
         except UnreadableImage as error:
-            self._add(asked.number, TokenPiece(asked.number, 0, [], [], [], True, str(error), False, True))
+            self._add(request.number, TokenPiece(request.number, 0, [], [], [], True, str(error), False, True))
         except EngineFailure as failure:
-            self._fail(asked.number, failure)
+            self._fail(request.number, failure)
         except Exception:  # noqa: BLE001 - the edge of a process: a decoder may fail in any way, and the request must end
             _log.exception("an image of a request cannot be decoded")
-            self._fail(asked.number, EngineFailure("an image could not be decoded"))
+            self._fail(request.number, EngineFailure("an image could not be decoded"))
         finally:
-            self._looking.pop(asked.number, None)
+            self._looking.pop(request.number, None)
 
-    def _generate(self, asked: Generate, seen: SeenPrompt | None = None) -> None:
-        model = self._models.get(asked.model)
-        grammar = None if asked.grammar is None else self._opened.get(asked.grammar)
+    def _generate(self, request: Generate, seen_prompt: SeenPrompt | None = None) -> None:
+        model = self._models.get(request.model)
+        grammar = None if request.grammar is None else self._opened.get(request.grammar)
         try:
             if model is None:
                 raise EngineFailure("the engine has stopped")
-            take = partial(self._add, asked.number)
-            self._running[asked.number] = model.generate(asked.prompt_ids, asked.sampling, take, asked.number, grammar, seen)
+            take = partial(self._add, request.number)
+            self._running[request.number] = model.generate(
+                request.prompt_ids, request.sampling, take, request.number, grammar, seen_prompt
+            )
         except EngineFailure as failure:
-            self._fail(asked.number, failure)
+            self._fail(request.number, failure)
 
     def _fail(self, number: int, failure: EngineFailure) -> None:
         self._add(number, TokenPiece(number, 0, [], [], [], True, str(failure), False))
@@ -162,24 +164,24 @@ class Worker:
     def _answer(self, message: FromProcess) -> None:
         self._send(packed(message))
 
-    async def _call(self, asked: Call) -> None:
+    async def _call(self, request: Call) -> None:
         """Run a call in a thread, because it may take long, and send its answer."""
         try:
-            answer = await asyncio.to_thread(self._do, asked)
+            answer = await asyncio.to_thread(self._do, request)
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway decides what to do about it
             if not isinstance(error, ClawError | CanaryFailure | CannotFollow | EngineFailure):
-                _log.exception("the engine's process failed at %s", type(asked).__name__)
-            answer = failed(asked.number, error)
+                _log.exception("the engine's process failed at %s", type(request).__name__)
+            answer = failed(request.number, error)
         self._answer(answer)
 
-    def _do(self, asked: Call) -> FromProcess:
-        match asked:
+    def _do(self, request: Call) -> FromProcess:
+        match request:
             case Compile():
-                self._opened[asked.number] = self._ready_grammars().open(asked.specification)
+                self._opened[request.number] = self._ready_grammars().open(request.specification)
             case Load():
-                self._models[asked.version] = Decoder(self._run, self._recipe, asked.version)
+                self._models[request.version] = Decoder(self._run, self._recipe, request.version)
             case Unload():
-                if (model := self._models.pop(asked.version, None)) is not None:
+                if (model := self._models.pop(request.version, None)) is not None:
                     model.stop()
             case PauseAll():
                 for model in self._models.values():
@@ -188,10 +190,10 @@ class Worker:
                 for model in self._models.values():
                     model.resume()
             case Replace():
-                return Replaced(asked.number, self._model(None).swap(asked.version))
+                return Replaced(request.number, self._model(None).swap(request.version))
             case Score():
-                return Scored(asked.number, *self._model(asked.model).score(asked.ids, asked.first))
-        return Done(asked.number)
+                return Scored(request.number, *self._model(request.model).score(request.ids, request.first))
+        return Done(request.number)
 
     def _model(self, name: int | None) -> Decoder:
         model = self._models.get(name)
@@ -211,8 +213,8 @@ async def _serve(connection: socket.socket) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=connection)
     worker: Worker | None = None
     loading: asyncio.Task[None] | None = None
-    async for told in received(reader):
-        message = to_process.decode(told)
+    async for frame in received(reader):
+        message = to_process.decode(frame)
         if worker is None:
             assert isinstance(message, StartWorker)
             log_to(RunDir(Path(message.run)).logs / "serve.log", message.log_level)

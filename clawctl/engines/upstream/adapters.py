@@ -24,19 +24,19 @@ class Target:
 
 
 class Adapters:
-    """Used on one event loop; `load`, `prove` and `unload` are called in threads. `load` and `unload` raise ClawError; `prove`
+    """Used on one event loop; `load`, `verify` and `unload` are called in threads. `load` and `unload` raise ClawError; `verify`
     raises ClawError and CanaryFailure. At most `most` adapters stay loaded in addition to the `live` one."""
 
     def __init__(
         self,
         name: Callable[[int], str],
         load: Callable[[int], None],
-        prove: Callable[[int], None],
+        verify: Callable[[int], None],
         unload: Callable[[str], None],
         live: Callable[[], int],
         most: int,
     ) -> None:
-        self._name, self._load, self._prove, self._unload = name, load, prove, unload
+        self._name, self._load, self._verify, self._unload = name, load, verify, unload
         self._live, self._most = live, most
         self._changing = asyncio.Lock()  # held while the loaded adapters change, here or in the upstream
         self._tidying: asyncio.Future[None] | None = None
@@ -48,29 +48,29 @@ class Adapters:
 
     async def use(self, version: int) -> tuple[Target, bool]:
         """Keep the adapter loaded for a new user until `release`. Returns whether this call loaded it. Raises like `load` and
-        `prove`."""
+        `verify`."""
         fresh = False
         while version not in self.loaded:
             # The client may disconnect, but a load must finish, because otherwise the upstream would have an unrecorded adapter.
-            fresh = await asyncio.shield(asyncio.ensure_future(self._come(version)))
+            fresh = await asyncio.shield(asyncio.ensure_future(self._load_once(version)))
         self.loaded.move_to_end(version)
         target = self.loaded[version]
         target.users += 1
         return target, fresh
 
-    async def _come(self, version: int) -> bool:
+    async def _load_once(self, version: int) -> bool:
         async with self._changing:
             if version in self.loaded:
                 return False
-            await asyncio.to_thread(self._bring, version)
+            await asyncio.to_thread(self._load_and_verify, version)
             self.loaded[version] = Target(self._name(version), Clock(version))
             return True
 
-    def _bring(self, version: int) -> None:
+    def _load_and_verify(self, version: int) -> None:
         """Load an adapter. It answers no request before its canary check passes."""
         self._load(version)
         try:
-            self._prove(version)
+            self._verify(version)
         except (CanaryFailure, ClawError):
             self._drop(version, self._name(version))
             raise
@@ -101,14 +101,14 @@ class Adapters:
 
     def _tidy_soon(self) -> None:
         """Unload unused adapters, except the most recent ones, in the background."""
-        if self._one_too_many() is not None and (self._tidying is None or self._tidying.done()):
+        if self._surplus() is not None and (self._tidying is None or self._tidying.done()):
             self._tidying = asyncio.ensure_future(self._tidy())
 
     async def _tidy(self) -> None:
-        while (old := self._one_too_many()) is not None:
+        while (old := self._surplus()) is not None:
             await self.forget(old)
 
-    def _one_too_many(self) -> int | None:
+    def _surplus(self) -> int | None:
         if len(self.loaded) <= self._most + 1:
             return None
         return next((old for old, target in self.loaded.items() if not target.users and old != self._live()), None)

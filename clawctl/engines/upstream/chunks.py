@@ -10,24 +10,24 @@ import msgspec
 from clawctl.engines import EngineFailure, Sampled
 from clawctl.engines.refusals import refusal
 from clawctl.engines.upstream.tokens import Clock, Tokens
-from clawctl.engines.upstream.wire import Chunk, Entry, Wire, Words
+from clawctl.engines.upstream.wire import Chunk, ChunkMessage, Entry, Wire
 from clawctl.serve.answer_decoder import is_of_a_call
 from clawctl.serve.dialects import Shown, ShownToken
 from clawctl.serve.text import CallDelta, CallStart, Event, Parser, ReasoningDelta, TextDelta
 
-_MISUSE = range(400, 500)  # statuses of errors that the client caused
+_CLIENT_ERRORS = range(400, 500)  # statuses of errors that the client caused
 
 
-class Saying(Protocol):
+class ChunkConverter(Protocol):
     """Converts chunks to events. Adjacent events of the same kind are joined."""
 
     @property
-    def in_chat_form(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    def to_chat_chunk(self) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
         """Converts chunks of another API to chat chunks; None if they already are chat chunks."""
         ...
 
     @property
-    def any(self) -> bool:
+    def pending(self) -> bool:
         """Whether anything has arrived since the last piece was shown."""
         ...
 
@@ -53,15 +53,15 @@ class UpstreamReply:
         show_logprobs: bool,
         expect_ids: bool,
         live: bool = True,
-        saying: Saying | None = None,
+        converter: ChunkConverter | None = None,
     ) -> None:
         self.sampled, self._live = sampled, live
-        self._said = saying or ChatSaying(show_logprobs)
-        self._wire = Wire(self._said.in_chat_form)
+        self._converter = converter or ChatConverter(show_logprobs)
+        self._wire = Wire(self._converter.to_chat_chunk)
         self._tokens = Tokens(sampled, clock, expect_ids)
         self._over = False
         self._error: Exception | None = None
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._leave: Callable[[], None] | None = None
         self.cancelled = False
 
@@ -69,7 +69,7 @@ class UpstreamReply:
         """The response has begun. `leave` is called if the rest is not needed."""
         self._leave = leave
         if self.cancelled or self._over:
-            self._let_go()
+            self._release()
 
     # ---- input -----------------------------------------------------------------------------------------------------------
 
@@ -86,22 +86,22 @@ class UpstreamReply:
 
     def _take(self, chunks: list[Chunk]) -> None:
         self._tokens.take(chunks)
-        self._said.take(chunks)
-        if self.sampled.first_at is None and (self._tokens.any or self._said.any):
+        self._converter.take(chunks)
+        if self.sampled.first_at is None and (self._tokens.received or self._converter.pending):
             self.sampled.first_at = time.time()
-        if (told := self._wire.error) is not None:
-            refused = told.status in _MISUSE and self.sampled.first_at is None
-            self._end(refusal(told.status or 0, told.in_openai_form) if refused else EngineFailure(str(told)))
-        elif self._live and self._said.any:
-            self._news.set()
+        if (error := self._wire.error) is not None:
+            refused = error.status in _CLIENT_ERRORS and self.sampled.first_at is None
+            self._end(refusal(error.status or 0, error.body) if refused else EngineFailure(str(error)))
+        elif self._live and self._converter.pending:
+            self._changed.set()
 
     def _end(self, error: Exception | None) -> None:
         if not self._over:
             self._over, self._error = True, error
-            self._let_go()
-            self._news.set()
+            self._release()
+            self._changed.set()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         leave, self._leave = self._leave, None
         if leave is not None:
             leave()
@@ -112,14 +112,14 @@ class UpstreamReply:
         over = False
         try:
             while not over:
-                await self._news.wait()
-                self._news.clear()
+                await self._changed.wait()
+                self._changed.clear()
                 over = self._over
-                if (shown := self._said.shown()) is not None:
+                if (shown := self._converter.shown()) is not None:
                     yield shown
             if self._error is None and not self.cancelled:  # otherwise the canary does not matter
-                await self._tokens.proven()
-            if (shown := self._said.end(self.sampled)) is not None:
+                await self._tokens.canary_checked()
+            if (shown := self._converter.end(self.sampled)) is not None:
                 yield shown
         finally:
             self.cancel()
@@ -141,10 +141,10 @@ class UpstreamReply:
         self._end(None)
 
 
-class ChatSaying:
-    """See `Saying`: for a chat completion."""
+class ChatConverter:
+    """See `ChunkConverter`: for a chat completion."""
 
-    in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    to_chat_chunk: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def __init__(self, show_logprobs: bool, barred: bool = False) -> None:
         """`barred`: the client forbids calls, so the model's calls are not shown."""
@@ -155,25 +155,25 @@ class ChatSaying:
         self._call_index = -1  # index of the most recent call
 
     @property
-    def any(self) -> bool:
+    def pending(self) -> bool:
         return bool(self._runs)
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         runs = self._runs
         for chunk in chunks:
             for choice in chunk.choices or ():
-                words = choice.delta or choice.message
-                if words is not None:
-                    if thought := words.reasoning or words.reasoning_content:
+                message = choice.delta or choice.message
+                if message is not None:
+                    if thought := message.reasoning or message.reasoning_content:
                         _add(runs, ReasoningDelta, thought)
-                    if words.content:
-                        self._say(words.content)
-                    if words.tool_calls and self._barred is None:
-                        self._take_calls(words)
+                    if message.content:
+                        self._add_text(message.content)
+                    if message.tool_calls and self._barred is None:
+                        self._add_calls(message)
                 if self._show_logprobs and choice.logprobs is not None:
                     self._tokens += map(_shown, choice.logprobs.content or ())
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if self._barred is None:
             _add(self._runs, TextDelta, text)
         else:
@@ -184,8 +184,8 @@ class ChatSaying:
             if isinstance(event, TextDelta | ReasoningDelta) and not is_of_a_call(event):
                 _add(self._runs, type(event), event.text)
 
-    def _take_calls(self, words: Words) -> None:
-        for i, call in enumerate(words.tool_calls or ()):
+    def _add_calls(self, message: ChunkMessage) -> None:
+        for i, call in enumerate(message.tool_calls or ()):
             function, index = call.get("function") or {}, call.get("index", i)
             if index > self._call_index and function.get("name"):
                 self._call_index = index
@@ -217,6 +217,6 @@ def _add(runs: list[tuple[type[Event], list[str]]], kind: type[Event], text: str
 
 
 def _shown(entry: Entry) -> ShownToken:
-    token, top, told = (msgspec.json.decode(each) for each in (entry.token, entry.top_logprobs, entry.bytes))
+    token, top, token_bytes = (msgspec.json.decode(each) for each in (entry.token, entry.top_logprobs, entry.bytes))
     logprob: Any = entry.logprob
-    return ShownToken(token, logprob, top or [], told)
+    return ShownToken(token, logprob, top or [], token_bytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from clawctl.engines import Sampled
-from clawctl.engines.upstream.chunks import ChatSaying
+from clawctl.engines.upstream.chunks import ChatConverter
 from clawctl.engines.upstream.wire import Chunk, Entry
 from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects import GenerationRequest, Prompt, Shown
@@ -52,47 +52,47 @@ def as_plain(chat: dict[str, Any], prompt: Prompt, add_special_tokens: bool) -> 
     return {**body, "prompt": prompt}
 
 
-class PlainSaying(ChatSaying):
+class PlainConverter(ChatConverter):
     """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion whose text the upstream returns."""
 
-    def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
-        for choice in told.get("choices") or ():
+    def to_chat_chunk(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        for choice in chunk.get("choices") or ():
             choice["delta"] = {"content": choice.pop("text", None)}
             choice.pop("prompt_logprobs", None)
             if (prompt_ids := choice.pop("prompt_token_ids", None)) is not None:
-                told["prompt_token_ids"] = prompt_ids
+                chunk["prompt_token_ids"] = prompt_ids
             if logprobs := choice.get("logprobs"):
-                choice["logprobs"] = {"content": _in_chat_form(logprobs)}
-        return told
+                choice["logprobs"] = {"content": _chat_logprobs(logprobs)}
+        return chunk
 
 
-def _in_chat_form(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
+def _chat_logprobs(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
     texts, tops = logprobs.get("tokens") or repeat(""), logprobs.get("top_logprobs") or repeat(None)
     return [
         {
             "token": text, "logprob": logprob, "bytes": None,
-            "top_logprobs": [{"token": other, "logprob": told, "bytes": None} for other, told in (top or {}).items()],
+            "top_logprobs": [{"token": token, "logprob": value, "bytes": None} for token, value in (top or {}).items()],
         }
         for text, logprob, top in zip(texts, logprobs.get("token_logprobs") or (), tops, strict=False)
     ]  # fmt: skip
 
 
-class CompletionSaying:
+class CompletionConverter:
     """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion that is decoded from its ids."""
 
     def __init__(self, tokenizer: Any, request: GenerationRequest, thinking: bool) -> None:
-        self._reading, self._most = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs
-        self.any = False
+        self._decoder, self._most = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs
+        self.pending = False
 
-    def in_chat_form(self, told: dict[str, Any]) -> dict[str, Any]:
-        for choice in told.get("choices") or ():
+    def to_chat_chunk(self, chunk: dict[str, Any]) -> dict[str, Any]:
+        for choice in chunk.get("choices") or ():
             for name in _COMPLETION_ONLY:
                 choice.pop(name, None)
             if (prompt_ids := choice.pop("prompt_token_ids", None)) is not None:
-                told["prompt_token_ids"] = prompt_ids
+                chunk["prompt_token_ids"] = prompt_ids
             if logprobs := choice.get("logprobs"):
                 choice["logprobs"] = {"content": self._entries(logprobs)}
-        return told
+        return chunk
 
     def _entries(self, logprobs: dict[str, Any]) -> list[dict[str, Any]]:
         tops = logprobs.get("top_logprobs") or repeat(None)
@@ -105,18 +105,18 @@ class CompletionSaying:
         for choice in (choice for chunk in chunks for choice in chunk.choices or ()):
             entries = choice.logprobs.content or () if choice.logprobs is not None else ()
             for token, entry in zip(choice.token_ids or (), chain(entries, repeat(_NO_ENTRY)), strict=False):
-                self._reading.take(token, entry.logprob, msgspec.json.decode(entry.top_logprobs) or ())
-                self.any = True
+                self._decoder.take(token, entry.logprob, msgspec.json.decode(entry.top_logprobs) or ())
+                self.pending = True
 
     def shown(self) -> Shown | None:
-        self.any = False
-        return self._reading.shown()
+        self.pending = False
+        return self._decoder.shown()
 
     def end(self, sampled: Sampled) -> Shown | None:
-        shown = self._reading.end()
-        sampled.reasoning_tokens = self._reading.reasoning_tokens
-        sampled.cut_call = self._reading.ended_in_call and not self._reading.ended_by_token
-        if sampled.finish_reason == "stop" and self._reading.called:
+        shown = self._decoder.end()
+        sampled.reasoning_tokens = self._decoder.reasoning_tokens
+        sampled.cut_call = self._decoder.ended_in_call and not self._decoder.ended_by_token
+        if sampled.finish_reason == "stop" and self._decoder.called:
             sampled.finish_reason = "tool_calls"
         return shown
 

@@ -17,9 +17,9 @@ from clawctl.engines import Capabilities, Reply, Sampled, Swap, Unanswered
 from clawctl.engines.halt import Halt
 from clawctl.engines.places import Places
 from clawctl.engines.refusals import refusal
-from clawctl.engines.upstream.chunks import ChatSaying, Saying, UpstreamReply
-from clawctl.engines.upstream.completions import PATH, CompletionSaying, How, PlainSaying, as_completion, as_plain
-from clawctl.engines.upstream.probe import Found, missing, probe
+from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
+from clawctl.engines.upstream.completions import PATH, CompletionConverter, How, PlainConverter, as_completion, as_plain
+from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.upstream.sglang import SglangControl
 from clawctl.engines.upstream.targets import Target, Targets
 from clawctl.engines.upstream.tokens import IDS_WANTED
@@ -93,8 +93,8 @@ class Upstream:
         self._client = Multiplexed(plain)
         self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
-        self._found: Found | None = None
-        self._said: list[str] = []  # log lines about missing features
+        self._probed: ProbeResult | None = None
+        self._logged: list[str] = []  # log lines about missing features
         self._images: bool | None = None  # whether the model accepts images; None: unknown, the upstream decides
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
@@ -107,11 +107,11 @@ class Upstream:
 
     @property
     def max_context(self) -> int | None:
-        return None if self._found is None else self._found.max_context
+        return None if self._probed is None else self._probed.max_context
 
     @property
     def capabilities(self) -> Capabilities:
-        return _UNKNOWN if self._found is None else self._found.capabilities
+        return _UNKNOWN if self._probed is None else self._probed.capabilities
 
     # ---- asks ------------------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Upstream:
             await stack.enter_async_context(self._places.one(version, request.key))
         target = await stack.enter_async_context(self._targets.lease(version))
         how = How() if self._splicer is None or request.prompts else await self._splicer.how(request, target.name)
-        safe = self._without_control(request) if how.prompt is None and not request.prompts else request
+        safe = self._without_control_texts(request) if how.prompt is None and not request.prompts else request
         replies = [self._reply(safe, target, how) for _ in range(safe.n)]
         for reply in replies:
             reply.sampled.adapted = reply.sampled.adapted or (None if safe is request else _SPACED)
@@ -157,16 +157,16 @@ class Upstream:
 
     def _reply(self, request: GenerationRequest, target: Target, how: How) -> UpstreamReply:
         sampled, ids = self._sampled(request, how), bool(self.capabilities.ids)
-        return UpstreamReply(sampled, target.clock, request.logprobs, ids, request.stream, self._saying(request, how))
+        return UpstreamReply(sampled, target.clock, request.logprobs, ids, request.stream, self._converter(request, how))
 
-    def _saying(self, request: GenerationRequest, how: How) -> Saying | None:
+    def _converter(self, request: GenerationRequest, how: How) -> ChunkConverter | None:
         if request.prompts:
-            return PlainSaying(request.logprobs)
+            return PlainConverter(request.logprobs)
         if self._splicer is None or how.prompt is None:
-            return ChatSaying(request.logprobs, request.bars_calls)
-        return CompletionSaying(self._splicer.tokenizer, request, how.prompt.thinking)
+            return ChatConverter(request.logprobs, request.bars_calls)
+        return CompletionConverter(self._splicer.tokenizer, request, how.prompt.thinking)
 
-    def _without_control(self, request: GenerationRequest) -> GenerationRequest:
+    def _without_control_texts(self, request: GenerationRequest) -> GenerationRequest:
         """The request with the client's control texts broken up. For an engine that renders the prompt itself, and would read these
         texts as control tokens."""
         fields = {name: request.engine_fields[name] for name in _RENDERED if name in request.engine_fields}
@@ -197,7 +197,7 @@ class Upstream:
             temperature, top_p, request.top_k, request.tool_choice if request.use_tools else None, request.engine_fields
         )
         if reason is None and not self.capabilities.processed and temperature != 1:
-            reason = "the engine tells logprobs before temperature"
+            reason = "the engine returns logprobs before temperature"
         sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason)
         sampled.spliced, sampled.unspliced = how.spliced, how.unspliced
         hidden = TOOLS_UNSHOWN if request.bars_calls and self._kind != "openai" else None
@@ -219,8 +219,8 @@ class Upstream:
                 await post(_without_limit(body))  # the engine's own limit is the rest of the context
                 return
             if refused.status in (400, 422) and body.get("max_tokens") is None and _WANTS_LIMIT.search(refused.message):
-                told = f"{refused.message} (this upstream needs a limit: set max_tokens, or serve.max_tokens in the recipe)"
-                raise Refusal(refused.status, told, "max_tokens", refused.code) from refused
+                message = f"{refused.message} (this upstream needs a limit: set max_tokens, or serve.max_tokens in the recipe)"
+                raise Refusal(refused.status, message, "max_tokens", refused.code) from refused
             moved = later_system_as_user(request.messages)
             if refused.status != 400 or refused.code is not None or moved == request.messages or "messages" not in body:
                 raise
@@ -236,12 +236,12 @@ class Upstream:
             if status == 200:
                 reply.begun(partial(self._client.give_back, call))
                 return
-            told = await self._client.rest(call)
-        except RequestFailed as broken:
-            raise _unreachable(broken) from broken
-        if _path(body) == PATH and status in _NOT_THERE and b"model" not in told.lower():
+            content = await self._client.rest(call)
+        except RequestFailed as error:
+            raise _unreachable(error) from error
+        if _path(body) == PATH and status in _NOT_THERE and b"model" not in content.lower():
             raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
-        raise refusal(status, told)
+        raise refusal(status, content)
 
     def _body(self, request: GenerationRequest, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
         """The request body, always for a stream. Only a stream shows when the first token arrived, which version sampled which
@@ -288,22 +288,22 @@ class Upstream:
 
     async def count(self, request: GenerationRequest) -> int:
         await self._ready()
-        request = self._without_control(request)
+        request = self._without_control_texts(request)
         body: dict[str, Any] = {"model": self._targets.base, "messages": request.messages}
         tools = request.shown_tools
-        status, told = 404, b""
+        status, content = 404, b""
         if self._kind != "openai":
             with suppress(RequestFailed):
                 body = {**body, "tools": tools} if tools else body
                 body |= {"continue_final_message": True, "add_generation_prompt": False} if request.continues else {}
                 body |= {"chat_template_kwargs": request.template_settings} if request.template_settings else {}
                 answer = await self._client.post("/tokenize", orjson.dumps(body))
-                status, told = answer.status, answer.body
+                status, content = answer.status, answer.body
         if status in _NOT_THERE:
             raise Refusal(501, "this engine does not count tokens")
         if status != 200:
-            raise refusal(status, told)
-        return int(orjson.loads(told)["count"])
+            raise refusal(status, content)
+        return int(orjson.loads(content)["count"])
 
     async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
         if self._kind == "openai":
@@ -371,42 +371,41 @@ class Upstream:
     async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
         """Wait for the server, find its features, catch up with LIVE, and accept requests."""
         self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
-        told = ""
+        logged = ""
         while process is None or process.returncode is None:
             try:
-                self._found = await asyncio.to_thread(probe, self._control, self._kind, self._model)
+                self._probed = await asyncio.to_thread(probe, self._control, self._kind, self._model)
                 break
             except ClawError as error:
-                if process is None and error.problem != told:
-                    told = error.problem
-                    _log.warning("cannot find out what %s supports (%s); retrying until it answers", self._url, told)
+                if process is None and error.problem != logged:
+                    logged = error.problem
+                    _log.warning("cannot find out what %s supports (%s); retrying until it answers", self._url, logged)
                 await asyncio.sleep(_RETRY_S)
         else:
             return
-        self._targets.reset(self._found.model, self._learn(self._found))
+        self._targets.reset(self._probed.model, self._adopt(self._probed))
         self._halt.end()  # a new process is not paused
         await asyncio.to_thread(up)
         self._up.set()
-        while self._found.unasked:
+        while self._probed.unprobed:
             await asyncio.sleep(_ASK_AGAIN_S)
             with suppress(ClawError):
-                self._targets.can(self._learn(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
+                self._targets.can(self._adopt(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
 
-    def _learn(self, probed: Found) -> Capabilities:
+    def _adopt(self, result: ProbeResult) -> Capabilities:
         """Adopt the features that were found, and log the missing ones."""
-        can = replace(probed.capabilities, images=self._images)
-        self._found = replace(probed, capabilities=can)
-        said = [f"gives {lack}" for lack in missing(can)] + [f"says: {warning}" for warning in probed.warnings]
-        said += [
-            f"did not answer all questions about its features ({why}): these count as missing and are checked again"
-            for why in probed.unasked
+        can = replace(result.capabilities, images=self._images)
+        self._probed = replace(result, capabilities=can)
+        lines = [*missing(can), *result.warnings]
+        lines += [
+            f"some features could not be checked ({why}): they count as missing and are checked again" for why in result.unprobed
         ]
-        for line in said:
-            if line not in self._said:
-                _log.warning("%s %s", self._url, line)
-        if self._said and not said:
-            _log.info("%s has now answered all questions about its features and supports all of them", self._url)
-        self._said = said
+        for line in lines:
+            if line not in self._logged:
+                _log.warning("%s: %s", self._url, line)
+        if self._logged and not lines:
+            _log.info("%s: all features have been checked and are supported", self._url)
+        self._logged = lines
         return can
 
     def waiting_for(self) -> str | None:
@@ -445,5 +444,5 @@ def _path(body: dict[str, Any]) -> str:
     return PATH if "prompt" in body else _CHAT
 
 
-def _unreachable(broken: RequestFailed) -> Refusal:
-    return Refusal(503, f"the engine cannot be reached: {broken}", code="engine_unreachable")
+def _unreachable(error: RequestFailed) -> Refusal:
+    return Refusal(503, f"the engine cannot be reached: {error}", code="engine_unreachable")

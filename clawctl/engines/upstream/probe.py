@@ -10,40 +10,40 @@ from clawctl.engines.upstream.tokens import IDS_WANTED
 from clawctl.engines.vllm.control import Control
 from clawctl.errors import ClawError
 
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 WAITS_S = (0.5, 1.0, 2.0)  # delays between repeated attempts at the same call
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProbeResult:
     model: str  # the model name to request
     max_context: int | None
     capabilities: Capabilities
     warnings: list[str]
-    unasked: list[str]  # why a feature could not be checked; None in `capabilities` may become known at the next probe
+    unprobed: list[str]  # why a feature could not be checked; None in `capabilities` may become known at the next probe
 
 
 @dataclass(slots=True)
-class _Patience:
+class _Retries:
     """Retries unanswered calls a few times, then continues without the answer and records the reason."""
 
     waits_s: Sequence[float]
-    unasked: list[str] = field(default_factory=list)
+    unprobed: list[str] = field(default_factory=list)
 
-    def ask(self, question: Callable[[], Told]) -> Told | None:
+    def call(self, request: Callable[[], Answer]) -> Answer | None:
         """The answer; None if there was none."""
         for wait_s in (*self.waits_s, None):
             try:
-                return question()
+                return request()
             except Unanswered as error:
                 if wait_s is None:
-                    self.unasked.append(error.problem)
+                    self.unprobed.append(error.problem)
                 else:
                     time.sleep(wait_s)
         return None
 
 
-def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[float] = WAITS_S) -> Found:
+def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[float] = WAITS_S) -> ProbeResult:
     """Probe a server. Blocks. Raises ClawError while the server does not list its models."""
     listed = control.models()
     chosen = next((each for each in listed if model is None or each.get("id") == model), {})
@@ -51,18 +51,18 @@ def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[floa
     if not isinstance(name, str):
         raise ClawError("the upstream lists no model", "set one with serve.upstream.model")
     longest = chosen.get("max_model_len")
-    patience = _Patience(waits_s)
-    warm = patience.ask(lambda: control.chat(_question(name, kind, 1.0)))
-    hot = None if warm is None else patience.ask(lambda: control.chat(_question(name, kind, 2.0)))
+    retries = _Retries(waits_s)
+    warm = retries.call(lambda: control.chat(_probe_request(name, kind, 1.0)))
+    hot = None if warm is None else retries.call(lambda: control.chat(_probe_request(name, kind, 2.0)))
     capabilities = Capabilities(
         ids=None if warm is None else _has_ids(warm),
         logprobs=None if warm is None else _likeliest(warm) is not None,
         processed=None if warm is None or hot is None else _likeliest(warm) is not None and _likeliest(warm) != _likeliest(hot),
-        adapters=kind != "openai" and patience.ask(control.takes_adapters),
-        weights=kind != "openai" and patience.ask(control.takes_weights),
+        adapters=kind != "openai" and retries.call(control.takes_adapters),
+        weights=kind != "openai" and retries.call(control.takes_weights),
     )
-    warnings = patience.ask(control.warnings) or []
-    return Found(name, longest if isinstance(longest, int) else None, capabilities, warnings, patience.unasked)
+    warnings = retries.call(control.warnings) or []
+    return ProbeResult(name, longest if isinstance(longest, int) else None, capabilities, warnings, retries.unprobed)
 
 
 def missing(can: Capabilities) -> list[str]:
@@ -83,12 +83,12 @@ def missing(can: Capabilities) -> list[str]:
     return lacks
 
 
-def _question(model: str, kind: str, temperature: float) -> dict[str, Any]:
+def _probe_request(model: str, kind: str, temperature: float) -> dict[str, Any]:
     """A request for an answer of one token that asks for all useful fields."""
-    question = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": temperature}
+    request = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": temperature}
     if kind != "openai":
-        question |= {"top_k": -1, "top_p": 1.0}  # SGLang refuses its own default where the model's files say `"top_k": 0`
-    return {**question, "logprobs": True, "top_logprobs": 1, **IDS_WANTED[kind]}
+        request |= {"top_k": -1, "top_p": 1.0}  # SGLang refuses its own default where the model's files say `"top_k": 0`
+    return {**request, "logprobs": True, "top_logprobs": 1, **IDS_WANTED[kind]}
 
 
 def _choice(answer: dict[str, Any]) -> dict[str, Any]:

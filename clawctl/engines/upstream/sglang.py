@@ -21,7 +21,7 @@ class SglangControl(Control):
 
     def takes_adapters(self) -> bool:
         """The route always exists, but it works only if the server was started with LoRA."""
-        return self._told("/server_info").get("enable_lora") is True and self.has("/load_lora_adapter")
+        return self._info("/server_info").get("enable_lora") is True and self.has("/load_lora_adapter")
 
     def takes_weights(self) -> bool:
         """If weights can change, only a stream shows which version sampled which token, and its logprobs must be complete."""
@@ -36,10 +36,10 @@ class SglangControl(Control):
     def _parses(self) -> bool:
         """Whether SGLang parses answers. Without a parser, a stream has no chunk for a token without text (the end token), and its
         logprob is lost."""
-        about = self._told("/model_info")
-        return bool(about.get("tool_call_parser") or about.get("reasoning_parser"))
+        info = self._info("/model_info")
+        return bool(info.get("tool_call_parser") or info.get("reasoning_parser"))
 
-    def _told(self, path: str) -> dict[str, Any]:
+    def _info(self, path: str) -> dict[str, Any]:
         try:
             return self._ask("GET", path)
         except Unanswered:

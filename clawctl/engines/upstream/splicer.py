@@ -17,33 +17,33 @@ from clawctl.serve.prompt import Rendered, render_in_thread
 from clawctl.serve.sampling import altered_fields
 from clawctl.serve.work_queues import WorkQueues
 
-OTHERWISE = "the engine renders these messages otherwise"
-_PARSED_THERE = ("forced tool choice", "structured output")  # the engine's own parsers influence the sampling
+RENDERED_DIFFERENTLY = "the engine renders these messages differently"
+_PARSED_BY_ENGINE = ("forced tool choice", "structured output")  # the engine's own parsers influence the sampling
 
 
 class Splicer:
     """Decides whether a request is sent as token ids."""
 
     def __init__(self, tokenizer: Any, client: Client) -> None:
-        self.tokenizer, self._client, self._lines = tokenizer, client, WorkQueues()
+        self.tokenizer, self._client, self._queues = tokenizer, client, WorkQueues()
 
     async def how(self, request: GenerationRequest, model: str) -> How:
         """Send token ids if splicing changes the prompt. Otherwise the engine's own chat call renders it and parses the answer."""
         if not request.answers or request.continues or not request.prompted:
             return How(spliced=0)
-        request = _as_rendered_there(request)
+        request = _with_engine_settings(request)
         try:
-            rendered = await render_in_thread(self.tokenizer, request, self._lines, True)
+            rendered = await render_in_thread(self.tokenizer, request, self._queues, True)
         except Refusal as refusal:
             return How(spliced=0, unspliced=refusal.message)
         if not rendered.spliced:
             return How(spliced=0, unspliced=rendered.unspliced)
         reason = why_undecodable(self.tokenizer.chat_template, request.use_tools) or _steered(request)
-        if reason is None and await self._rendered_there(request, rendered, model) != rendered.plain:
-            reason = OTHERWISE
+        if reason is None and await self._ids_of_engine(request, rendered, model) != rendered.plain:
+            reason = RENDERED_DIFFERENTLY
         return How(spliced=0, unspliced=reason) if reason else How(rendered, rendered.spliced)
 
-    async def _rendered_there(self, request: GenerationRequest, rendered: Rendered, model: str) -> list[int] | None:
+    async def _ids_of_engine(self, request: GenerationRequest, rendered: Rendered, model: str) -> list[int] | None:
         body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": request.template_settings}
         body |= {"tools": request.shown_tools} if request.shown_tools else {}
         with suppress(RequestFailed, orjson.JSONDecodeError, KeyError, TypeError):
@@ -53,7 +53,7 @@ class Splicer:
         return None
 
 
-def _as_rendered_there(request: GenerationRequest) -> GenerationRequest:
+def _with_engine_settings(request: GenerationRequest) -> GenerationRequest:
     """The request with the template settings that vLLM adds to the client's."""
     settings = dict(request.template_settings)
     if (effort := request.engine_fields.get("reasoning_effort")) is not None:
@@ -65,4 +65,4 @@ def _as_rendered_there(request: GenerationRequest) -> GenerationRequest:
 
 def _steered(request: GenerationRequest) -> str | None:
     reason = altered_fields(1.0, 1.0, 0, request.tool_choice if request.use_tools else None, request.engine_fields)
-    return reason if reason in _PARSED_THERE else None
+    return reason if reason in _PARSED_BY_ENGINE else None

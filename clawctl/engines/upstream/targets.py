@@ -12,7 +12,7 @@ from clawctl.backoff import backoff_s
 from clawctl.config import Recipe
 from clawctl.engines import Capabilities, NotYet, Swap, Unanswered
 from clawctl.engines.event_loop import OnLoop
-from clawctl.engines.refusals import unproven
+from clawctl.engines.refusals import canary_refusal
 from clawctl.engines.upstream.adapters import Adapters, Target
 from clawctl.engines.upstream.tokens import Clock
 from clawctl.engines.vllm.control import Control
@@ -37,7 +37,7 @@ class Targets:
         self._run, self._recipe, self._control = run, recipe, control
         self._tolerance = EXACT if recipe.model.dtype == "float32" else ROUNDED
         self._adapters = Adapters(
-            self._name, self._load, self._prove, control.unload_adapter, lambda: self.live, recipe.serve.pinned_versions
+            self._name, self._load, self._verify_adapter, control.unload_adapter, lambda: self.live, recipe.serve.pinned_versions
         )
         self._open = asyncio.Event()
         self._on_loop = OnLoop()
@@ -96,14 +96,14 @@ class Targets:
             return self._base_target
         try:
             if self._weights or not self._takes_adapters() or self._kind(version) != "adapter":
-                told = f"this engine serves one version at a time, currently {self.live}; version {version} is not loaded"
-                raise Refusal(404, told, "model", "model_not_found")
+                message = f"this engine serves one version at a time, currently {self.live}; version {version} is not loaded"
+                raise Refusal(404, message, "model", "model_not_found")
             return (await self._adapters.use(version))[0]
         except Unanswered as error:
             _log.warning("cannot load version %d now: %s", version, error.problem)
             raise Refusal(503, f"version {version} of this model cannot be loaded now; try again later") from error
         except CanaryFailure as error:
-            raise unproven(version, error) from error
+            raise canary_refusal(version, error) from error
         except ClawError as error:
             _log.error("cannot load version %d: %s", version, error.problem)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
@@ -121,16 +121,16 @@ class Targets:
     def _load(self, version: int) -> None:
         self._control.load_adapter(self._name(version), self._folder(version))
 
-    def _prove(self, version: int) -> None:
-        self._sing(version, self._name(version))
+    def _verify_adapter(self, version: int) -> None:
+        self._check_canary(version, self._name(version))
 
-    def _sing(self, version: int, name: str) -> None:
+    def _check_canary(self, version: int, name: str) -> None:
         check_canary(self._run, version, lambda ids: self._control.score(name, ids), self._tolerance)
 
     def _takes_adapters(self) -> bool:
         return self._can is not None and bool(self._can.adapters)
 
-    def _need(self, able: bool | None, cannot: ClawError) -> None:
+    def _require(self, able: bool | None, cannot: ClawError) -> None:
         if able is None:
             raise NotYet(f"this is not confirmed yet: {cannot.problem}", "clawctl keeps asking; check that it answers")
         if not able:
@@ -149,20 +149,20 @@ class Targets:
 
     def _swap_adapter(self, version: int) -> Swap:
         cure = "start it with LoRA and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
-        self._need(None if self._can is None else self._can.adapters, ClawError("this engine does not load adapters", cure))
+        self._require(None if self._can is None else self._can.adapters, ClawError("this engine does not load adapters", cure))
         if self._weights:
             raise ClawError("an adapter needs the base model, but other weights are loaded", "set LIVE to version 0 first")
         began = time.monotonic()
-        held, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
+        target, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
         failed = True
         try:
             if not fresh:  # otherwise its canary check has just passed
-                self._sing(version, held.name)
+                self._check_canary(version, target.name)
             load_ms = (time.monotonic() - began) * 1000
-            self._on_loop.call(self._point_at, version)
+            self._on_loop.call(self._set_live, version)
             failed = False
         finally:
-            self._on_loop.wait(self._let_go(version, held, failed), _LOAD_S)
+            self._on_loop.wait(self._let_go(version, target, failed), _LOAD_S)
         return Swap(version, time.time(), load_ms, 0.0)
 
     async def _hold(self, version: int) -> tuple[Target, bool]:
@@ -172,12 +172,12 @@ class Targets:
         self._base_target.users += 1
         return self._base_target, False
 
-    async def _let_go(self, version: int, held: Target, failed: bool) -> None:
-        self._adapters.release(held)
+    async def _let_go(self, version: int, target: Target, failed: bool) -> None:
+        self._adapters.release(target)
         if failed:
             await self._adapters.forget(version)
 
-    def _point_at(self, version: int) -> None:
+    def _set_live(self, version: int) -> None:
         self.live = version
 
     # ---- full weights, in that thread ------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Targets:
         """Pause, reload and resume; new requests wait during the canary check. If it fails, the old weights are reloaded in the
         same way."""
         cure = "start vLLM with VLLM_SERVER_DEV_MODE=1, or `--engine vllm`"
-        self._need(None if self._can is None else self._can.weights, ClawError("this engine cannot reload weights", cure))
+        self._require(None if self._can is None else self._can.weights, ClawError("this engine cannot reload weights", cure))
         old = self._weights
         path = self._path(version)  # checks the files while the engine keeps serving
         self._on_loop.call(self._open.clear)
@@ -194,17 +194,17 @@ class Targets:
             self._on_loop.wait(self._adapters.settled(), _LOAD_S)  # canary results are valid only for the weights they ran on
             pause_ms = self._replace(version, path, old)
             try:
-                self._sing(version, self.base)
+                self._check_canary(version, self.base)
             except (CanaryFailure, ClawError) as error:
                 self._base_target.clock.refused.add(version)
-                self._take_back(old, error)
+                self._restore_weights(old, error)
                 raise
-            self._on_loop.call(self._weights_are, version)
+            self._on_loop.call(self._set_live_weights, version)
         finally:
             self._on_loop.call(self._open.set)
         return Swap(version, time.time(), 0.0, pause_ms)
 
-    def _take_back(self, old: int, refused: Exception) -> None:
+    def _restore_weights(self, old: int, refused: Exception) -> None:
         """Replace refused weights with the old ones. If that fails, the loaded weights are unknown. Raises ClawError in that
         case."""
         end = self._end
@@ -213,7 +213,7 @@ class Targets:
         except ClawError as error:
             problem = f"{refused.problem if isinstance(refused, ClawError) else refused}; {error.problem}"
             if self.doubt is None:
-                raise self._lost(old, problem, type(error), end) from refused
+                raise self._weights_unknown(old, problem, type(error), end) from refused
             raise type(error)(problem, error.fix) from refused
 
     def _replace(self, version: int, path: str, old: int) -> float:
@@ -223,34 +223,34 @@ class Targets:
         try:
             began = self._control.pause()
         except Unanswered:  # the pause may have taken effect
-            self._go_on(end)
+            self._resume_engine(end)
             raise
         try:
             try:
                 self._control.reload(path, version)
             except ClawError as error:
-                known = self._read_again(old)
+                known = self._reload_old(old)
                 if known:
                     raise
-                raise self._lost(old, error.problem, type(error), end) from error
+                raise self._weights_unknown(old, error.problem, type(error), end) from error
             # Tokens sampled before the pause have been read by now, because the loop has run once; later tokens are from the new
             # weights.
-            self._on_loop.call(self._turn_clock, version)
+            self._on_loop.call(self._set_clock, version)
         finally:
             if known or end is None:  # clawctl's own engine must not sample with unknown weights
-                self._go_on(end)
+                self._resume_engine(end)
         return (time.monotonic() - began) * 1000
 
-    def _read_again(self, old: int) -> bool:
+    def _reload_old(self, old: int) -> bool:
         try:
             self._control.reload(self._path(old), old)
         except ClawError as error:
             _log.error("cannot reload version %d: %s", old, error.problem)
             return False
-        self._on_loop.call(self._turn_clock, old)
+        self._on_loop.call(self._set_clock, old)
         return True
 
-    def _lost(self, old: int, problem: str, kind: type[ClawError], end: Callable[[], None] | None) -> ClawError:
+    def _weights_unknown(self, old: int, problem: str, kind: type[ClawError], end: Callable[[], None] | None) -> ClawError:
         """It is uncertain which weights are loaded. clawctl's own engine is restarted. Turns of any other engine are not trained
         until a version goes live."""
         doubt = f"the loaded weights are not known: a swap failed, and version {old} could not be reloaded"
@@ -268,7 +268,7 @@ class Targets:
             self.stuck = f"{doubt}; the engine is restarted"
             end()
 
-    def _go_on(self, end: Callable[[], None] | None) -> None:
+    def _resume_engine(self, end: Callable[[], None] | None) -> None:
         """Resume the paused engine, which answers no request until then. clawctl's own engine is ended if it does not resume, so
         that it is restarted; resuming any other engine is retried indefinitely. Raises Unanswered if it stays paused."""
         stuck = False
@@ -287,30 +287,30 @@ class Targets:
                 _log.error("%s; retrying in %g s", problem, wait_s)
                 if end is None:
                     stuck = True
-                    self._on_loop.call(self._stick, problem)
+                    self._on_loop.call(self._set_stuck, problem)
                 time.sleep(wait_s)
         if stuck:
             _log.warning("the engine has resumed")
-            self._on_loop.call(self._stick, None)
+            self._on_loop.call(self._set_stuck, None)
 
-    def _stick(self, problem: str | None) -> None:
+    def _set_stuck(self, problem: str | None) -> None:
         self.stuck = problem
         if problem is None:
             self._open.clear()  # until the canary check has decided
         else:
             self._open.set()  # waiting requests are refused with the reason
 
-    def _turn_clock(self, version: int) -> None:
+    def _set_clock(self, version: int) -> None:
         clock = self._base_target.clock
         clock.version, clock.doubt = version, None
-        clock.unproven = None if version == self._weights else version
+        clock.unverified = None if version == self._weights else version
         # Running requests continue on other base weights than their adapter was trained on.
         for adapter in self._adapters.loaded.values():
             adapter.clock.doubt = f"sampled by an adapter above version {version}" if version else None
 
-    def _weights_are(self, version: int) -> None:
+    def _set_live_weights(self, version: int) -> None:
         self.live = self._weights = version
-        self._base_target.clock.unproven = None
+        self._base_target.clock.unverified = None
         self._base_target.clock.refused.discard(version)
 
     def _name(self, version: int) -> str:

@@ -8,7 +8,7 @@ from clawctl.engines import THERE_AND_BACK, Sampled
 from clawctl.engines.upstream.wire import Chunk, ChunkChoice, Entry
 
 _UNKNOWN_LOGPROB = -9999.0  # vLLM's value for numbers that JSON cannot represent
-_LOOK_S, _LOOKS = 0.01, 1000  # a canary check takes about 50 ms; after ten seconds it is no longer waited for
+_POLL_S, _MOST_POLLS = 0.01, 1000  # a canary check takes about 50 ms; after ten seconds it is no longer waited for
 _FINISHES = ("stop", "length", "tool_calls")
 
 # Fields that make a server of this kind return the ids of prompt and answer. vLLM returns them in each chunk, SGLang 0.5.23 once,
@@ -26,7 +26,7 @@ class Clock:
     def __init__(self, version: int) -> None:
         self.version = version
         self.refused: set[int] = set()  # refused versions; turns that they sampled are not trained
-        self.unproven: int | None = None  # the version whose canary check is running
+        self.unverified: int | None = None  # the version whose canary check is running
         self.doubt: str | None = None  # why the current weights belong to no version; turns that they sample are not trained
 
 
@@ -38,62 +38,62 @@ class Tokens:
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._versions: set[int] = set()
-        self._trouble: str | None = None  # why ids and logprobs cannot belong to the sampled tokens
-        self._told_completion: int | None = None
+        self._problem: str | None = None  # why ids and logprobs cannot belong to the sampled tokens
+        self._reported_count: int | None = None
 
     @property
-    def any(self) -> bool:
+    def received(self) -> bool:
         return bool(self._ids)
 
     def take(self, chunks: Iterable[Chunk]) -> None:
         """Add everything that has just arrived."""
-        before, spoke = len(self._ids) + len(self._logprobs), False
+        old_count, has_choice = len(self._ids) + len(self._logprobs), False
         for chunk in chunks:
             if chunk.prompt_token_ids is not None:
                 self._sampled.prompt_ids, self._sampled.prompt_tokens = chunk.prompt_token_ids, len(chunk.prompt_token_ids)
             for choice in chunk.choices or ():
                 self._take_choice(choice)
-                spoke = True
+                has_choice = True
             if chunk.sglext is not None:
                 self._take_at_end(chunk.sglext)
             if chunk.usage:
                 self._take_usage(chunk.usage)
-        if len(self._ids) + len(self._logprobs) > before or (spoke and not self._expect_ids):
-            self._date()
-            self._sampled.completion_tokens = self._told_completion or len(self._ids)
+        if len(self._ids) + len(self._logprobs) > old_count or (has_choice and not self._expect_ids):
+            self._set_version()
+            self._sampled.completion_tokens = self._reported_count or len(self._ids)
 
     def _take_choice(self, choice: ChunkChoice) -> None:
         ids = choice.token_ids or ()
         entries: Iterable[Entry] = (choice.logprobs.content or ()) if choice.logprobs is not None else ()
         self._ids += ids
-        told = 0
+        entry_count = 0
         for entry in entries:
-            told += 1
+            entry_count += 1
             logprob = entry.logprob
             if logprob is not None and logprob > _UNKNOWN_LOGPROB:
                 self._logprobs.append(logprob)
             else:
-                self._trouble = "a logprob is missing"
-        if ids and len(ids) != told and self._expect_ids:
-            self._trouble = self._trouble or "ids and logprobs differ in number"
+                self._problem = "a logprob is missing"
+        if ids and len(ids) != entry_count and self._expect_ids:
+            self._problem = self._problem or "ids and logprobs differ in number"
         if choice.finish_reason:
             self._sampled.finish_reason = choice.finish_reason if choice.finish_reason in _FINISHES else "stop"
             if choice.finish_reason not in _FINISHES:  # "abort", "content_filter", "repetition", …
-                self._trouble = "the engine broke it off"
+                self._problem = "the engine ended it early"
 
-    def _take_at_end(self, told: dict[str, Any]) -> None:
+    def _take_at_end(self, sglext: dict[str, Any]) -> None:
         """SGLang's ids of the complete prompt and answer. `output_ids` has a list for each choice, and clawctl requests one."""
         sampled = self._sampled
-        if (prompt_ids := told.get("input_ids")) is not None:
+        if (prompt_ids := sglext.get("input_ids")) is not None:
             sampled.prompt_ids, sampled.prompt_tokens = prompt_ids, len(prompt_ids)
-        if (outputs := told.get("output_ids")) is not None:
+        if (outputs := sglext.get("output_ids")) is not None:
             self._ids = outputs[0]
             sampled.completion_tokens = len(self._ids)
 
-    def _date(self) -> None:
+    def _set_version(self) -> None:
         """Assign the current version to the tokens that have just arrived."""
         sampled, version = self._sampled, self._clock.version
-        self._trouble = self._trouble or self._clock.doubt
+        self._problem = self._problem or self._clock.doubt
         if version != sampled.version_end:
             sampled.version_end = version
             sampled.version = version if sampled.version is None else sampled.version
@@ -103,40 +103,40 @@ class Tokens:
         sampled = self._sampled
         sampled.usage = usage
         sampled.prompt_tokens = usage.get("prompt_tokens") or sampled.prompt_tokens
-        self._told_completion = usage.get("completion_tokens")
-        sampled.completion_tokens = self._told_completion or sampled.completion_tokens
+        self._reported_count = usage.get("completion_tokens")
+        sampled.completion_tokens = self._reported_count or sampled.completion_tokens
         sampled.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
         sampled.reasoning_tokens = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens") or 0
 
-    async def proven(self) -> None:
+    async def canary_checked(self) -> None:
         """Wait for the canary check of the versions that sampled. Its result decides whether the answer may be trained."""
-        for _ in range(_LOOKS):
-            if self._clock.unproven not in self._versions:
+        for _ in range(_MOST_POLLS):
+            if self._clock.unverified not in self._versions:
                 return
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def settle(self) -> None:
         """Mark the sampled data as complete, or record why it is not trainable."""
         sampled = self._sampled
-        trouble = self._found_trouble()
+        problem = self._find_problem()
         if self._versions & self._clock.refused:
-            trouble = trouble or "sampled by a version that was refused"
-        if self._clock.unproven in self._versions:
-            trouble = trouble or "sampled by a version that was not proven yet"
+            problem = problem or "sampled by a version that was refused"
+        if self._clock.unverified in self._versions:
+            problem = problem or "sampled before the version passed its canary check"
         if len(self._versions) > 1 and sampled.version == sampled.version_end:
-            trouble = trouble or THERE_AND_BACK
+            problem = problem or THERE_AND_BACK
         sampled.completion_ids = self._ids if self._ids else None
         sampled.logprobs = self._logprobs if len(self._logprobs) == len(self._ids) and self._ids else None
-        sampled.untrainable = trouble or sampled.untrainable
+        sampled.untrainable = problem or sampled.untrainable
 
-    def _found_trouble(self) -> str | None:
+    def _find_problem(self) -> str | None:
         sampled = self._sampled
         if sampled.prompt_ids is None or (not self._ids and sampled.completion_tokens):
             return "no token ids"
         if not self._logprobs and self._ids:
             return "no logprobs"
         if len(self._ids) != len(self._logprobs):
-            return self._trouble or "ids and logprobs differ in number"
-        if sampled.finish_reason is not None and self._told_completion not in (None, len(self._ids)):
-            return "the engine counts other tokens than it told"
-        return self._trouble
+            return self._problem or "ids and logprobs differ in number"
+        if sampled.finish_reason is not None and self._reported_count not in (None, len(self._ids)):
+            return "the engine's token count differs from its ids"
+        return self._problem

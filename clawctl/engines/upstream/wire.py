@@ -13,7 +13,7 @@ import orjson
 from clawctl.serve.dialects import Extras
 
 _EVENT = b"data: "
-_BETWEEN = b"\n\n" + _EVENT
+_SEPARATOR = b"\n\n" + _EVENT
 _STREAMS_OWN = {"obfuscation"}  # padding against traffic analysis, not part of an answer
 _NULL = msgspec.Raw(b"null")
 
@@ -31,7 +31,7 @@ class Logprobs(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     content: list[Entry] | None = None
 
 
-class Words(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+class ChunkMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     content: str | None = None
     role: str | None = None
     reasoning: str | None = None
@@ -41,8 +41,8 @@ class Words(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 class ChunkChoice(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     index: int = 0
-    delta: Words | None = None
-    message: Words | None = None  # for an upstream that returns a complete answer although a stream was requested
+    delta: ChunkMessage | None = None
+    message: ChunkMessage | None = None  # for an upstream that returns a complete answer although a stream was requested
     logprobs: Logprobs | None = None
     token_ids: list[int] | None = None
     finish_reason: str | None = None
@@ -60,35 +60,35 @@ class Chunk(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class UpstreamError(Exception):
-    """An error from the upstream instead of a chunk. `told` is its body, `status` the equivalent HTTP status."""
+    """An error from the upstream instead of a chunk. `body`: in OpenAI's form. `status`: the equivalent HTTP status."""
 
-    def __init__(self, problem: str, told: bytes = b"", status: int | None = None) -> None:
+    def __init__(self, problem: str, body: bytes = b"", status: int | None = None) -> None:
         super().__init__(problem)
-        self.in_openai_form, self.status = told, status
+        self.body, self.status = body, status
 
 
 class Wire:
-    """Parses the bytes of one stream, with any boundaries between reads. `in_chat_form` converts chunks of another API to chat
+    """Parses the bytes of one stream, with any boundaries between reads. `to_chat_chunk` converts chunks of another API to chat
     chunks."""
 
-    def __init__(self, in_chat_form: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
-        self._in_chat_form = in_chat_form
-        self._rest = b""
+    def __init__(self, to_chat_chunk: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> None:
+        self._to_chat_chunk = to_chat_chunk
+        self._partial_line = b""
         self.done = False  # the upstream has sent its end mark
         self.extras: Extras | None = None
         self.error: UpstreamError | None = None  # nothing is read after an error
 
     def read(self, data: bytes) -> list[Chunk]:
         """The chunks that are now complete."""
-        data = self._rest + data if self._rest else data
+        data = self._partial_line + data if self._partial_line else data
         end = data.rfind(b"\n") + 1
-        self._rest = data[end:]
+        self._partial_line = data[end:]
         text = data[:end].lstrip()
         chunks: list[Chunk] = []
         if not text.startswith(_EVENT):
             self._read_lines(text, chunks)
             return chunks
-        for event in text[len(_EVENT) :].split(_BETWEEN):
+        for event in text[len(_EVENT) :].split(_SEPARATOR):
             try:
                 chunks.append(_decode(event))
             except msgspec.DecodeError:
@@ -99,7 +99,7 @@ class Wire:
 
     def end(self) -> list[Chunk]:
         """The chunks of a last line without a line end."""
-        return self.read(b"\n") if self._rest else []
+        return self.read(b"\n") if self._partial_line else []
 
     def _read_lines(self, text: bytes, chunks: list[Chunk]) -> None:
         """Parse everything except the common chunk: comments, other line ends, the end of the stream, errors, unknown fields."""
@@ -117,26 +117,26 @@ class Wire:
     def _read_all(self, payload: bytes) -> Chunk:
         """A chunk with unknown fields. Raises UpstreamError."""
         try:
-            told = orjson.loads(payload)
+            chunk = orjson.loads(payload)
         except orjson.JSONDecodeError as error:
             raise UpstreamError("the upstream sent data that is not JSON") from error
-        if not isinstance(told, dict):
+        if not isinstance(chunk, dict):
             raise UpstreamError("the upstream sent an invalid chunk")
-        if told.get("error"):
-            raise _error(told["error"])
+        if chunk.get("error"):
+            raise _error(chunk["error"])
         self.extras = extras = self.extras or Extras()
         try:
-            told = told if self._in_chat_form is None else self._in_chat_form(told)
-            _set_aside(told, Chunk, extras.answer)
-            for choice in told.get("choices") or ():
-                _set_aside(choice, ChunkChoice, extras.choice)
+            chunk = chunk if self._to_chat_chunk is None else self._to_chat_chunk(chunk)
+            _move_unknown(chunk, Chunk, extras.answer)
+            for choice in chunk.get("choices") or ():
+                _move_unknown(choice, ChunkChoice, extras.choice)
                 self.done = self.done or "message" in choice  # a complete message: nothing follows
-                for words in (choice.get("delta"), choice.get("message")):
-                    _set_aside(words or {}, Words, extras.message)
-                _set_aside(choice.get("logprobs") or {}, Logprobs, {})
+                for message in (choice.get("delta"), choice.get("message")):
+                    _move_unknown(message or {}, ChunkMessage, extras.message)
+                _move_unknown(choice.get("logprobs") or {}, Logprobs, {})
                 for entry in (choice.get("logprobs") or {}).get("content") or ():
-                    _set_aside(entry, Entry, {})
-            return _decode(orjson.dumps(told))
+                    _move_unknown(entry, Entry, {})
+            return _decode(orjson.dumps(chunk))
         except (AttributeError, TypeError, msgspec.DecodeError) as error:
             raise UpstreamError(f"the upstream sent an invalid chunk: {error}") from error
 
@@ -144,23 +144,25 @@ class Wire:
 _decode = msgspec.json.Decoder(Chunk).decode
 
 
-def _error(told: Any) -> UpstreamError:
-    code = told.get("code") if isinstance(told, dict) else None
+def _error(error: Any) -> UpstreamError:
+    code = error.get("code") if isinstance(error, dict) else None
     status = int(code) if isinstance(code, int) or (isinstance(code, str) and code.isdigit()) else None
-    return UpstreamError(f"the upstream reports: {str(told)[:300]}", orjson.dumps({"error": told}), status)
+    return UpstreamError(f"the upstream reports: {str(error)[:300]}", orjson.dumps({"error": error}), status)
 
 
-def _set_aside(told: dict[str, Any], known: type[msgspec.Struct], extras: dict[str, Any]) -> None:
-    for name in [name for name in told if name not in known.__struct_fields__]:
-        value = told.pop(name)
+def _move_unknown(fields: dict[str, Any], known: type[msgspec.Struct], extras: dict[str, Any]) -> None:
+    for name in [name for name in fields if name not in known.__struct_fields__]:
+        value = fields.pop(name)
         if name not in _STREAMS_OWN:
-            extras[name] = _grown(extras.get(name), value) if known is Words else extras.get(name) if value is None else value
+            extras[name] = (
+                _merged(extras.get(name), value) if known is ChunkMessage else extras.get(name) if value is None else value
+            )
 
 
-def _grown(before: Any, more: Any) -> Any:
+def _merged(old: Any, new: Any) -> Any:
     """Merge pieces of a message as OpenAI's clients do: texts and lists are concatenated, and the newest of other values counts."""
-    if isinstance(before, str) and isinstance(more, str):
-        return before + more
-    if isinstance(before, list) and isinstance(more, list):
-        return before + more
-    return before if more is None else more
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    if isinstance(old, list) and isinstance(new, list):
+        return old + new
+    return old if new is None else new

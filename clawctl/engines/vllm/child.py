@@ -79,16 +79,16 @@ class Vllm(Upstream):
             await asyncio.sleep(wait_s)
 
     async def _start(self) -> asyncio.subprocess.Process:
-        ours, its = socket.socketpair()
-        with os.fdopen(open_to_append(self._log_file), "ab") as log, its:
+        ours, peer = socket.socketpair()
+        with os.fdopen(open_to_append(self._log_file), "ab") as log, peer:
             os.fchmod(log.fileno(), 0o600)
             process = await asyncio.create_subprocess_exec(
                 *command(self._recipe, self._port),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**environment(self._recipe, self._key), FD: str(its.fileno())},
-                pass_fds=[its.fileno()],
+                env={**environment(self._recipe, self._key), FD: str(peer.fileno())},
+                pass_fds=[peer.fileno()],
                 start_new_session=True,
             )
         await self._client.over(ours)
@@ -216,7 +216,7 @@ def _sees_images(model: Path) -> bool | None:
 
 _CAUSES = (
     (r"^it was ended by SIG\w+", "find out what killed it; if memory was short, it was the kernel, see dmesg", 1),
-    (r"unrecognized arguments|error: argument|invalid choice", "mend serve.engine_args", 2),
+    (r"unrecognized arguments|error: argument|invalid choice", "correct serve.engine_args", 2),
     (
         r"[Oo]ut of memory|OutOfMemory|Cannot allocate memory|No available memory|KV cache (is )?needed|larger than the available|"
         r"Not enough memory|less than desired",
@@ -238,9 +238,9 @@ def _cause(log: Path, start: int) -> ClawError:
         file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     for pattern, cure, code in _CAUSES:
-        told = next((line for line in lines if re.search(pattern, line)), None)
-        if told is not None:
-            return ClawError(f"vLLM cannot continue: {_plain(told)}", f"{cure}; {log} has the details", code)
+        matched = next((line for line in lines if re.search(pattern, line)), None)
+        if matched is not None:
+            return ClawError(f"vLLM cannot continue: {_plain(matched)}", f"{cure}; {log} has the details", code)
     last = next(
         (line for line in reversed(lines) if re.search(r"Error\b|Exception\b", line)), lines[-1] if lines else "it printed nothing"
     )

@@ -107,8 +107,8 @@ class Control:
 
     def reload(self, path: str, version: int) -> None:
         argument = "weights_path" if self._reload == "reload_weights" else "path"
-        told = self._ask("POST", "/collective_rpc", {"method": self._reload, "kwargs": {argument: path}})
-        for result in told.get("results") or ():
+        answer = self._ask("POST", "/collective_rpc", {"method": self._reload, "kwargs": {argument: path}})
+        for result in answer.get("results") or ():
             if isinstance(result, dict) and "error" in result:
                 raise ClawError(f"the weights in {path} cannot be read: {result['error']}", "publish them again")
         self._ask("POST", "/update_weight_version", {"new_version": str(version)})

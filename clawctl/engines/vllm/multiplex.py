@@ -15,29 +15,29 @@ _log = logging.getLogger("clawctl.serve")
 class Call:
     """One call over the shared connection."""
 
-    def __init__(self, line: "ChildLink", number: int, taker: ResponseReceiver | None) -> None:
-        self.line, self.number, self._taker = line, number, taker
-        self._body = bytearray()  # body of a response without a taker
+    def __init__(self, link: "ChildLink", number: int, receiver: ResponseReceiver | None) -> None:
+        self.link, self.number, self._receiver = link, number, receiver
+        self._body = bytearray()  # body of a response without a receiver
         self._error: str | None = None
         self._whole = asyncio.Event()
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def take(self, kind: int, content: bytes) -> None:
-        if kind == PIECE and self._taker is not None:
-            self._taker.feed(content)
+        if kind == PIECE and self._receiver is not None:
+            self._receiver.feed(content)
         elif kind == PIECE:
             self._body += content
         elif kind == STATUS and not self.status.done():
             self.status.set_result(int(content))
-            self._taker = self._taker if int(content) == 200 else None
+            self._receiver = self._receiver if int(content) == 200 else None
 
     def end(self, error: str | None) -> None:
-        taker, self._taker, self._error = self._taker, None, error
+        receiver, self._receiver, self._error = self._receiver, None, error
         self._whole.set()
         if not self.status.done():
             self.status.set_exception(RequestFailed(error or "there was no answer"))
-        elif taker is not None:
-            taker.ended(error)
+        elif receiver is not None:
+            receiver.ended(error)
 
     async def body(self) -> bytes:
         """The complete body of a response that is not streamed. Raises RequestFailed."""
@@ -56,25 +56,25 @@ class ChildLink(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport | None = None
 
-    def call(self, path: str, body: bytes, taker: ResponseReceiver | None) -> Call:
-        call = Call(self, next(self._numbers) & 0xFFFFFFFF, taker)
+    def call(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> Call:
+        call = Call(self, next(self._numbers) & 0xFFFFFFFF, receiver)
         self._calls[call.number] = call
-        self._say(frame(call.number, ASK, path.encode() + b"\n" + body))
+        self._write(frame(call.number, ASK, path.encode() + b"\n" + body))
         return call
 
     def leave(self, call: Call) -> None:
         """Discard the rest of the answer."""
         if self._calls.pop(call.number, None) is not None:
-            self._say(frame(call.number, LEAVE))
+            self._write(frame(call.number, LEAVE))
 
     def close(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    def _say(self, said: bytes) -> None:
+    def _write(self, data: bytes) -> None:
         """Send immediately, so that the server begins with this request while clawctl reads the next one."""
         if self._transport is not None:
-            self._transport.write(said)
+            self._transport.write(data)
 
     # ---- callbacks of asyncio --------------------------------------------------------------------------------------------
 
@@ -108,22 +108,22 @@ class Multiplexed:
     stream has its own."""
 
     def __init__(self, plain: Client) -> None:
-        self._plain, self._line = plain, ChildLink()
+        self._plain, self._link = plain, ChildLink()
 
     async def over(self, end: socket.socket) -> None:
         """Use `end` as the shared connection from now on."""
-        self._line.close()
+        self._link.close()
         end.setblocking(False)
-        _, self._line = await asyncio.get_running_loop().create_unix_connection(ChildLink, sock=end)
+        _, self._link = await asyncio.get_running_loop().create_unix_connection(ChildLink, sock=end)
 
     async def post(self, path: str, body: bytes) -> HttpResponse:
         return await self._plain.post(path, body)
 
-    async def stream(self, path: str, body: bytes, taker: ResponseReceiver | None) -> tuple[Connection | Call, int]:
+    async def stream(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> tuple[Connection | Call, int]:
         """See `Client.stream`."""
-        if not self._line.ready:
-            return await self._plain.stream(path, body, taker)
-        call = self._line.call(path, body, taker)
+        if not self._link.ready:
+            return await self._plain.stream(path, body, receiver)
+        call = self._link.call(path, body, receiver)
         try:
             return call, await call.status
         except asyncio.CancelledError:
@@ -144,8 +144,8 @@ class Multiplexed:
         if isinstance(call, Connection):
             self._plain.give_back(call)
         else:
-            call.line.leave(call)
+            call.link.leave(call)
 
     def close(self) -> None:
-        self._line.close()
+        self._link.close()
         self._plain.close()

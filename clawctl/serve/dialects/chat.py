@@ -114,17 +114,17 @@ def _as_function(call: Any) -> Any:
     custom = call.get("custom") if isinstance(call, dict) else None
     if not isinstance(custom, dict):
         return call
-    rest = {name: value for name, value in call.items() if name != "custom"}
+    other_fields = {name: value for name, value in call.items() if name != "custom"}
     arguments = orjson.dumps({CUSTOM_INPUT: str(custom.get("input") or "")}).decode()
-    return {**rest, "type": "function", "function": {"name": str(custom.get("name")), "arguments": arguments}}
+    return {**other_fields, "type": "function", "function": {"name": str(custom.get("name")), "arguments": arguments}}
 
 
 def _ending(body: Object, messages: list[Message]) -> tuple[bool, bool]:
     """Whether the answer continues the last message, and whether the prompt ends with the header of an answer."""
     last = messages[-1]
-    wanted = fields.flag(body, "continue_final_message") or (last["role"] == "assistant" and last.get("prefix") is True)
+    continued = fields.flag(body, "continue_final_message") or (last["role"] == "assistant" and last.get("prefix") is True)
     prompted = fields.flag(body, "add_generation_prompt")
-    if not wanted:
+    if not continued:
         return False, prompted is not False
     if prompted and body.get("continue_final_message"):
         problem = "'continue_final_message' and 'add_generation_prompt' cannot be used together"

@@ -80,12 +80,12 @@ def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]
     settings = template_settings(body, None if thinking is None else thinking != "disabled")
     output = fields.object_or_none(body, "output_config")
     form = output.get("format") or body.get("output_format")
-    wanted = None
+    response_format = None
     if isinstance(form, dict) and form.get("type") == "json_schema":
-        wanted = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.get("schema"), "strict": True}}
+        response_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.get("schema"), "strict": True}}
     one = fields.flag(fields.object_or_none(body, "tool_choice"), "disable_parallel_tool_use")
     own = {
-        "response_format": wanted,
+        "response_format": response_format,
         "chat_template_kwargs": settings or None,
         "parallel_tool_calls": False if one and tools else None,
     }

@@ -181,12 +181,12 @@ def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
     effort = fields.text(fields.object_or_none(body, "reasoning"), "effort", "reasoning.effort")
     settings = template_settings(body, False if effort == "none" else None)
     form = fields.object_or_none(fields.object_or_none(body, "text"), "format")
-    wanted = None
+    response_format = None
     if form.get("type") == "json_schema":
-        wanted = {"type": "json_schema", "json_schema": {key: form[key] for key in form if key != "type"}}
+        response_format = {"type": "json_schema", "json_schema": {key: form[key] for key in form if key != "type"}}
     elif form.get("type") == "json_object":
-        wanted = {"type": "json_object"}
-    own = {"response_format": wanted, "reasoning_effort": effort, "chat_template_kwargs": settings or None}
+        response_format = {"type": "json_object"}
+    own = {"response_format": response_format, "reasoning_effort": effort, "chat_template_kwargs": settings or None}
     if not with_tools:
         own["parallel_tool_calls"] = None
     return settings, engine_fields({**body, **own})
@@ -202,9 +202,9 @@ def read_tools(given: Any, items: Any = None) -> ClientTools:
     tools.add_all(objects([] if given is None else given, "tools"))
     for i, item in enumerate(items if isinstance(items, list) else ()):
         if isinstance(item, dict) and item.get("type") in ("additional_tools", "tool_search_output") and item.get("tools"):
-            brought = objects(item["tools"], f"input[{i}].tools")
+            added = objects(item["tools"], f"input[{i}].tools")
             # A client may list a tool in both places.
-            tools.add_all([tool for tool in brought if tool.get("name") not in tools.named])
+            tools.add_all([tool for tool in added if tool.get("name") not in tools.named])
     return tools
 
 
@@ -445,41 +445,41 @@ class Responses(BlockDialect):
         part: Object = {"type": "reasoning_text", "text": ""}
         if block.kind == "text":
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return added + self._frame("response.content_part.added", **self._place(block), content_index=0, part=part)
+        return added + self._frame("response.content_part.added", **self._location(block), content_index=0, part=part)
 
-    def _place(self, block: ContentBlock) -> Object:
+    def _location(self, block: ContentBlock) -> Object:
         kind = {"reasoning": "rs", "text": "msg", "call": ITEM_PREFIXES[self._known(block).kind]}[block.kind]
         return {"item_id": f"{kind}_{self._exchange_id}{block.number}", "output_index": block.number}
 
     def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
-        place = self._place(block)
+        location = self._location(block)
         if block.kind == "reasoning":
-            return self._frame("response.reasoning_text.delta", **place, content_index=0, delta=text)
+            return self._frame("response.reasoning_text.delta", **location, content_index=0, delta=text)
         if block.kind == "text":
             logprobs = chat_logprobs(tokens) if self._request.logprobs else []
-            return self._frame("response.output_text.delta", **place, content_index=0, delta=text, logprobs=logprobs)
+            return self._frame("response.output_text.delta", **location, content_index=0, delta=text, logprobs=logprobs)
         if self._known(block).kind != "function":
             return b""  # its text is inside JSON that is still growing
-        return self._frame("response.function_call_arguments.delta", **place, delta=text)
+        return self._frame("response.function_call_arguments.delta", **location, delta=text)
 
     def _close(self, block: ContentBlock, status: str) -> bytes:
-        item, place = self._item(block, status), self._place(block)
-        done = self._frame_of_text(block, item, place)
+        item, location = self._item(block, status), self._location(block)
+        done = self._frame_of_text(block, item, location)
         return done + self._frame("response.output_item.done", output_index=block.number, item=item)
 
-    def _frame_of_text(self, block: ContentBlock, item: Object, place: Object) -> bytes:
+    def _frame_of_text(self, block: ContentBlock, item: Object, location: Object) -> bytes:
         if block.kind != "call":
             part = item["content"][0]
             whole = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "text" else {})
-            done = self._frame(f"response.{part['type']}.done", **place, content_index=0, **whole)
-            return done + self._frame("response.content_part.done", **place, content_index=0, part=part)
+            done = self._frame(f"response.{part['type']}.done", **location, content_index=0, **whole)
+            return done + self._frame("response.content_part.done", **location, content_index=0, part=part)
         if self._known(block).kind in LOCAL:
             return b""
         if self._known(block).kind == "custom":
             kind = "response.custom_tool_call_input"
-            grown = self._frame(f"{kind}.delta", **place, delta=item["input"])
-            return grown + self._frame(f"{kind}.done", **place, input=item["input"])
-        return self._frame("response.function_call_arguments.done", **place, name=item["name"], arguments=block.text)
+            delta = self._frame(f"{kind}.delta", **location, delta=item["input"])
+            return delta + self._frame(f"{kind}.done", **location, input=item["input"])
+        return self._frame("response.function_call_arguments.done", **location, name=item["name"], arguments=block.text)
 
 
 def _usage(choice: Choice) -> Object:

@@ -177,9 +177,9 @@ def call_item(kind: str, arguments: str) -> Object:
             "action": {"commands": _texts([commands] if isinstance(commands, str) else commands), **limits},
             "environment": None,
         }
-    wanted = given.get("type") if given.get("type") in ("create_file", "update_file", "delete_file") else "update_file"
-    diff = {} if wanted == "delete_file" else {"diff": str(given.get("diff", "" if given else arguments))}
-    return {"operation": {"type": wanted, "path": str(given.get("path", "")), **diff}}
+    operation = given.get("type") if given.get("type") in ("create_file", "update_file", "delete_file") else "update_file"
+    diff = {} if operation == "delete_file" else {"diff": str(given.get("diff", "" if given else arguments))}
+    return {"operation": {"type": operation, "path": str(given.get("path", "")), **diff}}
 
 
 def call_arguments(item: Object) -> Object:

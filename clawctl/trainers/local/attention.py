@@ -25,19 +25,19 @@ class Visible:
     """A tree in the form that attention needs."""
 
     ends_T: Tensor  # one past the last descendant
-    asked_M: Tensor  # the tokens whose states predict a scored token, in order
+    queries_M: Tensor  # the tokens whose states predict a scored token, in order
     blocks: Blocks  # for the CPU
-    asked: Blocks  # for the last layer on the CPU: only the tokens in asked_M are queries
+    query_blocks: Blocks  # for the last layer on the CPU: only the tokens in `queries_M` are queries
     mask: Any = None  # FlexAttention's block mask, for CUDA
 
 
 def visible(tree: Trie, device: torch.device) -> Visible:
     """The attention data of a tree for `device`."""
     ends_T = torch.from_numpy(tree.ends_T).to(device)
-    asked_M = np.unique(np.concatenate(tree.places))
-    seen = functools.partial(Visible, ends_T, torch.from_numpy(asked_M).to(device))
+    queries_M = np.unique(np.concatenate(tree.places))
+    seen = functools.partial(Visible, ends_T, torch.from_numpy(queries_M).to(device))
     if device.type != "cuda":
-        return seen(make_blocks(tree), make_blocks(tree, asked_M))
+        return seen(make_blocks(tree), make_blocks(tree, queries_M))
     return seen((), (), block_mask(ends_T))
 
 
@@ -100,9 +100,9 @@ def _attend(
     last = getattr(module, "layer_idx", None) == getattr(module.config, "num_hidden_layers", 0) - 1
     if not last:
         return attend_by_blocks(query[0], key[0], value[0], tree.blocks, scale, dtype).unsqueeze(0), None
-    asked_HMD = query[0].transpose(0, 1).index_select(0, tree.asked_M).transpose(0, 1)
-    output_MHD = attend_by_blocks(asked_HMD, key[0], value[0], tree.asked, scale, dtype)
-    output_THD = output_MHD.new_zeros(query.shape[2], *output_MHD.shape[1:]).index_copy(0, tree.asked_M, output_MHD)
+    queries_HMD = query[0].transpose(0, 1).index_select(0, tree.queries_M).transpose(0, 1)
+    output_MHD = attend_by_blocks(queries_HMD, key[0], value[0], tree.query_blocks, scale, dtype)
+    output_THD = output_MHD.new_zeros(query.shape[2], *output_MHD.shape[1:]).index_copy(0, tree.queries_M, output_MHD)
     return output_THD.unsqueeze(0), None
 
 

@@ -19,24 +19,28 @@ class LocalBackend:
         from clawctl.trainers.local.estimate import forecast
         from clawctl.trainers.local.ranks import Ranks
 
-        asked = _asked_gpus(recipe, gpus, processes)
-        here = processes or (len(asked) if isinstance(asked, list) else torch.cuda.device_count() if asked == "all" else 1)
+        requested = _requested_gpus(recipe, gpus, processes)
+        local_processes = processes or (
+            len(requested) if isinstance(requested, list) else torch.cuda.device_count() if requested == "all" else 1
+        )
         if recipe.train.threads is not None:
             torch.set_num_threads(recipe.train.threads)
-        cuda = processes is None and (torch.cuda.is_available() or recipe.train.device_memory_gb is not None or asked is not None)
+        cuda = processes is None and (
+            torch.cuda.is_available() or recipe.train.device_memory_gb is not None or requested is not None
+        )
         device = torch.device("cuda" if cuda else "cpu")
-        return forecast(recipe, Ranks(0, max(1, here) * nodes().count, device)).lines()
+        return forecast(recipe, Ranks(0, max(1, local_processes) * nodes().count, device)).lines()
 
     def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
         """Replace this process by torchrun if several processes or certain GPUs are requested and torchrun did not start it. Raises
         ClawError."""
-        asked = _asked_gpus(recipe, gpus, processes)
+        requested = _requested_gpus(recipe, gpus, processes)
         if is_rank():
             return
-        if asked is None and processes is None:
+        if requested is None and processes is None:
             check_alone()
             return
-        become_torchrun(asked, processes, arguments, partial(check_world, batch_turns=recipe.train.batch_turns))
+        become_torchrun(requested, processes, arguments, partial(check_world, batch_turns=recipe.train.batch_turns))
 
     @contextmanager
     def open(self, recipe: Recipe, prepare: Callable[[], None]) -> Iterator[Trainer | None]:
@@ -95,7 +99,7 @@ def check_alone() -> None:
         raise ClawError(problem, "add --gpus all, which uses them, or unset them", 2)
 
 
-def _asked_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> Gpus | None:
+def _requested_gpus(recipe: Recipe, gpus: str | None, processes: int | None) -> Gpus | None:
     if gpus is not None and processes is not None:
         raise ClawError("--gpus and --processes exclude one another", "--processes is for training on the CPU", 2)
     if processes is not None:

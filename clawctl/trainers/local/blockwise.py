@@ -61,11 +61,11 @@ class _Group:
         return int(np.searchsorted(-self.seen, -last))
 
 
-def make_blocks(tree: Trie, asked_M: Ints | None = None, most: int = QUERIES) -> Blocks:
-    """Blocks of at most `most` queries: all tokens, or only those in `asked_M` (ascending; queries are counted in that order)."""
+def make_blocks(tree: Trie, queries_M: Ints | None = None, most: int = QUERIES) -> Blocks:
+    """Blocks of at most `most` queries: all tokens, or only those in `queries_M` (ascending; queries are counted in that order)."""
     causal = torch.full((most, most), float("-inf"), dtype=torch.bfloat16).triu_()
     made: list[Block] = []
-    for group in _join(_pieces(tree, asked_M), tree.ends_T, most):
+    for group in _join(_pieces(tree, queries_M), tree.ends_T, most):
         start = made[-1].stop if made else 0
         alone = len(group.pieces) == 1
         hidden = causal[: group.queries, : group.queries - 1] if alone else _hidden(group, tree.ends_T)
@@ -73,14 +73,14 @@ def make_blocks(tree: Trie, asked_M: Ints | None = None, most: int = QUERIES) ->
     return tuple(made)
 
 
-def _pieces(tree: Trie, asked_M: Ints | None) -> Iterator[_Piece]:
+def _pieces(tree: Trie, queries_M: Ints | None) -> Iterator[_Piece]:
     """The queries, as ranges of tokens within one run."""
-    asked_T = np.ones(len(tree.ids_T), dtype=bool)
-    if asked_M is not None:
-        asked_T[:] = False
-        asked_T[asked_M] = True
+    is_query_T = np.ones(len(tree.ids_T), dtype=bool)
+    if queries_M is not None:
+        is_query_T[:] = False
+        is_query_T[queries_M] = True
     for run in tree.runs:
-        edges = np.flatnonzero(np.diff(asked_T[run.start : run.stop], prepend=False, append=False)) + run.start
+        edges = np.flatnonzero(np.diff(is_query_T[run.start : run.stop], prepend=False, append=False)) + run.start
         for start, stop in edges.reshape(-1, 2).tolist():
             yield _Piece(start, stop, (*run.context, (run.start, stop)))
 

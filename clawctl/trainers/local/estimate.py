@@ -114,9 +114,9 @@ def skeleton(path: str) -> Any:
 
 def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:
     """Bytes that one trainer may use: a GPU's memory minus CUDA's own, or its share of the machine's memory. None if unknown."""
-    cuda, told = ranks.device.type == "cuda", config.device_memory_gb
-    if told is not None:
-        return max(0, int(told * GIB) - (CUDA_CONTEXT if cuda else 0))
+    cuda, memory_gb = ranks.device.type == "cuda", config.device_memory_gb
+    if memory_gb is not None:
+        return max(0, int(memory_gb * GIB) - (CUDA_CONTEXT if cuda else 0))
     if cuda:
         return torch.cuda.mem_get_info(ranks.device)[1] - CUDA_CONTEXT if torch.cuda.is_available() else None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks.world
@@ -141,14 +141,14 @@ def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list
     if config.lora is None:
         changes += [("train.lora: {rank: 16}", {"lora": LoraConfig()})]
     result: list[str] = []
-    so_far, texts = config, dict[str, str]()
+    changed, texts = config, dict[str, str]()
     for text, change in changes:
         alone = config.model_copy(update=change)
         if _estimate(shape_of(causal, alone), alone, ranks).total <= memory:
             result.append(text)
             continue
-        so_far = so_far.model_copy(update=change)
+        changed = changed.model_copy(update=change)
         texts[text.partition(":")[0]] = text
-        if not result and len(texts) > 1 and _estimate(shape_of(causal, so_far), so_far, ranks).total <= memory:
+        if not result and len(texts) > 1 and _estimate(shape_of(causal, changed), changed, ranks).total <= memory:
             return [" with ".join(texts.values())]
     return result

@@ -44,8 +44,8 @@ class StepImages:
             return self._own_ids(ids, sample.images)
 
         teacher = None if sample.teacher_prompt_ids is None else own(sample.teacher_prompt_ids)
-        others = tuple(tuple(own(ids)) for ids in sample.other_prompts)
-        return replace(sample, prompt_ids=own(sample.prompt_ids), teacher_prompt_ids=teacher, other_prompts=others)
+        other_prompts = tuple(tuple(own(ids)) for ids in sample.other_prompts)
+        return replace(sample, prompt_ids=own(sample.prompt_ids), teacher_prompt_ids=teacher, other_prompts=other_prompts)
 
     def _own_ids(self, ids: Sequence[int], images: Sequence[PromptImage]) -> list[int]:
         changed = list(ids)
@@ -65,11 +65,13 @@ class StepImages:
             depths_N, ends_N = np.tile(np.arange(width), rows), np.repeat(np.arange(1, rows + 1) * width, width)
         else:
             depths_N, ends_N = batch.positions_BT.flatten().cpu().numpy(), batch.visible.ends_T.cpu().numpy()
-        begins = [int(place) for place in np.flatnonzero(np.isin(ids_N, list(self._pictures)))]
-        spans = [ImageSpan(place, (own := self._pictures[int(ids_N[place])]).rows, own.columns) for place in begins]
+        starts = [int(start) for start in np.flatnonzero(np.isin(ids_N, list(self._pictures)))]
+        spans = [ImageSpan(start, (own := self._pictures[int(ids_N[start])]).rows, own.columns) for start in starts]
         positions = np.concatenate([depths_N[None], mrope_positions(depths_N, ends_N, spans)]).reshape(4, rows, width)
-        made = {first: features_of(causal, self.reader, self._pictures[first]) for first in {int(ids_N[place]) for place in begins}}
-        shown = ShownImages(above.flatten().nonzero().flatten(), join([made[int(ids_N[place])] for place in begins]))
+        features = {
+            first: features_of(causal, self.reader, self._pictures[first]) for first in {int(ids_N[start]) for start in starts}
+        }
+        shown = ShownImages(above.flatten().nonzero().flatten(), join([features[int(ids_N[start])] for start in starts]))
         return {
             **layout,
             "input_ids": ids_BT.masked_fill(above, self.reader.placeholder),

@@ -27,6 +27,6 @@ def _forward(
     if tree is None:
         return whole(hidden_BTD, **settings)
     attended_BTD, _ = layer.self_attn(hidden_states=layer.input_layernorm(hidden_BTD), tree=tree, **settings)
-    hidden_BMD = (hidden_BTD + attended_BTD).index_select(1, tree.asked_M)
+    hidden_BMD = (hidden_BTD + attended_BTD).index_select(1, tree.queries_M)
     made: Tensor = hidden_BMD + layer.mlp(layer.post_attention_layernorm(hidden_BMD))
     return made

@@ -77,8 +77,8 @@ class PolicyModel:
         """Logprobs of the tokens that the microbatch scores: [N], with gradient if the caller records one."""
         causal = causal if causal is not None else self.causal
         head = causal.get_output_embeddings()
-        asked = head, batch.targets_N, batch.temperature_N, batch.masks
-        return self.compute(lambda: token_logprobs(self.hidden(batch, causal), *asked), causal)
+        arguments = head, batch.targets_N, batch.temperature_N, batch.masks
+        return self.compute(lambda: token_logprobs(self.hidden(batch, causal), *arguments), causal)
 
     def compute(self, work: Callable[[], T], causal: Any = None) -> T:
         """The result of a pass through the model: a tensor or a tuple of tensors. With sharded weights all ranks must make the same
@@ -108,7 +108,7 @@ class PolicyModel:
         before_N = batch.before_N
         if hidden_BTD.shape[:2] != batch.ids_BT.shape:  # the last layer computed only the needed tokens
             assert batch.visible is not None
-            before_N = torch.searchsorted(batch.visible.asked_M, before_N)
+            before_N = torch.searchsorted(batch.visible.queries_M, before_N)
         before_ND: Tensor = hidden_BTD.flatten(0, 1).index_select(0, before_N)
         return before_ND
 
@@ -186,8 +186,8 @@ class PolicyModel:
             for ids in prompts:
                 ids_BT = torch.tensor([ids], device=self.device)
                 logits = self.compute(functools.partial(_logits, self.causal, ids_BT))
-                told = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
-                values.append([None, *told.tolist()])
+                logprobs = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
+                values.append([None, *logprobs.tolist()])
             image = {} if self.images is None else {"image": self._image_canary(self.images)}
         return {"prompt_ids": prompts, "logprobs": values, **image}
 
@@ -196,8 +196,8 @@ class PolicyModel:
         words = self.tokenizer(CANARY_PROMPTS[0], add_special_tokens=False)["input_ids"]
         ids, start, content, inputs = images.canary(self.causal, words)
         logits = self.compute(lambda: self.causal(**inputs, use_cache=False).logits)
-        told = logits[0, :-1].float().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=self.device)[:, None]).squeeze(1)
-        return {"prompt_ids": ids, "start": start, "content": b64encode(content).decode(), "logprobs": [None, *told.tolist()]}
+        logprobs = logits[0, :-1].float().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=self.device)[:, None]).squeeze(1)
+        return {"prompt_ids": ids, "start": start, "content": b64encode(content).decode(), "logprobs": [None, *logprobs.tolist()]}
 
     @contextlib.contextmanager
     def _rounded(self) -> Iterator[None]:
@@ -299,8 +299,8 @@ def _check_head(policy: PolicyModel) -> None:
     ids_BT = torch.tensor([[1, 2, 3]], device=policy.device)
     causal = policy.causal
     hidden = getattr(causal, causal.base_model_prefix)(input_ids=ids_BT, use_cache=False).last_hidden_state
-    ours, its = causal.get_output_embeddings()(hidden), causal(input_ids=ids_BT, use_cache=False).logits
-    if not torch.allclose(ours.float(), its.float(), atol=1e-3, rtol=1e-3):
+    head_logits, model_logits = causal.get_output_embeddings()(hidden), causal(input_ids=ids_BT, use_cache=False).logits
+    if not torch.allclose(head_logits.float(), model_logits.float(), atol=1e-3, rtol=1e-3):
         raise ClawError(f"{type(causal).__name__} changes its logits after the output head", "train a model that does not", 2)
 
 

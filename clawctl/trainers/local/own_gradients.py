@@ -60,9 +60,9 @@ def _note(batch: Microbatch, squares: Tensor, given: Tensor, gradient: Tensor) -
     given_T = given.flatten() if not given.is_floating_point() else given.flatten(0, -2)
     kept_M = None
     if len(gradient_TE) != batch.ids_BT.numel():  # the last layer computes only the needed tokens
-        if batch.visible is None or len(gradient_TE) != len(batch.visible.asked_M):
+        if batch.visible is None or len(gradient_TE) != len(batch.visible.queries_M):
             return
-        kept_M = batch.visible.asked_M
+        kept_M = batch.visible.queries_M
     for turn, own in enumerate(batch.own[: len(squares)]):
         places = own if kept_M is None else torch.isin(kept_M, own).nonzero().flatten()
         squares[turn] += _square(given_T[places], gradient_TE[places].float())

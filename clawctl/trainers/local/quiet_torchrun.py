@@ -11,5 +11,5 @@ if __name__ == "__main__":
         logging.getLogger(name).setLevel("ERROR")
     try:
         main()
-    except SignalException as told:  # each rank received the signal, finished its step and ended
-        raise SystemExit(0 if told.sigval in (signal.SIGTERM, signal.SIGINT) else 1) from None
+    except SignalException as error:  # each rank received the signal, finished its step and ended
+        raise SystemExit(0 if error.sigval in (signal.SIGTERM, signal.SIGINT) else 1) from None

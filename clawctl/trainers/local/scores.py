@@ -13,7 +13,7 @@ from clawctl.trainers.local.branches import asking, teacher_branches
 from clawctl.trainers.local.custom_loss import custom_loss, logits_of, logprobs_of
 from clawctl.trainers.local.flops import count_pass
 from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs
-from clawctl.trainers.local.tops import Asking, look, teachers_of
+from clawctl.trainers.local.tops import TeacherPasses, policy_tops, teacher_tops
 from clawctl.trainers.local.training import Training
 
 
@@ -49,18 +49,18 @@ def likeliest_logprobs(
     policy = training.policy
     with measures.clock("forward"):
         with policy.dropping():
-            now = look(policy, microbatch, k)
+            now = policy_tops(policy, microbatch, k)
         before_N, before_NK = now.logprobs_N.detach(), now.likeliest_NK.detach()
         if policy.dropouts:
             with torch.no_grad():
-                calm = look(policy, microbatch, k, now.ids_NK)
+                calm = policy_tops(policy, microbatch, k, now.ids_NK)
             before_N, before_NK = calm.logprobs_N, calm.likeliest_NK
     streams = [s.split(microbatch.lengths) for s in (now.logprobs_N, before_N, now.likeliest_NK, before_NK, now.ids_NK)]
     hinted = [index for index, sample in enumerate(part) if sample.teacher_prompt_ids is not None]
     with measures.clock("teacher"), _as_teacher(training):
         own, ids = [part[index] for index in hinted], [streams[4][index] for index in hinted]
-        ask = Asking(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
-        teachers = dict(zip(hinted, teachers_of(policy, own, ids, ask), strict=True))
+        passes = TeacherPasses(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
+        teachers = dict(zip(hinted, teacher_tops(policy, own, ids, passes), strict=True))
     turns = []
     for i, (sample, now_T, before_T, now_TK, before_TK, ids_TK) in enumerate(zip(part, *streams, strict=True)):
         teacher = teachers.get(i)

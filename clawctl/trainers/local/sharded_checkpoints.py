@@ -41,18 +41,18 @@ def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torc
 
     ranks.led(make_room)
     path = folder / _file(ranks.rank, ranks.world)
-    held, places = {}, {}
+    parts, layouts = {}, {}
     for name, tensor in _tensors(policy, optimizer).items():
         local, offset = _part(tensor)
         if local.numel() and (offset is not None or ranks.leads):  # rank 0 writes data that is the same on all ranks
-            held[name], places[name] = local.contiguous().cpu(), {"offset": offset or [], "shape": list(tensor.shape)}
+            parts[name], layouts[name] = local.contiguous().cpu(), {"offset": offset or [], "shape": list(tensor.shape)}
     problem = None
     try:
-        save_file(held, path, {"places": orjson.dumps(places).decode()})
+        save_file(parts, path, {"places": orjson.dumps(layouts).decode()})
         sync(path)
     except (OSError, SafetensorError) as error:
         problem = str(error)
-    failed = [told for told in ranks.gather(problem) if told is not None]
+    failed = [message for message in ranks.gather(problem) if message is not None]
     if failed:
         raise OSError(f"a rank cannot write its part of {folder}: {failed[0]}")
 
@@ -88,9 +88,9 @@ def read_parts(checkpoint: Path, policy: PolicyModel, optimizer: torch.optim.Opt
     try:
         _fill(_tensors(policy, optimizer), folder)
     except (Damaged, OSError, SafetensorError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        told = str(error).strip().splitlines()[-1:] or [repr(error)]
+        message = str(error).strip().splitlines()[-1:] or [repr(error)]
         raise ClawError(
-            f"checkpoint {checkpoint} cannot be read: {told[0]}", "restore it from a copy, or start a new run"
+            f"checkpoint {checkpoint} cannot be read: {message[0]}", "restore it from a copy, or start a new run"
         ) from error
     return True
 
@@ -104,19 +104,21 @@ def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
     files = [_file(rank, int(index["ranks"])) for rank in range(int(index["ranks"]))]
     if not dist.is_initialized() or dist.get_rank() == 0:
         check_folder(folder, {name: index["files"][name] for name in files})
-    ours = {name: _part(tensor) for name, tensor in tensors.items()}
-    result = dict.fromkeys(tensors, 0)
+    local_parts = {name: _part(tensor) for name, tensor in tensors.items()}
+    values = dict.fromkeys(tensors, 0)
     for file in files:
         with safe_open(folder / file, "pt") as opened:
-            places: dict[str, Any] = orjson.loads(opened.metadata()["places"])
-            for name in places.keys() & tensors.keys():
-                local, offset = ours[name]
-                if places[name]["shape"] != list(tensors[name].shape):
-                    raise Damaged(f"{name} has shape {places[name]['shape']}, but the model's shape is {list(tensors[name].shape)}")
-                result[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), places[name]["offset"])
-    for name, (local, _) in ours.items():
-        if result[name] != local.numel():
-            raise Damaged(f"{result[name]} of the {local.numel()} values of {name} are present")
+            layouts: dict[str, Any] = orjson.loads(opened.metadata()["places"])
+            for name in layouts.keys() & tensors.keys():
+                local, offset = local_parts[name]
+                if layouts[name]["shape"] != list(tensors[name].shape):
+                    raise Damaged(
+                        f"{name} has shape {layouts[name]['shape']}, but the model's shape is {list(tensors[name].shape)}"
+                    )
+                values[name] += _copy(local, offset or [0] * local.ndim, opened.get_slice(name), layouts[name]["offset"])
+    for name, (local, _) in local_parts.items():
+        if values[name] != local.numel():
+            raise Damaged(f"{values[name]} of the {local.numel()} values of {name} are present")
 
 
 def _copy(target: Tensor, target_offset: list[int], source: Any, source_offset: list[int]) -> int:
@@ -154,8 +156,8 @@ def _file(rank: int, world: int) -> str:
 
 def _tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Weights and AdamW's state by name, read and written in place."""
-    result: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     for name, parameter in policy.trained():
-        result[f"weights.{name}"] = parameter.detach()
-        result |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
-    return result
+        values[f"weights.{name}"] = parameter.detach()
+        values |= {f"optimizer.{name}.{key}": value for key, value in optimizer.state[parameter].items()}
+    return values

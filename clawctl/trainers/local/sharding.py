@@ -23,10 +23,14 @@ T = TypeVar("T")
 def is_sharded(config: TrainConfig, ranks: Ranks) -> bool:
     """Whether `train.shard` leads to sharding here. Raises ClawError if the settings conflict."""
     cuda = ranks.device.type == "cuda"
-    wanted = {"auto": cuda and ((ranks.world > 1 and config.lora is None) or config.optimizer_offload), "full": True, "none": False}
+    sharded = {
+        "auto": cuda and ((ranks.world > 1 and config.lora is None) or config.optimizer_offload),
+        "full": True,
+        "none": False,
+    }
     if config.optimizer_offload and config.shard == "none":
         raise ClawError("train.optimizer_offload needs sharding, but train.shard is none", "set train.shard to auto", 2)
-    if not wanted[config.shard]:
+    if not sharded[config.shard]:
         return False
     if config.teacher == "ema" and config.uses_hints:
         raise ClawError(

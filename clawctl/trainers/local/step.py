@@ -106,10 +106,10 @@ def backward(
     measured = weights is None and training.config.turn_bound is not None and len(samples) > 1
     starts = dict(zip((s.turn_id for s in samples), own_starts(turn_branches(samples)), strict=True)) if measured else None
     sizes: dict[str, float] = {}
-    own, spare = pack(training, samples, measures, by_turn=weights is not None and training.custom is not None)
+    own, discarded = pack(training, samples, measures, by_turn=weights is not None and training.custom is not None)
     for part in own:
         sizes |= _add_part(training, part, objective, measures, weights or {}, starts)
-    for part in spare:
+    for part in discarded:
         _add_part(training, part, objective, Measures(), dict.fromkeys((s.turn_id for s in part), 0.0))
     return (
         {turn_id: size for sizes_of_rank in training.ranks.gather(sizes) for turn_id, size in sizes_of_rank.items()}
@@ -132,9 +132,9 @@ def pack(
     if measures.cuts:
         _log_cut_once(ranks.world)
     own = share(packing.groups, ranks.rank, ranks.world)
-    spare = packing.groups[-1:] if policy.across is not None and len(own) * ranks.world < len(packing.groups) else []
-    parts, spare_parts = ([[samples[index] for index in group] for group in groups] for groups in (own, spare))
-    return parts, spare_parts
+    discarded = packing.groups[-1:] if policy.across is not None and len(own) * ranks.world < len(packing.groups) else []
+    parts, discarded_parts = ([[samples[index] for index in group] for group in groups] for groups in (own, discarded))
+    return parts, discarded_parts
 
 
 def _add_part(

@@ -18,7 +18,7 @@ from clawctl.trainers.local.trees import make_branch
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PolicyTops:
     """The policy's logprobs of the N completion tokens of a microbatch, and of the K most likely tokens at each position."""
 
     logprobs_N: Tensor
@@ -27,7 +27,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class TeacherPasses:
     """Settings for teacher passes."""
 
     tokens: int  # tokens per pass
@@ -44,7 +44,7 @@ class Teachers:
     overlap_HT: Tensor  # number of the K tokens that are among the teacher's own K most likely
 
 
-def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None = None) -> Look:
+def policy_tops(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None = None) -> PolicyTops:
     """The policy's logprobs, with gradient if the caller records one. `ids_NK` sets the tokens; None: the most likely tokens of
     this pass."""
     head = policy.causal.get_output_embeddings()
@@ -52,36 +52,38 @@ def look(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None =
     def work() -> tuple[Tensor, Tensor]:
         hidden_ND = policy.hidden(batch)
         named_NK = likeliest(hidden_ND.detach(), head, batch.temperature_N, k, batch.masks)[0] if ids_NK is None else ids_NK
-        asked = torch.cat([named_NK, batch.targets_N[:, None]], 1)
-        return token_logprobs(hidden_ND, head, asked, batch.temperature_N, batch.masks), named_NK
+        scored_ids = torch.cat([named_NK, batch.targets_N[:, None]], 1)
+        return token_logprobs(hidden_ND, head, scored_ids, batch.temperature_N, batch.masks), named_NK
 
     result, named_NK = policy.compute(work)
-    return Look(result[:, k], named_NK, result[:, :k])
+    return PolicyTops(result[:, k], named_NK, result[:, :k])
 
 
 @torch.no_grad()
-def teachers_of(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Tensor], how: Asking) -> list[Teachers]:
+def teacher_tops(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Tensor], passes: TeacherPasses) -> list[Teachers]:
     """The teachers of each turn, one per hint, scored on the tokens `ids` [T, K] at its positions. All turns must have a hint."""
-    asked = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
+    prompts = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
     branches = [
         make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature, samples[turn].allowed)
-        for turn, prompt in asked
+        for turn, prompt in prompts
     ]
-    told: dict[int, Teachers] = {}
-    groups = share_out(branches, policy.merge, how.tokens).groups if branches else []
-    policy.keep_pace(len(groups), how.causal)
+    scored: dict[int, Teachers] = {}
+    groups = share_out(branches, policy.merge, passes.tokens).groups if branches else []
+    policy.keep_pace(len(groups), passes.causal)
     for group in groups:
-        own = [branches[place] for place in group]
+        own = [branches[branch] for branch in group]
         batch = lay_out(own, policy.merge, policy.device)
-        count_pass(how.measures, how.cost, batch, own)
-        wanted_NK = torch.cat([ids[asked[place][0]] for place in group])
-        pieces = zip(*(stream.split(batch.lengths) for stream in _told(policy, batch, wanted_NK, how.causal)), strict=True)
-        told.update({place: Teachers(*piece) for place, piece in zip(group, pieces, strict=True)})
-    by_turn = [[told[place] for place, (turn, _) in enumerate(asked) if turn == index] for index in range(len(samples))]
+        count_pass(passes.measures, passes.cost, batch, own)
+        ids_NK = torch.cat([ids[prompts[branch][0]] for branch in group])
+        pieces = zip(
+            *(stream.split(batch.lengths) for stream in _teacher_logprobs(policy, batch, ids_NK, passes.causal)), strict=True
+        )
+        scored.update({branch: Teachers(*piece) for branch, piece in zip(group, pieces, strict=True)})
+    by_turn = [[scored[branch] for branch, (turn, _) in enumerate(prompts) if turn == index] for index in range(len(samples))]
     return [Teachers(torch.stack([t.logprobs_HTK for t in h]), torch.stack([t.overlap_HT for t in h])) for h in by_turn]
 
 
-def _told(policy: PolicyModel, batch: Microbatch, ids_NK: Tensor, causal: Any) -> tuple[Tensor, Tensor]:
+def _teacher_logprobs(policy: PolicyModel, batch: Microbatch, ids_NK: Tensor, causal: Any) -> tuple[Tensor, Tensor]:
     causal = causal if causal is not None else policy.causal
     head = causal.get_output_embeddings()
 

@@ -89,18 +89,18 @@ def own_starts(branches: Sequence[Branch], reach: int = 256) -> list[int]:
     lengths = [len(branches[index].ids) for index in order]
     starts = [0] * len(order)
     above: list[int] = []  # indices in `order` of the branches that the current one continues or equals
-    for place in range(len(order) + 1):
-        common = shared[place] if place < len(order) else 0
+    for position in range(len(order) + 1):
+        common = shared[position] if position < len(order) else 0
         while above and lengths[above[-1]] > common:
             ended = order[above.pop()]
             starts[ended] = max(starts[ended], common)
-        if place < len(order):
-            equal = bool(above) and lengths[above[-1]] == lengths[place]
-            starts[order[place]] = starts[order[above[-1]]] if equal else common
+        if position < len(order):
+            equal = bool(above) and lengths[above[-1]] == lengths[position]
+            starts[order[position]] = starts[order[above[-1]]] if equal else common
             if len(above) == 1 and not equal:
                 first = order[above[0]]
                 starts[first] = max(starts[first], branches[first].scored - reach)
-            above.append(place)
+            above.append(position)
     return starts
 
 
@@ -116,17 +116,17 @@ def pack(branches: Sequence[Branch], tokens: int, parts: int = 1) -> Packing:
     room = min(tokens, max(1, -(-sum(sizes) // parts)))
     pieces: list[tuple[int, list[int]]] = []  # number of tokens, branches
     cuts = 0
-    borders = [*(place for place, common in enumerate(shared) if common == 0), len(order)]
+    borders = [*(position for position, common in enumerate(shared) if common == 0), len(order)]
     for start, stop in pairwise(borders):
-        held, last = 0, start
-        for place in range(start, stop):
-            if place > last and held + sizes[place] > room:
-                pieces.append((held, order[last:place]))
+        size, last = 0, start
+        for position in range(start, stop):
+            if position > last and size + sizes[position] > room:
+                pieces.append((size, order[last:position]))
                 cuts += 1
-                held, last = shared[place], place
-            held += sizes[place]
+                size, last = shared[position], position
+            size += sizes[position]
         if stop > last:
-            pieces.append((held, order[last:stop]))
+            pieces.append((size, order[last:stop]))
     groups = _fit(pieces, room, parts)
     recomputed = sum(tokens_in([branches[index] for index in group]) for group in groups) - sum(sizes) if cuts else 0
     return Packing(groups, cuts if recomputed else 0, recomputed)
@@ -141,20 +141,20 @@ def _fit(pieces: list[tuple[int, list[int]]], room: int, parts: int) -> list[lis
     """First-fit, longest first. Never makes fewer groups than `parts` while there are pieces."""
     groups: list[tuple[int, list[int]]] = []
     for size, members in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
-        fits = (at for at, (held, _) in enumerate(groups) if held + size <= room)
-        at = next(fits, None) if len(groups) >= parts else None
-        if at is None:
+        fits = (index for index, (used, _) in enumerate(groups) if used + size <= room)
+        index = next(fits, None) if len(groups) >= parts else None
+        if index is None:
             groups.append((size, list(members)))
         else:
-            groups[at] = (groups[at][0] + size, groups[at][1] + members)
+            groups[index] = (groups[index][0] + size, groups[index][1] + members)
     return [members for _, members in groups]
 
 
 @dataclass(slots=True)
 class _Node:
-    """Tokens first..last of branch `of`, below the same branch's earlier ones."""
+    """Tokens first..last of branch `branch`, below the same branch's earlier ones."""
 
-    of: int
+    branch: int
     first: int
     last: int
     parent: "_Node | None"
@@ -168,25 +168,25 @@ def lay(branches: Sequence[Branch]) -> Trie:
     roots, bottoms = _grow(branches)
     ids, positions, ends = [], [], []
     runs: list[Run] = []
-    place = 0
+    position = 0
     stack: list[tuple[_Node, tuple[tuple[int, int], ...] | None]] = [(root, ()) for root in reversed(roots)]
     while stack:
         node, context = stack.pop()
-        node.start, length = place, node.last - node.first
-        ids.append(branches[node.of].ids[node.first : node.last])
+        node.start, length = position, node.last - node.first
+        ids.append(branches[node.branch].ids[node.first : node.last])
         positions.append(np.arange(node.first, node.last))
-        ends.append(np.full(length, place + node.size))
-        place += length
+        ends.append(np.full(length, position + node.size))
+        position += length
         if context is None:  # continues at the end of its parent
-            runs[-1] = Run(runs[-1].start, place, runs[-1].context)
+            runs[-1] = Run(runs[-1].start, position, runs[-1].context)
         else:
-            runs.append(Run(place - length, place, context))
-        beside = (*runs[-1].context, (runs[-1].start, place))
+            runs.append(Run(position - length, position, context))
+        branch_context = (*runs[-1].context, (runs[-1].start, position))
         largest_last = sorted(node.children, key=lambda child: child.size)
-        stack += [(child, beside) for child in largest_last[:-1]] + [(child, None) for child in largest_last[-1:]]
+        stack += [(child, branch_context) for child in largest_last[:-1]] + [(child, None) for child in largest_last[-1:]]
     both = list(zip(branches, bottoms, strict=True))
-    places = [_places(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
-    own = [_places(bottom, branch.own, len(branch.ids)) for branch, bottom in both]
+    places = [_positions(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
+    own = [_positions(bottom, branch.own, len(branch.ids)) for branch, bottom in both]
     return Trie(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), places, own)
 
 
@@ -213,12 +213,12 @@ def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:
     return roots, [bottoms[index] for index in range(len(branches))]
 
 
-def _split(node: _Node, at: int, roots: list[_Node]) -> _Node:
-    """Cut `node` before token `at`. It keeps the lower part; the new node above it is returned."""
-    upper = _Node(node.of, node.first, at, node.parent, [node])
+def _split(node: _Node, index: int, roots: list[_Node]) -> _Node:
+    """Cut `node` before token `index`. It keeps the lower part; the new node above it is returned."""
+    upper = _Node(node.branch, node.first, index, node.parent, [node])
     siblings = node.parent.children if node.parent else roots
     siblings[siblings.index(node)] = upper
-    node.first, node.parent = at, upper
+    node.first, node.parent = index, upper
     return upper
 
 
@@ -230,7 +230,7 @@ def _weigh(root: _Node) -> None:
         node.size = node.last - node.first + sum(child.size for child in node.children)
 
 
-def _places(bottom: _Node, first: int, last: int) -> Ints:
+def _positions(bottom: _Node, first: int, last: int) -> Ints:
     """The positions of the tokens first … last - 1 of a branch that ends in `bottom`."""
     parts: list[Ints] = [np.arange(0)]
     node: _Node | None = bottom

@@ -25,19 +25,19 @@ def files_of(members: dict[str, bytes], lora: LoraConfig, base_model: str) -> di
         raise ClawError(f"the downloaded adapter lacks {', '.join(sorted(missing))}", _CURE)
     config: dict[str, Any] = orjson.loads(members[CONFIG])
     modules = _modules(members[WEIGHTS], lora.rank)
-    theirs = (config.get("r"), float(config.get("lora_alpha") or math.nan), bool(config.get("use_rslora")))
-    if theirs != (lora.rank, lora.alpha, False):
-        told = f"rank {theirs[0]} and alpha {theirs[1]:g}"
+    trained = (config.get("r"), float(config.get("lora_alpha") or math.nan), bool(config.get("use_rslora")))
+    if trained != (lora.rank, lora.alpha, False):
+        adapter = f"rank {trained[0]} and alpha {trained[1]:g}"
         raise ClawError(
-            f"the service trains an adapter with {told}, but the recipe has rank {lora.rank} and alpha {lora.alpha:g}",
-            f"set train.lora.rank: {theirs[0]} and train.lora.alpha: {theirs[1]:g}",
+            f"the service trains an adapter with {adapter}, but the recipe has rank {lora.rank} and alpha {lora.alpha:g}",
+            f"set train.lora.rank: {trained[0]} and train.lora.alpha: {trained[1]:g}",
             2,
         )
     targets = sorted({module.rpartition(".")[2] for module in modules})
-    wanted = sorted(lora.targets) if isinstance(lora.targets, list) else targets
-    if targets != wanted:
+    expected = sorted(lora.targets) if isinstance(lora.targets, list) else targets
+    if targets != expected:
         raise ClawError(
-            f"the service trains {', '.join(targets)}, but train.lora.targets is {', '.join(wanted)}",
+            f"the service trains {', '.join(targets)}, but train.lora.targets is {', '.join(expected)}",
             f"set train.lora.targets: [{', '.join(targets)}]",
             2,
         )

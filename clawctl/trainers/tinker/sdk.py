@@ -111,7 +111,7 @@ class RemoteAdapter:
         with self.service.calls("forward"):
             data = [self._datum(one, one.inputs()) for one in sequences]
             outputs = self.training.forward(data, LOSS).result().loss_fn_outputs
-        return [one.completion(told["logprobs"].data) for one, told in zip(sequences, outputs, strict=True)]
+        return [one.completion(output["logprobs"].data) for one, output in zip(sequences, outputs, strict=True)]
 
     def backward(
         self, sequences: Sequence[TokenSequence], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]

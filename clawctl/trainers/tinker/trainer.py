@@ -132,10 +132,10 @@ class ServiceTrainer:
         slopes = [torch.zeros_like(leaf) if grad is None else -grad for leaf, grad in zip(leaves, grads, strict=True)]
         sizes = [size_of(slope, turn.before_T) for slope, turn in zip(slopes, turns, strict=True)]
         bound = bound_of(sizes, objective.config.turn_bound)
-        for place, (turn, size) in enumerate(zip(turns, sizes, strict=True)):
+        for index, (turn, size) in enumerate(zip(turns, sizes, strict=True)):
             weight = weight_of(size, bound)
             measures.turns[turn.sample.turn_id].bounded = weight
-            slopes[place] = slopes[place] * weight
+            slopes[index] = slopes[index] * weight
         return slopes
 
     def publish(self, version: int, scratch: Path) -> ServiceSnapshot:
@@ -152,7 +152,7 @@ class ServiceTrainer:
     def _canary(self) -> dict[str, Any]:
         prompts = [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
         values = self.client.logprobs([TokenSequence(ids, 1) for ids in prompts])
-        return {"prompt_ids": prompts, "logprobs": [[None, *told] for told in values]}
+        return {"prompt_ids": prompts, "logprobs": [[None, *logprobs] for logprobs in values]}
 
     @property
     def _lora(self) -> Any:

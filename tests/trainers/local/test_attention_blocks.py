@@ -53,10 +53,10 @@ def seen_by_blocks(blocks: Blocks, tokens: int) -> Tensor:
 
 
 def check_relation(tree: Trie, most: int) -> None:
-    count, asked_M = len(tree.ids_T), asked_of(tree)
+    count, queries_M = len(tree.ids_T), asked_of(tree)
     at = torch.arange(count)
     by_mask = ancestors(torch.from_numpy(tree.ends_T))(at, at, at[:, None], at[None, :])
-    for blocks, expected in ((make_blocks(tree, None, most), by_mask), (make_blocks(tree, asked_M, most), by_mask[asked_M])):
+    for blocks, expected in ((make_blocks(tree, None, most), by_mask), (make_blocks(tree, queries_M, most), by_mask[queries_M])):
         assert [block.start for block in blocks] == [0, *(block.stop for block in blocks[:-1])]
         assert all(0 < block.stop - block.start <= most for block in blocks)
         assert all(left[1] < right[0] for block in blocks for left, right in pairwise(block.ranges))
@@ -132,8 +132,8 @@ def dense(q_HQD: Tensor, k_KTD: Tensor, v_KTD: Tensor, sees_QT: Tensor, scale: f
 
 def check_numbers(tree: Trie, most: int) -> None:
     """Outputs and gradients, of all queries and of those asked; heads in groups of two."""
-    asked_M = asked_of(tree)
-    for asked in (None, asked_M):
+    queries_M = asked_of(tree)
+    for asked in (None, queries_M):
         queries = len(tree.ids_T) if asked is None else len(asked)
         blocks = make_blocks(tree, asked, most)
         leaves = [torch.randn(heads, count, 8, requires_grad=True) for heads, count in

@@ -44,7 +44,7 @@ def test_the_last_layer_goes_on_with_asked_tokens_where_that_is_known_to_be_exac
     assert check_same(policy, TURNS, "tree") == TOKENS
     batch = lay_out(TURNS, "tree", CPU)
     assert batch.visible is not None
-    assert batch.visible.asked_M.tolist() == ASKED
+    assert batch.visible.queries_M.tolist() == ASKED
     seen = policy.causal.model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, tree=batch.visible, use_cache=False)
     assert seen.last_hidden_state.shape[:2] == (1, TOKENS if family == "olmo2" else len(ASKED))  # olmo2 norms behind, not before
 

@@ -19,7 +19,7 @@ from clawctl.train.measures import Measures
 from clawctl.trainers.local.batches import lay_out
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.step import train_step
-from clawctl.trainers.local.tops import Asking, look, teachers_of
+from clawctl.trainers.local.tops import TeacherPasses, policy_tops, teacher_tops
 from clawctl.trainers.local.training import Training
 from tests.train.tiny import HINT, Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training, verdict
 from tests.trainers.local.test_train_step import ALONE, begin, take, weights
@@ -41,10 +41,10 @@ def train(run: RunDir, model: Path, **changes: Any) -> None:
 
 def divergence(training: Training, samples: Any, ids: list[torch.Tensor]) -> float:
     """Mean KL over all named tokens (which are the whole vocabulary here) between the policy and its teachers."""
-    teachers = teachers_of(training.policy, samples, ids, Asking(10_000, Measures()))
+    teachers = teacher_tops(training.policy, samples, ids, TeacherPasses(10_000, Measures()))
     batch = lay_out(turn_branches(samples), "none", ALONE.device)
     with torch.no_grad():
-        now = look(training.policy, batch, ids[0].shape[1], torch.cat(ids))
+        now = policy_tops(training.policy, batch, ids[0].shape[1], torch.cat(ids))
     told = torch.cat([teacher.logprobs_HTK[0] for teacher in teachers])
     return float((now.likeliest_NK.exp() * (now.likeliest_NK - told)).sum(1).mean())
 
@@ -97,8 +97,8 @@ def test_hybrid_asks_a_teacher_for_each_hint_about_the_policys_likeliest_tokens(
     samples = take(run, training).samples
     batch = lay_out(turn_branches(samples), "tree", ALONE.device)
     with torch.no_grad():
-        seen = look(training.policy, batch, 4)
-    teachers = teachers_of(training.policy, samples, list(seen.ids_NK.split(batch.lengths)), Asking(10_000, Measures()))
+        seen = policy_tops(training.policy, batch, 4)
+    teachers = teacher_tops(training.policy, samples, list(seen.ids_NK.split(batch.lengths)), TeacherPasses(10_000, Measures()))
     for sample, teacher, ids_TK in zip(samples, teachers, seen.ids_NK.split(batch.lengths), strict=True):
         prompts = [sample.teacher_prompt_ids or [], *map(list, sample.other_prompts)]
         assert len(prompts) == len(teacher.logprobs_HTK) == 3

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def spare_the_base() -> None:
+def zero_base_rows() -> None:
     """Apply the patch. Called in a worker process before the worker is created."""
     from vllm.platforms import current_platform
 
@@ -17,10 +17,10 @@ def spare_the_base() -> None:
     from vllm.lora.ops.torch_ops import lora_ops
     from vllm.lora.punica_wrapper import punica_cpu
 
-    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = _but_the_base(lora_ops.bgmv_shrink)
+    lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = _with_zero_base_rows(lora_ops.bgmv_shrink)
 
 
-def _but_the_base(shrink: Callable[..., None]) -> Callable[..., None]:
+def _with_zero_base_rows(shrink: Callable[..., None]) -> Callable[..., None]:
     """`shrink` [tokens, width] → [tokens, rank], with 0 in the rows whose adapter is -1."""
 
     def masked(inputs: Any, weights: Any, output: Any, adapters: Any, scaling: float = 1.0) -> None:

@@ -34,17 +34,17 @@ class Frames:
     """Extracts frames from the bytes of a connection, with any boundaries between reads."""
 
     def __init__(self) -> None:
-        self._held = bytearray()  # the start of an incomplete frame
-        self._needed = _HEAD.size  # length at which `_held` can be parsed further
+        self._partial = bytearray()  # the start of an incomplete frame
+        self._needed = _HEAD.size  # length at which `_partial` can be parsed further
 
     def read(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """(number, kind, content) of the complete frames. Raises ValueError for invalid data."""
-        if self._held:
-            self._held += data
-            if len(self._held) < self._needed:
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
                 return
-            data = bytes(self._held)
-            self._held.clear()
+            data = bytes(self._partial)
+            self._partial.clear()
         at, total = 0, len(data)
         while total - at >= _HEAD.size:
             length, number, kind = _HEAD.unpack_from(data, at)
@@ -58,23 +58,23 @@ class Frames:
             at = end
         else:
             self._needed = _HEAD.size
-        self._held += data[at:]
+        self._partial += data[at:]
 
 
 async def answer_over_socket(app: Any) -> None:
     """Accept requests over the socket that the process was started with, if any. Does nothing if there are several API servers,
     because they share the load."""
-    told = os.environ.get(FD)
+    descriptor = os.environ.get(FD)
     servers = getattr(getattr(app.state, "args", None), "api_server_count", None)
-    if told is None or servers not in (None, 1):
+    if descriptor is None or servers not in (None, 1):
         return
-    end = socket.socket(fileno=int(told))
+    end = socket.socket(fileno=int(descriptor))
     end.setblocking(False)
-    line = partial(_Line, app, os.environ["VLLM_API_KEY"])
-    await asyncio.get_running_loop().create_unix_connection(line, sock=end)
+    connection = partial(_Connection, app, os.environ["VLLM_API_KEY"])
+    await asyncio.get_running_loop().create_unix_connection(connection, sock=end)
 
 
-class _Line(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """The server's end of the connection."""
 
     def __init__(self, app: Any, key: str) -> None:
@@ -82,14 +82,14 @@ class _Line(asyncio.Protocol):
         self._frames = Frames()
         self._requests: dict[int, _Request] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._said: list[bytes] = []  # frames of this turn of the loop
+        self._pending: list[bytes] = []  # frames of this turn of the loop
         self.writable = asyncio.Event()
         self.writable.set()
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self.say(0, READY)
+        self.queue(0, READY)
 
     def data_received(self, data: bytes) -> None:
         for number, kind, content in self._frames.read(data):
@@ -113,15 +113,15 @@ class _Line(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.writable.set()
 
-    def say(self, number: int, kind: int, content: bytes = b"") -> None:
-        if not self._said:
+    def queue(self, number: int, kind: int, content: bytes = b"") -> None:
+        if not self._pending:
             self._loop.call_soon(self._write)
-        self._said.append(frame(number, kind, content))
+        self._pending.append(frame(number, kind, content))
 
     def _write(self) -> None:
         if not self._transport.is_closing():
-            self._transport.write(b"".join(self._said))
-        self._said.clear()
+            self._transport.write(b"".join(self._pending))
+        self._pending.clear()
 
     async def _answer(self, request: "_Request", path: str) -> None:
         try:
@@ -130,14 +130,14 @@ class _Line(asyncio.Protocol):
             logging.getLogger("uvicorn.error").exception("an exception in the application")
         finally:
             del self._requests[request.number]
-            self.say(request.number, END, b"" if request.complete else b"the server broke off its answer")
+            self.queue(request.number, END, b"" if request.complete else b"the server broke off its answer")
 
 
 class _Request:
     """One request in ASGI form."""
 
-    def __init__(self, line: _Line, number: int, body: bytes) -> None:
-        self._line, self.number, self.body = line, number, body
+    def __init__(self, connection: _Connection, number: int, body: bytes) -> None:
+        self._connection, self.number, self.body = connection, number, body
         self._read = False
         self.left = asyncio.Event()
         self.complete = False
@@ -153,15 +153,15 @@ class _Request:
         if self.left.is_set():
             return
         if message["type"] == "http.response.start":
-            self._line.say(self.number, STATUS, b"%d" % message["status"])
+            self._connection.queue(self.number, STATUS, b"%d" % message["status"])
             return
         if piece := message.get("body"):
-            self._line.say(self.number, PIECE, bytes(piece))
+            self._connection.queue(self.number, PIECE, bytes(piece))
         if not message.get("more_body"):
             self.complete = True
             self.left.set()  # like a closed connection: tasks that wait for its end are notified
-        if not self._line.writable.is_set():
-            await self._line.writable.wait()
+        if not self._connection.writable.is_set():
+            await self._connection.writable.wait()
 
 
 def _scope(path: str, key: str, length: int) -> dict[str, Any]:

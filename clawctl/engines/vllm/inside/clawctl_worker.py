@@ -47,4 +47,4 @@ def _read_through(path: str) -> None:
                 tensors.get_tensor(name)
 
 
-clawctl_base_rows.spare_the_base()  # at import: workers are created after it, and no other clawctl code runs in them before
+clawctl_base_rows.zero_base_rows()  # at import: workers are created after it, and no other clawctl code runs in them before

@@ -92,9 +92,9 @@ def _line(
     old = ".".join(parts)
     here = _here(parts, written)
     if here is None:
-        return ConvertedKey(old, value, "unknown", "clawctl knows no such key")
+        return ConvertedKey(old, value, "unknown", "clawctl has no equivalent key")
     if value is None and here.dropped is None:
-        return ConvertedKey(old, value, "dropped", "the file gives it no value")
+        return ConvertedKey(old, value, "dropped", "it has no value in the file")
     if here.change is not None:
         changed = here.change(value)
         if changed is None:
@@ -199,7 +199,7 @@ def _used(line: ConvertedKey, settings: Settings) -> ConvertedKey:
     if line.new not in settings or method in METHODS_OF.get(line.new.removeprefix("train."), (method,)):
         return line
     del settings[line.new]
-    return ConvertedKey(line.old, line.value, "dropped", f"it does nothing with train.method {method}")
+    return ConvertedKey(line.old, line.value, "dropped", f"it has no effect with train.method {method}")
 
 
 def _at(data: Any, key: str) -> Any:

@@ -72,7 +72,7 @@ class ServiceConfig(Section):
 
 class TrainConfig(Section):
     backend: str = "local"
-    """What trains: `local`, which is this machine's GPUs or CPUs; `tinker`, a service that speaks Tinker's protocol; `fireworks`;
+    """The backend that trains: `local`, on this machine's GPUs or CPUs; `tinker`, a service with Tinker's protocol; `fireworks`;
     an installed package's backend; or your own as `file.py:name`. Also as a section: `{kind: tinker, url: https://…}` with the
     keys of `service`."""
     service: ServiceConfig | None = None
@@ -92,8 +92,8 @@ class TrainConfig(Section):
     matters."""
     reward_with_hint: bool = True
     """`combine` and `hybrid`: whether a turn with a hint also has the reward term. A hint names the tokens at fault. The reward
-    credits all tokens of an answer, and so moves whatever happens to go along with what is wanted. `false`: a turn with a hint
-    learns from the hint alone, and its reward is in no baseline."""
+    credits all tokens of an answer, and so also changes traits that only happen to occur together with the wanted one. `false`: a
+    turn with a hint is trained on the hint alone, and its reward is in no baseline."""
     advantage: Literal["reward", "group", "gae"] = "reward"
     """Advantage of a turn's tokens in the reward term. `reward`: the reward minus `baseline`. `group`: the reward minus the mean of
     its group (`grpo` always uses this). `gae`: the discounted rewards of the turns that follow in the session."""
@@ -134,8 +134,8 @@ class TrainConfig(Section):
     `opd_topk`."""
     divergence: Literal["reverse", "forward"] = "reverse"
     """`opd_topk`, and `combine` with `topk`: the direction of the KL. `reverse`: KL(policy ‖ teacher). It weighs each token by
-    the policy's probability, so it cannot raise a token that the policy never samples. `forward`: KL(teacher ‖ policy). It weighs by
-    the teacher's probability and also learns tokens that the policy hardly ever samples."""
+    the policy's probability, so it cannot raise a token that the policy never samples. `forward`: KL(teacher ‖ policy). It weighs
+    by the teacher's probability and also learns tokens that the policy hardly ever samples."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
     """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
     whole answer. `token`: the same at each token. `shortest`: the shortest hint."""
@@ -280,7 +280,7 @@ class TrainConfig(Section):
                 listed = ", ".join(methods[:-1]) + " and " * (len(methods) > 1) + methods[-1]
                 if not (info.context or {}).get("saved"):
                     context = {"key": name, "method": self.method, "methods": listed}
-                    raise PydanticCustomError("train", "{key} does nothing with method {method}; it belongs to {methods}", context)
+                    raise PydanticCustomError("train", "{key} has no effect with method {method}; it belongs to {methods}", context)
                 log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", name, listed, self.method)
         return self
 

@@ -54,7 +54,8 @@ class Forgotten:
 
 
 def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
-    """Remove what `selection` covers. With `retrain`, return to the last policy that learned neither from it nor from data forgotten earlier.
+    """Remove what `selection` covers. With `retrain`, return to the last policy that learned neither from it nor from data
+    forgotten earlier.
 
     Raises ClawError while collect, train, eval or a judge of these turns is running. With `end_workers` they are asked to stop, and
     the call waits for them.

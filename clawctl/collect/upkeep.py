@@ -49,11 +49,11 @@ class Upkeep:
 
     # ---- merging ---------------------------------------------------------------------------------------------------------
 
-    def _merge(self, done: list[str]) -> None:
+    def _merge(self, finished: list[str]) -> None:
         group: list[str] = []
         size = 0
-        for stem in [stem for stem in done if not stem.endswith(SUFFIX) and not stem.startswith(IMPORTED)]:
-            if group and self._apart(group[0], stem):
+        for stem in [stem for stem in finished if not stem.endswith(SUFFIX) and not stem.startswith(IMPORTED)]:
+            if group and self._must_stay_apart(group[0], stem):
                 self._merge_group(group)
                 group, size = [], 0
             group.append(stem)
@@ -64,7 +64,7 @@ class Upkeep:
         if len(group) >= MERGE_SHARDS:
             self._merge_group(group)
 
-    def _apart(self, first: str, stem: str) -> bool:
+    def _must_stay_apart(self, first: str, stem: str) -> bool:
         """Whether two shards must not be merged. With an age limit, a merged file covers one day, because its youngest row decides
         its age.
         """

@@ -204,7 +204,7 @@ class Redactor:
         return f"redacted-{blake2b(value.encode(errors='replace'), key=self._salt, digest_size=12).hexdigest()}"
 
     def _redact_part(self, value: Any, part: str, hits: dict[str, Counter[str]]) -> Any:
-        """Redact `value` and count under `place` the rules that found something in it."""
+        """Redact `value` and count under `part` the rules that found something in it."""
         self._thread.rules = Counter()
         clean = self._redact_cached(value)
         if self._thread.rules:
@@ -453,7 +453,7 @@ def _escaped(text: str) -> list[tuple[int, int]]:
 
 
 def _end_of(pattern: re.Pattern[str], text: str, position: int, pause: Callable[[], None]) -> int:
-    """Return the end of the run of `pattern` that starts at `at`."""
+    """Return the end of the run of `pattern` that starts at `position`."""
     while match := pattern.match(text, position, position + _PIECE):
         position = match.end()
         if len(match[0]) < _PIECE:

@@ -135,7 +135,7 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table], an
 
 
 def rewrite_shard(path: Path, select: Callable[[pa.Table], pa.Table]) -> None:
-    """Replace a shard by the rows that `left` returns for each piece, in the same layout. Raises UnreadableShard."""
+    """Replace a shard by the rows that `select` returns for each piece, in the same layout. Raises UnreadableShard."""
     pieces = (kept for piece in read_pieces(path) if (kept := select(piece.table())).num_rows)
     publish_pieces(path, read_schema(path), pieces, anew=True)
 

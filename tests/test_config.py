@@ -123,11 +123,11 @@ def test_a_method_is_a_name_or_a_section_with_its_settings() -> None:
 @pytest.mark.parametrize(
     ("train", "problem"),
     [
-        ("{method: binary, topk: 8}", "topk does nothing with method binary; it belongs to opd_topk, combine and hybrid"),
-        ("{method: {kind: opd, topk: 8}}", "topk does nothing with method opd; it belongs to opd_topk, combine and hybrid"),
-        ("{method: grpo, hint_candidates: 2}", "hint_candidates does nothing with method grpo; it belongs to hybrid"),
+        ("{method: binary, topk: 8}", "topk has no effect with method binary; it belongs to opd_topk, combine and hybrid"),
+        ("{method: {kind: opd, topk: 8}}", "topk has no effect with method opd; it belongs to opd_topk, combine and hybrid"),
+        ("{method: grpo, hint_candidates: 2}", "hint_candidates has no effect with method grpo; it belongs to hybrid"),
         ("{method: opd, group_size: 8}", "it belongs to grpo, binary, combine and hybrid"),
-        ("{method: binary, teacher: base}", "teacher does nothing with method binary"),
+        ("{method: binary, teacher: base}", "teacher has no effect with method binary"),
         ("{method: {kind: hybrid, lr: 1}}", "method hybrid has no setting lr"),
         ("{method: {kind: hybrid, topk: 8}, topk: 4}", "topk is set twice"),
         ("{method: {kind: nothing}}", "train.method: input should be 'binary'"),

@@ -26,13 +26,13 @@ _ROLES = {"developer": "system", "function": "tool"}
 class CanonicalRequest:
     """The messages of one request without its system prompt, which some clients rewrite each turn, and without known transients.
 
-    `digests`, `roles`, `at`, `paths` and `before` have one entry per message. Tool results of one answer are sorted, because
+    `digests`, `roles`, `positions`, `paths` and `before` have one entry per message. Tool results of one answer are sorted, because
     clients return them in any order. System messages count as results if only they are between two answers, as in gptme.
     """
 
     digests: tuple[bytes, ...]
     roles: str  # one letter per message: "u", "a", "t", "s"
-    at: tuple[int, ...]  # index of the message in the request
+    positions: tuple[int, ...]  # index of the message in the request
     paths: tuple[bytes, ...]  # digest of everything up to and including the message
     before: tuple[bytes, ...]  # digest of the request before the message, including system messages and transients
     system: bytes  # digest of all other system messages
@@ -55,27 +55,27 @@ def read_conversation(messages: Sequence[Message]) -> CanonicalRequest:
     results = _system_results(roles, messages)
     whole = b""
     run_start = 0  # start of the current run of consecutive tool results
-    for at, message in enumerate(messages):
-        role, digest, passed = roles[at], message_digest(message), whole
+    for index, message in enumerate(messages):
+        role, digest, digest_before = roles[index], message_digest(message), whole
         whole = extend_path(whole, digest)
-        if role == "system" and at not in results:
+        if role == "system" and index not in results:
             system.update(digest)
         elif role == "user" and is_transient(text_of(message.get("content"))):
             transient_at.append(len(items))
-        elif _is_of_pair(messages, at, role):
+        elif _is_of_pair(messages, index, role):
             continue
         else:
             if role != "tool":
                 run_start = len(items) + 1
-            items.append((digest, role[:1], at))
-            before.append(passed)
+            items.append((digest, role[:1], index))
+            before.append(digest_before)
             if role == "tool" and len(items) - run_start > 1:
                 items[run_start:] = sorted(items[run_start:])
     digests = tuple(item[0] for item in items)
     return CanonicalRequest(
         digests=digests,
         roles="".join(item[1] for item in items),
-        at=tuple(item[2] for item in items),
+        positions=tuple(item[2] for item in items),
         paths=_paths(digests),
         before=tuple(before),
         system=system.digest(),
@@ -88,10 +88,10 @@ def _system_results(roles: Sequence[str], messages: Sequence[Message]) -> set[in
     """Return the indices of system messages that are alone between an answer and the next one, or the end."""
     results: set[int] = set()
     run: list[int] | None = None  # indices of system messages directly after an answer
-    for at, role in enumerate(roles if "system" in roles[1:] else ()):
+    for index, role in enumerate(roles if "system" in roles[1:] else ()):
         if role == "system":
-            if run is not None and text_of(messages[at].get("content")).strip():
-                run.append(at)
+            if run is not None and text_of(messages[index].get("content")).strip():
+                run.append(index)
         else:
             results.update(run or () if role == "assistant" else ())
             run = [] if role == "assistant" else None
@@ -99,9 +99,9 @@ def _system_results(roles: Sequence[str], messages: Sequence[Message]) -> set[in
     return results
 
 
-def _is_of_pair(messages: Sequence[Message], at: int, role: str) -> bool:
+def _is_of_pair(messages: Sequence[Message], index: int, role: str) -> bool:
     """Whether this message and its neighbour form a question and answer that the client itself inserted."""
-    first = at if role == "user" else at - 1
+    first = index if role == "user" else index - 1
     if role not in ("user", "assistant") or first < 0 or first + 1 >= len(messages):
         return False
     question, answered = messages[first], messages[first + 1]
@@ -277,7 +277,8 @@ def answers_within(message: Message) -> list[tuple[bytes, bytes]]:
     cuts, end = list[int](), len(text)
     while len(cuts) < MOST_MERGED and (end := text.rfind("\n", 0, end)) >= 0:
         cuts.insert(0, end)
-    rest = {**message, "content": None}
+    second = {**message, "content": None}
     return [
-        (message_digest({"role": "assistant", "content": text[:at]}), message_digest({**rest, "content": text[at:]})) for at in cuts
+        (message_digest({"role": "assistant", "content": text[:cut]}), message_digest({**second, "content": text[cut:]}))
+        for cut in cuts
     ]

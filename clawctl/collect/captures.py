@@ -42,7 +42,7 @@ class Captures:
     def __init__(self, run: RunDir, start: Mapping[str, int] | None = None) -> None:
         self.quarantined = 0
         # Quarantined lines not written because the disk was full: name, line, reason
-        self._unkept: list[tuple[str, bytes, bytes]] = []
+        self._unwritten: list[tuple[str, bytes, bytes]] = []
         self._run = run
         self._lines = Lines(run.captures, start)
 
@@ -57,7 +57,7 @@ class Captures:
         Reading everything at once gives the same order as reading in parts. A line without its newline is not returned until it is
         complete. Its writer may have died before finishing it. Then no client received its answer, and it stays in the file.
         """
-        self._keep_aside()
+        self._write_quarantined()
         files = [self._follow(path) for path in self._lines.grown()]
         return heapq.merge(*files, key=lambda captured: captured.exchange.finished_at)
 
@@ -66,10 +66,10 @@ class Captures:
             try:
                 yield Captured(parse_exchange(line), path.name, offset)
             except BadLine as error:
-                for exchange in self._put_aside(path, offset, line, str(error)):
+                for exchange in self._quarantine_line(path, offset, line, str(error)):
                     yield Captured(exchange, path.name, offset)
 
-    def _put_aside(self, path: Path, offset: int, line: bytes, reason: str) -> Iterator[Exchange]:
+    def _quarantine_line(self, path: Path, offset: int, line: bytes, reason: str) -> Iterator[Exchange]:
         """Quarantine the line with the reason. A complete exchange that directly follows a torn one in the same line is still
         read.
         """
@@ -84,19 +84,19 @@ class Captures:
         name = f"{path.stem}-{offset}.jsonl"
         if not self._run.quarantined(name).exists():
             log.warning("quarantined one line of %s at byte %d: %s", path.name, offset, reason)
-            self._unkept.append((name, line + b"\n", f"{path.name} at byte {offset}: {reason}\n".encode()))
-            self._keep_aside()
+            self._unwritten.append((name, line + b"\n", f"{path.name} at byte {offset}: {reason}\n".encode()))
+            self._write_quarantined()
 
-    def _keep_aside(self) -> None:
+    def _write_quarantined(self) -> None:
         """Write quarantined lines. If the disk is full, they are written at the next read or by the next worker."""
-        while self._unkept:
-            name, line, reason = self._unkept[0]
+        while self._unwritten:
+            name, line, reason = self._unwritten[0]
             try:
                 quarantine_bytes(self._run, name, line, reason)
             except OSError as error:
                 log.error("cannot write quarantine/%s yet: %s", name, error)
                 return
-            self._unkept.pop(0)
+            self._unwritten.pop(0)
 
 
 def parse_exchange(line: bytes) -> Exchange:
@@ -155,7 +155,7 @@ def _wrong_shape(exchange: Exchange) -> str | None:
         "a reason": all(reason is None or isinstance(reason, str) for reason in reasons),
         "logprobs": exchange.logprobs is None or _of_types(exchange.logprobs, {float, int}),
     }
-    return next((name for name, fine in checks.items() if not fine), None)
+    return next((name for name, is_valid in checks.items() if not is_valid), None)
 
 
 def _are_objects(value: Any) -> bool:

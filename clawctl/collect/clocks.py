@@ -14,25 +14,25 @@ class Clocks:
 
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall(), steady
-        self._begun = steady()
-        self._looked_at = self._before = float("-inf")  # times of the current and the previous look
-        self._behind: dict[str, float] = {}
+        self._started = steady()
+        self._polled_at = self._previous_poll = float("-inf")  # times of the current and the previous look
+        self._offsets: dict[str, float] = {}
         self._followed: set[str] = set()  # files that were read to their end before this look
 
     def now(self) -> float:
         """Return unix seconds by this host's clock at the start plus the time since then. The result never jumps."""
-        return self._wall + self._steady() - self._begun
+        return self._wall + self._steady() - self._started
 
     def look(self, followed: set[str]) -> None:
         """Start a look at the captures. `followed` are the files that the previous look read to their end."""
-        self._before, self._looked_at = self._looked_at, self.now()
+        self._previous_poll, self._polled_at = self._polled_at, self.now()
         self._followed = followed
 
     def offset_of(self, file: str, finished_at: float) -> float:
         """Return the seconds to add to the times of an exchange in `file` that its writer finished at `finished_at`."""
-        offset = self._behind.get(file, 0.0)
-        earliest = self._before if file in self._followed else float("-inf")
+        offset = self._offsets.get(file, 0.0)
+        earliest = self._previous_poll if file in self._followed else float("-inf")
         moment = min(max(finished_at + offset, earliest), self.now())
         if moment != finished_at + offset:
-            self._behind[file] = offset = moment - finished_at
+            self._offsets[file] = offset = moment - finished_at
         return offset

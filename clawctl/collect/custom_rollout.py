@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _NEEDED = ("generation", "messages", "next_state")
 _OPTIONAL = ("tools", "outcome_reward", "task_id", "group_id")
-_CURE = f"a turn is a mapping with {', '.join(_NEEDED)} and optionally {', '.join(_OPTIONAL)}"
+_FIX = f"a turn is a mapping with {', '.join(_NEEDED)} and optionally {', '.join(_OPTIONAL)}"
 
 
 def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | None, episodes: int) -> int:
@@ -81,13 +81,13 @@ def _played(
 
 def _turn(row: Any, session: str, parent: Turn | None, where: str, decode: Decode) -> Turn:
     if not isinstance(row, Mapping) or not row.keys() >= set(_NEEDED) or not isinstance(row["generation"], Generation):
-        got = sorted(row) if isinstance(row, Mapping) else type(row).__name__
-        raise ClawError(f"clawctl play, {where}: got {got}", _CURE)
+        received = sorted(row) if isinstance(row, Mapping) else type(row).__name__
+        raise ClawError(f"clawctl play, {where}: got {received}", _FIX)
     if unknown := row.keys() - {*_NEEDED, *_OPTIONAL}:
-        raise ClawError(f"clawctl play, {where}: unknown {', '.join(sorted(unknown))}", _CURE)
+        raise ClawError(f"clawctl play, {where}: unknown {', '.join(sorted(unknown))}", _FIX)
     sampled: Generation = row["generation"]
     optional: dict[str, Any] = {name: row.get(name) for name in _OPTIONAL}
-    reason = _why_not(sampled, row["next_state"], optional["outcome_reward"])
+    reason = _untrainable_reason(sampled, row["next_state"], optional["outcome_reward"])
     if has_cut_call(row.get("tools"), sampled.message, sampled.finish_reason, sampled.completion_ids, decode):
         reason = CUT_CALL
     try:
@@ -100,10 +100,10 @@ def _turn(row: Any, session: str, parent: Turn | None, where: str, decode: Decod
             finish_reason=sampled.finish_reason, feedback=None, trainable=reason is None, untrainable_reason=reason, **optional,
         )  # fmt: skip
     except (TypeError, ValueError) as error:
-        raise ClawError(f"clawctl play, {where}: {error}", _CURE) from error
+        raise ClawError(f"clawctl play, {where}: {error}", _FIX) from error
 
 
-def _why_not(sampled: Generation, next_state: list[Message] | None, outcome: float | None) -> str | None:
+def _untrainable_reason(sampled: Generation, next_state: list[Message] | None, outcome: float | None) -> str | None:
     """Return the reason why the turn is not trained, or None."""
     if not (sampled.prompt_ids and sampled.completion_ids and sampled.logprobs):
         return "no token ids"

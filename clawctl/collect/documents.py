@@ -13,8 +13,8 @@ import pyarrow as pa
 from clawctl.errors import ClawError
 
 NOTHING = "nothing was imported"
-_MOST_GROWTH = 100  # as a multiple of its size; JSON compresses to between a tenth and a thirtieth
-_LEAST_MOST = 32 << 20  # bytes to which any file may decompress
+_MAX_GROWTH = 100  # as a multiple of its size; JSON compresses to between a tenth and a thirtieth
+_MIN_LIMIT = 32 << 20  # bytes to which any file may decompress
 _PIECE = 1 << 20  # bytes
 _BOM = b"\xef\xbb\xbf"
 
@@ -46,13 +46,13 @@ def _unpacked(file: Path, data: bytes) -> bytes:
         stream = pa.CompressedInputStream(pa.BufferReader(data), "zstd")
     else:
         return data
-    most = max(_LEAST_MOST, _MOST_GROWTH * len(data))
+    limit = max(_MIN_LIMIT, _MAX_GROWTH * len(data))
     pieces, size = list[bytes](), 0
     while piece := bytes(stream.read(_PIECE)):
         pieces.append(piece)
         size += len(piece)
-        if size > most:
-            problem = f"{file} decompresses to more than {most >> 20} MB, over {size // len(data)} times its size"
+        if size > limit:
+            problem = f"{file} decompresses to more than {limit >> 20} MB, over {size // len(data)} times its size"
             raise ClawError(problem, "if you trust the file, decompress it yourself and import the plain file", 2)
     return b"".join(pieces)
 
@@ -75,7 +75,7 @@ def values(file: Path, data: bytes) -> Iterator[tuple[int, str, Any]]:
         try:
             yield number, f"line {number}", orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise _wrong(file, number, error) from error
+            raise _json_error(file, number, error) from error
 
 
 def _document(
@@ -86,11 +86,11 @@ def _document(
     except orjson.JSONDecodeError as error:
         opened = lines[0][1].strip() in (b"[", b"{") or in_first.msg.startswith("unexpected end")
         number, cause = (error.lineno, error) if opened and len(lines) > 1 else (lines[0][0], in_first)
-        raise _wrong(file, number, cause) from error
+        raise _json_error(file, number, cause) from error
     for number, value in enumerate(whole if isinstance(whole, list) else [whole], 1):
         yield number, f"item {number}", value
 
 
-def _wrong(file: Path, number: int, error: orjson.JSONDecodeError) -> ClawError:
+def _json_error(file: Path, number: int, error: orjson.JSONDecodeError) -> ClawError:
     problem = f"{file}, line {number}: not JSON at column {error.colno}: {error.msg}"
     return ClawError(problem, f"fix or remove this line; {NOTHING}", 2)

@@ -103,8 +103,8 @@ def pick(turns: list[Turn], fates: dict[str, str], samples: int) -> list[Turn]:
     kinds: dict[str, list[Turn]] = defaultdict(list)
     for turn in turns:
         kinds[fates[turn.turn_id]].append(turn)
-    rounds = sorted((place, name) for name, of_kind in kinds.items() for place in range(min(len(of_kind), samples)))
-    chosen = [kinds[name][-1 - place] for place, name in rounds[:samples]]
+    rounds = sorted((position, name) for name, of_kind in kinds.items() for position in range(min(len(of_kind), samples)))
+    chosen = [kinds[name][-1 - position] for position, name in rounds[:samples]]
     return sorted(chosen, key=lambda turn: (fates[turn.turn_id], turn.session_id, turn.turn_index))
 
 
@@ -139,9 +139,9 @@ def print_tables(counts: Counter[str], shown: list[dict[str, Any]], bad: int) ->
     cells = [[one_line(name, 100), Text(str(count))] for name, count in rows]
     page.print(fitting(counted(counts.total(), "turn"), columns, cells, page.width))
     for turn in shown:
-        came = " | ".join(turn["came_back"] or []) if turn["came_back"] is not None else "(nothing)"
+        next_state = " | ".join(turn["came_back"] or []) if turn["came_back"] is not None else "(nothing)"
         if turn["feedback"] is not None:
-            came = f"rated {turn['feedback']:g} {came}"
+            next_state = f"rated {turn['feedback']:g} {next_state}"
         head = Text.assemble("\n", (plain(turn["turn_id"], 8), "bold"), "  ", one_line(turn["session_id"], 40))
-        words = [("asked", turn["asked"]), ("answered", turn["answered"] or "(nothing)"), ("came back", came)]
-        page.print(head, *labelled([("turn", f"{turn['turn_index']} · {turn['fate']}"), *words], page.width), sep="\n")
+        fields = [("asked", turn["asked"]), ("answered", turn["answered"] or "(nothing)"), ("came back", next_state)]
+        page.print(head, *labelled([("turn", f"{turn['turn_index']} · {turn['fate']}"), *fields], page.width), sep="\n")

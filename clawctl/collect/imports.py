@@ -48,7 +48,7 @@ _TURN_KEYS = frozenset(
 )
 
 
-class _Wrong(Exception):
+class _BadFormat(Exception):
     """A line matches none of the formats. The message gives the reason."""
 
 
@@ -80,13 +80,13 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
 
     `rating` applies to turns without a rating of their own. Raises ClawError, which names the first line that cannot be read.
     """
-    read = _read_all(file, rating, privacy)
-    turns = [turn for turn, _ in read]
-    exported = {exported_as for _, exported_as in read if exported_as is not None}
-    here = exported & _ids_in(run) if exported else exported
-    if here:
-        cure = f"import it into another run, or remove its turn_ids to add these turns again; {NOTHING}"
-        raise ClawError(f"{len(here)} turns of {file} are already in {run.root}, from which the file was exported", cure, 2)
+    result = _read_all(file, rating, privacy)
+    turns = [turn for turn, _ in result]
+    exported = {exported_as for _, exported_as in result if exported_as is not None}
+    already_there = exported & _ids_in(run) if exported else exported
+    if already_there:
+        fix = f"import it into another run, or remove its turn_ids to add these turns again; {NOTHING}"
+        raise ClawError(f"{len(already_there)} turns of {file} are already in {run.root}, from which the file was exported", fix, 2)
     name = _digest(read_file(file))
     missing = {}
     for number in range(0, len(turns), SHARD_TURNS):
@@ -121,20 +121,20 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
     """Return the turns, each with the id under which it was exported."""
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not between -1 and 1", "set --rating to a number from -1 (bad) to 1 (good)", 2)
-    data, begun = read_file(file), file.stat().st_mtime
+    data, modified_at = read_file(file), file.stat().st_mtime
     privacy = privacy or PrivacyConfig()
     redactor = Redactor(privacy.redact, not_secrets=privacy.not_secrets)
     turns: list[tuple[Turn, str | None]] = []
     for number, where, value in values(file, data):
         try:
             session, file_turns = _read(_storable(value))
-        except _Wrong as error:
+        except _BadFormat as error:
             raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the formats", 2) from error
         name = _digest(data, str(number).encode())
         session_id = scoped_id(USER, session if session and redactor.text(session) == session else name)
         parent: str | None = None
-        for place, each in enumerate(file_turns):
-            turn = _turn(each, f"i{name}{place:05d}", session_id, parent, begun + number + place / 1000, rating)
+        for index, each in enumerate(file_turns):
+            turn = _turn(each, f"i{name}{index:05d}", session_id, parent, modified_at + number + index / 1000, rating)
             turns.append((redacted(turn, redactor), each.exported_as))
             parent = turn.turn_id if each.follows else None
     if not turns:
@@ -149,7 +149,7 @@ def _digest(*parts: bytes) -> str:
     return digest.hexdigest()
 
 
-def _turn(line: _FileTurn, turn_id: str, session_id: str, parent: str | None, at: float, rating: float | None) -> Turn:
+def _turn(line: _FileTurn, turn_id: str, session_id: str, parent: str | None, created_at: float, rating: float | None) -> Turn:
     feedback = line.rating if line.rating is not None else rating
     reasons = [
         (line.kind == "side", SIDE_TURN),
@@ -160,7 +160,7 @@ def _turn(line: _FileTurn, turn_id: str, session_id: str, parent: str | None, at
     return Turn(
         turn_id=turn_id, session_id=session_id, parent_turn_id=parent,
         turn_index=sum(message["role"] == "assistant" for message in line.messages),
-        kind=line.kind, source="import", task_id=None, group_id=None, user=USER, created_at=at, messages=line.messages,
+        kind=line.kind, source="import", task_id=None, group_id=None, user=USER, created_at=created_at, messages=line.messages,
         tools=line.tools, response=line.response, next_state=line.next_state, prompt_ids=None, completion_ids=None, logprobs=None,
         policy_version=None, policy_version_end=None, temperature=1.0, top_p=1.0, top_k=0, finish_reason=None, outcome_reward=None,
         feedback=feedback, trainable=False, untrainable_reason=next((reason for applies, reason in reasons if applies), TEXT_ONLY),
@@ -175,22 +175,22 @@ def _storable(value: Any) -> Any:
     try:
         orjson.dumps(value)
     except TypeError as error:
-        raise _Wrong("nested too deeply") from error
+        raise _BadFormat("nested too deeply") from error
     return value
 
 
 def _read(line: Any) -> tuple[str | None, list[_FileTurn]]:
     """Return (session id or None, turns) of one line."""
     if not isinstance(line, dict):
-        raise _Wrong("not a JSON object")
+        raise _BadFormat("not a JSON object")
     session = line.get("session_id")
     if session is not None and not (isinstance(session, str) and session):
-        raise _Wrong("'session_id' must be a text")
+        raise _BadFormat("'session_id' must be a text")
     if "turns" in line:
         turns = line["turns"]
         if not isinstance(turns, list) or line.keys() - {"session_id", "turns"}:
-            raise _Wrong("'turns' must be a list, and only 'session_id' may be set besides it")
-        return session, [_manual(turn, f"turns[{place}]") for place, turn in enumerate(turns)]
+            raise _BadFormat("'turns' must be a list, and only 'session_id' may be set besides it")
+        return session, [_manual(turn, f"turns[{index}]") for index, turn in enumerate(turns)]
     if "messages" in line:
         return session, _conversation(_messages(line["messages"], "messages"), _tools(line.get("tools")))
     if "preferred_output" in line or "non_preferred_output" in line:
@@ -198,33 +198,33 @@ def _read(line: Any) -> tuple[str | None, list[_FileTurn]]:
     if isinstance(line.get("prompt"), str) and isinstance(line.get("completion"), str):
         prompt, answer = {"role": "user", "content": line["prompt"]}, {"role": "assistant", "content": line["completion"]}
         return session, [_FileTurn([prompt], answer, None, None, "main", True, None)]
-    raise _Wrong("expected 'turns', 'messages', 'prompt' with 'completion', or 'preferred_output'")
+    raise _BadFormat("expected 'turns', 'messages', 'prompt' with 'completion', or 'preferred_output'")
 
 
 def _manual(turn: Any, where: str) -> _FileTurn:
     if not isinstance(turn, dict):
-        raise _Wrong(f"{where} is not an object")
+        raise _BadFormat(f"{where} is not an object")
     unknown = turn.keys() - _TURN_KEYS
     if unknown:
-        raise _Wrong(f"{where} has an unknown key {min(unknown)!r}; known: {', '.join(sorted(_TURN_KEYS))}")
+        raise _BadFormat(f"{where} has an unknown key {min(unknown)!r}; known: {', '.join(sorted(_TURN_KEYS))}")
     kind, wanted, rating = turn.get("type", "main"), turn.get("trainable", True), turn.get("rating")
     if kind not in ("main", "side"):
-        raise _Wrong(f'{where}.type must be "main" or "side"')
+        raise _BadFormat(f'{where}.type must be "main" or "side"')
     if not isinstance(wanted, bool):
-        raise _Wrong(f"{where}.trainable must be true or false")
+        raise _BadFormat(f"{where}.trainable must be true or false")
     if rating is not None and (isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1):
-        raise _Wrong(f"{where}.rating must be a number from -1 to 1")
-    came, response = turn.get("next_state"), turn.get("response")
-    messages = _said(turn.get("prompt"), "user", f"{where}.prompt")
-    answer = _said(response, "assistant", f"{where}.response")
+        raise _BadFormat(f"{where}.rating must be a number from -1 to 1")
+    next_state, response = turn.get("next_state"), turn.get("response")
+    messages = _message_list(turn.get("prompt"), "user", f"{where}.prompt")
+    answer = _message_list(response, "assistant", f"{where}.response")
     if len(answer) != 1 or answer[0]["role"] != "assistant":
-        raise _Wrong(f"{where}.response must be one assistant message")
-    known_as = turn.get("turn_id")
+        raise _BadFormat(f"{where}.response must be one assistant message")
+    exported_as = turn.get("turn_id")
     return _FileTurn(
-        exported_as=known_as if isinstance(known_as, str) else None,
+        exported_as=exported_as if isinstance(exported_as, str) else None,
         messages=messages,
         response=answer[0],
-        next_state=None if came is None else _said(came, "user", f"{where}.next_state"),
+        next_state=None if next_state is None else _message_list(next_state, "user", f"{where}.next_state"),
         tools=_tools(turn.get("tools")),
         kind="side" if kind == "side" else "main",
         wanted=wanted,
@@ -232,7 +232,7 @@ def _manual(turn: Any, where: str) -> _FileTurn:
     )
 
 
-def _said(value: Any, role: str, where: str) -> list[Message]:
+def _message_list(value: Any, role: str, where: str) -> list[Message]:
     """Return a text, a message or messages as a list of messages."""
     if isinstance(value, str):
         return [{"role": role, "content": value}]
@@ -241,17 +241,17 @@ def _said(value: Any, role: str, where: str) -> list[Message]:
 
 def _messages(value: Any, where: str) -> list[Message]:
     if not isinstance(value, list) or not value:
-        raise _Wrong(f"{where} must be a text or a list of messages")
-    for place, message in enumerate(value):
+        raise _BadFormat(f"{where} must be a text or a list of messages")
+    for index, message in enumerate(value):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _Wrong(f"{where}[{place}] is not a message with a role")
+            raise _BadFormat(f"{where}[{index}] is not a message with a role")
         if message["role"] not in _ROLES:
-            raise _Wrong(f"{where}[{place}].role is {message['role'][:40]!r}; known: {', '.join(_ROLES)}")
+            raise _BadFormat(f"{where}[{index}].role is {message['role'][:40]!r}; known: {', '.join(_ROLES)}")
         if not isinstance(message.get("content"), str | list | None):
-            raise _Wrong(f"{where}[{place}].content is not text")
+            raise _BadFormat(f"{where}[{index}].content is not text")
         calls = message.get("tool_calls")
         if calls is not None and not (isinstance(calls, list) and all(map(_is_call, calls))):
-            raise _Wrong(f"{where}[{place}].tool_calls must be a list of calls, each with a 'function'")
+            raise _BadFormat(f"{where}[{index}].tool_calls must be a list of calls, each with a 'function'")
     return list(value)
 
 
@@ -261,37 +261,37 @@ def _is_call(value: Any) -> bool:
 
 def _tools(value: Any) -> list[dict[str, Any]] | None:
     if value is not None and not (isinstance(value, list) and all(isinstance(tool, dict) for tool in value)):
-        raise _Wrong("'tools' must be a list of objects")
+        raise _BadFormat("'tools' must be a list of objects")
     return value or None
 
 
 def _conversation(messages: list[Message], tools: list[dict[str, Any]] | None) -> list[_FileTurn]:
     """Return one turn for each assistant message, except one without an earlier message."""
-    answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     turns = []
-    for place, following in pairwise([*answers, len(messages)]):
-        if place == 0:
+    for index, following in pairwise([*answers, len(messages)]):
+        if index == 0:
             continue  # without a request it is only part of the other prompts
-        answer = {key: value for key, value in messages[place].items() if key != "weight"}
-        before = [{key: value for key, value in message.items() if key != "weight"} for message in messages[:place]]
-        after = [message for message in messages[place + 1 : following] if message["role"] not in ("system", "developer")]
-        turns.append(_FileTurn(before, answer, after or None, tools, "main", messages[place].get("weight", 1) != 0, None))
+        answer = {key: value for key, value in messages[index].items() if key != "weight"}
+        before = [{key: value for key, value in message.items() if key != "weight"} for message in messages[:index]]
+        after = [message for message in messages[index + 1 : following] if message["role"] not in ("system", "developer")]
+        turns.append(_FileTurn(before, answer, after or None, tools, "main", messages[index].get("weight", 1) != 0, None))
     if not turns:
-        raise _Wrong("'messages' contain no assistant message")
+        raise _BadFormat("'messages' contain no assistant message")
     return turns
 
 
 def _preference(line: dict[str, Any]) -> list[_FileTurn]:
     request = line.get("input")
     if not isinstance(request, dict):
-        raise _Wrong("a preference needs an 'input' with 'messages'")
+        raise _BadFormat("a preference needs an 'input' with 'messages'")
     messages, tools = _messages(request.get("messages"), "input.messages"), _tools(request.get("tools"))
     turns = []
     for name, rating in (("preferred_output", 1.0), ("non_preferred_output", -1.0)):
         output = _messages(line.get(name), name)
         answer = next((message for message in output if message["role"] == "assistant"), None)
         if answer is None:
-            raise _Wrong(f"'{name}' contains no assistant message")
+            raise _BadFormat(f"'{name}' contains no assistant message")
         turns.append(_FileTurn(messages, answer, None, tools, "main", True, rating, follows=False))
     return turns
 
@@ -309,5 +309,5 @@ def import_text(run: RunDir, privacy: PrivacyConfig, file: Path, rating: float |
         }
         sys.stdout.write(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() + "\n")
         return
-    done = f"of {file} were already imported, nothing was changed" if imported.before else f"imported from {file}"
-    sys.stdout.write(f"{count} turns {done}: {', '.join(f'{number} {reason}' for reason, number in fates)}\n")
+    message = f"of {file} were already imported, nothing was changed" if imported.before else f"imported from {file}"
+    sys.stdout.write(f"{count} turns {message}: {', '.join(f'{number} {reason}' for reason, number in fates)}\n")

@@ -52,8 +52,8 @@ class _Contents:
             order = table.column("turn_index").to_numpy(), table.column("created_at").to_numpy()
         else:
             begin = sum(map(len, self._sessions))
-            sessions, nothing = list(range(begin, begin + table.num_rows)), np.zeros(table.num_rows)
-            order = nothing, nothing
+            sessions, zeros = list(range(begin, begin + table.num_rows)), np.zeros(table.num_rows)
+            order = zeros, zeros
         self._sessions.append(np.array(sessions, np.int64))
         self._order.append(order)
 
@@ -77,42 +77,42 @@ class _Contents:
         sessions, sizes = np.concatenate(self._sessions), np.concatenate(self._sizes)
         indices, times = (np.concatenate(column) for column in zip(*self._order, strict=True))
         order = np.lexsort((times, indices, sessions))
-        return parts[order], rows[order], list(_cut(sessions[order].tolist(), sizes[order].tolist(), piece_bytes))
+        return parts[order], rows[order], list(_cut_pieces(sessions[order].tolist(), sizes[order].tolist(), piece_bytes))
 
 
-def _cut(sessions: Sequence[int], sizes: Sequence[float], most: int) -> Iterator[slice]:
-    """Yield pieces of at most `most` bytes, but at least one row. Cuts are between sessions, or within a session larger than a
+def _cut_pieces(sessions: Sequence[int], sizes: Sequence[float], limit: int) -> Iterator[slice]:
+    """Yield pieces of at most `limit` bytes, but at least one row. Cuts are between sessions, or within a session larger than a
     piece.
     """
     start = border = 0
-    held = since = 0.0  # bytes since `start`, and since `border`
-    for place, (session, size) in enumerate(zip(sessions, sizes, strict=True)):
-        if place and session != sessions[place - 1]:
-            border, since = place, 0.0
-        while held + size > most and place > start:
-            cut = border if border > start else place
+    piece_size = session_size = 0.0  # bytes since `start`, and since `border`
+    for index, (session, size) in enumerate(zip(sessions, sizes, strict=True)):
+        if index and session != sessions[index - 1]:
+            border, session_size = index, 0.0
+        while piece_size + size > limit and index > start:
+            cut = border if border > start else index
             yield slice(start, cut)
-            start, held = cut, since if cut == border else 0.0
-        held, since = held + size, since + size
+            start, piece_size = cut, session_size if cut == border else 0.0
+        piece_size, session_size = piece_size + size, session_size + size
     if sessions:
         yield slice(start, len(sessions))
 
 
 def _gathered(kind: str, paths: Sequence[Path], parts: _Numbers, rows: _Numbers, schema: pa.Schema) -> pa.Table:
     """Return these rows of these parts, in this order. Raises UnreadableShard."""
-    tables, places = [], []
+    tables, positions = [], []
     pa.default_memory_pool().release_unused()  # memory of the previous piece
     for part in np.unique(parts):
-        where = np.flatnonzero(parts == part)
-        tables.append(_fitted(read_shard(paths[part], kind).take(rows[where]), schema))
-        places.append(where)
-    return pa.concat_tables(tables).take(np.argsort(np.concatenate(places)))
+        indices = np.flatnonzero(parts == part)
+        tables.append(_fitted(read_shard(paths[part], kind).take(rows[indices]), schema))
+        positions.append(indices)
+    return pa.concat_tables(tables).take(np.argsort(np.concatenate(positions)))
 
 
 def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    there = set(table.schema.names)
+    present = set(table.schema.names)
     return pa.table(
-        [table.column(each.name).cast(each.type) if each.name in there else pa.nulls(len(table), each.type) for each in schema],
+        [table.column(each.name).cast(each.type) if each.name in present else pa.nulls(len(table), each.type) for each in schema],
         schema=schema,
     )
 

@@ -86,8 +86,8 @@ class Node:
     user_digests: tuple[bytes, ...] = ()  # digests of the user messages after the answer that it continues
     frames: tuple[bytes, ...] = ()  # digests of the start and end of long user messages among them
     brings_results: bool = False  # whether tool results follow the answer that it continues
-    speaks: bool = False  # whether its request has user text after the answer that it continues
-    spoken_on: bool = False  # whether user text followed it, directly or after tool results
+    adds_user_text: bool = False  # whether its request has user text after the answer that it continues
+    user_followed: bool = False  # whether user text followed it, directly or after tool results
     settled: bool = False  # whether the conversation continued from it
     samples: tuple[str, ...] = ()  # text samples of its answer, while it has a claim
     # Whether its answer came back as text, which shows that it was the client's own call
@@ -98,7 +98,7 @@ class Node:
         return self.tree.user
 
     @property
-    def words(self) -> tuple[bytes, ...]:
+    def texts(self) -> tuple[bytes, ...]:
         return (*self.user_digests, *self.frames)
 
 
@@ -117,7 +117,7 @@ class Match:
     """A parent, and the evidence for it in the request."""
 
     node: Node
-    at: int  # index of its answer in the child's CanonicalRequest
+    index: int  # index of its answer in the child's CanonicalRequest
     dropped: frozenset[bytes]  # digests of user messages of the parent that the child lacks
     relation: Relation  # "exact": the child's request begins with the parent's request and answer
     evidence: ParentEvidence

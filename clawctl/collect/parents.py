@@ -40,9 +40,9 @@ from clawctl.collect.nodes import Match, Node, ParentEvidence, Relation, Session
 from clawctl.collect.plain_completions import CompletionIndex
 from clawctl.run.rows import Exchange, Message
 
-MOST_DROPPED = 2  # user messages of the parent that may be missing in the child
-MOST_COMPARED = 256  # newest turns with equal text that are compared one by one
-MOST_ADDED = 3  # newest answers that are examined closely
+MAX_DROPPED = 2  # user messages of the parent that may be missing in the child
+MAX_COMPARED = 256  # newest turns with equal text that are compared one by one
+MAX_ADDED = 3  # newest answers that are examined closely
 SHORTEST_PREFIX = 8  # characters; shorter answers are not identified by their start alone
 LONG_REMINDER = 6  # lines; this many missing lines count as a reminder even without a tag
 SHORTEST_END = 48  # characters; minimum length of messages that are found in another context, or changed
@@ -64,57 +64,57 @@ class ParentIndex:
     def add(self, node: Node) -> None:
         self.by_id[node.turn_id] = node
         self._plain.add(node)
-        for index, key in self._places(node):
+        for index, key in self._index_keys(node):
             index[key].append(node)
 
     def remove(self, node: Node) -> None:
         del self.by_id[node.turn_id]
         self._plain.remove(node)
-        for index, key in self._places(node):
+        for index, key in self._index_keys(node):
             index[key].remove(node)
             if not index[key]:
                 del index[key]
 
-    def _places(self, node: Node) -> list[tuple[dict, tuple]]:
-        places: list[tuple[dict, tuple]] = [(self._by_request, (node.user, node.hint, node.path))]
+    def _index_keys(self, node: Node) -> list[tuple[dict, tuple]]:
+        keys: list[tuple[dict, tuple]] = [(self._by_request, (node.user, node.hint, node.path))]
         if node.answer is not None:
-            places += [(self._by_first, (node.user, digest)) for digest in node.digests[:1]]
-            places.append((self._by_prompt, (node.user, node.path)))
-            places.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
-            places.append((self._by_answer, (node.user, node.answer)))
-            places += [(self._by_path, (node.user, path)) for path in node.continued_paths]
-        return places + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
+            keys += [(self._by_first, (node.user, digest)) for digest in node.digests[:1]]
+            keys.append((self._by_prompt, (node.user, node.path)))
+            keys.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
+            keys.append((self._by_answer, (node.user, node.answer)))
+            keys += [(self._by_path, (node.user, path)) for path in node.continued_paths]
+        return keys + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
 
     def twins(self, user: str, hint: str | None, path: bytes) -> list[Node]:
         """Return turns whose request has the same messages. If they have the same parent, they are retries or regenerations of each
         other.
         """
-        return self._by_request.get((user, hint, path), [])[-MOST_COMPARED:]
+        return self._by_request.get((user, hint, path), [])[-MAX_COMPARED:]
 
     def find_parent(
         self, conversation: CanonicalRequest, messages: list[Message], user: str, hint: str | None, since: float
     ) -> Match | None:
         """Return the turn that this request continues, or None for a root. Trees not seen since `since` have ended."""
         twins = {twin.parent_id for twin in self.twins(user, hint, conversation.path)}
-        answers = [at for at, role in enumerate(conversation.roles) if role == "a"]
-        for at in reversed(answers):
-            for evidence, candidates in self._candidates(conversation, messages, at, user, hint):
+        answers = [index for index, role in enumerate(conversation.roles) if role == "a"]
+        for index in reversed(answers):
+            for evidence, candidates in self._candidates(conversation, messages, index, user, hint):
                 matches = [node for node in candidates if _is_open(node, hint, since)]
                 if matches and evidence != "handle":
-                    named = self._named_trees(conversation, messages, at, user, hint, since)
+                    named = self._named_trees(conversation, messages, index, user, hint, since)
                     matches = [node for node in matches if not named or node.tree in named]
                 if not matches:
                     continue
                 if evidence == "session":
-                    followers = [node for node in matches if _stands_behind(node, conversation, at)]
+                    followers = [node for node in matches if _follows_request(node, conversation, index)]
                     matches, replies = followers or matches, bool(followers)
                     if len({id(node.tree) for node in matches}) > 1:
                         continue  # several conversations of this session have this answer
                 else:
                     replies = True
-                best = max(matches, key=lambda node: _evidence(node, conversation, at, twins))
-                dropped = _dropped(best, conversation, at) if evidence != "window" else frozenset[bytes]()
-                return Match(best, at, dropped, _relation(best, conversation, at), evidence, replies)
+                best = max(matches, key=lambda node: _evidence(node, conversation, index, twins))
+                dropped = _dropped(best, conversation, index) if evidence != "window" else frozenset[bytes]()
+                return Match(best, index, dropped, _relation(best, conversation, index), evidence, replies)
         return None
 
     def find_plain_parent(self, exchange: Exchange, hint: str | None, since: float) -> Match | None:
@@ -128,62 +128,62 @@ class ParentIndex:
         return Match(best, -1, frozenset(), "exact", "completion", True, added)
 
     def _candidates(
-        self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str, hint: str | None
+        self, conversation: CanonicalRequest, messages: list[Message], index: int, user: str, hint: str | None
     ) -> Iterator[tuple[ParentEvidence, list[Node]]]:
-        """Yield the turns whose answer may be the message at `at`, strongest evidence first."""
-        answer = messages[conversation.at[at]]
+        """Yield the turns whose answer may be the message at `index`, strongest evidence first."""
+        answer = messages[conversation.positions[index]]
         yield "handle", [node for handle in handles(answer) for node in self._by_handle.get((user, handle), [])]
-        yield "conversation", self._by_path.get((user, conversation.paths[at]), [])[-MOST_COMPARED:]
-        alike = self._alike(user, conversation.digests[at])
-        yield "context", [node for node in alike if continues(node, conversation, at)]
-        yield "merged", self._merged(conversation, answer, at, user)
-        newer = conversation.roles.count("a", at + 1)
-        if newer >= MOST_ADDED:
+        yield "conversation", self._by_path.get((user, conversation.paths[index]), [])[-MAX_COMPARED:]
+        same_answer = self._same_answer(user, conversation.digests[index])
+        yield "context", [node for node in same_answer if continues(node, conversation, index)]
+        yield "merged", self._merged(conversation, answer, index, user)
+        newer = conversation.roles.count("a", index + 1)
+        if newer >= MAX_ADDED:
             return
-        yield "prefix", self._longest_prefix(conversation, messages, at, user)
-        yield "reminder", [node for node in alike if _lost_a_reminder(node, conversation, messages, at)]
+        yield "prefix", self._longest_prefix(conversation, messages, index, user)
+        yield "reminder", [node for node in same_answer if _lacks_reminder(node, conversation, messages, index)]
         if newer:
             return
-        yield "final", [node for node in alike if _kept_final_answers(node, conversation, at)]
-        yield "window", self._with_the_same_end(alike, conversation, messages, at)
-        yield "descendant", self._descendants(conversation, messages, at, user)
+        yield "final", [node for node in same_answer if _kept_final_answers(node, conversation, index)]
+        yield "window", self._with_common_end(same_answer, conversation, messages, index)
+        yield "descendant", self._descendants(conversation, messages, index, user)
         if hint is not None:
-            yield "session", [node for node in alike if node.hint == hint]
+            yield "session", [node for node in same_answer if node.hint == hint]
 
-    def _merged(self, conversation: CanonicalRequest, answer: Message, at: int, user: str) -> list[Node]:
-        """Return turns whose own answer is the second of two answers in the message at `at`.
+    def _merged(self, conversation: CanonicalRequest, answer: Message, index: int, user: str) -> list[Node]:
+        """Return turns whose own answer is the second of two answers in the message at `index`.
 
-        The request of such a turn is the conversation before `at`, then the first answer.
+        The request of such a turn is the conversation before `index`, then the first answer.
 
         Every possible cut of the message must be hashed, so a conversation with an unknown first message is skipped.
         """
-        if at > 0 and (user, conversation.digests[0]) not in self._by_first:
+        if index > 0 and (user, conversation.digests[0]) not in self._by_first:
             return []
-        cuts = ((first, node) for first, rest in answers_within(answer) for node in self._alike(user, rest))
-        return [node for first, node in cuts if _merges(node, first, conversation, at)]
+        cuts = ((first, node) for first, rest in answers_within(answer) for node in self._same_answer(user, rest))
+        return [node for first, node in cuts if _merges(node, first, conversation, index)]
 
     def _named_trees(
-        self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str, hint: str | None, since: float
+        self, conversation: CanonicalRequest, messages: list[Message], index: int, user: str, hint: str | None, since: float
     ) -> list[SessionTree]:
-        """Return the trees of the last turn before `at` that a handle names. Without handles, two runs of one prompt look the
+        """Return the trees of the last turn before `index` that a handle names. Without handles, two runs of one prompt look the
         same.
         """
-        for i in range(at - 1, max(at - MOST_COMPARED, 0) - 1, -1):
+        for i in range(index - 1, max(index - MAX_COMPARED, 0) - 1, -1):
             if conversation.roles[i] == "a":
-                known = (self._by_handle.get((user, handle), []) for handle in handles(messages[conversation.at[i]]))
+                known = (self._by_handle.get((user, handle), []) for handle in handles(messages[conversation.positions[i]]))
                 trees = [node.tree for nodes in known for node in nodes if _is_open(node, hint, since)]
                 if trees:
                     return trees
         return []
 
-    def _longest_prefix(self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str) -> list[Node]:
+    def _longest_prefix(self, conversation: CanonicalRequest, messages: list[Message], index: int, user: str) -> list[Node]:
         """Return the turns with this request whose answer begins the message. Only the longest answer counts: one may begin
         another.
         """
-        if at == 0:
+        if index == 0:
             return []
-        nodes = self._by_prompt.get((user, conversation.paths[at - 1]), [])[-MOST_COMPARED:]
-        shown = answer_text(messages[conversation.at[at]])
+        nodes = self._by_prompt.get((user, conversation.paths[index - 1]), [])[-MAX_COMPARED:]
+        shown = answer_text(messages[conversation.positions[index]])
         named = [node for node in nodes if any(handle in shown for handle in node.handles[1:])]
         if named:
             return named  # the client wrote the call into the text, with its id
@@ -199,65 +199,67 @@ class ParentIndex:
         longest = max((node.text.length for node in matches if node.text), default=0)
         return [node for node in matches if node.text and node.text.length == longest]
 
-    def _with_the_same_end(self, alike: list[Node], conversation: CanonicalRequest, messages: list[Message], at: int) -> list[Node]:
-        """Return the nodes with this answer whose request ends like the messages before `at`, with the longest common end.
+    def _with_common_end(
+        self, same_answer: list[Node], conversation: CanonicalRequest, messages: list[Message], index: int
+    ) -> list[Node]:
+        """Return the nodes with this answer whose request ends like the messages before `index`, with the longest common end.
 
         The messages in front of the common end may be new (a summary, a file), but must not contain an answer of another
         conversation.
         """
-        ends = {node: _common_end(node, conversation, messages, at) for node in alike}
+        ends = {node: _common_end(node, conversation, messages, index) for node in same_answer}
         longest = max(ends.values(), default=0)
-        if not longest or not _is_same_end(conversation, messages, longest, at):
-            renewed = [node for node in alike if _has_renewed_results(node, conversation, at)]
-            return renewed if len(renewed) == 1 and _length(conversation, messages, 0, at) >= SHORTEST_END else []
-        front = [conversation.digests[i] for i in range(at - longest) if conversation.roles[i] == "a"][-MOST_COMPARED:]
+        if not longest or not _is_same_end(conversation, messages, longest, index):
+            renewed = [node for node in same_answer if _has_renewed_results(node, conversation, index)]
+            return renewed if len(renewed) == 1 and _length(conversation, messages, 0, index) >= SHORTEST_END else []
+        front = [conversation.digests[i] for i in range(index - longest) if conversation.roles[i] == "a"][-MAX_COMPARED:]
         return [
             node
             for node, end in ends.items()
             if end == longest
-            and _may_be_renewed(node, conversation, messages, at - longest - 1, len(node.digests) - longest - 1)
+            and _may_be_renewed(node, conversation, messages, index - longest - 1, len(node.digests) - longest - 1)
             and all(
                 not known or any(own.tree is node.tree and own is not node for own in known)
-                for known in (self._alike(node.user, each) for each in front)
+                for known in (self._same_answer(node.user, each) for each in front)
             )
         ]
 
-    def _descendants(self, conversation: CanonicalRequest, messages: list[Message], at: int, user: str) -> list[Node]:
+    def _descendants(self, conversation: CanonicalRequest, messages: list[Message], index: int, user: str) -> list[Node]:
         """Return turns with this answer among the descendants of a turn whose handle is in an earlier message."""
-        earlier = [messages[conversation.at[i]] for i in range(at) if conversation.roles[i] == "a"]
+        earlier = [messages[conversation.positions[i]] for i in range(index) if conversation.roles[i] == "a"]
         named = {
             node.turn_id: node.tree
-            for message in earlier[-MOST_COMPARED:]
+            for message in earlier[-MAX_COMPARED:]
             for handle in handles(message)
             for node in self._by_handle.get((user, handle), [])
         }
-        shown = answer_text(messages[conversation.at[at]])
-        newest = [node for tree in dict.fromkeys(named.values()) for node in tree.nodes[-MOST_COMPARED:]][-MOST_COMPARED:]
+        shown = answer_text(messages[conversation.positions[index]])
+        newest = [node for tree in dict.fromkeys(named.values()) for node in tree.nodes[-MAX_COMPARED:]][-MAX_COMPARED:]
         long = [node for node in newest if node.text is not None and node.text.length >= SHORTEST_PREFIX]
         begun = [node for node in long if node.text and begins_with(shown, node.text)]
-        alike = self._alike(user, conversation.digests[at])
+        same_answer = self._same_answer(user, conversation.digests[index])
         last_user_digest = (
-            conversation.digests[at - 1] if conversation.roles[at - 1] == "u" else None
+            conversation.digests[index - 1] if conversation.roles[index - 1] == "u" else None
         )  # tool results may have been cleared
-        matches = dict.fromkeys([*alike, *begun])
+        matches = dict.fromkeys([*same_answer, *begun])
         likely = [
             node
             for node in matches
-            if (node.digests[-1:] == (last_user_digest,) if last_user_digest else node.roles[-1:] == conversation.roles[at - 1])
+            if (node.digests[-1:] == (last_user_digest,) if last_user_digest else node.roles[-1:] == conversation.roles[index - 1])
         ]
-        return [node for node in likely if named and self._descends(node, named.keys())]
+        return [node for node in likely if named and self._is_descendant(node, named.keys())]
 
-    def _descends(self, node: Node, named: Set[str]) -> bool:
-        above = node.parent_id
-        while above is not None:
-            if above in named:
+    def _is_descendant(self, node: Node, named: Set[str]) -> bool:
+        ancestor_id = node.parent_id
+        while ancestor_id is not None:
+            if ancestor_id in named:
                 return True
-            parent = self.by_id.get(above)
-            above = parent.parent_id if parent is not None else None
+            parent = self.by_id.get(ancestor_id)
+            ancestor_id = parent.parent_id if parent is not None else None
         return False
 
-    def _alike(self, user: str, answer: bytes) -> list[Node]:
-        return self._by_answer.get((user, answer), [])[-MOST_COMPARED:]
+    def _same_answer(self, user: str, answer: bytes) -> list[Node]:
+        return self._by_answer.get((user, answer), [])[-MAX_COMPARED:]
 
 
 def _continues_after(rest: str) -> bool:
@@ -269,60 +271,63 @@ def _is_open(node: Node, hint: str | None, since: float) -> bool:
     return node.tree.last_seen >= since and (node.hint is None or hint is None or node.hint == hint)
 
 
-def continues(node: Node | CanonicalRequest, conversation: CanonicalRequest, at: int) -> bool:
-    """Whether the messages before `at` are the node's request without up to MOST_DROPPED of its user or system messages.
+def continues(node: Node | CanonicalRequest, conversation: CanonicalRequest, index: int) -> bool:
+    """Whether the messages before `index` are the node's request without up to MAX_DROPPED of its user or system messages.
 
     At least one user message must remain.
     """
-    missing = len(node.digests) - at
-    if not 0 <= missing <= MOST_DROPPED or "u" not in conversation.roles[:at]:
+    missing = len(node.digests) - index
+    if not 0 <= missing <= MAX_DROPPED or "u" not in conversation.roles[:index]:
         return False
-    theirs = iter(zip(node.digests, node.roles, strict=True))
-    for digest in conversation.digests[:at]:
-        for candidate, role in theirs:
+    node_messages = iter(zip(node.digests, node.roles, strict=True))
+    for digest in conversation.digests[:index]:
+        for candidate, role in node_messages:
             if candidate == digest:
                 break
             if role not in "us":
                 return False
         else:
             return False
-    return all(role in "us" for _, role in theirs)
+    return all(role in "us" for _, role in node_messages)
 
 
-def _merges(node: Node, first: bytes, conversation: CanonicalRequest, at: int) -> bool:
-    """Whether the node's request is the conversation before `at`, then the answer `first`, then text that the client removed."""
-    return node.digests[:at] == conversation.digests[:at] and len(node.digests) > at and node.digests[at] == first
+def _merges(node: Node, first: bytes, conversation: CanonicalRequest, index: int) -> bool:
+    """Whether the node's request is the conversation before `index`, then the answer `first`, then text that the client removed."""
+    return node.digests[:index] == conversation.digests[:index] and len(node.digests) > index and node.digests[index] == first
 
 
-def _lost_a_reminder(node: Node, conversation: CanonicalRequest, messages: list[Message], at: int) -> bool:
-    """Whether the messages before `at` are the node's request, except for lines missing from its last user message.
+def _lacks_reminder(node: Node, conversation: CanonicalRequest, messages: list[Message], index: int) -> bool:
+    """Whether the messages before `index` are the node's request, except for lines missing from its last user message.
 
     The missing lines begin and end with a tag, or are many, or an earlier answer proves that the conversation is the same. A short
     conversation is too little evidence, unless the missing lines are now in the last user message.
     """
-    if node.lines is None or not len(node.digests) == at == _common_end(node, conversation, messages, at):
+    if node.lines is None or not len(node.digests) == index == _common_end(node, conversation, messages, index):
         return False
-    place, theirs = node.lines
-    line_counts = Counter(lines_of(messages[conversation.at[place]]))
-    lost = [line for line in theirs if line_counts[line] == 0]
+    position, node_lines = node.lines
+    line_counts = Counter(lines_of(messages[conversation.positions[position]]))
+    lost = [line for line in node_lines if line_counts[line] == 0]
     tagged = bool(lost) and lost[0] % 2 == lost[-1] % 2 == 1
-    if len(lost) >= LONG_REMINDER and _stands_in_the_last(lost, conversation, messages, at):
+    if len(lost) >= LONG_REMINDER and _is_in_last_user_message(lost, conversation, messages, index):
         return True
-    long = _length(conversation, messages, 0, at) >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
+    long = _length(conversation, messages, 0, index) >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
     if any(line % 2 for line in lost):
         return long and tagged  # text before or after a tag belongs to the user
     return long and (len(lost) >= LONG_REMINDER or "a" in node.roles)
 
 
-def _stands_in_the_last(lines: Collection[int], conversation: CanonicalRequest, messages: list[Message], at: int) -> bool:
-    """Whether the last user message after `at` has all these lines."""
+def _is_in_last_user_message(lines: Collection[int], conversation: CanonicalRequest, messages: list[Message], index: int) -> bool:
+    """Whether the last user message after `index` has all these lines."""
     last = conversation.roles.rfind("u")
-    return last > at and set(lines) <= set(lines_of(messages[conversation.at[last]]))
+    return last > index and set(lines) <= set(lines_of(messages[conversation.positions[last]]))
 
 
-def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: int, at: int) -> bool:
-    """Whether this many equal messages before `at` cannot be a coincidence: an answer, a user message and sufficient length."""
-    lengths = [(conversation.roles[i], len(text_of(messages[conversation.at[i]].get("content")))) for i in range(at - end, at + 1)]
+def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: int, index: int) -> bool:
+    """Whether this many equal messages before `index` cannot be a coincidence: an answer, a user message and sufficient length."""
+    lengths = [
+        (conversation.roles[i], len(text_of(messages[conversation.positions[i]].get("content"))))
+        for i in range(index - end, index + 1)
+    ]
     answers = [length for role, length in lengths if role == "a"]
     user_lengths = [length for role, length in lengths if role == "u"]
     if len(answers) < 2 or not user_lengths or sorted(answers)[-2] < SHORTEST_PREFIX:
@@ -330,63 +335,63 @@ def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: i
     return sum(answers) >= SHORTEST_END // 2 and sum(answers + user_lengths) >= SHORTEST_END
 
 
-def _has_renewed_results(node: Node, conversation: CanonicalRequest, at: int) -> bool:
-    """Whether the messages before `at` are the node's request with other system messages as results, for example shortened ones."""
-    if "s" not in node.roles or node.roles != conversation.roles[:at]:
+def _has_renewed_results(node: Node, conversation: CanonicalRequest, index: int) -> bool:
+    """Whether the messages before `index` are the node's request with other system messages as results, such as shortened ones."""
+    if "s" not in node.roles or node.roles != conversation.roles[:index]:
         return False
     pairs = zip(node.digests, conversation.digests, node.roles, strict=False)
-    return all(theirs == ours or role == "s" for theirs, ours, role in pairs)
+    return all(node_digest == digest or role == "s" for node_digest, digest, role in pairs)
 
 
-def _may_be_renewed(node: Node, conversation: CanonicalRequest, messages: list[Message], ours: int, theirs: int) -> bool:
+def _may_be_renewed(node: Node, conversation: CanonicalRequest, messages: list[Message], index: int, node_index: int) -> bool:
     """Whether the message before a common end may be the node's message in a renewed form.
 
     A renewed user message keeps at least one line (a file that changed). Messages without a common line belong to different
     conversations.
     """
-    if min(ours, theirs) < 0 or (conversation.roles[ours], node.roles[theirs]) != ("u", "u"):
+    if min(index, node_index) < 0 or (conversation.roles[index], node.roles[node_index]) != ("u", "u"):
         return True
     if node.exchange is None:
         return False
-    before = node.exchange.messages[read_conversation(node.exchange.messages).at[theirs]]
-    return not set(lines_of(before)).isdisjoint(lines_of(messages[conversation.at[ours]]))
+    node_message = node.exchange.messages[read_conversation(node.exchange.messages).positions[node_index]]
+    return not set(lines_of(node_message)).isdisjoint(lines_of(messages[conversation.positions[index]]))
 
 
-def _common_end(node: Node, conversation: CanonicalRequest, messages: list[Message], at: int) -> int:
-    """Return how many messages before `at` equal the last messages of the node's request. Its last user message may have lost
+def _common_end(node: Node, conversation: CanonicalRequest, messages: list[Message], index: int) -> int:
+    """Return how many messages before `index` equal the last messages of the node's request. Its last user message may have lost
     lines.
     """
     end = 0
-    while end < min(at, len(node.digests)):
+    while end < min(index, len(node.digests)):
         end += 1
-        if node.digests[-end] != conversation.digests[at - end] and not (
+        if node.digests[-end] != conversation.digests[index - end] and not (
             node.lines is not None
             and node.lines[0] == len(node.digests) - end
-            and conversation.roles[at - end] == "u"
-            and _has_lost_lines(node.lines[1], messages[conversation.at[at - end]])
+            and conversation.roles[index - end] == "u"
+            and _has_lost_lines(node.lines[1], messages[conversation.positions[index - end]])
         ):
             return end - 1
     return end
 
 
-def _length(conversation: CanonicalRequest, messages: list[Message], begin: int, at: int) -> int:
-    """Return the number of characters in the messages from `begin` to the answer at `at`."""
-    return sum(len(text_of(messages[place].get("content"))) for place in conversation.at[begin : at + 1])
+def _length(conversation: CanonicalRequest, messages: list[Message], begin: int, index: int) -> int:
+    """Return the number of characters in the messages from `begin` to the answer at `index`."""
+    return sum(len(text_of(messages[position].get("content"))) for position in conversation.positions[begin : index + 1])
 
 
-def _has_lost_lines(theirs: "array[int]", message: Message) -> bool:
+def _has_lost_lines(node_lines: "array[int]", message: Message) -> bool:
     remaining = lines_of(message)
-    left = iter(theirs)
-    return bool(remaining) and len(remaining) < len(theirs) and all(line in left for line in remaining)
+    unmatched = iter(node_lines)
+    return bool(remaining) and len(remaining) < len(node_lines) and all(line in unmatched for line in remaining)
 
 
-def _kept_final_answers(node: Node, conversation: CanonicalRequest, at: int) -> bool:
-    """Whether the conversation before `at` is the node's request without some of its rounds of tool calls and results."""
-    if "u" not in conversation.roles[:at]:
+def _kept_final_answers(node: Node, conversation: CanonicalRequest, index: int) -> bool:
+    """Whether the conversation before `index` is the node's request without some of its rounds of tool calls and results."""
+    if "u" not in conversation.roles[:index]:
         return False
     i = own = 0
     while own < len(node.digests):
-        if i < at and node.digests[own] == conversation.digests[i]:
+        if i < index and node.digests[own] == conversation.digests[i]:
             i, own = i + 1, own + 1
             continue
         end = own + 1
@@ -395,42 +400,44 @@ def _kept_final_answers(node: Node, conversation: CanonicalRequest, at: int) -> 
         if end == own + 1:
             return False  # not a call with its results
         own = end
-    return i == at < len(node.digests)
+    return i == index < len(node.digests)
 
 
-def _stands_behind(node: Node, conversation: CanonicalRequest, at: int) -> bool:
+def _follows_request(node: Node, conversation: CanonicalRequest, index: int) -> bool:
     """Whether the message before the answer is the last message of the node's request."""
-    return at > 0 and bool(node.digests) and node.digests[-1] == conversation.digests[at - 1]
+    return index > 0 and bool(node.digests) and node.digests[-1] == conversation.digests[index - 1]
 
 
-def _relation(node: Node, conversation: CanonicalRequest, at: int) -> Relation:
+def _relation(node: Node, conversation: CanonicalRequest, index: int) -> Relation:
     """Return how the parent's request is contained in the child's."""
-    if conversation.before[at] == node.whole:
+    if conversation.before[index] == node.whole:
         return "exact"
-    if node.system != conversation.system or len(node.digests) < at or not _is_within(conversation, node, at):
+    if node.system != conversation.system or len(node.digests) < index or not _is_within(conversation, node, index):
         return "diverged"
-    is_whole = len(node.digests) == at
-    at_end = node.ends_transient if is_whole else node.digests[:at] == conversation.digests[:at]
+    is_whole = len(node.digests) == index
+    at_end = node.ends_transient if is_whole else node.digests[:index] == conversation.digests[:index]
     return "tail-drop" if at_end else "mid-drop"
 
 
-def _is_within(conversation: CanonicalRequest, node: Node, at: int) -> bool:
-    theirs = iter(node.digests)
-    return all(digest in theirs for digest in conversation.digests[:at])
+def _is_within(conversation: CanonicalRequest, node: Node, index: int) -> bool:
+    node_digests = iter(node.digests)
+    return all(digest in node_digests for digest in conversation.digests[:index])
 
 
-def _evidence(node: Node, conversation: CanonicalRequest, at: int, twins: set[str | None]) -> tuple:
+def _evidence(node: Node, conversation: CanonicalRequest, index: int, twins: set[str | None]) -> tuple:
     """Return a sort key for possible parents. The largest key is the best parent.
 
     First a turn that is also the parent of a retry of this request, then the most similar, then one that nothing continues yet,
     then the newest. The third criterion separates two identical conversations at the same time: each continuation gets its own
     parent.
     """
-    alike = (node.system == conversation.system, -abs(len(node.digests) - at))
-    return node.turn_id in twins, *alike, not node.continued, node.created_at
+    similarity = (node.system == conversation.system, -abs(len(node.digests) - index))
+    return node.turn_id in twins, *similarity, not node.continued, node.created_at
 
 
-def _dropped(node: Node, conversation: CanonicalRequest, at: int) -> frozenset[bytes]:
-    theirs = Counter(digest for digest, role in zip(node.digests, node.roles, strict=True) if role == "u")
-    ours = Counter(digest for digest, role in zip(conversation.digests[:at], conversation.roles, strict=False) if role == "u")
-    return frozenset(theirs - ours)
+def _dropped(node: Node, conversation: CanonicalRequest, index: int) -> frozenset[bytes]:
+    node_counts = Counter(digest for digest, role in zip(node.digests, node.roles, strict=True) if role == "u")
+    request_counts = Counter(
+        digest for digest, role in zip(conversation.digests[:index], conversation.roles, strict=False) if role == "u"
+    )
+    return frozenset(node_counts - request_counts)

@@ -93,13 +93,13 @@ def next_messages(added: str | None) -> list[Message] | None:
     if added is None:
         return None
     marks = list(_TURN.finditer(added))
-    begun = _MARK.sub("", added[: marks[0].start()] if marks else added)
-    messages: list[Message] = [{"role": "user", "content": begun}] if begun.strip() else []
-    for place, mark in enumerate(marks):
+    text_before = _MARK.sub("", added[: marks[0].start()] if marks else added)
+    messages: list[Message] = [{"role": "user", "content": text_before}] if text_before.strip() else []
+    for index, mark in enumerate(marks):
         role = _ROLES.get(next(filter(None, mark.groups()), "user").strip(), "user")
-        within = added[mark.end() : marks[place + 1].start() if place + 1 < len(marks) else len(added)]
-        within, _, answered = within.partition("[/INST]")
-        text = _MARK.sub("", within).strip()
+        message_text = added[mark.end() : marks[index + 1].start() if index + 1 < len(marks) else len(added)]
+        message_text, _, answered = message_text.partition("[/INST]")
+        text = _MARK.sub("", message_text).strip()
         if role == "assistant":
             break
         if text and role != "system":

@@ -46,6 +46,6 @@ class PublishedSessions:
             if not self._of_session[session]:
                 del self._of_session[session]
 
-    def before(self, user: str, session_id: str, moment: float) -> list[str]:
+    def before(self, user: str, session_id: str, requested_before: float) -> list[str]:
         """Return the turns of a session that were requested before `moment` and have no outcome in their rows."""
-        return [turn_id for turn_id in self._of_session.get((user, session_id), ()) if self._turns[turn_id][1] <= moment]
+        return [turn_id for turn_id in self._of_session.get((user, session_id), ()) if self._turns[turn_id][1] <= requested_before]

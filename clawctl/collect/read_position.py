@@ -20,7 +20,7 @@ from clawctl.run.rows import SCHEMA_VERSION
 
 log = logging.getLogger(__name__)
 
-Places = dict[str, int]  # byte offsets by file name
+Offsets = dict[str, int]  # byte offsets by file name
 
 
 class ReadPosition:
@@ -30,26 +30,26 @@ class ReadPosition:
         self._run = run
         self._path = run.position
         record = self._load()
-        if afresh or not self._fits(record):
+        if afresh or not self._is_valid(record):
             record = {}
-        self.start: Places = record.get("offsets", {})
+        self.start: Offsets = record.get("offsets", {})
         self.shards_after: str = record.get("shards_after", "")
-        self.done: Places = {}  # as last saved: everything before it is done
+        self.done: Offsets = {}  # as last saved: everything before it is done
         self._open: dict[str, dict[int, None]] = {}  # file → offsets, ascending, because files are read from start to end
-        self._at: dict[str, tuple[str, int, float]] = {}
+        self._positions: dict[str, tuple[str, int, float]] = {}
         self._ended: deque[tuple[int, list[str]]] = deque()  # (rows, turns): the turns are done once that many rows are published
         # Shards that existed at the start count as one. They are passed once all captures that existed then are done.
-        behind = [path.stem for path in published(run.trajectories, ".parquet")][-1:]
+        newest_stem = [path.stem for path in published(run.trajectories, ".parquet")][-1:]
         ends = {path.name: whole_end(path) for path in published(run.captures, ".jsonl")}
-        self._shards: deque[tuple[str, Places]] = deque((stem, ends) for stem in behind if stem > self.shards_after)
+        self._shards: deque[tuple[str, Offsets]] = deque((stem, ends) for stem in newest_stem if stem > self.shards_after)
         self._written = b""
         self._state: dict[str, Any] = {}
 
     def read(self, captured: Captured) -> None:
         """Record that an exchange was read. An exchange that is in the captures twice is tracked at its first position."""
         turn_id = captured.exchange.exchange_id
-        if turn_id not in self._at:
-            self._at[turn_id] = captured.file, captured.offset, captured.exchange.created_at
+        if turn_id not in self._positions:
+            self._positions[turn_id] = captured.file, captured.offset, captured.exchange.created_at
             self._open.setdefault(captured.file, {})[captured.offset] = None
 
     def ended(self, turn_ids: list[str], rows: int) -> None:
@@ -59,12 +59,12 @@ class ReadPosition:
 
     def shard(self, stem: str, turn_ids: Iterable[str]) -> None:
         """Record that a shard with the rows of these turns was published."""
-        last: Places = {}
-        for file, offset, _ in (self._at[turn_id] for turn_id in turn_ids if turn_id in self._at):
+        last: Offsets = {}
+        for file, offset, _ in (self._positions[turn_id] for turn_id in turn_ids if turn_id in self._positions):
             last[file] = max(offset + 1, last.get(file, 0))
         self._shards.append((stem, last))
 
-    def save(self, offsets: Places, rows: int, open_turns: int = 0) -> None:
+    def save(self, offsets: Offsets, rows: int, open_turns: int = 0) -> None:
         """Save the position.
 
         `offsets`: how far each file was read, in bytes. `rows`: number of published rows. `open_turns`: number of turns that were
@@ -72,7 +72,7 @@ class ReadPosition:
         """
         while self._ended and self._ended[0][0] <= rows:
             for turn_id in self._ended.popleft()[1]:
-                file, offset, _ = self._at.pop(turn_id, ("", 0, 0.0))
+                file, offset, _ = self._positions.pop(turn_id, ("", 0, 0.0))
                 self._open.get(file, {}).pop(offset, None)
         done = {file: next(iter(self._open.get(file) or [offset])) for file, offset in offsets.items()}
         self.done = done
@@ -84,7 +84,7 @@ class ReadPosition:
             "offsets": {name: offset for name, offset in done.items() if name in files},
             "inodes": {name: inode for name, inode in files.items() if name in done},
             "shards_after": self.shards_after,
-            "put_aside": put_aside(self._run),
+            "put_aside": quarantined_shards(self._run),
             "open": {"turns": open_turns, "since": self._open_since() if open_turns else None},
         }
         text = sealed(orjson.dumps(self._state, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS))
@@ -94,7 +94,7 @@ class ReadPosition:
 
     def _open_since(self) -> float | None:
         """Return the request time of the oldest exchange in an open session, or None."""
-        return min((created_at for _, _, created_at in self._at.values()), default=None)
+        return min((created_at for _, _, created_at in self._positions.values()), default=None)
 
     def _load(self) -> dict[str, Any]:
         try:
@@ -108,11 +108,11 @@ class ReadPosition:
             log.warning("collect.json cannot be used, so all captures are read again: %s", error)
             return {}
 
-    def _fits(self, record: dict[str, Any]) -> bool:
+    def _is_valid(self, record: dict[str, Any]) -> bool:
         """Whether no capture file was rewritten and no shard was quarantined since the position was saved."""
         files = {path.name: path.stat() for path in published(self._run.captures, ".jsonl")}
         try:
-            return bool(record["put_aside"] == put_aside(self._run)) and all(
+            return bool(record["put_aside"] == quarantined_shards(self._run)) and all(
                 name not in files or (files[name].st_ino == record["inodes"][name] and files[name].st_size >= offset)
                 for name, offset in record["offsets"].items()
             )
@@ -120,6 +120,6 @@ class ReadPosition:
             return False
 
 
-def put_aside(run: RunDir) -> Sequence[str]:
+def quarantined_shards(run: RunDir) -> Sequence[str]:
     """Return the trajectory shards in quarantine; their rows must be published again."""
     return sorted(path.name for path in run.quarantine.glob("trajectories-*.parquet"))

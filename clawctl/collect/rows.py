@@ -71,19 +71,21 @@ def next_state(conversation: CanonicalRequest, messages: Sequence[Message], matc
     form, or was elsewhere in the parent's request. System messages count only if nothing else came, because some clients send tool
     results as system messages (gptme). None if nothing is left: the request asks the model to continue.
     """
-    after = conversation.roles[match.at + 1 :]
-    end = match.at + 1 + (after.index("a") if "a" in after else len(after))
-    came = [
-        conversation.at[i]
-        for i in range(match.at + 1, end)
+    after = conversation.roles[match.index + 1 :]
+    end = match.index + 1 + (after.index("a") if "a" in after else len(after))
+    indices = [
+        conversation.positions[i]
+        for i in range(match.index + 1, end)
         if not (conversation.roles[i] == "u" and conversation.digests[i] in match.dropped)
     ]
-    if not came and end == len(conversation.roles):
-        begin = conversation.at[match.at] + 1
-        came = [
-            at for at in range(begin, len(messages)) if role_of(messages[at]) == "system" and text_of(messages[at].get("content"))
+    if not indices and end == len(conversation.roles):
+        begin = conversation.positions[match.index] + 1
+        indices = [
+            index
+            for index in range(begin, len(messages))
+            if role_of(messages[index]) == "system" and text_of(messages[index].get("content"))
         ]
-    return [messages[at] for at in sorted(came)] or None
+    return [messages[index] for index in sorted(indices)] or None
 
 
 def make_turn(

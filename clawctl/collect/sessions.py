@@ -31,7 +31,7 @@ from clawctl.collect.canonical import (
 from clawctl.collect.nodes import Claim, Match, Node, SessionTree
 from clawctl.collect.parents import ParentIndex
 from clawctl.collect.plain_completions import beginnings
-from clawctl.collect.plain_completions import next_messages as said_in
+from clawctl.collect.plain_completions import next_messages as completion_messages
 from clawctl.collect.rows import make_turn, next_state
 from clawctl.collect.side_rules import (
     SIDE_RULES,
@@ -43,7 +43,7 @@ from clawctl.collect.side_rules import (
     turn_kind,
     without_revision,
 )
-from clawctl.collect.side_turns import SideTurns, has_only_results, new_words
+from clawctl.collect.side_turns import SideTurns, has_only_results, new_texts
 from clawctl.collect.waiting import ArrivedExchange, WaitingExchanges
 from clawctl.cut_calls import Decode
 from clawctl.run.holdout import Holdout
@@ -75,12 +75,12 @@ class Sessions:
         self._of_session: dict[tuple[str, str], list[SessionTree]] = defaultdict(list)
         self._rows: list[Turn] = []
         self._ended: list[str] = []
-        self._late: list[Feedback] = []
-        self._early: OrderedDict[tuple[str, str], Feedback] = OrderedDict()  # ratings of turns that were not read yet
+        self._late_ratings: list[Feedback] = []
+        self._early_ratings: OrderedDict[tuple[str, str], Feedback] = OrderedDict()  # ratings of turns that were not read yet
         self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # by user and session
-        self._given: list[SessionOutcome] = []  # outcomes since the last `end_episodes`
+        self._new_outcomes: list[SessionOutcome] = []  # outcomes since the last `end_episodes`
         self._rules = rules
-        self._asides = SideTurns(self._index.by_id)
+        self._side_turns = SideTurns(self._index.by_id)
 
     def add(self, exchange: Exchange, sure: bool = True, clock_offset: float = 0.0, writer: str = "") -> Node | None:
         """Add one exchange to its tree. Exchanges must be added in the order in which they ended.
@@ -100,17 +100,17 @@ class Sessions:
             session_hint(exchange),
         )
         match = self._find_parent(exchange, conversation, hint, arrived.time - self.timeout_s)
-        lacks_parent = "a" in conversation.roles[match.at + 1 if match else 0 :]
+        lacks_parent = "a" in conversation.roles[match.index + 1 if match else 0 :]
         if not sure and (lacks_parent or self.waiting.blocks(arrived, conversation)):
             self.waiting.add(arrived, conversation, lacks_parent)
             return None
         self._end_unseen(exchange.key, arrived.time)
         node = self._add_node(exchange, conversation, hint, match, arrived.time)
         if match is None or match.relation == "diverged":
-            self._asides.look_for_reused(node, exchange.messages)
+            self._side_turns.mark_reused(node, exchange.messages)
         if match is not None:
             self._link(match, node, conversation, exchange)
-        early = self._early.pop((exchange.key, exchange.exchange_id), None)
+        early = self._early_ratings.pop((exchange.key, exchange.exchange_id), None)
         if early is not None:
             self._close_rated(node, early)
         if node.kind == "side" or node.answer is None or exchange.exchange_id in self._published:
@@ -135,50 +135,50 @@ class Sessions:
         parent.continued = True
         if node.kind == "side":
             return
-        first, *others = conversation.roles[match.at + 1 :].split("a") if match.evidence != "completion" else ["u"]
+        first, *others = conversation.roles[match.index + 1 :].split("a") if match.evidence != "completion" else ["u"]
         if match.evidence == "completion":
-            next_messages = said_in(match.added)
+            next_messages = completion_messages(match.added)
         else:
             next_messages = next_state(conversation, exchange.messages, match) if match.replies else None
-        alike = node.opening in ("", parent.opening)  # a request of the Responses API may omit its instructions
-        alike = alike and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
-        certain = is_named(exchange.hints) or (set(first) == {"t"} and alike)
+        same_agent = node.opening in ("", parent.opening)  # a request of the Responses API may omit its instructions
+        same_agent = same_agent and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
+        certain = is_named(exchange.hints) or (set(first) == {"t"} and same_agent)
         node.brings_results = "t" in first
-        node.speaks = is_named(exchange.hints) or any("t" not in each for each in (first, *others))
-        if node.speaks:
-            self._speak_behind(parent, certain=is_named(exchange.hints))
-        if parent.speaks and parent.parent_id in self._index.by_id:
-            self._speak_behind(self._index.by_id[parent.parent_id], certain=True)
+        node.adds_user_text = is_named(exchange.hints) or any("t" not in each for each in (first, *others))
+        if node.adds_user_text:
+            self._note_user_text(parent, certain=is_named(exchange.hints))
+        if parent.adds_user_text and parent.parent_id in self._index.by_id:
+            self._note_user_text(self._index.by_id[parent.parent_id], certain=True)
         if not match.replies or certain:
             if exchange.hints.get("feedback") is not None:
                 self._settle(parent)  # its user rated it
             parent.successors += 1
             if parent.exchange is not None:
-                self._asides.lose_others(parent, node)
+                self._side_turns.reject_others(parent, node)
             if match.replies:
                 self._answered(parent, next_messages, exchange)
         else:
-            node.user_digests, node.frames = new_words(conversation, exchange.messages, match.at + 1, parent)
-            self._asides.add_claim(node, Claim(parent, next_messages, alike), exchange)
+            node.user_digests, node.frames = new_texts(conversation, exchange.messages, match.index + 1, parent)
+            self._side_turns.add_claim(node, Claim(parent, next_messages, same_agent), exchange)
 
-    def _speak_behind(self, node: Node, certain: bool) -> None:
+    def _note_user_text(self, node: Node, certain: bool) -> None:
         """Record that user text follows this answer. `certain`: the conversation continued from there.
 
         If it is certain, the conversation also continued with the messages that led to this answer. Until then a client may be
         requesting an answer for itself again.
         """
-        above: Node | None = node
-        while above is not None and not (above.settled if certain else above.spoken_on):
-            above.spoken_on, above.settled = True, above.settled or certain
-            if certain and above.claim is not None and (above.claim.same_agent or has_only_results(above)):
-                self._settle(above)
-            above = self._index.by_id.get(above.parent_id or "") if above.brings_results else None
+        current: Node | None = node
+        while current is not None and not (current.settled if certain else current.user_followed):
+            current.user_followed, current.settled = True, current.settled or certain
+            if certain and current.claim is not None and (current.claim.same_agent or has_only_results(current)):
+                self._settle(current)
+            current = self._index.by_id.get(current.parent_id or "") if current.brings_results else None
 
     def _settle(self, node: Node) -> None:
         """Record that the conversation continues from this turn: its messages are the next state of the turn before."""
         if node.claim is not None:
             parent, next_messages = node.claim.parent, node.claim.next_state
-            self._asides.win(node)
+            self._side_turns.win(node)
             if next_messages is not None:
                 self._close(parent, next_messages)
 
@@ -194,7 +194,7 @@ class Sessions:
             else None
         )
         if node.exchange is None and rated is not None:
-            self._late.append(Feedback(f"header-{by.exchange_id}", by.created_at, node.user, node.turn_id, rated, None))
+            self._late_ratings.append(Feedback(f"header-{by.exchange_id}", by.created_at, node.user, node.turn_id, rated, None))
         elif next_messages is not None or rated is not None:
             self._close(node, next_messages, rated)
 
@@ -206,20 +206,20 @@ class Sessions:
         if node.turn_id in self._published:
             del self._published[node.turn_id]
             return
-        if next_messages is None and (best := self._asides.best_claim(node)) is not None:
+        if next_messages is None and (best := self._side_turns.best_claim(node)) is not None:
             assert best.claim is not None
             next_messages = best.claim.next_state
-            self._asides.count(best)
+            self._side_turns.count(best)
         twins = self._index.twins(node.user, node.hint, node.path)
         repeated = any(
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
             for twin in twins
         )
-        if next_messages is None and rating is None and self._asides.is_side_turn(node, exchange):
+        if next_messages is None and rating is None and self._side_turns.is_side_turn(node, exchange):
             node.kind = "side"
-        place, held_out = (node.tree.session_id, node.parent_id, node.index), self._is_held_out(node.tree)
-        known = exchange, *place, node.kind, next_messages, repeated, rating, node.evidence, self._decode
-        node.tree.rows.append(partial(make_turn, *known, held_out=held_out))
+        position, held_out = (node.tree.session_id, node.parent_id, node.index), self._is_held_out(node.tree)
+        row_arguments = exchange, *position, node.kind, next_messages, repeated, rating, node.evidence, self._decode
+        node.tree.rows.append(partial(make_turn, *row_arguments, held_out=held_out))
         if not node.tree.is_episode:
             self._release(node.tree)
 
@@ -244,7 +244,7 @@ class Sessions:
         """
         node = self._index.by_id.get(feedback.turn_id)
         if node is None:
-            self._early[feedback.key, feedback.turn_id] = feedback
+            self._early_ratings[feedback.key, feedback.turn_id] = feedback
         elif node.user == feedback.key:
             self._close_rated(node, feedback)
 
@@ -252,19 +252,19 @@ class Sessions:
         """Record an outcome; the first of a session counts. It is used for all rows created from now on. `end_episodes` ends its
         session.
         """
-        place = outcome.key, outcome.session_id
-        if place not in self._outcomes:
-            self._outcomes[place] = outcome
-            self._given.append(outcome)
+        session = outcome.key, outcome.session_id
+        if session not in self._outcomes:
+            self._outcomes[session] = outcome
+            self._new_outcomes.append(outcome)
 
     def end_episodes(self) -> list[SessionOutcome]:
         """End the sessions that have an outcome. Everything that was captured before must have been added.
 
         Returns the outcomes of sessions for which rows may have been published without the outcome.
         """
-        given, self._given = self._given, []
+        outcomes, self._new_outcomes = self._new_outcomes, []
         late = []
-        for outcome in given:
+        for outcome in outcomes:
             trees = self._of_session.get((outcome.key, outcome.session_id), [])
             begun = [tree for tree in trees if any(node.created_at <= outcome.created_at for node in tree.nodes)]
             if outcome.episode is None and (not begun or not all(tree.is_episode for tree in begun)):
@@ -282,11 +282,11 @@ class Sessions:
 
     def tick(self, now: float) -> None:
         """Close trees that were not seen for `timeout_s` seconds."""
-        while self._early and next(iter(self._early.values())).created_at + self.timeout_s < now:
-            self._early.popitem(last=False)  # its turn was published long ago or never captured
+        while self._early_ratings and next(iter(self._early_ratings.values())).created_at + self.timeout_s < now:
+            self._early_ratings.popitem(last=False)  # its turn was published long ago or never captured
         for user in list(self._trees):
             self._end_unseen(user, now)
-        while self._outcomes and not self._given and next(iter(self._outcomes.values())).created_at + self.timeout_s < now:
+        while self._outcomes and not self._new_outcomes and next(iter(self._outcomes.values())).created_at + self.timeout_s < now:
             self._outcomes.popitem(last=False)
 
     def _end_unseen(self, user: str, now: float) -> None:
@@ -299,8 +299,8 @@ class Sessions:
     def _end_claimed_session(self, node: Node, hint: str | None) -> None:
         """Handle the client's message that the session is done: accept its last claim and close everything in the session."""
         if node.claim is not None:
-            self._speak_behind(node.claim.parent, certain=True)
-        if not self._asides.has_side_words(node):
+            self._note_user_text(node.claim.parent, certain=True)
+        if not self._side_turns.has_side_text(node):
             self._settle(node)
         # A tree without a claimed session may contain another conversation, if both began with the same messages
         self._close(node)
@@ -328,13 +328,13 @@ class Sessions:
         del self._trees[tree.user][id(tree)]
         if not self._trees[tree.user]:
             del self._trees[tree.user]
-            self._asides.forget(tree.user)
+            self._side_turns.forget(tree.user)
         of_session = self._of_session[tree.user, tree.session_id]
         of_session.remove(tree)
         if not of_session:
             del self._of_session[tree.user, tree.session_id]
             if tree.is_episode:
-                self._asides.forget(tree.client)
+                self._side_turns.forget(tree.client)
 
     def _add_node(
         self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, match: Match | None, seen_at: float
@@ -378,7 +378,7 @@ class Sessions:
         tree.nodes.append(node)
         self._index.add(node)
         if node.kind == "main":
-            self._asides.add(node, exchange)
+            self._side_turns.add(node, exchange)
         return node
 
     def _new_tree(self, exchange: Exchange, hint: str | None, seen_at: float) -> SessionTree:
@@ -401,7 +401,7 @@ class Sessions:
 
     def pop_late_ratings(self) -> list[Feedback]:
         """Return ratings from requests since the last call whose turns were already closed, so that they are in no row."""
-        late, self._late = self._late, []
+        late, self._late_ratings = self._late_ratings, []
         return late
 
     def pop_ended(self) -> list[str]:
@@ -412,13 +412,13 @@ class Sessions:
 
 def _with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
     """Return the rows of a session, with the episode's data in each row that was requested before its outcome."""
-    place, until = (outcome.key, outcome.session_id), outcome.created_at
-    own = [row for row in rows if (row.user, row.session_id) == place and row.created_at <= until]
+    session, until = (outcome.key, outcome.session_id), outcome.created_at
+    own = [row for row in rows if (row.user, row.session_id) == session and row.created_at <= until]
     first = min((row.policy_version for row in own if row.policy_version is not None), default=None)
     last = max((row.policy_version_end for row in own if row.policy_version_end is not None), default=None)
     episode = outcome.in_row((first, last))
-    known = {row.turn_id for row in own}
-    return [replace(row, episode=episode) if row.turn_id in known else row for row in rows]
+    turn_ids = {row.turn_id for row in own}
+    return [replace(row, episode=episode) if row.turn_id in turn_ids else row for row in rows]
 
 
 def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:
@@ -433,9 +433,9 @@ def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tupl
 
 
 def _last_user_lines(conversation: CanonicalRequest, messages: list[Message]) -> "tuple[int, array[int]] | None":
-    place = conversation.roles.rfind("u")
-    lines = lines_of(messages[conversation.at[place]]) if place >= 0 else None
-    return (place, lines) if lines and len(lines) > 1 else None
+    index = conversation.roles.rfind("u")
+    lines = lines_of(messages[conversation.positions[index]]) if index >= 0 else None
+    return (index, lines) if lines and len(lines) > 1 else None
 
 
 def session_hint(exchange: Exchange) -> str | None:

@@ -168,12 +168,12 @@ def side_rule(messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULE
     """Return the first rule that matches this request, or None."""
     openings = {
         "system": next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), ""),
-        "user": next((_opening(m) for m in reversed(messages) if _is_said(m)), ""),
+        "user": next((_opening(m) for m in reversed(messages) if _is_user_text(m)), ""),
     }
     return next((rule for rule in rules if openings[rule.where].startswith(rule.opener)), None)
 
 
-def _is_said(message: Message) -> bool:
+def _is_user_text(message: Message) -> bool:
     return message.get("role") == "user" and not is_transient(_opening(message, None))
 
 

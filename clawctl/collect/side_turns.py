@@ -50,7 +50,7 @@ class SideTurns:
 
     def __init__(self, by_id: Mapping[str, Node]) -> None:
         self._by_id = by_id
-        self._words, self._quotes = _SideWords(), _Quotes()
+        self._texts, self._quotes = _SideTexts(), _Quotes()
         self._uncertain: dict[str, deque[Node]] = {}  # by user: the latest claims with a long answer
 
     def add(self, node: Node, exchange: Exchange) -> None:
@@ -59,7 +59,7 @@ class SideTurns:
 
     def add_claim(self, node: Node, claim: Claim, exchange: Exchange) -> None:
         """Record that the messages of `node` are claimed as the next state of its parent."""
-        self._words.claimed(node.tree.client, node.words, id(node.tree))
+        self._texts.claimed(node.tree.client, node.texts, id(node.tree))
         node.samples, node.claim = samples_of(exchange.response), claim
         claim.parent.pending.append(node)
         if node.samples and claim.same_agent:
@@ -70,28 +70,28 @@ class SideTurns:
         claim, node.claim = node.claim, None
         assert claim is not None
         claim.parent.successors += 1
-        self.lose_others(claim.parent, node)
+        self.reject_others(claim.parent, node)
 
     def win(self, node: Node) -> None:
         """Record that the conversation continued with the messages of this claim."""
-        self._words.won(node.tree.client, node.words)
+        self._texts.won(node.tree.client, node.texts)
         self.count(node)
 
-    def lose_others(self, parent: Node, winner: Node) -> None:
+    def reject_others(self, parent: Node, winner: Node) -> None:
         for other in parent.pending:
             if other is not winner and other.claim is not None and not other.settled:
-                self._words.lost(other.tree.client, set(other.words) - set(winner.words))
+                self._texts.lost(other.tree.client, set(other.texts) - set(winner.texts))
 
     def forget(self, client: str) -> None:
         self._quotes.forget(client)
         self._uncertain.pop(client, None)
 
-    def look_for_reused(self, node: Node, messages: list[Message]) -> None:
+    def mark_reused(self, node: Node, messages: list[Message]) -> None:
         """Mark claims whose answer this request contains as text, such as a summary after a compaction. The request continues none
         of them.
         """
         for other in self._uncertain.get(node.tree.client, ()):
-            parent = other.claim.parent if other.claim is not None and not other.spoken_on else None
+            parent = other.claim.parent if other.claim is not None and not other.user_followed else None
             if parent is None or other is node or parent.opening != node.opening or not parent.tools <= node.tools:
                 continue
             if holds(messages, other.samples):
@@ -100,31 +100,31 @@ class SideTurns:
     def best_claim(self, parent: Node) -> Node | None:
         """Return the continuation of a turn that its user most likely wrote, among those that may be asides."""
         claims = [(node, node.claim) for node in parent.pending if node.claim is not None and node.claim.next_state is not None]
-        likely = [node for node, claim in claims if claim.same_agent or node.spoken_on]
+        likely = [node for node, claim in claims if claim.same_agent or node.user_followed]
         results = [node for node in likely if node.brings_results] or [node for node, _ in claims if has_only_results(node)]
         # If a tool call has results, text alone after it is the client's own
         likely = results or likely
-        likely = [node for node in likely if not node.reused and not self._may_be_side_turn(node)]
-        return max(reversed(likely), key=lambda node: node.spoken_on, default=None)
+        likely = [node for node in likely if not node.reused and not self._may_be_aside(node)]
+        return max(reversed(likely), key=lambda node: node.user_followed, default=None)
 
-    def _may_be_side_turn(self, node: Node) -> bool:
-        return self.has_side_words(node) or (not node.spoken_on and self._words.recur(node.tree.client, node.frames))
+    def _may_be_aside(self, node: Node) -> bool:
+        return self.has_side_text(node) or (not node.user_followed and self._texts.recur(node.tree.client, node.frames))
 
     def is_side_turn(self, node: Node, exchange: Exchange) -> bool:
         """Whether a turn that closes without a next state was a request that the client made for itself."""
         if node.answer is None:
             return False
         first = node  # first turn of the tool loop that contains it
-        while first.brings_results and first.claim is None and (above := self._by_id.get(first.parent_id or "")) is not None:
-            first = above
+        while first.brings_results and first.claim is None and (parent := self._by_id.get(first.parent_id or "")) is not None:
+            first = parent
         if first.claim is not None:
             lost = node is first or first.claim.parent.exchange is None
-            known = (
-                self.has_side_words(first)
+            has_lost = (
+                self.has_side_text(first)
                 if first.claim.same_agent
-                else not first.spoken_on and (node is not first or not node.continued)
+                else not first.user_followed and (node is not first or not node.continued)
             )
-            return lost and (first.reused or known)
+            return lost and (first.reused or has_lost)
         if node.parent_id is not None or node.continued or node.tools:
             return False
         if node.tree.among_tools:
@@ -132,25 +132,25 @@ class SideTurns:
         begins = "a" not in node.roles  # otherwise it shows a conversation of its own, whose turns were not found
         return begins and self._quotes.are_about(node.tree.client, id(node.tree), exchange.messages, exchange.response)
 
-    def has_side_words(self, node: Node) -> bool:
+    def has_side_text(self, node: Node) -> bool:
         """Whether the conversation did not continue with these messages anywhere and never has."""
         if node.claim is None or node.settled:
             return False
-        return self._words.hold(node.tree.client, node.words, decided=node.claim.parent.exchange is None)
+        return self._texts.include_rejected(node.tree.client, node.texts, decided=node.claim.parent.exchange is None)
 
 
 def has_only_results(node: Node) -> bool:
     return node.brings_results and not node.user_digests
 
 
-def new_words(
+def new_texts(
     conversation: CanonicalRequest, messages: list[Message], begin: int, parent: Node
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """Return digests of the user messages from `begin` on, and digests of the frames of the long ones."""
-    places = [place for place in range(begin, len(conversation.roles)) if conversation.roles[place] == "u"][:MOST_WORDS]
+    indices = [index for index in range(begin, len(conversation.roles)) if conversation.roles[index] == "u"][:MOST_WORDS]
     before = frozenset(parent.lines[1]) if parent.lines is not None else frozenset()
-    frames = (_frame(text_of(messages[conversation.at[place]].get("content")), before) for place in places)
-    return tuple(conversation.digests[place] for place in places), tuple(frame for frame in frames if frame)
+    frames = (_frame(text_of(messages[conversation.positions[index]].get("content")), before) for index in indices)
+    return tuple(conversation.digests[index] for index in indices), tuple(frame for frame in frames if frame)
 
 
 def _frame(text: str, before: frozenset[int]) -> bytes | None:
@@ -169,7 +169,7 @@ def _frame(text: str, before: frozenset[int]) -> bytes | None:
 
 
 @dataclass(slots=True)
-class WordCounts:
+class TextCounts:
     """How often some text was claimed as a next state, lost against other claims, and won."""
 
     claimed: int = 0
@@ -179,45 +179,45 @@ class WordCounts:
     trees: int = 0  # how often that tree changed
 
 
-class _SideWords:
+class _SideTexts:
     """Texts that were claimed as a next state, with the numbers of conversations that did and did not continue with them."""
 
     def __init__(self) -> None:
-        self._words: OrderedDict[tuple[str, bytes], WordCounts] = OrderedDict()
+        self._texts: OrderedDict[tuple[str, bytes], TextCounts] = OrderedDict()
 
     def claimed(self, user: str, digests: Iterable[bytes], tree: int) -> None:
-        for words in self._each(user, digests):
-            words.claimed += 1
-            words.tree, words.trees = tree, words.trees + (words.tree != tree)
+        for counts in self._counts_of(user, digests):
+            counts.claimed += 1
+            counts.tree, counts.trees = tree, counts.trees + (counts.tree != tree)
 
     def lost(self, user: str, digests: Iterable[bytes]) -> None:
-        for words in self._each(user, digests):
-            words.lost += 1
+        for counts in self._counts_of(user, digests):
+            counts.lost += 1
 
     def won(self, user: str, digests: Iterable[bytes]) -> None:
-        for words in self._each(user, digests):
-            words.won += 1
+        for counts in self._counts_of(user, digests):
+            counts.won += 1
 
-    def hold(self, user: str, digests: Iterable[bytes], decided: bool) -> bool:
+    def include_rejected(self, user: str, digests: Iterable[bytes], decided: bool) -> bool:
         """Whether some of these texts lost and never won. For a `decided` claim they must also have been claimed elsewhere.
 
         A text that lost only once may be a message that the user edited.
         """
-        known = [self._words.get((user, words), WordCounts()) for words in digests]
-        return any(words.lost and not words.won and (words.claimed > 1 or not decided) for words in known)
+        all_counts = [self._texts.get((user, digest), TextCounts()) for digest in digests]
+        return any(counts.lost and not counts.won and (counts.claimed > 1 or not decided) for counts in all_counts)
 
     def recur(self, user: str, digests: Iterable[bytes]) -> bool:
         """Whether some of these texts were claimed in several conversations, and no conversation ever continued with them."""
-        known = [self._words.get((user, words), WordCounts()) for words in digests]
-        return any(words.trees > 1 and not words.won for words in known)
+        all_counts = [self._texts.get((user, digest), TextCounts()) for digest in digests]
+        return any(counts.trees > 1 and not counts.won for counts in all_counts)
 
-    def _each(self, user: str, digests: Iterable[bytes]) -> Iterator[WordCounts]:
+    def _counts_of(self, user: str, digests: Iterable[bytes]) -> Iterator[TextCounts]:
         for digest in digests:
-            words = self._words.setdefault((user, digest), WordCounts())
-            self._words.move_to_end((user, digest))
-            yield words
-        while len(self._words) > MOST_ASIDE_WORDS:
-            self._words.popitem(last=False)
+            counts = self._texts.setdefault((user, digest), TextCounts())
+            self._texts.move_to_end((user, digest))
+            yield counts
+        while len(self._texts) > MOST_ASIDE_WORDS:
+            self._texts.popitem(last=False)
 
 
 @dataclass(slots=True)
@@ -280,7 +280,7 @@ def samples_of(response: Message | None) -> tuple[str, ...]:
     size = 4 * SHORTEST
     if len(text) < size:
         return ()
-    return tuple(dict.fromkeys(text[at : at + size] for at in (len(text) // 4, len(text) // 2, len(text) - size)))
+    return tuple(dict.fromkeys(text[start : start + size] for start in (len(text) // 4, len(text) // 2, len(text) - size)))
 
 
 def holds(messages: Iterable[Message], samples: Sequence[str]) -> bool:

@@ -32,28 +32,28 @@ class Upkeep:
 
     run: RunDir
     recipe: Recipe
-    _done: FinishedShards = field(init=False)
+    _finished: FinishedShards = field(init=False)
 
     def __post_init__(self) -> None:
-        self._done = FinishedShards(self.run, self.recipe)
+        self._finished = FinishedShards(self.run, self.recipe)
 
     def work(self, position: ReadPosition) -> None:
         """Finish an interrupted merge, then merge. Raises OSError if the disk fails; the next call resumes."""
         if is_in_bucket(self.run.root):
             return  # the collect workers of several hosts would merge the same shards
         self._finish()
-        self._done.look()
+        self._finished.look()
         stems = [path.stem for path in published(self.run.trajectories, ".parquet") if path.stem <= position.shards_after]
-        self._merge([stem for stem in stems if self._done.has(stem)])
+        self._merge([stem for stem in stems if self._finished.has(stem)])
         pa.default_memory_pool().release_unused()  # otherwise the pool keeps a merge's memory until the next merge
 
     # ---- merging ---------------------------------------------------------------------------------------------------------
 
-    def _merge(self, done: list[str]) -> None:
+    def _merge(self, finished: list[str]) -> None:
         group: list[str] = []
         size = 0
-        for stem in [stem for stem in done if not stem.endswith(SUFFIX) and not stem.startswith(IMPORTED)]:
-            if group and self._apart(group[0], stem):
+        for stem in [stem for stem in finished if not stem.endswith(SUFFIX) and not stem.startswith(IMPORTED)]:
+            if group and self._must_stay_apart(group[0], stem):
                 self._merge_group(group)
                 group, size = [], 0
             group.append(stem)
@@ -64,7 +64,7 @@ class Upkeep:
         if len(group) >= MERGE_SHARDS:
             self._merge_group(group)
 
-    def _apart(self, first: str, stem: str) -> bool:
+    def _must_stay_apart(self, first: str, stem: str) -> bool:
         """Whether two shards must not be merged. With an age limit, a merged file covers one day, because its youngest row decides
         its age.
         """
@@ -80,7 +80,7 @@ class Upkeep:
         except UnreadableShard as error:
             log.warning("cannot merge shards: %s", error)
             self.run.verdict_shard(target).unlink(missing_ok=True)
-            self._done.again(stems)  # read again later; a reader of the shard quarantines it
+            self._finished.forget(stems)  # read again later; a reader of the shard quarantines it
             return
         self._remove(stems)
         log.info("merged %d shards into one", len(stems))
@@ -89,7 +89,7 @@ class Upkeep:
         """Remove turns first: verdicts without turns are ignored, but turns without verdicts would be judged again."""
         for path in (*map(self.run.turn_shard, stems), *map(self.run.verdict_shard, stems)):
             path.unlink(missing_ok=True)
-        self._done.again(stems)
+        self._finished.forget(stems)
 
     def _finish(self) -> None:
         """Remove the rest of a killed worker's merge: parts of a merged shard, and merged verdicts without published turns."""

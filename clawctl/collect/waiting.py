@@ -50,13 +50,13 @@ class WaitingExchanges:
         exchange = arrived.exchange
         self._arrived.append(arrived)
         self._users[exchange.key] += 1
-        at = conversation.roles.rfind("a")
-        waiting = self._answers.get((exchange.key, conversation.digests[at]), []) if lacks_parent else []
-        if lacks_parent and not any(continues(parent, conversation, at) for parent in waiting):
-            answer = exchange.messages[conversation.at[at]]
-            names: list[bytes | str] = [conversation.digests[at], *handles(answer)]
+        index = conversation.roles.rfind("a")
+        waiting = self._answers.get((exchange.key, conversation.digests[index]), []) if lacks_parent else []
+        if lacks_parent and not any(continues(parent, conversation, index) for parent in waiting):
+            answer = exchange.messages[conversation.positions[index]]
+            names: list[bytes | str] = [conversation.digests[index], *handles(answer)]
             for name in names:
-                self._awaited[exchange.key, name].append((arrived.writer, conversation, at))
+                self._awaited[exchange.key, name].append((arrived.writer, conversation, index))
         if exchange.response is not None:
             self._answers[exchange.key, message_digest(exchange.response)].append(conversation)
 
@@ -71,7 +71,7 @@ class WaitingExchanges:
             if any(writer != arrived.writer for writer, *_ in self._awaited.get((exchange.key, handle), [])):
                 return True
         alike = self._awaited.get((exchange.key, message_digest(exchange.response)), []) if exchange.response else []
-        return any(writer != arrived.writer and continues(conversation, child, at) for writer, child, at in alike)
+        return any(writer != arrived.writer and continues(conversation, child, index) for writer, child, index in alike)
 
     def pop_all(self) -> list[ArrivedExchange]:
         """Remove and return all waiting exchanges, in order."""

@@ -18,7 +18,7 @@ from dataclasses import replace
 from clawctl.collect.captures import Captured, Captures
 from clawctl.collect.clocks import Clocks
 from clawctl.collect.published_sessions import PublishedSessions
-from clawctl.collect.read_position import ReadPosition, put_aside
+from clawctl.collect.read_position import ReadPosition, quarantined_shards
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
 from clawctl.collect.upkeep import Upkeep
@@ -86,7 +86,7 @@ class Collector:
         self._new_clocks = clocks
         self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         _sweep(run)
-        self._refused = self._refused_rating = False  # the disk refused the last write
+        self._write_failed = self._rating_write_failed = False  # the disk refused the last write
         # Late ratings and outcomes that are not stored yet
         self._late_ratings: list[Feedback | SessionOutcome] = []
         self._own_feedback = FeedbackFile(run.feedback)
@@ -102,9 +102,9 @@ class Collector:
         if afresh:
             # The worker's own published shards must be included
             storage_of(self._run.root).follow(shards=True)
-        self._tried: tuple[str, list[Turn]] | None = None  # the shard that could not be written
+        self._unwritten_shard: tuple[str, list[Turn]] | None = None  # the shard that could not be written
         self._position = ReadPosition(self._run, afresh)
-        self._put_aside = put_aside(self._run)
+        self._quarantined_shards = quarantined_shards(self._run)
         self._known = _published(self._run, self._position.shards_after)
         self._captures = Captures(self._run, self._position.start)
         self._ratings = Ratings(self._run)
@@ -120,7 +120,7 @@ class Collector:
 
     def look(self) -> None:
         """Read appended lines, close turns that are complete or too old, and publish the rows that are due."""
-        if put_aside(self._run) != self._put_aside:
+        if quarantined_shards(self._run) != self._quarantined_shards:
             log.warning("a shard was quarantined; its turns will be published again from the captures")
             self._begin(afresh=True)
         try:
@@ -229,12 +229,12 @@ class Collector:
             try:
                 self._own_feedback.append(self._late_ratings[0])
             except OSError as error:
-                if not self._refused_rating:
+                if not self._rating_write_failed:
                     log.error("%d ratings from requests wait because the disk is full: %s", len(self._late_ratings), error)
-                self._refused_rating = True
+                self._rating_write_failed = True
                 return
             self._late_ratings.pop(0)
-            self._refused_rating = False
+            self._rating_write_failed = False
 
     def _publish_due(self) -> None:
         """Publish the waiting rows if the oldest has waited long enough."""
@@ -256,21 +256,21 @@ class Collector:
 
     def _publish(self) -> bool:
         """Write one shard. Returns False if the disk refuses: the rows wait, and the next look tries again."""
-        if self._tried is None:
+        if self._unwritten_shard is None:
             rows = self._waiting[: _whole_episodes(self._waiting, self._settings.shard_turns)]
-            self._tried = self._next_stem(), rows
+            self._unwritten_shard = self._next_stem(), rows
         # A shard that may have been published, although the response was lost, is published again under the same name
-        stem, rows = self._tried
+        stem, rows = self._unwritten_shard
         try:
             write_turns(self._run.turn_shard(stem), rows, self._origin)
         except OSError as error:
-            if not self._refused:
+            if not self._write_failed:
                 log.error("cannot write trajectories, %d turns are waiting: %s", len(self._waiting), error)
-            self._refused = True
+            self._write_failed = True
             return False
-        if self._refused:
+        if self._write_failed:
             log.warning("the disk has space again: trajectories are written")
-        self._refused, self._tried = False, None
+        self._write_failed, self._unwritten_shard = False, None
         self._last_stem = stem
         self._position.shard(stem, (row.turn_id for row in rows))
         self._waiting = self._waiting[len(rows) :]
@@ -283,8 +283,10 @@ class Collector:
     def _next_stem(self) -> str:
         """Return a new stem. Stems always increase, even if the clock is set back, because they define the order of shards."""
         before = self._last_stem[:20]
-        at = max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
-        return f"{at:020d}-{secrets.token_hex(3)}"
+        timestamp = (
+            max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
+        )
+        return f"{timestamp:020d}-{secrets.token_hex(3)}"
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()
@@ -313,9 +315,9 @@ def _time(arrived: ArrivedExchange) -> float:
     return arrived.time
 
 
-def _whole_episodes(rows: list[Turn], most: int) -> int:
+def _whole_episodes(rows: list[Turn], limit: int) -> int:
     """Return how many of the first rows go into a shard: `most`, plus the rest of the last row's episode, which is adjacent."""
-    count = min(most, len(rows))
+    count = min(limit, len(rows))
     while 0 < count < len(rows) and rows[count].episode is not None and rows[count].session_id == rows[count - 1].session_id:
         count += 1
     return count

@@ -13,8 +13,8 @@ from clawctl.config.recipe import Recipe, known_keys, lay_over, read_yaml
 from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
 
-_CURE = "remove it from the file, or write the recipe yourself: docs/recipes.md"
-_TOGETHER = ("train.batch_turns", "train.betas")  # keys that combine several keys of other systems
+_FIX = "remove it from the file, or write the recipe yourself: docs/recipes.md"
+_COMBINED_KEYS = ("train.batch_turns", "train.betas")  # keys that combine several keys of other systems
 _A_LORA = ("use_lora", "use_peft", "enabled", "enable")
 
 
@@ -47,7 +47,7 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
         lines.append(_line(parts, value, written, settings, with_lora))
     if any(parts[-1] in _A_LORA and "lora" in ".".join(parts) and value is True for parts, value in written):
         settings.setdefault("train.lora.rank", Recipe.model_validate({"train": {"lora": {}}}).train.lora.rank)  # type: ignore[union-attr]
-    lines = _valued(lines, settings)
+    lines = _with_values(lines, settings)
     if any(line.fate == "unknown" for line in lines):
         raise NotConverted(path, lines)
     nested: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
         recipe = Recipe.model_validate(nested)
     except ValidationError as error:  # incompatible keys
         first = error.errors()[0]
-        raise ClawError(f"recipe {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _CURE, 2) from error
+        raise ClawError(f"recipe {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _FIX, 2) from error
     shown = {key: _at(recipe.model_dump(mode="json"), key) for key in settings}
     text: dict[str, Any] = {}
     for key, value in shown.items():
@@ -71,18 +71,18 @@ class NotConverted(ClawError):
 
     def __init__(self, path: Path, lines: list[ConvertedKey]) -> None:
         unknown = [line.old for line in lines if line.fate == "unknown"]
-        super().__init__(f"recipe {path} cannot be converted: unknown {', '.join(unknown)}", _CURE, 2)
+        super().__init__(f"recipe {path} cannot be converted: unknown {', '.join(unknown)}", _FIX, 2)
         self.lines = lines
 
 
 def _flat(data: Any, parts: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield every leaf with its path. A list is a leaf."""
     for key, value in data.items():
-        here = (*parts, str(key))
+        path = (*parts, str(key))
         if isinstance(value, dict):
-            yield from _flat(value, here)
+            yield from _flat(value, path)
         else:
-            yield here, value
+            yield path, value
 
 
 def _line(
@@ -90,42 +90,44 @@ def _line(
 ) -> ConvertedKey:
     """Return the result for one key. If the key has an equivalent, its setting is added to `settings`."""
     old = ".".join(parts)
-    here = _here(parts, written)
-    if here is None:
-        return ConvertedKey(old, value, "unknown", "clawctl knows no such key")
-    if value is None and here.dropped is None:
-        return ConvertedKey(old, value, "dropped", "the file gives it no value")
-    if here.change is not None:
-        changed = here.change(value)
+    ours = _equivalent(parts, written)
+    if ours is None:
+        return ConvertedKey(old, value, "unknown", "clawctl has no equivalent key")
+    if value is None and ours.dropped is None:
+        return ConvertedKey(old, value, "dropped", "it has no value in the file")
+    if ours.change is not None:
+        changed = ours.change(value)
         if changed is None:
-            return ConvertedKey(old, value, "unknown", f"{here.key} has no equivalent of {value!r}")
+            return ConvertedKey(old, value, "unknown", f"{ours.key} has no equivalent of {value!r}")
         if isinstance(changed, OurKey):
-            here = changed
+            ours = changed
         else:
             for key, new in changed.items():
                 settings[key] = new
             return ConvertedKey(old, value, "converted", ", ".join(changed))
-    if here.dropped is not None:
-        return ConvertedKey(old, value, "dropped", here.dropped)
-    assert here.key is not None
-    if here.key.startswith("train.lora.") and not with_lora:
+    if ours.dropped is not None:
+        return ConvertedKey(old, value, "dropped", ours.dropped)
+    assert ours.key is not None
+    if ours.key.startswith("train.lora.") and not with_lora:
         return ConvertedKey(old, value, "dropped", "the file disables LoRA")
-    if here.key in _TOGETHER:
-        return _together(here.key, old, value, written, settings)
-    if here.key in settings and settings[here.key] != value and parts[-1] not in ("clip_ratio_low", "clip_ratio_high"):
-        before = settings[here.key]
-        if here.key not in ("train.clip_low", "train.clip_high"):
-            return ConvertedKey(old, value, "unknown", f"another key already sets {here.key} to {before!r}")
-    settings[here.key] = value
-    return ConvertedKey(old, value, "converted", here.key)
+    if ours.key in _COMBINED_KEYS:
+        return _combined(ours.key, old, value, written, settings)
+    if ours.key in settings and settings[ours.key] != value and parts[-1] not in ("clip_ratio_low", "clip_ratio_high"):
+        earlier_value = settings[ours.key]
+        if ours.key not in ("train.clip_low", "train.clip_high"):
+            return ConvertedKey(old, value, "unknown", f"another key already sets {ours.key} to {earlier_value!r}")
+    settings[ours.key] = value
+    return ConvertedKey(old, value, "converted", ours.key)
 
 
-def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> OurKey | None:
+def _equivalent(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> OurKey | None:
     """Return the equivalent of a foreign key, or clawctl's own key if the path is the same. None if the key is unknown."""
     own = ".".join(parts)
     # `model.name` elsewhere names the model itself, unless a path is given as well
     if parts[-2:] == ("model", "name"):
-        others = [one for one, _ in written if one != parts and (here := find_elsewhere(one)) and here.key == "model.path"]
+        others = [
+            one for one, _ in written if one != parts and (equivalent := find_elsewhere(one)) and equivalent.key == "model.path"
+        ]
         names_path = any(one[-2:] == ("model", "path") for one, _ in written)
         return OurKey("model.name" if others or names_path else "model.path")
     if own in known_keys(Recipe):
@@ -134,9 +136,11 @@ def _here(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) ->
     return find_elsewhere(parts) or (OurKey(last_two) if last_two in known_keys(Recipe) else None)
 
 
-def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], settings: Settings) -> ConvertedKey:
+def _combined(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], settings: Settings) -> ConvertedKey:
     """Convert the batch size or AdamW's betas, which other systems split into several keys."""
-    names = {parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _here(parts, written) == OurKey(key)}
+    names = {
+        parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _equivalent(parts, written) == OurKey(key)
+    }
     if key == "train.betas":
         given = names.get("betas", names.get("adam_betas"))
         first, second = names.get("adam_beta1", names.get("beta1", 0.9)), names.get("adam_beta2", names.get("beta2", 0.999))
@@ -149,22 +153,22 @@ def _together(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...
         if whole:
             if len({int(one) for one in whole}) > 1:
                 return ConvertedKey(old, value, "unknown", f"{key} would have several values: {', '.join(map(str, whole))}")
-            settings[key], how = int(whole[0]), key
+            settings[key], note = int(whole[0]), key
         elif sizes:
             size, times = int(next(iter(sizes.values()))), int(accumulated[0]) if accumulated else 1
-            settings[key], how = size * times, key if times == 1 else f"{key} ({size} x {times}, the whole step)"
+            settings[key], note = size * times, key if times == 1 else f"{key} ({size} x {times}, the whole step)"
         else:
             return ConvertedKey(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
     except (TypeError, ValueError):
         return ConvertedKey(old, value, "unknown", f"{key} must be a whole number")
     if "accum" in old.lower() and whole:
         return ConvertedKey(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
-    return ConvertedKey(old, value, "converted", how)
+    return ConvertedKey(old, value, "converted", note)
 
 
-def _valued(lines: list[ConvertedKey], settings: Settings) -> list[ConvertedKey]:
+def _with_values(lines: list[ConvertedKey], settings: Settings) -> list[ConvertedKey]:
     """Return the lines with their values: `unknown` if a value is not allowed, `same default` if it equals clawctl's default."""
-    lines = [_used(line, settings) for line in lines]
+    lines = [_checked_method(line, settings) for line in lines]
     wrong: dict[str, str] = {}
     nested: dict[str, Any] = {}
     for key, value in settings.items():
@@ -191,7 +195,7 @@ def _valued(lines: list[ConvertedKey], settings: Settings) -> list[ConvertedKey]
     return checked
 
 
-def _used(line: ConvertedKey, settings: Settings) -> ConvertedKey:
+def _checked_method(line: ConvertedKey, settings: Settings) -> ConvertedKey:
     """Return the line, or the reason why its setting has no effect with the method. That setting is then removed from
     `settings`.
     """
@@ -199,7 +203,7 @@ def _used(line: ConvertedKey, settings: Settings) -> ConvertedKey:
     if line.new not in settings or method in METHODS_OF.get(line.new.removeprefix("train."), (method,)):
         return line
     del settings[line.new]
-    return ConvertedKey(line.old, line.value, "dropped", f"it does nothing with train.method {method}")
+    return ConvertedKey(line.old, line.value, "dropped", f"it has no effect with train.method {method}")
 
 
 def _at(data: Any, key: str) -> Any:

@@ -27,7 +27,7 @@ class SuiteConfig(Section):
     concurrency: int | None = Field(None, gt=0)
     """Unset: `eval.concurrency`."""
     options: dict[str, Any] = {}
-    """Settings that only this suite knows."""
+    """Settings that only this suite has."""
 
     @model_validator(mode="before")
     @classmethod

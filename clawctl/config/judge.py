@@ -111,10 +111,10 @@ class JudgeConfig(Section):
 
     @field_validator("custom_rm_range", "prm_range")
     @classmethod
-    def _is_range(cls, given: tuple[float, float] | None) -> tuple[float, float] | None:
-        if given is not None and not (math.isfinite(given[0]) and math.isfinite(given[1]) and given[0] < given[1]):
+    def _is_range(cls, data: tuple[float, float] | None) -> tuple[float, float] | None:
+        if data is not None and not (math.isfinite(data[0]) and math.isfinite(data[1]) and data[0] < data[1]):
             raise PydanticCustomError("range", "expected two numbers, the lower one first, such as [0, 1]")
-        return given
+        return data
 
     @property
     def kind(self) -> Kind:
@@ -123,13 +123,13 @@ class JudgeConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _elsewhere(cls, given: Any) -> Any:
+    def _elsewhere(cls, data: Any) -> Any:
         """Accept `by`, and the names that other systems use. clawctl's own name takes precedence."""
-        if not isinstance(given, dict):
-            return given
-        ours = {_JUDGE_ELSEWHERE[key]: value for key, value in given.items() if key in _JUDGE_ELSEWHERE}
-        named = {key: value for key, value in given.items() if key not in _JUDGE_ELSEWHERE and key != "by"}
-        return {**ours, **(_flat(given["by"]) if "by" in given else {}), **named}
+        if not isinstance(data, dict):
+            return data
+        ours = {_JUDGE_ELSEWHERE[key]: value for key, value in data.items() if key in _JUDGE_ELSEWHERE}
+        named = {key: value for key, value in data.items() if key not in _JUDGE_ELSEWHERE and key != "by"}
+        return {**ours, **(_flat(data["by"]) if "by" in data else {}), **named}
 
     @model_validator(mode="after")
     def _all_have_an_effect(self) -> Self:

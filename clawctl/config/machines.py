@@ -22,7 +22,7 @@ class MachineConfig(Section):
     partition: str | None = Field(None, pattern=r"^[A-Za-z0-9._,-]+$")
     """Partition (Slurm)."""
     options: dict[str, Any] = {}
-    """More settings in the scheduler's own words: options of `sbatch`, of a Ray actor, or keys of a SkyPilot task."""
+    """Further settings, as the scheduler names them: options of `sbatch`, of a Ray actor, or keys of a SkyPilot task."""
 
 
 class WorkersConfig(MachineConfig):
@@ -57,7 +57,7 @@ class MachinesConfig(Section):
     """Environment variables with secrets that jobs get from the environment of `clawctl up`, if they are set there. No job script
     and no log contains their values."""
     options: dict[str, Any] = {}
-    """`options` for the jobs of all stages. A stage's own come on top."""
+    """`options` for the jobs of all stages. A stage's own options take precedence."""
 
     @field_validator("setup")
     @classmethod

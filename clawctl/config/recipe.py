@@ -85,7 +85,7 @@ def _check_gate(recipe: Recipe) -> None:
     missing = next((row.suite for row in recipe.gate.rows if row.suite not in run), None) if recipe.gate is not None else None
     if missing is not None:
         problem = f"the gate names the suite {missing}, but eval.suites runs {', '.join(run) or 'none'}"
-        raise ClawError(problem, f"add {missing} to eval.suites, or take its rows out of the gate", 2)
+        raise ClawError(problem, f"add {missing} to eval.suites, or remove its rows from the gate", 2)
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:

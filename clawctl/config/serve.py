@@ -93,8 +93,8 @@ class ServeConfig(Section):
     """API key that clients must send. Unset: clawctl creates a key, shows it once and stores it in `RUN/api_key` (mode 0600), where
     the other stages read it."""
     engine: str = "transformers"
-    """What runs the model: `transformers`, `vllm`, your own `file.py:start`, or an engine of an installed package. The first two
-    run in a child process that clawctl starts. If `transformers` dies, serve ends with it; `vllm` is restarted."""
+    """The engine that runs the model: `transformers`, `vllm`, your own `file.py:start`, or an engine of an installed package. The
+    first two run in a child process that clawctl starts. If `transformers` dies, serve ends with it; `vllm` is restarted."""
     engine_args: list[str] = []
     """Additional command-line arguments for vLLM's server: `["--max-model-len", "32768"]`."""
     engine_python: str | None = None

@@ -72,7 +72,7 @@ class ServiceConfig(Section):
 
 class TrainConfig(Section):
     backend: str = "local"
-    """What trains: `local`, which is this machine's GPUs or CPUs; `tinker`, a service that speaks Tinker's protocol; `fireworks`;
+    """The backend that trains: `local`, on this machine's GPUs or CPUs; `tinker`, a service with Tinker's protocol; `fireworks`;
     an installed package's backend; or your own as `file.py:name`. Also as a section: `{kind: tinker, url: https://…}` with the
     keys of `service`."""
     service: ServiceConfig | None = None
@@ -92,8 +92,8 @@ class TrainConfig(Section):
     matters."""
     reward_with_hint: bool = True
     """`combine` and `hybrid`: whether a turn with a hint also has the reward term. A hint names the tokens at fault. The reward
-    credits all tokens of an answer, and so moves whatever happens to go along with what is wanted. `false`: a turn with a hint
-    learns from the hint alone, and its reward is in no baseline."""
+    credits all tokens of an answer, and so also changes traits that only happen to occur together with the wanted one. `false`: a
+    turn with a hint is trained on the hint alone, and its reward is in no baseline."""
     advantage: Literal["reward", "group", "gae"] = "reward"
     """Advantage of a turn's tokens in the reward term. `reward`: the reward minus `baseline`. `group`: the reward minus the mean of
     its group (`grpo` always uses this). `gae`: the discounted rewards of the turns that follow in the session."""
@@ -286,7 +286,7 @@ class TrainConfig(Section):
                 listed = ", ".join(methods[:-1]) + " and " * (len(methods) > 1) + methods[-1]
                 if not (info.context or {}).get("saved"):
                     context = {"key": name, "method": self.method, "methods": listed}
-                    raise PydanticCustomError("train", "{key} does nothing with method {method}; it belongs to {methods}", context)
+                    raise PydanticCustomError("train", "{key} has no effect with method {method}; it belongs to {methods}", context)
                 log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", name, listed, self.method)
         return self
 

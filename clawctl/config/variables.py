@@ -138,8 +138,8 @@ def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
     for name in sorted(environment):
         known = name in VARIABLES or name in _QUIET or name.startswith(_OPENCLAWS_OWN)
         if name.startswith(("OPENCLAW_", "CLAWCTL_")) and environment[name] and not known:
-            near = get_close_matches(name, ours, n=1)
-            yield f"{name} (did you mean {near[0]}?)" if near else f"{name} (unknown; docs/coming-from.md lists the names)"
+            matches = get_close_matches(name, ours, n=1)
+            yield f"{name} (did you mean {matches[0]}?)" if matches else f"{name} (unknown; docs/coming-from.md lists the names)"
 
 
 def _overruled(command: str, environment: Mapping[str, str]) -> Iterator[str]:

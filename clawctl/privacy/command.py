@@ -30,20 +30,20 @@ def forget(
     as_json: bool,
 ) -> None:
     """Raises ClawError unless exactly one of session, user and before is given, or if the user does not confirm."""
-    wish = parse_selection(session, user, before, retrain)
+    selection = parse_selection(session, user, before, retrain)
     if not dry_run and not yes:
-        planned = carry_out(run, wish, dry_run=True, retrain=retrain)
+        planned = carry_out(run, selection, dry_run=True, retrain=retrain)
         _report(planned, as_json=False)
         _confirm()
-    _report(carry_out(run, wish, dry_run, retrain, stop_workers), as_json)
+    _report(carry_out(run, selection, dry_run, retrain, stop_workers), as_json)
 
 
 def parse_selection(session: str | None, user: str | None, before: str | None, retrain: bool) -> Selection | None:
     """Parse the options. Returns None if only `--retrain` is given, which applies to data that was forgotten earlier."""
-    named = [value for value in (session, user, before) if value is not None]
-    if not named and retrain:
+    given = [value for value in (session, user, before) if value is not None]
+    if not given and retrain:
         return None
-    if len(named) != 1:
+    if len(given) != 1:
         raise ClawError("it is not clear what to forget", "use one of --session, --user and --before", 2)
     try:
         moment = None if before is None else datetime.fromisoformat(before).timestamp()  # without a zone: local time
@@ -55,16 +55,16 @@ def parse_selection(session: str | None, user: str | None, before: str | None, r
 def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> None:
     """Delete the files that exceed the recipe's retention limits. Raises ClawError."""
     resolved = load_recipe(recipe_file(run.root, recipe))
-    gone = carry_out_retention(run, resolved, dry_run=dry_run)
-    names = [str(path.relative_to(run.root)) for path in gone.files]
+    expired = carry_out_retention(run, resolved, dry_run=dry_run)
+    names = [str(path.relative_to(run.root)) for path in expired.files]
     if as_json:
-        print_json({"files": names, "bytes": gone.size, "dry_run": dry_run})
+        print_json({"files": names, "bytes": expired.size, "dry_run": dry_run})
         return
     if resolved.privacy.max_age_days is None and resolved.privacy.max_gb is None:
         answers().print("nothing expires: privacy.max_age_days and privacy.max_gb are not set")
         return
     answers().print(
-        f"{counted(len(names), 'file')}, {gone.size} bytes {'would be deleted' if dry_run else 'deleted'}", *names, sep="\n"
+        f"{counted(len(names), 'file')}, {expired.size} bytes {'would be deleted' if dry_run else 'deleted'}", *names, sep="\n"
     )
 
 
@@ -75,33 +75,33 @@ def _confirm() -> None:
         raise ClawError("nothing was changed", "answer y, or use --yes")
 
 
-def _report(done: Forgotten, as_json: bool) -> None:
+def _report(result: Forgotten, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(done))
+        print_json(asdict(result))
         return
-    table = Table(title="would be forgotten" if done.dry_run else "forgotten", show_header=False)
-    for what, line in _lines(done).items():
+    table = Table(title="would be forgotten" if result.dry_run else "forgotten", show_header=False)
+    for what, line in _lines(result).items():
         table.add_row(what, one_line(line, 400))
     answers().print(table)
 
 
-def _lines(done: Forgotten) -> dict[str, Any]:
-    if not done.turns and not done.files and done.way_back is None:
+def _lines(result: Forgotten) -> dict[str, Any]:
+    if not result.turns and not result.files and result.way_back is None:
         return {"nothing": "this run has no matching turn; `clawctl inspect sessions` and `clawctl inspect data` list what it has"}
     lines = {
-        "turns": f"{done.turns} of {counted(done.sessions, 'session')}",
-        "policies that learned from them": _versions(done.policies),
+        "turns": f"{result.turns} of {counted(result.sessions, 'session')}",
+        "policies that learned from them": _versions(result.policies),
     }
-    if done.files:
-        lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in done.files.items())
-    if done.removed_whole:
-        lines["removed completely"] = f"{', '.join(done.removed_whole)}: could not be read, so their content is not known"
-    if done.way_back is not None:
+    if result.files:
+        lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in result.files.items())
+    if result.removed_whole:
+        lines["removed completely"] = f"{', '.join(result.removed_whole)}: could not be read, so their content is not known"
+    if result.way_back is not None:
         lines["training continues from"] = (
-            f"version {done.way_back.to_version}; {_versions(done.way_back.removed_versions)} removed"
+            f"version {result.way_back.to_version}; {_versions(result.way_back.removed_versions)} removed"
         )
-        lines["live"] = f"version {done.way_back.live}"
-    elif done.policies:
+        lines["live"] = f"version {result.way_back.live}"
+    elif result.policies:
         lines["policies stay"] = "use --retrain to go back to the last one that did not learn from it"
     return lines
 

@@ -18,11 +18,11 @@ from clawctl.run.storage import storage_of
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RemovalRequest:
     """One request to forget."""
 
     name: str
-    wish: Selection | None  # None: only these turns
+    selection: Selection | None  # None: only these turns
     chosen: SelectedTurns
 
 
@@ -32,22 +32,22 @@ def bucket_of(root: Path) -> BucketStorage | None:
     return storage if isinstance(storage, BucketStorage) else None
 
 
-def ask(bucket: BucketStorage, wish: Selection | None, chosen: SelectedTurns) -> None:
+def send_request(bucket: BucketStorage, selection: Selection | None, chosen: SelectedTurns) -> None:
     """Send the request to all hosts, including this one. Data created after this call is not part of the request."""
-    limited = None if wish is None else replace(wish, until=time.time())
+    limited = None if selection is None else replace(selection, until=time.time())
     row = {
         "wish": None if limited is None else asdict(limited),
         "turns": sorted(chosen.turn_ids),
         "sessions": sorted(chosen.sessions),
     }
-    bucket.ask(f"{time.time_ns():020d}-{uuid4().hex[:8]}", orjson.dumps(row))
+    bucket.request_removal(f"{time.time_ns():020d}-{uuid4().hex[:8]}", orjson.dumps(row))
 
 
-def asked(bucket: BucketStorage) -> list[Asked]:
+def pending_requests(bucket: BucketStorage) -> list[RemovalRequest]:
     """Return the requests that this host has not carried out yet, in the order in which they were made."""
-    asked = []
-    for name, data in bucket.asked().items():
+    requests = []
+    for name, data in bucket.pending_removals().items():
         row = orjson.loads(data)
         chosen = SelectedTurns(set(row["turns"]), {(user, session) for user, session in row["sessions"]})
-        asked.append(Asked(name, None if row["wish"] is None else Selection(**row["wish"]), chosen))
-    return asked
+        requests.append(RemovalRequest(name, None if row["wish"] is None else Selection(**row["wish"]), chosen))
+    return requests

@@ -20,7 +20,7 @@ import orjson
 
 from clawctl.errors import ClawError
 from clawctl.printing import counted
-from clawctl.privacy.elsewhere import ask, asked, bucket_of
+from clawctl.privacy.elsewhere import bucket_of, pending_requests, send_request
 from clawctl.privacy.rewriting import Unreadable, kept_lines, rewrite_appended, rewrite_json, rewrite_parquet
 from clawctl.privacy.rollback import RollbackPlan, learned_from, plan_rollback, roll_back
 from clawctl.privacy.selection import SelectedTurns, Selection, matches, select, session_of
@@ -34,9 +34,9 @@ from clawctl.run.storage import storage_of
 
 # These folders hold no turns, or only random turn ids, which identify nothing once the turns are gone. The folders of rows are
 # handled separately.
-_LEFT_ALONE = (ABOUT, "policies", "locks", "logs", "captures", "images", "feedback", "episodes", "trajectories")
+_FOLDERS_WITHOUT_TURNS = (ABOUT, "policies", "locks", "logs", "captures", "images", "feedback", "episodes", "trajectories")
 _PATIENCE_S = 120.0  # how long to wait for workers to stop: a training step may take a while
-_LOOK_S = 0.05  # shorter than the delay after which any supervisor restarts a worker
+_POLL_S = 0.05  # shorter than the delay after which any supervisor restarts a worker
 
 
 @dataclass(slots=True)
@@ -53,31 +53,32 @@ class Forgotten:
     way_back: RollbackPlan | None = None
 
 
-def forget(run: RunDir, wish: Selection | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
-    """Carry out `wish`. With `retrain`, return to the last policy that learned neither from it nor from data forgotten earlier.
+def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
+    """Remove what `selection` covers. With `retrain`, return to the last policy that learned neither from it nor from data
+    forgotten earlier.
 
     Raises ClawError while collect, train, eval or a judge of these turns is running. With `end_workers` they are asked to stop, and
     the call waits for them.
     """
     stages = () if dry_run else ("collect", "train", "eval")
-    with _at_rest(run, stages, end_workers):
+    with _stopped_workers(run, stages, end_workers):
         if not dry_run:
             catch_up(run)
-        chosen = select(run, wish) if wish is not None else SelectedTurns()
+        chosen = select(run, selection) if selection is not None else SelectedTurns()
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_learned_earlier(run) if retrain else [])})
-        done = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
-        done.way_back = plan_rollback(run, policies) if retrain and policies else None
+        result = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
+        result.way_back = plan_rollback(run, policies) if retrain and policies else None
         if dry_run:
-            return done
-        with _judges_rest(run, chosen, end_workers):
+            return result
+        with _stopped_judges(run, chosen, end_workers):
             if chosen.turn_ids or chosen.unreadable or bucket_of(run.root) is not None:
-                _record(run, done)
-                _remove_everywhere(run, wish, chosen, done)
+                _record(run, result)
+                _remove_everywhere(run, selection, chosen, result)
             if removed := len(remove_unused(run)):  # includes images that an earlier, interrupted `forget` left
-                done.files["images"] = removed
-            if done.way_back is not None:
-                roll_back(run, done.way_back)
-        return done
+                result.files["images"] = removed
+            if result.way_back is not None:
+                roll_back(run, result.way_back)
+        return result
 
 
 def catch_up(run: RunDir) -> None:
@@ -86,33 +87,33 @@ def catch_up(run: RunDir) -> None:
     if bucket is None:
         return
     bucket.refresh()
-    if not bucket.asked():
+    if not bucket.pending_removals():
         return
     with storage_of(run.root).exclusive(run.lock("catch-up"), _PATIENCE_S):
-        for request in asked(bucket):
-            chosen = request.chosen if request.wish is None else select(run, request.wish, request.chosen)
-            _remove(run, request.wish, chosen, Forgotten(len(chosen.turn_ids), len(chosen.sessions), [], False))
+        for request in pending_requests(bucket):
+            chosen = request.chosen if request.selection is None else select(run, request.selection, request.chosen)
+            _remove(run, request.selection, chosen, Forgotten(len(chosen.turn_ids), len(chosen.sessions), [], False))
             remove_unused(run)
-            bucket.forgot(request.name)
+            bucket.complete_removal(request.name)
 
 
-def _remove_everywhere(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Forgotten) -> None:
+def _remove_everywhere(run: RunDir, selection: Selection | None, chosen: SelectedTurns, result: Forgotten) -> None:
     """In a bucket, ask the other hosts first. The request includes this host, so an interrupted removal is completed later."""
     bucket = bucket_of(run.root)
     if bucket is None:
-        return _remove(run, wish, chosen, done)
-    ask(bucket, wish, chosen)
-    for request in asked(bucket):
-        _remove(run, request.wish, request.chosen, done)
-        bucket.forgot(request.name)
+        return _remove(run, selection, chosen, result)
+    send_request(bucket, selection, chosen)
+    for request in pending_requests(bucket):
+        _remove(run, request.selection, request.chosen, result)
+        bucket.complete_removal(request.name)
 
 
-def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Forgotten) -> None:
+def _remove(run: RunDir, selection: Selection | None, chosen: SelectedTurns, result: Forgotten) -> None:
     bucket = bucket_of(run.root)
     for folder in run.root.glob("train/**/checkpoints/*/"):
         storage_of(folder).complete(folder, ".parquet")
     for path in _derived(run):
-        _rewrite(run, path, chosen.turn_ids, done)
+        _rewrite(run, path, chosen.turn_ids, result)
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
             path.unlink(missing_ok=True)  # left by a killed writer; the live writers of trajectories and verdicts are stopped
@@ -123,23 +124,23 @@ def _remove(run: RunDir, wish: Selection | None, chosen: SelectedTurns, done: Fo
         turn_id = row.get("exchange_id", row.get("turn_id"))
         if turn_id in chosen.turn_ids or (row.get("key"), row.get("session_id")) in chosen.sessions:  # a turn or an outcome
             return True
-        if wish is None:
+        if selection is None:
             return False
-        seen = {"user": row.get("key"), "session_id": None, "created_at": row.get("created_at", 0.0)}
+        captured = {"user": row.get("key"), "session_id": None, "created_at": row.get("created_at", 0.0)}
         if isinstance(row.get("hints"), dict):  # a captured exchange, possibly from a host whose captures are not here
-            seen["session_id"] = session_of(row)
-            return (row.get("key"), seen["session_id"]) in chosen.sessions or matches(wish, seen)
-        return wish.user is not None and matches(wish, seen)
+            captured["session_id"] = session_of(row)
+            return (row.get("key"), captured["session_id"]) in chosen.sessions or matches(selection, captured)
+        return selection.user is not None and matches(selection, captured)
 
     for folder in (run.feedback, run.episodes, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:
             if bucket is None or bucket.is_own(path):
-                _count(run, path, rewrite_appended(path, belongs), done)
+                _count(run, path, rewrite_appended(path, belongs), result)
     if bucket is not None:
         bucket.rewrite_copies(lambda data: kept_lines(data, belongs)[0])
         bucket.refresh()
     for path in published(run.trajectories, ".parquet"):
-        _rewrite(run, path, chosen.turn_ids, done)
+        _rewrite(run, path, chosen.turn_ids, result)
 
 
 def _derived(run: RunDir) -> Iterator[Path]:
@@ -147,7 +148,7 @@ def _derived(run: RunDir) -> Iterator[Path]:
 
     Of a checkpoint only the record of turns is included: weights cannot be unlearned, see `rollback.py`.
     """
-    folders = (path for path in run.root.iterdir() if path.is_dir() and path.name not in _LEFT_ALONE)
+    folders = (path for path in run.root.iterdir() if path.is_dir() and path.name not in _FOLDERS_WITHOUT_TURNS)
     for folder in sorted(
         path for path in folders if path.name in FOLDERS or not path.is_symlink()
     ):  # a link may point outside the run
@@ -157,47 +158,47 @@ def _derived(run: RunDir) -> Iterator[Path]:
                 yield path
 
 
-def _rewrite(run: RunDir, path: Path, turn_ids: set[str], done: Forgotten) -> None:
+def _rewrite(run: RunDir, path: Path, turn_ids: set[str], result: Forgotten) -> None:
     try:
         if path.suffix == ".parquet":
-            _count(run, path, rewrite_parquet(path, turn_ids), done)
+            _count(run, path, rewrite_parquet(path, turn_ids), result)
         elif path.suffix in (".json", ".jsonl"):
-            _count(run, path, rewrite_json(path, turn_ids), done)
-        elif path.suffix not in (".txt", ".lock") or _names_one(path, turn_ids):
+            _count(run, path, rewrite_json(path, turn_ids), result)
+        elif path.suffix not in (".txt", ".lock") or _contains_id(path, turn_ids):
             raise Unreadable
     except Unreadable:
-        if path.parent == run.quarantine or path.suffix == ".parquet" or _names_one(path, turn_ids):
+        if path.parent == run.quarantine or path.suffix == ".parquet" or _contains_id(path, turn_ids):
             remove(path)
             remove(path.with_name(path.name + ".reason.txt"))
-            done.removed_whole.append(str(path.relative_to(run.root)))
+            result.removed_whole.append(str(path.relative_to(run.root)))
     except FileNotFoundError:
         return  # the reason file of a file that has just been removed
 
 
-def _names_one(path: Path, turn_ids: set[str]) -> bool:
+def _contains_id(path: Path, turn_ids: set[str]) -> bool:
     text = path.read_bytes()
     return any(turn_id.encode() in text for turn_id in turn_ids)
 
 
-def _count(run: RunDir, path: Path, rows: int, done: Forgotten) -> None:
+def _count(run: RunDir, path: Path, rows: int, result: Forgotten) -> None:
     if rows:
-        done.files[str(path.relative_to(run.root))] = rows
+        result.files[str(path.relative_to(run.root))] = rows
 
 
 # ---- data forgotten earlier --------------------------------------------------------------------------------------------------
 
 
-def _record(run: RunDir, done: Forgotten) -> None:
-    row = {"at": time.time(), "turns": done.turns, "policies": done.policies}
+def _record(run: RunDir, result: Forgotten) -> None:
+    row = {"at": time.time(), "turns": result.turns, "policies": result.policies}
     append_lines(run.forgotten, [sealed(orjson.dumps(row))])
 
 
 def _learned_earlier(run: RunDir) -> list[int]:
     """Return the existing versions that an earlier `forget` named, and their descendants."""
     rows = list(read_lines(run.forgotten))
-    standing = {version: read_policy(run, version) for version in list_versions(run)}
-    named = {v for row in rows for v in row["policies"] if v in standing and standing[v].created_at <= row["at"]}
-    for version, policy in standing.items():
+    existing = {version: read_policy(run, version) for version in list_versions(run)}
+    named = {v for row in rows for v in row["policies"] if v in existing and existing[v].created_at <= row["at"]}
+    for version, policy in existing.items():
         if policy.parent in named:
             named.add(version)
     return sorted(named)
@@ -207,36 +208,36 @@ def _learned_earlier(run: RunDir) -> list[int]:
 
 
 @contextmanager
-def _at_rest(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterator[None]:
+def _stopped_workers(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterator[None]:
     """Hold the worker locks of stages that keep the affected data in memory."""
     bucket = bucket_of(run.root)
-    with ExitStack() as held:
-        if stages and bucket is not None and not held.enter_context(claimed(run, "forget")):
+    with ExitStack() as locks:
+        if stages and bucket is not None and not locks.enter_context(claimed(run, "forget")):
             raise ClawError("another host is running `clawctl forget` on this run", "try again when it has finished")
         for stage in stages:
-            _take_place(run, stage, end_workers, held)
-        if stages and bucket is not None and (others := bucket.collecting_elsewhere()):
-            cure = "stop `clawctl collect` there while data is forgotten; serve can keep running"
-            raise ClawError(f"collect works on {counted(others, 'other host')} of this run", cure)
+            _take_lock(run, stage, end_workers, locks)
+        if stages and bucket is not None and (other_hosts := bucket.collecting_elsewhere()):
+            fix = "stop `clawctl collect` there while data is forgotten; serve can keep running"
+            raise ClawError(f"collect works on {counted(other_hosts, 'other host')} of this run", fix)
         yield
 
 
-def _take_place(run: RunDir, stage: str, end_workers: bool, held: ExitStack) -> None:
+def _take_lock(run: RunDir, stage: str, end_workers: bool, locks: ExitStack) -> None:
     """Take the worker lock of `stage`. If its worker was asked to stop, wait for it; its supervisor restarts it afterwards."""
-    deadline, was_asked = time.monotonic() + _PATIENCE_S, False
+    deadline, stop_requested = time.monotonic() + _PATIENCE_S, False
     while True:
         try:
-            held.enter_context(sole_worker(run, stage))
+            locks.enter_context(sole_worker(run, stage))
             return
         except ClawError as error:
-            was_asked = was_asked or (end_workers and _ask_to_end(run, stage))
-            if not was_asked or time.monotonic() >= deadline:
-                cure = f"add --stop-workers, or stop `clawctl {stage}` while data is forgotten; serve can keep running"
-                raise ClawError(error.problem, cure) from error
-            time.sleep(_LOOK_S)
+            stop_requested = stop_requested or (end_workers and _request_stop(run, stage))
+            if not stop_requested or time.monotonic() >= deadline:
+                fix = f"add --stop-workers, or stop `clawctl {stage}` while data is forgotten; serve can keep running"
+                raise ClawError(error.problem, fix) from error
+            time.sleep(_POLL_S)
 
 
-def _ask_to_end(run: RunDir, stage: str) -> bool:
+def _request_stop(run: RunDir, stage: str) -> bool:
     """Send SIGTERM to the worker that holds the lock, if it runs on this machine."""
     owner = re.fullmatch(r"process (\d+) on (.+)", run.owner(stage).read_text().strip())
     if owner is None or owner[2] != socket.gethostname() or int(owner[1]) == os.getpid():
@@ -247,15 +248,15 @@ def _ask_to_end(run: RunDir, stage: str) -> bool:
 
 
 @contextmanager
-def _judges_rest(run: RunDir, chosen: SelectedTurns, wait: bool) -> Iterator[None]:
+def _stopped_judges(run: RunDir, chosen: SelectedTurns, wait: bool) -> Iterator[None]:
     """Hold the locks of the affected shards: a judge that has claimed one would otherwise publish verdicts on removed turns."""
     deadline = time.monotonic() + (_PATIENCE_S if wait else 0)
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for stem in sorted(chosen.stems):
-            while not held.enter_context(claimed(run, f"judge-{stem}")):
+            while not locks.enter_context(claimed(run, f"judge-{stem}")):
                 if time.monotonic() >= deadline:
                     raise ClawError(f"a judge is working on {stem}", "wait for it, or stop `clawctl judge`, and try again")
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         yield
         for stem in chosen.stems:
             run.lock(f"judge-{stem}").unlink(missing_ok=True)

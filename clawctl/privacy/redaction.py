@@ -44,8 +44,8 @@ from clawctl.run.rows import Exchange, Message, Turn
 
 REDACTED = "redacted"  # the reason why such a turn is not trained
 Decode = Callable[[list[int]], str]  # from token ids to their text
-_REMEMBERED = 1 << 14  # messages; an agent sends its whole history again with each turn
-_LONGEST_REMEMBERED = 8 << 10  # bytes of JSON; for clean values only the digest is remembered
+_CACHE_SIZE = 1 << 14  # messages; an agent sends its whole history again with each turn
+_LONGEST_CACHED = 8 << 10  # bytes of JSON; for clean values only the digest is remembered
 _SHORTEST = 8  # characters; no secret is shorter, including its name
 _DEEPEST = 64  # levels of nesting; anything deeper is searched as one text
 _PIECE = 8 << 10  # characters searched at once
@@ -58,7 +58,7 @@ _DECODE_AT_ONCE = 4096  # ids
 # Keys that hold the text of a message part
 _TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")
 _CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings form one text
-_STATIC_REMEMBERED = 64  # tools and system prompts in which something was found
+_STATIC_CACHE_SIZE = 64  # tools and system prompts in which something was found
 _USERS = frozenset(("username", "user_name", "user", "login"))  # keys that hold a login name
 _SYSTEM_ROLES = ("system", "developer")
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
@@ -72,7 +72,7 @@ class FifoLock:
     """A lock that passes from thread to thread in the order in which they requested it."""
 
     def __init__(self) -> None:
-        self._lock, self._held = threading.Lock(), False
+        self._lock, self._locked = threading.Lock(), False
         self._waiting: deque[threading.Lock] = deque()
 
     def __enter__(self) -> None:
@@ -83,20 +83,20 @@ class FifoLock:
 
     def acquire(self) -> None:
         with self._lock:
-            if not self._held:
-                self._held = True
+            if not self._locked:
+                self._locked = True
                 return
-            mine = threading.Lock()
-            mine.acquire()
-            self._waiting.append(mine)
-        mine.acquire()  # until `release` of the current holder releases it
+            ticket = threading.Lock()
+            ticket.acquire()
+            self._waiting.append(ticket)
+        ticket.acquire()  # until `release` of the current holder releases it
 
     def release(self) -> None:
         with self._lock:
             if self._waiting:
                 self._waiting.popleft().release()  # the lock stays held, now by the next thread
             else:
-                self._held = False
+                self._locked = False
 
     def yield_to_waiting(self) -> None:
         """Let all waiting threads run first. If there are none, yield the interpreter to other threads such as the event loop."""
@@ -111,7 +111,7 @@ def _no_pause() -> None:
     """Do nothing: the pause for callers without concurrent work."""
 
 
-_NAMES = {"session_id", "agent_id", "task_id", "group_id", "turn_of_client"}  # claims that only group requests
+_GROUPING_CLAIMS = {"session_id", "agent_id", "task_id", "group_id", "turn_of_client"}  # claims that only group requests
 
 
 class _ThreadState(threading.local):
@@ -121,7 +121,7 @@ class _ThreadState(threading.local):
         self.rules: Counter[str] = Counter()  # rules that found something
         self.static: StaticText | None = None  # the static text that is being searched
         # While token ids are searched: values accepted in the static texts of the exchange
-        self.let_through: set[str] = set()
+        self.accepted: set[str] = set()
 
 
 class Redactor:
@@ -134,22 +134,22 @@ class Redactor:
     def __init__(
         self,
         kinds: Collection[Kind],
-        remembered: int = _REMEMBERED,
+        cache_size: int = _CACHE_SIZE,
         decode: Decode | None = None,
         pause: Callable[[], None] = _no_pause,
         not_secrets: Collection[str] = (),
     ) -> None:
         self._rules = [(rule.name, rule.find) for rule in RULES if rule.kind in kinds]
-        self._on = bool(kinds)
-        self._names = "password" in kinds
-        self._remembered, self._decode, self._pause = remembered, decode, pause
+        self._enabled = bool(kinds)
+        self._redacts_passwords = "password" in kinds
+        self._cache_size, self._decode, self._pause = cache_size, decode, pause
         self._not_secrets = frozenset(not_secrets)
         self._salt = os.urandom(32)
         self._recurring = Recurring()
-        self._static_seen: OrderedDict[bytes, tuple[Any, Counter[str], set[str]]] = OrderedDict()
-        self._at_work = _ThreadState()  # one state per thread
+        self._static_cache: OrderedDict[bytes, tuple[Any, Counter[str], set[str]]] = OrderedDict()
+        self._thread = _ThreadState()  # one state per thread
         # Digest → replacement (None: the value is clean), and the rules that found something in the value
-        self._seen: OrderedDict[bytes, tuple[Any, Counter[str]]] = OrderedDict()
+        self._cache: OrderedDict[bytes, tuple[Any, Counter[str]]] = OrderedDict()
         # Digests of token id prefixes that hold no secret
         self._clean_ids: OrderedDict[bytes, None] = OrderedDict()
 
@@ -159,7 +159,7 @@ class Redactor:
         `unwritten` entered the prompt, so the ids contain it, but it is in no field of the exchange (settings of the chat
         template).
         """
-        if not self._on:
+        if not self._enabled:
             return exchange
         try:
             return self._exchange(exchange, unwritten)
@@ -168,24 +168,24 @@ class Redactor:
 
     def _exchange(self, exchange: Exchange, unwritten: Any) -> Exchange:
         hits: dict[str, Counter[str]] = {}
-        let_through: set[str] = set()
-        tools = None if exchange.tools is None else self._static(exchange.tools, TOOLS, exchange, hits, let_through)
+        accepted: set[str] = set()
+        tools = None if exchange.tools is None else self._redact_static(exchange.tools, TOOLS, exchange, hits, accepted)
         messages = [
-            self._static(message, SYSTEM, exchange, hits, let_through)
+            self._redact_static(message, SYSTEM, exchange, hits, accepted)
             if message.get("role") in _SYSTEM_ROLES
-            else self._at(message, "the conversation", hits)
+            else self._redact_part(message, "the conversation", hits)
             for message in exchange.messages
         ]
-        response = None if exchange.response is None else self._at(exchange.response, "the answer", hits)
-        claims = {key: self._at({key: value}, "what the client claims", hits) for key, value in exchange.hints.items()}
-        model = self._at(exchange.model, "the name of the model", hits)
-        clean_unwritten = self._at(unwritten, "the settings of the template", hits)
+        response = None if exchange.response is None else self._redact_part(exchange.response, "the answer", hits)
+        claims = {key: self._redact_part({key: value}, "what the client claims", hits) for key, value in exchange.hints.items()}
+        model = self._redact_part(exchange.model, "the name of the model", hits)
+        clean_unwritten = self._redact_part(unwritten, "the settings of the template", hits)
         changed = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
         suspect = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
-        hints = {key: self._instead(key, value) if key in suspect else value for key, value in exchange.hints.items()}
-        if suspect <= _NAMES:  # they group requests and are not part of the prompt
+        hints = {key: self._replace_claim(key, value) if key in suspect else value for key, value in exchange.hints.items()}
+        if suspect <= _GROUPING_CLAIMS:  # they group requests and are not part of the prompt
             exchange = replace(exchange, hints=hints) if suspect else exchange
-        if changed or hints != exchange.hints or clean_unwritten != unwritten or self._ids_hold_secret(exchange, hits, let_through):
+        if changed or hints != exchange.hints or clean_unwritten != unwritten or self._ids_hold_secret(exchange, hits, accepted):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
                 completion_ids=None, logprobs=None, allowed=None, images=None, untrainable_reason=REDACTED,
@@ -195,79 +195,79 @@ class Redactor:
             return replace(exchange, completion_ids=None, logprobs=None, allowed=None)
         return exchange
 
-    def _instead(self, claim: str, value: Any) -> str | None:
+    def _replace_claim(self, claim: str, value: Any) -> str | None:
         """Return the replacement of a claim that holds a secret. A fixed placeholder would merge the sessions of all users, so a
         hash is used.
         """
-        if claim not in _NAMES or not isinstance(value, str):
+        if claim not in _GROUPING_CLAIMS or not isinstance(value, str):
             return None
         return f"redacted-{blake2b(value.encode(errors='replace'), key=self._salt, digest_size=12).hexdigest()}"
 
-    def _at(self, value: Any, place: str, hits: dict[str, Counter[str]]) -> Any:
-        """Redact `value` and count under `place` the rules that found something in it."""
-        self._at_work.rules = Counter()
-        clean = self._known(value)
-        if self._at_work.rules:
-            hits.setdefault(place, Counter()).update(self._at_work.rules)
+    def _redact_part(self, value: Any, part: str, hits: dict[str, Counter[str]]) -> Any:
+        """Redact `value` and count under `part` the rules that found something in it."""
+        self._thread.rules = Counter()
+        clean = self._redact_cached(value)
+        if self._thread.rules:
+            hits.setdefault(part, Counter()).update(self._thread.rules)
         return clean
 
-    def _static(self, value: Any, place: str, exchange: Exchange, hits: dict[str, Counter[str]], let_through: set[str]) -> Any:
-        """Like `_at`, but keep static text that is certainly no secret (`static_text.py`). Add the accepted values to
-        `let_through`.
+    def _redact_static(self, value: Any, part: str, exchange: Exchange, hits: dict[str, Counter[str]], accepted: set[str]) -> Any:
+        """Like `_redact_part`, but keep static text that is certainly no secret (`static_text.py`). Add the accepted values to
+        `accepted`.
         """
-        self._at_work.rules = Counter()
-        if self._known(value) == value:
+        self._thread.rules = Counter()
+        if self._redact_cached(value) == value:
             return value
-        of = [value, place, exchange.key, exchange.tools, self._recurring.changes]
-        digest = blake2b(orjson.dumps(of, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
-        if digest not in self._static_seen:
-            self._static_seen[digest] = self._search(value, StaticText(place, exchange.key, exchange.tools, self._recurring))
-            if len(self._static_seen) > _STATIC_REMEMBERED:
-                self._static_seen.popitem(last=False)
-        clean, rules, harmless = self._static_seen[digest]
-        let_through |= harmless
+        content = [value, part, exchange.key, exchange.tools, self._recurring.changes]
+        digest = blake2b(orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
+        if digest not in self._static_cache:
+            self._static_cache[digest] = self._search(value, StaticText(part, exchange.key, exchange.tools, self._recurring))
+            if len(self._static_cache) > _STATIC_CACHE_SIZE:
+                self._static_cache.popitem(last=False)
+        clean, rules, harmless = self._static_cache[digest]
+        accepted |= harmless
         if rules:
-            hits.setdefault(place, Counter()).update(rules)
+            hits.setdefault(part, Counter()).update(rules)
         return clean
 
     def _search(self, value: Any, static: StaticText) -> tuple[Any, Counter[str], set[str]]:
-        self._at_work.static, self._at_work.rules = static, Counter()
+        self._thread.static, self._thread.rules = static, Counter()
         try:
-            return self.value(value), self._at_work.rules, static.let_through
+            return self.value(value), self._thread.rules, static.accepted
         finally:
-            self._at_work.static = None
+            self._thread.static = None
 
-    def _ids_hold_secret(self, exchange: Exchange, hits: dict[str, Counter[str]], let_through: set[str]) -> bool:
-        self._at_work.rules, self._at_work.let_through = Counter(), let_through
+    def _ids_hold_secret(self, exchange: Exchange, hits: dict[str, Counter[str]], accepted: set[str]) -> bool:
+        self._thread.rules, self._thread.accepted = Counter(), accepted
         try:
-            tell = self.ids_hold_secret(exchange)
+            holds_secret = self.ids_hold_secret(exchange)
         finally:
-            self._at_work.let_through = set()
-        if tell:
-            hits["the token ids"] = self._at_work.rules
-        return tell
+            self._thread.accepted = set()
+        if holds_secret:
+            hits["the token ids"] = self._thread.rules
+        return holds_secret
 
     def messages(self, messages: list[Message]) -> list[Message]:
         """Redact a conversation. A message seen before costs only its digest."""
-        return [self._known(message) for message in messages]
+        return [self._redact_cached(message) for message in messages]
 
-    def _known(self, value: Any) -> Any:
+    def _redact_cached(self, value: Any) -> Any:
         """Redact `value`, from memory if it was seen before."""
         digest = blake2b(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS), digest_size=16).digest()
-        if digest in self._seen:
-            self._seen.move_to_end(digest)
-            replacement, rules = self._seen[digest]
-            self._at_work.rules.update(rules)
+        if digest in self._cache:
+            self._cache.move_to_end(digest)
+            replacement, rules = self._cache[digest]
+            self._thread.rules.update(rules)
             return value if replacement is None else replacement
-        before, self._at_work.rules = self._at_work.rules, Counter()
+        before, self._thread.rules = self._thread.rules, Counter()
         clean = self.value(value)
-        rules, self._at_work.rules = self._at_work.rules, before
+        rules, self._thread.rules = self._thread.rules, before
         before.update(rules)
-        if clean != value and len(orjson.dumps(clean, option=orjson.OPT_NON_STR_KEYS)) > _LONGEST_REMEMBERED:
+        if clean != value and len(orjson.dumps(clean, option=orjson.OPT_NON_STR_KEYS)) > _LONGEST_CACHED:
             return clean
-        self._seen[digest] = None if clean == value else clean, rules
-        if len(self._seen) > self._remembered:
-            self._seen.popitem(last=False)
+        self._cache[digest] = None if clean == value else clean, rules
+        if len(self._cache) > self._cache_size:
+            self._cache.popitem(last=False)
         return clean
 
     def ids_hold_secret(self, exchange: Exchange | Turn) -> bool:
@@ -275,17 +275,17 @@ class Redactor:
         if self._decode is None or not (exchange.prompt_ids or exchange.completion_ids):
             return False
         ids = array("q", [*(exchange.prompt_ids or ()), *(exchange.completion_ids or ())])
-        chain, ends = blake2b(digest_size=16), []
+        chain, digests = blake2b(digest_size=16), []
         for end in range(_IDS_PIECE, len(ids) + 1, _IDS_PIECE):
             chain.update(ids[end - _IDS_PIECE : end].tobytes())
-            ends.append(chain.digest())
-        known = max((place for place, end in enumerate(ends, 1) if end in self._clean_ids), default=0)
+            digests.append(chain.digest())
+        known = max((index for index, end in enumerate(digests, 1) if end in self._clean_ids), default=0)
         if self._holds_secret(ids[max(0, known * _IDS_PIECE - _IDS_OVERLAP) :], self._decode):
             return True
-        for digest in ends:
+        for digest in digests:
             self._clean_ids[digest] = None
             self._clean_ids.move_to_end(digest)
-        while len(self._clean_ids) > self._remembered:
+        while len(self._clean_ids) > self._cache_size:
             self._clean_ids.popitem(last=False)
         return False
 
@@ -332,19 +332,19 @@ class Redactor:
         whole = self.text("".join(texts))
         if whole == "".join(_text_of(part, bare) or "" for part in clean):
             return clean
-        rest = iter([whole, *[""] * len(texts)])
-        return [part if _text_of(part, bare) is None else _with_text(part, next(rest)) for part in clean]
+        replacements = iter([whole, *[""] * len(texts)])
+        return [part if _text_of(part, bare) is None else _with_text(part, next(replacements)) for part in clean]
 
     def _redacted_by_name(self, name: str, text: str, depth: int) -> str:
         if (
-            self._names
+            self._redacts_passwords
             and len(text) >= 3
             and name
             and (is_secret_under(name, text, quoted=True) or is_login(name, text) or is_code_under(name, text))
         ):
             if not self._not_secrets.isdisjoint((text, text.strip(PUNCTUATION))):
                 return text
-            self._at_work.rules[KEY_VALUE_RULE] += 1
+            self._thread.rules[KEY_VALUE_RULE] += 1
             return "[redacted:password]"
         if text[:1] in ("{", "[") and text[-1:] in ("}", "]", "\n", " ") and len(text) >= _SHORTEST and depth <= _DEEPEST:
             try:  # tool arguments: JSON inside a string, which must stay valid JSON
@@ -358,11 +358,11 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Redact one text."""
-        pieces, at = [], 0
+        pieces, position = [], 0
         for span in self.spans(text):
-            pieces += [text[at : span.start], f"[redacted:{span.kind}]"]
-            at = span.end
-        return "".join([*pieces, text[at:]]) if pieces else text
+            pieces += [text[position : span.start], f"[redacted:{span.kind}]"]
+            position = span.end
+        return "".join([*pieces, text[position:]]) if pieces else text
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of the secrets, in order; overlapping spans are merged."""
@@ -374,16 +374,16 @@ class Redactor:
             spans = [span for start in range(0, len(text), _PIECE) for span in self._spans_from(text, start)]
         if not spans:
             return []
-        secret = [span for span in spans if not self._lets_through(text, span)]
-        self._at_work.rules.update(span.rule for span in secret)
+        secret = [span for span in spans if not self._is_accepted(text, span)]
+        self._thread.rules.update(span.rule for span in secret)
         return _merged(sorted(secret, key=lambda span: span.start)) if secret else []
 
-    def _lets_through(self, text: str, span: Span) -> bool:
+    def _is_accepted(self, text: str, span: Span) -> bool:
         secret = text[span.start : span.end]
         value = secret.strip(PUNCTUATION)
-        if not self._not_secrets.isdisjoint((secret, value)) or value in self._at_work.let_through:
+        if not self._not_secrets.isdisjoint((secret, value)) or value in self._thread.accepted:
             return True
-        return self._at_work.static is not None and self._at_work.static.lets_through(text, span)
+        return self._thread.static is not None and self._thread.static.accepts(text, span)
 
     def _spans_from(self, text: str, start: int) -> Iterator[Span]:
         """Yield the secrets that start in the piece at `start`. A secret that reaches the end of the window is extended to the end
@@ -426,7 +426,7 @@ class Redactor:
 
 def _first_rule(hits: dict[str, Counter[str]]) -> str | None:
     """Return the rule with the most findings in the first place where something was found."""
-    return next((f"{rules.most_common(1)[0][0]}, in {place}" for place, rules in hits.items() if rules), None)
+    return next((f"{rules.most_common(1)[0][0]}, in {part}" for part, rules in hits.items() if rules), None)
 
 
 def _back(view: View, span: Span, offset: int) -> Span:
@@ -438,28 +438,28 @@ def _escaped(text: str) -> list[tuple[int, int]]:
     """Return the parts of a text that contain escapes, with some context; a part starts at a word if possible."""
     parts: list[tuple[int, int]] = []
     for match in ESCAPES.finditer(text):
-        at = match.start()
-        if parts and at < parts[-1][1]:
-            parts[-1] = (parts[-1][0], at + _AROUND)
+        position = match.start()
+        if parts and position < parts[-1][1]:
+            parts[-1] = (parts[-1][0], position + _AROUND)
             continue
-        start = max(0, at - _AROUND)
+        start = max(0, position - _AROUND)
         if start:
-            start = text.find(" ", start, at) + 1 or text.find("\n", start, at) + 1 or start
+            start = text.find(" ", start, position) + 1 or text.find("\n", start, position) + 1 or start
         if parts and start < parts[-1][1]:
-            parts[-1] = (parts[-1][0], at + _AROUND)
+            parts[-1] = (parts[-1][0], position + _AROUND)
         else:
-            parts.append((start, at + _AROUND))
+            parts.append((start, position + _AROUND))
     return parts
 
 
-def _end_of(pattern: re.Pattern[str], text: str, at: int, pause: Callable[[], None]) -> int:
-    """Return the end of the run of `pattern` that starts at `at`."""
-    while match := pattern.match(text, at, at + _PIECE):
-        at = match.end()
+def _end_of(pattern: re.Pattern[str], text: str, position: int, pause: Callable[[], None]) -> int:
+    """Return the end of the run of `pattern` that starts at `position`."""
+    while match := pattern.match(text, position, position + _PIECE):
+        position = match.end()
         if len(match[0]) < _PIECE:
             break
         pause()
-    return at
+    return position
 
 
 def _text_of(part: Any, bare: bool) -> str | None:

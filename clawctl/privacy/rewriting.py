@@ -18,11 +18,11 @@ from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import publish_bytes, remove, sync
 from clawctl.run.shards import UnreadableShard, read_table, rewrite_shard
 
-_GONE = object()
-_MOMENT_S = 0.1
+_REMOVED = object()
+_SETTLE_S = 0.1
 _IDS = ("turn_id", "exchange_id", "completion_id", "response_id", "id", "task_id")
 # Letters and digits of an id made by clawctl; clients see it with a prefix, as `chatcmpl…`
-_HANDLE = 24
+_ID_LENGTH = 24
 
 
 class Unreadable(Exception):
@@ -38,31 +38,31 @@ def rewrite_appended(path: Path, belongs: Callable[[dict[str, Any]], bool]) -> i
     """
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        rest_of_rows, gone = kept_lines(file.read(), belongs)
-        if not gone:
+        kept, removed = kept_lines(file.read(), belongs)
+        if not removed:
             return 0
         new = path.with_name(f"{path.stem}-{secrets.token_hex(2)}.jsonl")
-        if rest_of_rows:
-            publish_bytes(new, rest_of_rows)
+        if kept:
+            publish_bytes(new, kept)
         remove(path)
         sync(path.parent)
-        time.sleep(_MOMENT_S)
-        late, more = kept_lines(file.read(), belongs)
+        time.sleep(_SETTLE_S)
+        late, more_removed = kept_lines(file.read(), belongs)
         if late:
-            publish_bytes(new, rest_of_rows + late)
-        return gone + more
+            publish_bytes(new, kept + late)
+        return removed + more_removed
 
 
 def kept_lines(data: bytes, belongs: Callable[[dict[str, Any]], bool]) -> tuple[bytes, int]:
     """Return the lines for which `belongs` is false, and the number of the others, including torn lines."""
-    rest_of_rows, gone = [], 0
+    kept, removed = [], 0
     for line in filter(None, data.split(b"\n")):
         row = _row(line)
         if row is None or belongs(row):
-            gone += 1
+            removed += 1
         else:
-            rest_of_rows.append(line + b"\n")
-    return b"".join(rest_of_rows), gone
+            kept.append(line + b"\n")
+    return b"".join(kept), removed
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
@@ -75,44 +75,44 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 def rewrite_parquet(path: Path, turn_ids: set[str]) -> int:
     """Remove rows from one shard; delete a shard that becomes empty. Returns how many rows. Raises Unreadable."""
-    gone_ids = pa.array(sorted(turn_ids), pa.string())
+    removed_ids = pa.array(sorted(turn_ids), pa.string())
     try:
         ids = read_table(path, ["turn_id"]).column("turn_id")
-        gone = int(pc.sum(pc.is_in(ids, value_set=gone_ids)).as_py() or 0)
-        if 0 < gone < len(ids):
-            rewrite_shard(path, lambda rows: rows.filter(pc.invert(pc.is_in(rows.column("turn_id"), value_set=gone_ids))))
+        removed = int(pc.sum(pc.is_in(ids, value_set=removed_ids)).as_py() or 0)
+        if 0 < removed < len(ids):
+            rewrite_shard(path, lambda rows: rows.filter(pc.invert(pc.is_in(rows.column("turn_id"), value_set=removed_ids))))
     except (UnreadableShard, KeyError) as error:
         raise Unreadable from error
-    if gone and gone == len(ids):
+    if removed and removed == len(ids):
         remove(path)
         sync(path.parent)
-    return gone
+    return removed
 
 
 def rewrite_json(path: Path, turn_ids: set[str]) -> int:
     """Remove turns from a JSON or JSON Lines file. Returns the number of places. Raises Unreadable."""
     lines = [path.read_bytes()] if path.suffix == ".json" else path.read_bytes().split(b"\n")
-    count = _Count()
-    rest_of_rows = []
+    count = _Counter()
+    kept = []
     for line in filter(bytes.strip, lines):
         try:
-            value = without(read_sealed(line), turn_ids, count.one)
+            value = without(read_sealed(line), turn_ids, count.increment)
         except Damaged as error:
             if any(turn_id.encode() in line for turn_id in turn_ids) or path.parent.name == "quarantine":
                 raise Unreadable from error
-            rest_of_rows.append(line)
+            kept.append(line)
             continue
-        if value is not _GONE:
-            rest_of_rows.append(_dumped(value, was_sealed=b'"crc32":' in line))
-    if not count.places:
+        if value is not _REMOVED:
+            kept.append(_dumped(value, was_sealed=b'"crc32":' in line))
+    if not count.removed:
         return 0
     end = b"" if path.suffix == ".json" else b"\n"
-    if rest_of_rows:
-        publish_bytes(path, b"".join(line + end for line in rest_of_rows), anew=True)
+    if kept:
+        publish_bytes(path, b"".join(line + end for line in kept), anew=True)
     else:
         remove(path)
         sync(path.parent)
-    return count.places
+    return count.removed
 
 
 def _dumped(value: Any, was_sealed: bool) -> bytes:
@@ -122,29 +122,29 @@ def _dumped(value: Any, was_sealed: bool) -> bytes:
 
 def without(value: Any, turn_ids: set[str], count: Callable[[], None]) -> Any:
     """Return `value` without the data of these turns: objects with such an id, list items, and keys."""
-    if isinstance(value, str) and _is_one(value, turn_ids):
+    if isinstance(value, str) and _is_removed_id(value, turn_ids):
         count()
-        return _GONE
+        return _REMOVED
     if isinstance(value, dict):
-        if any(isinstance(value.get(name), str) and _is_one(value[name], turn_ids) for name in _IDS):
+        if any(isinstance(value.get(name), str) and _is_removed_id(value[name], turn_ids) for name in _IDS):
             count()
-            return _GONE
-        pruned = {key: without(inner, turn_ids, count) for key, inner in value.items() if not _is_one(key, turn_ids)}
+            return _REMOVED
+        pruned = {key: without(inner, turn_ids, count) for key, inner in value.items() if not _is_removed_id(key, turn_ids)}
         for _ in range(len(value) - len(pruned)):
             count()
-        return {key: inner for key, inner in pruned.items() if inner is not _GONE}
+        return {key: inner for key, inner in pruned.items() if inner is not _REMOVED}
     if isinstance(value, list):
-        return [inner for inner in (without(each, turn_ids, count) for each in value) if inner is not _GONE]
+        return [inner for inner in (without(each, turn_ids, count) for each in value) if inner is not _REMOVED]
     return value
 
 
-def _is_one(text: str, turn_ids: set[str]) -> bool:
-    return text in turn_ids or text[-_HANDLE:] in turn_ids
+def _is_removed_id(text: str, turn_ids: set[str]) -> bool:
+    return text in turn_ids or text[-_ID_LENGTH:] in turn_ids
 
 
-class _Count:
+class _Counter:
     def __init__(self) -> None:
-        self.places = 0
+        self.removed = 0
 
-    def one(self) -> None:
-        self.places += 1
+    def increment(self) -> None:
+        self.removed += 1

@@ -37,40 +37,41 @@ def plan_rollback(run: RunDir, tainted: list[int]) -> RollbackPlan:
 
     Versions in between have weights but no optimizer state, so the trainer produces them again.
     """
-    lineage, spoiled = read_lineage(run), set(tainted)
-    way = [step for step in lineage.ancestry(lineage.tip) if step not in spoiled and spoiled.isdisjoint(lineage.ancestry(step))]
-    clean = max((step for step in numbers_in(run.checkpoints) if step in way), default=0)
-    removed = [version for version in list_versions(run) if version > clean or version in spoiled]
+    lineage, tainted_set = read_lineage(run), set(tainted)
+    ancestry = lineage.ancestry(lineage.tip)
+    clean_ancestry = [step for step in ancestry if step not in tainted_set and tainted_set.isdisjoint(lineage.ancestry(step))]
+    clean = max((step for step in numbers_in(run.checkpoints) if step in clean_ancestry), default=0)
+    removed = [version for version in list_versions(run) if version > clean or version in tainted_set]
     live = live_version(run)
     return RollbackPlan(clean, removed, clean if live is None or live in removed else live)
 
 
-def roll_back(run: RunDir, way: RollbackPlan) -> None:
+def roll_back(run: RunDir, plan: RollbackPlan) -> None:
     """Serve and train from `way.to_version`. The caller holds the trainer's lock. Repeating the call after a crash completes it.
 
     LIVE moves first, so that the serving version is never deleted. Other turns of the removed steps may be trained again.
     """
-    if way.live is not None and live_version(run) != way.live:
-        move_live(run, way.live, by="forget")
-    removed = set(way.removed_versions)
+    if plan.live is not None and live_version(run) != plan.live:
+        move_live(run, plan.live, by="forget")
+    removed = set(plan.removed_versions)
 
-    def goes(step: int) -> bool:
-        return step > way.to_version or step in removed
+    def is_removed(step: int) -> bool:
+        return step > plan.to_version or step in removed
 
-    for step in filter(goes, numbers_in(run.checkpoints)):
+    for step in filter(is_removed, numbers_in(run.checkpoints)):
         remove(run.checkpoint(step))
     if run.steps.exists():
-        rows = [row for row in read_lines(run.steps) if not goes(row.get("step", 0))]
+        rows = [row for row in read_lines(run.steps) if not is_removed(row.get("step", 0))]
         publish_bytes(run.steps, b"".join(sealed(orjson.dumps(row)) + b"\n" for row in rows))
     for path in published(run.ledger, ".json"):
-        if goes(_step_of(path)):
+        if is_removed(_step_of(path)):
             remove(path)
     for path in published(run.records, ".parquet"):
-        if (number := number_of(path.stem)) is not None and goes(number):
+        if (number := number_of(path.stem)) is not None and is_removed(number):
             remove(path)
-    for version in way.removed_versions:
+    for version in plan.removed_versions:
         remove(run.eval_record(version))
-    for version in reversed(way.removed_versions):
+    for version in reversed(plan.removed_versions):
         remove(run.version_folder(version))
 
 

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from clawctl.errors import Damaged
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, published
+from clawctl.run.outcomes import scoped_id
 from clawctl.run.shards import UnreadableShard, read_columns
 
 _COLUMNS = ("turn_id", "session_id", "user", "created_at", "messages", "response")
@@ -34,8 +34,8 @@ class SelectedTurns:
     unreadable: list[Path] = field(default_factory=list)  # shards that may hold such turns but cannot be read
 
 
-def select(run: RunDir, wish: Selection, known: SelectedTurns | None = None) -> SelectedTurns:
-    """Return all turns of the run that `wish` selects, in addition to those already `known`.
+def select(run: RunDir, selection: Selection, known: SelectedTurns | None = None) -> SelectedTurns:
+    """Return all turns of the run that `selection` covers, in addition to those already `known`.
 
     Sessions are selected as a whole, because later turns of a session repeat the text of earlier ones.
     """
@@ -46,32 +46,33 @@ def select(run: RunDir, wish: Selection, known: SelectedTurns | None = None) -> 
             rows += [(path.stem, row) for row in read_columns(path, "turns", _COLUMNS)]
         except UnreadableShard:
             chosen.unreadable.append(path)
-    chosen.sessions |= {(row["user"], row["session_id"]) for _, row in rows if matches(wish, row)}
+    chosen.sessions |= {(row["user"], row["session_id"]) for _, row in rows if matches(selection, row)}
     endings = _Endings()
     for stem, row in rows:
         if (row["user"], row["session_id"]) in chosen.sessions:
             chosen.turn_ids.add(row["turn_id"])
             chosen.stems.add(stem)
             endings.add(row["user"], row["messages"], row["response"])
-    _add_captured(run, wish, chosen, endings, {row["turn_id"] for _, row in rows})
+    _add_captured(run, selection, chosen, endings, {row["turn_id"] for _, row in rows})
     return chosen
 
 
-def matches(wish: Selection, row: Mapping[str, Any]) -> bool:
-    if wish.user is not None:
-        return bool(row["user"] == wish.user and row["created_at"] <= wish.until)
-    if wish.session is not None:
-        return bool(row["session_id"] == wish.session)
-    return wish.before is not None and bool(row["created_at"] < wish.before)
+def matches(selection: Selection, row: Mapping[str, Any]) -> bool:
+    if selection.user is not None:
+        return bool(row["user"] == selection.user and row["created_at"] <= selection.until)
+    if selection.session is not None:
+        return bool(row["session_id"] == selection.session)
+    return selection.before is not None and bool(row["created_at"] < selection.before)
 
 
-def _add_captured(run: RunDir, wish: Selection, chosen: SelectedTurns, endings: "_Endings", rows: set[str]) -> None:
+def _add_captured(run: RunDir, selection: Selection, chosen: SelectedTurns, endings: "_Endings", rows: set[str]) -> None:
     """Add turns that have no row yet: by user, by claimed session, by age, or because they continue a selected turn."""
-    waiting = [row for path in published(run.captures, ".jsonl") for row in captured_rows(path) if row["exchange_id"] not in rows]
-    for row in sorted(waiting, key=lambda row: row["created_at"]):
+    captures = (row for path in published(run.captures, ".jsonl") for row in captured_rows(path))
+    unpublished = [row for row in captures if row["exchange_id"] not in rows]
+    for row in sorted(unpublished, key=lambda row: row["created_at"]):
         user, session = row["key"], session_of(row)
-        seen = {"user": user, "session_id": session, "created_at": row["created_at"]}
-        if matches(wish, seen) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
+        captured = {"user": user, "session_id": session, "created_at": row["created_at"]}
+        if matches(selection, captured) or (user, session) in chosen.sessions or endings.continued_by(user, row["messages"]):
             chosen.turn_ids.add(row["exchange_id"])
             chosen.sessions.add((user, session))
             endings.add(user, row["messages"], row["response"])
@@ -92,16 +93,15 @@ def readable(line: bytes) -> dict[str, Any] | None:
         row = read_sealed(line)
     except Damaged:
         return None
-    shaped = isinstance(row, dict) and isinstance(row.get("exchange_id"), str) and isinstance(row.get("messages"), list)
-    return row if shaped and isinstance(row.get("key"), str) and isinstance(row.get("created_at"), int | float) else None
+    is_exchange = isinstance(row, dict) and isinstance(row.get("exchange_id"), str) and isinstance(row.get("messages"), list)
+    return row if is_exchange and isinstance(row.get("key"), str) and isinstance(row.get("created_at"), int | float) else None
 
 
 def session_of(row: Mapping[str, Any]) -> str:
     """Return the session that collect assigns to this exchange if only its claim indicates one (see `collect/sessions.py`)."""
     claim = (row.get("hints") or {}).get("session_id")
     if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
-        text = str(claim)
-        return text if row["key"] == "default" and "/" not in text else f"{quote(row['key'], safe='')}/{text}"
+        return scoped_id(row["key"], str(claim))
     return f"s{row['exchange_id']}"
 
 
@@ -109,22 +109,22 @@ class _Endings:
     """The ends of the selected turns, to recognise exchanges that continue them: first user message and answer."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[str, str, str]] = set()
+        self._selected: set[tuple[str, str, str]] = set()
 
     def add(self, user: str, messages: list[dict[str, Any]], response: dict[str, Any] | None) -> None:
         if response is not None:
-            self._known.add((user, _first_words(messages), _text(response)))
+            self._selected.add((user, _first_user_text(messages), _text(response)))
 
     def continued_by(self, user: str, messages: list[dict[str, Any]]) -> bool:
-        first = _first_words(messages)
+        first = _first_user_text(messages)
         return any(
-            (user, first, _text(message)) in self._known
+            (user, first, _text(message)) in self._selected
             for message in messages
             if isinstance(message, dict) and message.get("role") == "assistant"
         )
 
 
-def _first_words(messages: list[dict[str, Any]]) -> str:
+def _first_user_text(messages: list[dict[str, Any]]) -> str:
     return next((_text(message) for message in messages if isinstance(message, dict) and message.get("role") == "user"), "")
 
 

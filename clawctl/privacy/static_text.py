@@ -33,23 +33,23 @@ _BY_WORDS = frozenset(rule.name for rule in RULES if rule.by_words)
 class Recurring:
     """Records which keys have sent a finding, as digests only. Its size is bounded: an evicted finding counts as a secret again."""
 
-    def __init__(self, keys: int = KEYS, remembered: int = _REMEMBERED) -> None:
-        self._keys, self._remembered = keys, remembered
+    def __init__(self, keys: int = KEYS, capacity: int = _REMEMBERED) -> None:
+        self._keys, self._capacity = keys, capacity
         self._salt = secrets.token_bytes(16)
-        self._sent_by: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()
+        self._keys_by_finding: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()
         self.changes = 0  # how often a finding was accepted for the first time
 
     def recurs(self, key: str, finding: str) -> bool:
         """Record that `key` has sent `finding`. Returns whether enough keys have sent it."""
-        place, sender = self._digest(finding), self._digest(key)
-        known = self._sent_by.pop(place, frozenset())
-        if sender not in known and len(known) < self._keys:
-            known |= {sender}
-            self.changes += len(known) == self._keys
-        self._sent_by[place] = known
-        if len(self._sent_by) > self._remembered:
-            self._sent_by.popitem(last=False)
-        return len(known) >= self._keys
+        finding_digest, sender = self._digest(finding), self._digest(key)
+        keys = self._keys_by_finding.pop(finding_digest, frozenset())
+        if sender not in keys and len(keys) < self._keys:
+            keys |= {sender}
+            self.changes += len(keys) == self._keys
+        self._keys_by_finding[finding_digest] = keys
+        if len(self._keys_by_finding) > self._capacity:
+            self._keys_by_finding.popitem(last=False)
+        return len(keys) >= self._keys
 
     def _digest(self, text: str) -> bytes:
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, key=self._salt).digest()
@@ -59,26 +59,26 @@ class Recurring:
 class StaticText:
     """One static text of one exchange while it is searched."""
 
-    place: str  # TOOLS or SYSTEM
+    part: str  # TOOLS or SYSTEM
     key: str  # the name of the API key
     tools: Any
     recurring: Recurring
-    let_through: set[str] = field(default_factory=set)
+    accepted: set[str] = field(default_factory=set)
     _names: frozenset[str] | None = None
 
-    def lets_through(self, text: str, span: Span) -> bool:
+    def accepts(self, text: str, span: Span) -> bool:
         value = text[span.start : span.end].strip(PUNCTUATION)
         if span.rule not in _BY_WORDS or not is_plain_words(value):
             return False
         if self._names is None:
             self._names = frozenset(names_of_tools(self.tools))
         if value not in self._names:
-            if self.place == SYSTEM and span.rule == KEY_VALUE_RULE:
+            if self.part == SYSTEM and span.rule == KEY_VALUE_RULE:
                 return False
             around = text[max(0, span.start - _AROUND) : span.end + _AROUND]
             if not self.recurring.recurs(self.key, f"{span.rule}\n{around}"):
                 return False
-        self.let_through.add(value)
+        self.accepted.add(value)
         return True
 
 

@@ -46,16 +46,16 @@ def replaced(below: View, pattern: re.Pattern[str], by: Callable[[re.Match[str]]
     """Return `below` with each match of `pattern` replaced."""
     pieces: list[str] = []
     at, source = [0], [0]
-    place = done = 0
+    view_end = source_end = 0
     for match in pattern.finditer(below.text):
-        unchanged, new = below.text[done : match.start()], by(match)
+        unchanged, new = below.text[source_end : match.start()], by(match)
         pieces += [unchanged, new]
-        at += [place + len(unchanged), place + len(unchanged) + len(new)]
+        at += [view_end + len(unchanged), view_end + len(unchanged) + len(new)]
         source += [match.start(), match.end()]
-        place, done = at[-1], match.end()
+        view_end, source_end = at[-1], match.end()
     if not pieces:
         return below
-    return View("".join([*pieces, below.text[done:]]), at, source, below)
+    return View("".join([*pieces, below.text[source_end:]]), at, source, below)
 
 
 def plain_view(text: str) -> View:
@@ -64,7 +64,7 @@ def plain_view(text: str) -> View:
     if "\x1b" in text or "^[[" in text:
         view = _uncoloured(view)
         text = view.text
-    if text.isascii() or _LOOKED_AT.isdisjoint("".join(_BEYOND_ASCII.findall(text))):
+    if text.isascii() or _REPLACED_CHARACTERS.isdisjoint("".join(_BEYOND_ASCII.findall(text))):
         return view
     plain = replaced(view, _ODD, lambda match: _PLAIN.get(match[0], match[0]))
     return replaced(plain, _FOREIGN_IN_WORD, lambda match: match[0].translate(_TWINS))
@@ -159,7 +159,7 @@ def _plain_forms() -> dict[str, str]:
 _TWINS = str.maketrans("аеорсухіјѕԁһԛԝАВЕКМНОРСТХЅІЈοαενρτυικΟΑΕΡΤ", "aeopcyxijsdhqwABEKMHOPCTXSIJoaevptuikOAEPT")
 _FOREIGN_IN_WORD = re.compile(f"(?<=[A-Za-z])[{''.join(map(chr, _TWINS))}]{{1,3}}(?=[A-Za-z])")
 _PLAIN = _plain_forms()
-_LOOKED_AT = frozenset(_PLAIN) | frozenset(map(chr, _TWINS))
+_REPLACED_CHARACTERS = frozenset(_PLAIN) | frozenset(map(chr, _TWINS))
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 # Matches any character beyond the first plane: a regex set with such characters is searched character by character, which is slow.
 _ODD = re.compile(f"[{''.join(re.escape(letter) for letter in _PLAIN if letter < chr(0x10000))}]|[\U00010000-\U0010ffff]")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 _HEAD: Final = struct.Struct("<BIIII")  # version of this layout, vocabulary size, tokens, different sets, CRC-32 of the rest
 _VERSION: Final = 1
-_MOST: Final = 64 << 20  # bytes, unpacked
+_MAX_BYTES: Final = 64 << 20  # bytes, unpacked
 LONGEST: Final = 1 << 20  # characters of a packed text; a turn that needs more is not trained
 _ZSTD: Final = pa.Codec("zstd", compression_level=6)
 
@@ -53,7 +53,7 @@ class Allowed:
 
     def packed(self) -> str | None:
         """Return the sets as base64 text, or None if the text would be too long to store."""
-        if len(self.sets) * (self.vocabulary // 8 + 4) > _MOST:
+        if len(self.sets) * (self.vocabulary // 8 + 4) > _MAX_BYTES:
             return None
         raw = array("i", self.which).tobytes() + b"".join(_differences(self.sets))
         head = _HEAD.pack(_VERSION, self.vocabulary, len(self.which), len(self.sets), zlib.crc32(raw))
@@ -68,7 +68,7 @@ def unpack(text: str) -> Allowed:
         version, vocabulary, tokens, count, checksum = _HEAD.unpack_from(data)
         size = 4 * ((vocabulary + 31) // 32)
         length = 4 * tokens + count * size
-        if version != _VERSION or length > _MOST + 4 * tokens or tokens > _MOST:
+        if version != _VERSION or length > _MAX_BYTES + 4 * tokens or tokens > _MAX_BYTES:
             raise ValueError("sets of another layout, or too many")
         raw = bytes(_ZSTD.decompress(data[_HEAD.size :], length, asbytes=True))
     except (binascii.Error, struct.error, pa.ArrowException, OSError) as error:
@@ -82,9 +82,9 @@ def unpack(text: str) -> Allowed:
 
 def _differences(sets: Sequence[bytes], undo: bool = False) -> Iterator[bytes]:
     """Yield each set XORed with the set before it, or undo that."""
-    before: Bits | None = None
+    previous: Bits | None = None
     for each in sets:
         bits = np.frombuffer(each, np.uint8)
-        output = bits if before is None else bits ^ before
-        before = output if undo else bits
+        output = bits if previous is None else bits ^ previous
+        previous = output if undo else bits
         yield output.tobytes()

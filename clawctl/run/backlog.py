@@ -16,9 +16,9 @@ from clawctl.run.directory import RunDir, published
 from clawctl.run.policies import list_versions, live_version
 from clawctl.run.shards import UnreadableShard, read_columns
 
-_LOOK_EVERY_S = 1.0
+_CHECK_EVERY_S = 1.0
 # How long to wait for an ended episode to reach the trainer; an episode without turns never does
-_MOST_WAIT_S = 600.0
+_MAX_WAIT_S = 600.0
 
 
 class Backlog:
@@ -26,12 +26,12 @@ class Backlog:
 
     def __init__(self, run: RunDir, config: TrainConfig) -> None:
         self._run, self._config = run, config
-        self._began = max((path.stem for path in published(run.trajectories, ".parquet")), default="")
-        self._read: set[str] = set()  # stems whose sessions were read
+        self._first_stem = max((path.stem for path in published(run.trajectories, ".parquet")), default="")
+        self._read_stems: set[str] = set()  # stems whose sessions were read
         self._turns, self._episodes = 0, 0  # published turns and episodes of this worker
         self._ended: dict[str, float] = {}  # sessions on their way, with the time they ended (monotonic clock, seconds)
         self._stem_of: dict[str, str] = {}
-        self._looked_at, self._why = float("-inf"), None  # type: float, str | None
+        self._checked_at, self._reason = float("-inf"), None  # type: float, str | None
 
     def ended(self, session_id: str) -> None:
         """Record that an episode ended and its turns are on their way to the trainer."""
@@ -43,13 +43,13 @@ class Backlog:
 
     def is_full(self, running: int) -> str | None:
         """Return the reason why no episode should start while `running` episodes are in progress, or None if one may start."""
-        if time.monotonic() - self._looked_at < _LOOK_EVERY_S and self._why is None:
+        if time.monotonic() - self._checked_at < _CHECK_EVERY_S and self._reason is None:
             return None
-        self._looked_at = time.monotonic()
-        self._why = self._look(running)
-        return self._why
+        self._checked_at = time.monotonic()
+        self._reason = self._check(running)
+        return self._reason
 
-    def _look(self, running: int) -> str | None:
+    def _check(self, running: int) -> str | None:
         try:
             counts = orjson.loads(self._run.feed_counts.read_bytes())
             waiting, newest = int(counts["waiting"]), str(counts.get("newest_shard") or "")
@@ -58,24 +58,24 @@ class Backlog:
         self._read_shards()
         now = time.monotonic()
         for session_id, since in list(self._ended.items()):
-            if self._stem_of.get(session_id, "~") <= newest or now - since > _MOST_WAIT_S:
+            if self._stem_of.get(session_id, "~") <= newest or now - since > _MAX_WAIT_S:
                 del self._ended[session_id]
                 self._stem_of.pop(session_id, None)
-        each = self._turns / self._episodes if self._episodes else 1.0
-        coming = each * (len(self._ended) + running)
-        unserved = max(0, (list_versions(self._run) or [0])[-1] - (live_version(self._run) or 0))
-        most = max(1, self._config.max_staleness + 1 - unserved) * self._config.batch_turns
-        if waiting + coming < most:
+        turns_per_episode = self._turns / self._episodes if self._episodes else 1.0
+        expected = turns_per_episode * (len(self._ended) + running)
+        unserved_versions = max(0, (list_versions(self._run) or [0])[-1] - (live_version(self._run) or 0))
+        limit = max(1, self._config.max_staleness + 1 - unserved_versions) * self._config.batch_turns
+        if waiting + expected < limit:
             return None
         return (
-            f"{waiting} turns wait for the trainer and about {coming:.0f} are on their way; it takes {self._config.batch_turns} in "
-            f"an update, and none that is more than {self._config.max_staleness} updates old"
+            f"{waiting} turns wait for the trainer, and about {expected:.0f} more are expected; an update trains "
+            f"{self._config.batch_turns} turns, each at most {self._config.max_staleness} updates old"
         )
 
     def _read_shards(self) -> None:
         for path in published(self._run.trajectories, ".parquet"):
-            if path.stem > self._began and path.stem not in self._read:
-                self._read.add(path.stem)
+            if path.stem > self._first_stem and path.stem not in self._read_stems:
+                self._read_stems.add(path.stem)
                 with suppress(UnreadableShard, FileNotFoundError):
                     sessions = [row["session_id"] for row in read_columns(path, "turns", ("session_id",))]
                     own = set(sessions) & self._ended.keys()

@@ -61,10 +61,10 @@ class BucketStorage:
         self._leases = leases
         self._writing = threading.RLock()
         self._between_processes = FileLock(self._about / "writing.lock")
-        self._leading = FileLock(self._about / "pulling.lock", thread_local=False)
-        self._changed: str | None = None  # tag of the object `changed`
+        self._poll_lock = FileLock(self._about / "pulling.lock", thread_local=False)
+        self._marker_tag: str | None = None  # tag of the object `changed`
         self._listed_at = float("-inf")
-        self._told = threading.Event()  # set when `changed` must be written so that other hosts notice
+        self._marker_due = threading.Event()  # set when `changed` must be written so that other hosts notice
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -78,17 +78,17 @@ class BucketStorage:
             with self._local():
                 tag = self._objects.put(f"run/{name}", draft)
                 os.replace(draft, path)
-                self._note(name, tag)
+                self._store_tag(name, tag)
         else:
             self._publish_once(draft, path, name)
-        self._told.set()
+        self._marker_due.set()
 
     def _publish_once(self, draft: Path, path: Path, name: str) -> None:
         created = self._objects.create(f"run/{name}", draft)
         if created is not None:
             with self._local():
                 os.replace(draft, path)
-                self._note(name, created)
+                self._store_tag(name, created)
             return
         log.warning("%s was published by another worker; its content is kept", name)
         stored = self._objects.read(f"run/{name}")
@@ -96,7 +96,7 @@ class BucketStorage:
             raise StorageUnreachable(f"{name} was there and is gone")
         with self._local():
             self._write(path, stored[0])
-            self._note(name, stored[1])
+            self._store_tag(name, stored[1])
 
     def replace(self, draft: Path, path: Path) -> None:
         name, kind = self._name(path)
@@ -106,10 +106,10 @@ class BucketStorage:
             with self._local():
                 tag = self._objects.put(f"run/{name}", draft)
                 os.replace(draft, path)
-                self._note(name, tag)
+                self._store_tag(name, tag)
         else:
             return self.publish(draft, path)
-        self._told.set()
+        self._marker_due.set()
 
     def _folder_of(self, path: Path) -> Path | None:
         """Return the published folder that contains the file, or None."""
@@ -131,13 +131,13 @@ class BucketStorage:
             else:
                 self._objects.put(key, draft)
                 manifest["files"][part] = draft.stat().st_size
-            listed = orjson.dumps(manifest)
-            tag = self._objects.put(f"run/{name}", listed)
+            data = orjson.dumps(manifest)
+            tag = self._objects.put(f"run/{name}", data)
             if draft is None:
                 path.unlink(missing_ok=True)
             else:
                 os.replace(draft, path)
-            self._note(name, tag, listed)
+            self._store_tag(name, tag, data)
 
     def publish_folder(self, draft: Path, path: Path) -> bool:
         name, kind = self._name(path)
@@ -152,17 +152,17 @@ class BucketStorage:
             "files": {part: file.stat().st_size for part, file in files.items()},
             "inline": {part: files[part].read_text() for part in _INLINE if part in files},
         }
-        listed = orjson.dumps(manifest)
-        tag = self._objects.create(f"run/{name}{FOLDER}", listed)
-        self._told.set()
+        data = orjson.dumps(manifest)
+        tag = self._objects.create(f"run/{name}{FOLDER}", data)
+        self._marker_due.set()
         if tag is None:
             self._delete_parts(manifest)
-            self._bring_folder(name)
+            self._fetch_folder(name)
             return False
         with self._local():
-            self._clear(path)
+            self._remove_folder(path)
             os.rename(draft, path)
-            self._note(name + FOLDER, tag, listed)
+            self._store_tag(name + FOLDER, tag, data)
         return True
 
     def complete(self, folder: Path, suffix: str = "") -> None:
@@ -197,14 +197,14 @@ class BucketStorage:
                 written = self._objects.swap(f"run/{name}", before + data, tag)
                 if written is not None:
                     self._write(path, before + data)
-                    self._note(name, written)
-                    self._told.set()
+                    self._store_tag(name, written)
+                    self._marker_due.set()
                     return
-        raise StorageUnreachable(f"{name}: others append all the time")
+        raise StorageUnreachable(f"{name} changed at each of 100 attempts to append to it")
 
     def move(self, source: Path, target: Path) -> None:
         name, kind = self._name(source)
-        new, new_kind = self._name(target)
+        new_name, new_kind = self._name(target)
         with self._local():
             if kind is Kind.LOCAL:
                 os.replace(source, target)
@@ -212,27 +212,27 @@ class BucketStorage:
                 with self._deleted(name, kind), suppress(FileNotFoundError):  # another host may also have removed it
                     os.replace(source, target)
             elif kind is Kind.FOLDER:
-                self._move_object(name + FOLDER, new + FOLDER, source, target)
+                self._move_object(name + FOLDER, new_name + FOLDER, source, target)
             else:
                 stored = self._objects.read(f"run/{name}")
                 if stored is None or stored[0] == source.read_bytes():
-                    self._move_object(name, new, source, target)
+                    self._move_object(name, new_name, source, target)
                 else:  # the local copy is damaged, not the object in the store
                     os.replace(source, target)
                     self._write(source, stored[0])
-                    self._note(name, stored[1])
+                    self._store_tag(name, stored[1])
                     log.error("the local copy of %s was damaged and is fetched again", name)
 
-    def _move_object(self, name: str, new: str, source: Path, target: Path) -> None:
+    def _move_object(self, name: str, new_name: str, source: Path, target: Path) -> None:
         """Move an object to another name. For a folder only its list of parts moves; the parts stay in place."""
         stored = self._objects.read(f"run/{name}")
-        tag = None if stored is None else self._objects.put(f"run/{new}", stored[0])
+        tag = None if stored is None else self._objects.put(f"run/{new_name}", stored[0])
         self._objects.delete(f"run/{name}")
         os.replace(source, target)
-        self._note(name, None)
+        self._store_tag(name, None)
         if stored is not None and tag is not None:
-            self._note(new, tag, stored[0] if name.endswith(FOLDER) else b"")
-        self._told.set()
+            self._store_tag(new_name, tag, stored[0] if name.endswith(FOLDER) else b"")
+        self._marker_due.set()
 
     def remove(self, path: Path) -> None:
         if (folder := self._folder_of(path)) is not None:
@@ -252,14 +252,14 @@ class BucketStorage:
         completes this.
         """
         if kind in (Kind.LOCAL, Kind.GROWING):
-            copy = _copy_of(name, kind)
-            if copy is not None:
-                self._objects.delete(copy)
+            uploaded = _uploaded_name(name, kind)
+            if uploaded is not None:
+                self._objects.delete(uploaded)
             yield
-            if copy is not None:
-                (self._about / "sizes" / copy).unlink(missing_ok=True)
-                self._note(name, None)
-                self._told.set()
+            if uploaded is not None:
+                (self._about / "sizes" / uploaded).unlink(missing_ok=True)
+                self._store_tag(name, None)
+                self._marker_due.set()
             return
         manifest = self._manifest(name) if kind is Kind.FOLDER else None
         key = name + FOLDER if kind is Kind.FOLDER else name
@@ -267,8 +267,8 @@ class BucketStorage:
         if manifest is not None:
             self._delete_parts(manifest)
         yield
-        self._note(key, None)
-        self._told.set()
+        self._store_tag(key, None)
+        self._marker_due.set()
 
     def _delete_parts(self, manifest: dict[str, Any]) -> None:
         for part in manifest["files"]:
@@ -290,16 +290,16 @@ class BucketStorage:
             if tag is None:
                 return False
             self._write(path, data)
-            self._note(name, tag)
-        self._told.set()
+            self._store_tag(name, tag)
+        self._marker_due.set()
         return True
 
     @contextmanager
     def claim(self, lock: Path) -> Iterator[bool]:
-        with DISK.claim(lock) as mine:  # processes of this host are resolved without a request to the store
+        with DISK.claim(lock) as acquired:  # processes of this host are resolved without a request to the store
             of_this_host = lock.stem == "collect"
-            if not mine or not (of_this_host or is_shared_lock(lock.stem)):
-                yield mine
+            if not acquired or not (of_this_host or is_shared_lock(lock.stem)):
+                yield acquired
                 return
             name = f"{lock.stem}-{self._leases.host}" if of_this_host else lock.stem
             leased = self._leases.acquire(name)
@@ -314,13 +314,13 @@ class BucketStorage:
 
     @contextmanager
     def exclusive(self, lock: Path, patience_s: float) -> Iterator[None]:
-        until = time.monotonic() + patience_s
+        deadline = time.monotonic() + patience_s
         while True:
-            with self.claim(lock) as mine:
-                if mine:
+            with self.claim(lock) as acquired:
+                if acquired:
                     yield
                     return
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise Timeout(str(lock))
             time.sleep(0.2)
 
@@ -331,7 +331,7 @@ class BucketStorage:
             (self._about / "shards").touch(mode=0o600)
         self.refresh()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="follow the bucket", daemon=True)
+            self._thread = threading.Thread(target=self._poll, name="follow the bucket", daemon=True)
             self._thread.start()
             atexit.register(self.close)
 
@@ -343,43 +343,43 @@ class BucketStorage:
         atexit.unregister(self.close)
         try:
             self._upload()
-            self._tell()
+            self._write_change_marker()
             self._leases.close()
         except OSError as error:
             log.warning("the last changes are noticed late: %s", error)
-        self._leading.release()
+        self._poll_lock.release()
 
     def refresh(self) -> None:
         """Copy missing files from the store, and remove files that the store no longer has.
 
         A file appears under its name once its content is complete.
         """
-        here = self._all_tags()  # before the listing: files published from now on may be missing in it
+        local = self._all_tags()  # before the listing: files published from now on may be missing in it
         remote = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
         for name in sorted(remote, key=order):
-            if not self._is_wanted(name) or (name in here and self._tag(name) == remote[name].tag):
+            if not self._is_wanted(name) or (name in local and self._tag(name) == remote[name].tag):
                 continue
             with suppress(FileNotFoundError):  # removed since the listing
-                self._bring(name, remote[name])
-        for name in here - remote.keys():
-            self._drop(name)
+                self._fetch(name, remote[name])
+        for name in local - remote.keys():
+            self._remove_local(name)
         for stored in self._objects.list("forgotten/"):
-            place = below(self._about, stored.name)
-            if not place.exists() and (asked := self._objects.read(stored.name)) is not None:
-                self._write(place, asked[0])
+            path = below(self._about, stored.name)
+            if not path.exists() and (request := self._objects.read(stored.name)) is not None:
+                self._write(path, request[0])
         self._listed_at = time.monotonic()
 
     def _is_wanted(self, name: str) -> bool:
         is_bulk = name.startswith(("trajectories/", "verdicts/", "train/")) and not name.endswith((".jsonl", ".json"))
         return not is_bulk or (self._about / "shards").exists()
 
-    def _bring(self, name: str, stored: StoredObject) -> None:
+    def _fetch(self, name: str, stored: StoredObject) -> None:
         if name.endswith(FOLDER):
-            return self._bring_folder(name.removesuffix(FOLDER))
+            return self._fetch_folder(name.removesuffix(FOLDER))
         path = below(self._root, name)
         kind = kind_of(name)
         if kind is Kind.GROWING:
-            return self._grow(path, stored)
+            return self._append_remote(path, stored)
         if kind is Kind.LOCAL:
             return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -390,7 +390,7 @@ class BucketStorage:
                 with self._local():
                     if self._tag(name) != stored.tag:
                         os.replace(draft, path)
-                        self._note(name, stored.tag)
+                        self._store_tag(name, stored.tag)
             finally:
                 draft.unlink(missing_ok=True)
             return
@@ -398,9 +398,9 @@ class BucketStorage:
             content = self._objects.read(stored.name)
             if content is not None:
                 self._write(path, content[0])
-                self._note(name, content[1])
+                self._store_tag(name, content[1])
 
-    def _bring_folder(self, name: str) -> None:
+    def _fetch_folder(self, name: str) -> None:
         """Create a folder with its small files; `complete` fetches the rest when it is needed."""
         stored = self._objects.read(f"run/{name}{FOLDER}")
         if stored is None:
@@ -415,54 +415,54 @@ class BucketStorage:
             with self._local():
                 if self._tag(name + FOLDER) == stored[1]:
                     return  # this process has published the folder meanwhile, with all of its files
-                self._clear(path)
+                self._remove_folder(path)
                 os.rename(draft, path)
-                self._note(name + FOLDER, stored[1], stored[0])
+                self._store_tag(name + FOLDER, stored[1], stored[0])
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _grow(self, path: Path, stored: StoredObject) -> None:
+    def _append_remote(self, path: Path, stored: StoredObject) -> None:
         """Append the new data of a writer on another host. The longer version of such a file is the newer one."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self._local():
             name = stored.name.removeprefix("run/")
-            here = path.stat().st_size if path.exists() else 0
-            if here > stored.size and self._tag(name) == _FOREIGN:  # `forget` removed lines
+            local_size = path.stat().st_size if path.exists() else 0
+            if local_size > stored.size and self._tag(name) == _FOREIGN:  # `forget` removed lines
                 content = self._objects.read(stored.name)
                 return None if content is None else self._write(path, content[0])
-            if here >= stored.size:
+            if local_size >= stored.size:
                 return
-            data = self._objects.read_range(stored.name, here, stored.size)
-            self._note(name, _FOREIGN)
+            data = self._objects.read_range(stored.name, local_size, stored.size)
+            self._store_tag(name, _FOREIGN)
             with path.open("ab") as file:
                 os.chmod(path, 0o600)
                 file.write(data)
 
-    def _drop(self, name: str) -> None:
+    def _remove_local(self, name: str) -> None:
         """Remove a local file or folder that the store no longer has."""
         with self._local():
             if self._tag(name) is None:
                 return  # this process has removed or moved it meanwhile
             if name.endswith(FOLDER):
-                self._clear(below(self._root, name.removesuffix(FOLDER)))
+                self._remove_folder(below(self._root, name.removesuffix(FOLDER)))
             else:
                 below(self._root, name).unlink(missing_ok=True)
-            self._note(name, None)
+            self._store_tag(name, None)
 
     # ---- data that every host must remove from its own files -------------------------------------------------------------
 
-    def ask(self, name: str, wanted: bytes) -> None:
+    def request_removal(self, name: str, request: bytes) -> None:
         """Ask every host, including this one, to forget what `wanted` describes."""
-        self._objects.put(f"forgotten/{name}", wanted)
+        self._objects.put(f"forgotten/{name}", request)
         self._objects.put("changed", uuid4().bytes)
         self.refresh()
 
-    def asked(self) -> dict[str, bytes]:
+    def pending_removals(self) -> dict[str, bytes]:
         """Return the requests that this host has not carried out yet, by name."""
         files = sorted((self._about / "forgotten").glob("[!.]*"))
         return {path.name: data for path in files if (data := path.read_bytes())}
 
-    def forgot(self, name: str) -> None:
+    def complete_removal(self, name: str) -> None:
         """Record that this host has carried out the request."""
         self._write(self._about / "forgotten" / name, b"")
 
@@ -474,23 +474,23 @@ class BucketStorage:
         """Return the number of other hosts with a running collect worker."""
         return len(self._leases.elsewhere("collect-"))
 
-    def rewrite_copies(self, without: Callable[[bytes], bytes]) -> None:
+    def rewrite_copies(self, remove_lines: Callable[[bytes], bytes]) -> None:
         """Let `without` remove lines from every object that a host uploads as it grows: captures, ratings, outcomes."""
         for prefix in ("captures/", "run/feedback/", "run/episodes/"):
             for stored in self._objects.list(prefix):
                 for _ in range(100):
                     content = self._objects.read(stored.name)
-                    kept = b"" if content is None else without(content[0])
+                    kept = b"" if content is None else remove_lines(content[0])
                     if content is None or kept == content[0]:
                         break
                     if not kept:
                         self._objects.delete(stored.name)
                     elif self._objects.swap(stored.name, kept, content[1]) is None:
                         continue  # its host has just uploaded more: try again
-                    self._told.set()
+                    self._marker_due.set()
                     break
                 else:
-                    raise StorageUnreachable(f"{stored.name}: others append all the time")
+                    raise StorageUnreachable(f"{stored.name} changed at each of 100 attempts to remove lines from it")
 
     def sweep(self) -> int:
         """Delete parts that no folder lists and leases of killed workers, once they are a day old. Returns how many were
@@ -504,19 +504,19 @@ class BucketStorage:
         for stored in self._objects.list("run/"):  # after listing the parts, so that folders published meanwhile are included
             if stored.name.endswith(FOLDER) and (content := self._objects.read(stored.name)) is not None:
                 used.add(orjson.loads(content[0])["parts"])
-        gone = [name for name in old if name.split("/")[1] not in used]
-        for name in gone:
+        deleted = [name for name in old if name.split("/")[1] not in used]
+        for name in deleted:
             self._objects.delete(name)
-        return len(gone)
+        return len(deleted)
 
     # ---- the thread ------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         failing = False
         while not self._stop.wait(self._poll_s):
             try:
-                self._tell()
-                self._look_once()
+                self._write_change_marker()
+                self._poll_once()
             except OSError as error:
                 if not failing:
                     log.error("the bucket is not up to date, trying again every second: %s", error)
@@ -529,27 +529,27 @@ class BucketStorage:
                     log.warning("the bucket is up to date again")
                 failing = False
 
-    def _look_once(self) -> None:
+    def _poll_once(self) -> None:
         """Fetch and upload changes. One process per host does this for all of them."""
         try:
-            if not self._leading.is_locked:
-                self._leading.acquire(timeout=0)
+            if not self._poll_lock.is_locked:
+                self._poll_lock.acquire(timeout=0)
         except Timeout:
             return
-        changed = self._objects.read("changed", self._changed)
-        if changed is not None or time.monotonic() - self._listed_at >= _LIST_S:
+        marker = self._objects.read("changed", self._marker_tag)
+        if marker is not None or time.monotonic() - self._listed_at >= _LIST_S:
             self.refresh()
-            self._changed = self._changed if changed is None else changed[1]
+            self._marker_tag = self._marker_tag if marker is None else marker[1]
         self._upload()
-        self._tell()
+        self._write_change_marker()
 
-    def _tell(self) -> None:
-        if self._told.is_set():
-            self._told.clear()
+    def _write_change_marker(self) -> None:
+        if self._marker_due.is_set():
+            self._marker_due.clear()
             try:
                 self._objects.put("changed", uuid4().bytes)
             except OSError:
-                self._told.set()
+                self._marker_due.set()
                 raise
 
     def _upload(self) -> None:
@@ -558,14 +558,14 @@ class BucketStorage:
         A host never appends to a file of another host, so a file that is longer here than in the store belongs to this host.
         Nothing is uploaded before this host has carried out all requests to forget.
         """
-        if self.asked():
+        if self.pending_removals():
             return
         for folder in ("feedback", "episodes"):
             for path in _lines(self._root / folder):
                 self._upload_if_longer(path, f"run/{folder}/{path.name}")
         captures = _lines(self._root / "captures")
         newest: dict[str, Path] = {}
-        for path in sorted(captures, key=_number_in):
+        for path in sorted(captures, key=_file_number):
             newest[path.stem.rpartition("-")[0]] = path
         for path in captures:
             if path not in newest.values() or time.time() - path.stat().st_mtime > _SETTLED_S:
@@ -583,7 +583,7 @@ class BucketStorage:
         self._objects.put(key, data[: data.rfind(b"\n") + 1])
         mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_synced(mark, str(size).encode())
-        self._told.set()
+        self._marker_due.set()
 
     # ---- the local folder ------------------------------------------------------------------------------------------------
 
@@ -608,22 +608,22 @@ class BucketStorage:
         finally:
             draft.unlink(missing_ok=True)
 
-    def _clear(self, folder: Path) -> None:
+    def _remove_folder(self, folder: Path) -> None:
         if folder.exists():
             doomed = _draft(folder)
             os.replace(folder, doomed)
             shutil.rmtree(doomed, ignore_errors=True)
 
-    def _note(self, name: str, tag: str | None, manifest: bytes = b"") -> None:
+    def _store_tag(self, name: str, tag: str | None, manifest: bytes = b"") -> None:
         """Store the tag of the object that a local file equals. None: there is no object."""
-        place = below(self._tags, name)
+        path = below(self._tags, name)
         if tag is None:
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             return
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = _draft(place)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = _draft(path)
         draft.write_bytes(tag.encode() + b"\n" + manifest)
-        os.replace(draft, place)
+        os.replace(draft, path)
 
     def _tag(self, name: str) -> str | None:
         """Return the tag of the local copy. Another process of this host may have fetched it."""
@@ -643,7 +643,7 @@ class BucketStorage:
         return None
 
 
-def _copy_of(name: str, kind: Kind) -> str | None:
+def _uploaded_name(name: str, kind: Kind) -> str | None:
     """Return the name of the object to which a host uploads its own file, or None."""
     if kind is Kind.GROWING:
         return f"run/{name}"
@@ -654,7 +654,7 @@ def _lines(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.jsonl") if not path.name.startswith(".")) if folder.exists() else []
 
 
-def _number_in(path: Path) -> int:
+def _file_number(path: Path) -> int:
     return number_of(path.stem.rpartition("-")[2]) or 0
 
 

@@ -67,13 +67,20 @@ def episode_secret(run: RunDir) -> bytes:
 
 def issue(secret: bytes, spec: EpisodeSpec) -> str:
     """Return the capability of an episode that is played for training. Raises ClawError if the task and group ids are too long."""
-    own = Capability(spec.session_id, spec.task_id, spec.group_id, spec.attempt, int(spec.deadline), spec.key)
-    return sign(secret, own)
+    capability = Capability(spec.session_id, spec.task_id, spec.group_id, spec.attempt, int(spec.deadline), spec.key)
+    return sign(secret, capability)
 
 
 def sign(secret: bytes, own: Capability) -> str:
     """Return a capability as text: letters, digits, `-` and `_`. Raises ClawError if it is too long."""
-    claims = [own.session_id, own.task_id, own.group_id, own.attempt, int(own.expires_at), own.key]
+    claims = [
+        own.session_id,
+        own.task_id,
+        own.group_id,
+        own.attempt,
+        int(own.expires_at),
+        own.key,
+    ]
     claims += [] if own.measurement is None else astuple(own.measurement)
     body = urlsafe_b64encode(orjson.dumps(claims)).rstrip(b"=").decode()
     text = PREFIX + body + _signature(secret, body)

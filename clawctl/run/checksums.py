@@ -36,7 +36,7 @@ def read_sealed(data: bytes) -> Any:
     seal = _SEAL.search(data, max(0, len(data) - _LONGEST_SEAL))
     if seal is not None and zlib.crc32(memoryview(data)[: seal.start()]) != int(seal[1], 16):
         raise Damaged("its checksum does not match: it has changed since it was written")
-    if seal is None and _is_nearly_sealed(data[-_LONGEST_SEAL:].rstrip()):
+    if seal is None and _has_damaged_seal(data[-_LONGEST_SEAL:].rstrip()):
         raise Damaged("its checksum is damaged: it has changed since it was written")
     try:
         value = orjson.loads(data)
@@ -56,10 +56,10 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _is_nearly_sealed(end: bytes) -> bool:
+def _has_damaged_seal(end: bytes) -> bool:
     """Whether a JSON text ends in a checksum with one or two damaged characters."""
-    own = end[-20:-10] + end[-2:]
-    return len(own) == 12 and sum(a != b for a, b in zip(own, b',"crc32":""}', strict=True)) <= 2
+    seal = end[-20:-10] + end[-2:]
+    return len(seal) == 12 and sum(a != b for a, b in zip(seal, b',"crc32":""}', strict=True)) <= 2
 
 
 # ---- YAML ---------------------------------------------------------------------------------------------------------------
@@ -100,17 +100,17 @@ def is_sealed_yaml(data: bytes) -> bool:
 def seal_footer(path: Path) -> None:
     """Write the footer's checksum before the footer, where Parquet leaves space. Pages have their own checksums."""
     with path.open("r+b") as file:
-        at, footer = _footer(file)
-        file.seek(at)
+        offset, footer = _footer(file)
+        file.seek(offset)
         file.write(_FOOTER_MARK + zlib.crc32(footer).to_bytes(4, "big") + footer)
 
 
 def check_footer(path: Path) -> None:
     """Raises Damaged if the footer has changed. A footer without a checksum is not checked."""
     with path.open("rb") as file:
-        at, footer = _footer(file)
-        file.seek(max(0, at - 12))
-        mark = file.read(min(12, at))
+        offset, footer = _footer(file)
+        file.seek(max(0, offset - 12))
+        mark = file.read(min(12, offset))
     if mark[:8] == _FOOTER_MARK and zlib.crc32(footer) != int.from_bytes(mark[8:], "big"):
         raise Damaged("the footer's checksum does not match: it has changed since it was written")
 
@@ -120,11 +120,11 @@ def _footer(file: Any) -> tuple[int, bytes]:
     size = file.seek(0, 2)
     file.seek(max(0, size - 8))
     end = file.read(8)
-    at = size - 8 - int.from_bytes(end[:4], "little")
-    if end[4:] != b"PAR1" or at < 4:
+    offset = size - 8 - int.from_bytes(end[:4], "little")
+    if end[4:] != b"PAR1" or offset < 4:
         raise Damaged("not a Parquet file, or its end is missing")
-    file.seek(at)
-    return at, file.read()
+    file.seek(offset)
+    return offset, file.read()
 
 
 # ---- folders -------------------------------------------------------------------------------------------------------------
@@ -138,17 +138,17 @@ def checksums_of(folder: Path, leave_out: Collection[str] = ()) -> dict[str, str
         return dict(zip((str(path.relative_to(folder)) for path in files), threads.map(_checksum, files), strict=True))
 
 
-def check_folder(folder: Path, wanted: dict[str, str]) -> None:
+def check_folder(folder: Path, checksums: dict[str, str]) -> None:
     """Raises Damaged if a file of `wanted` is missing or has changed."""
-    if not isinstance(wanted, dict):
+    if not isinstance(checksums, dict):
         raise Damaged("its list of files is missing or damaged")
-    paths = {name: below(folder, name) for name in wanted}
+    paths = {name: below(folder, name) for name in checksums}
     missing = sorted(name for name, path in paths.items() if not path.is_file())
     if missing:
         raise Damaged(f"{missing[0]} is missing")
     with ThreadPoolExecutor(4) as threads:
         for name, checksum in zip(paths, threads.map(_checksum, paths.values()), strict=True):
-            if checksum != wanted[name]:
+            if checksum != checksums[name]:
                 raise Damaged(f"{name} has changed since it was written: its checksum does not match")
 
 

@@ -35,7 +35,7 @@ FOLDERS = (
 _ABANDONED_S = 86400.0
 
 
-class _Place:
+class _RunPath:
     """A path below the root. With `own=True` it is below the folder of the run's policy."""
 
     def __init__(self, folder: str, *parts: str, own: bool = False) -> None:
@@ -59,45 +59,47 @@ class RunDir:
     root: Path
     policy: str = DEFAULT_POLICY
 
-    marker = _Place("run.json")  # holds the schema version; a folder with this file is a run
-    recipe = _Place("recipe.yaml")
-    server = _Place("serve.json")  # the address of the run's server, for the other stages
-    api_key = _Place("api_key")  # the server's own key
-    api_keys = _Place("api_keys.json")  # the named keys, salted and hashed
-    episode_key = _Place("episode_key")  # the secret that signs the capabilities of episodes
-    captures = _Place("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
-    feedback = _Place("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
-    episodes = _Place("episodes")  # `<worker>-<n>.jsonl`: episodes; a worker appends a line before its episode begins
-    images = _Place("images")  # `<sha256>`: serve stores each image of a captured message once
-    position = _Place("collect.json")  # how far collect has read the captures
-    holdout = _Place("holdout.json")  # the shares of held-out sessions, each with the time from which it counts
-    trajectories = _Place("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
-    verdicts = _Place("verdicts")  # `<stem>.parquet`: judge publishes, the same stem
-    reward_range = _Place("verdicts", "custom-range.json")  # the scale of a custom reward model
-    quarantine = _Place("quarantine")  # files that could not be read, each with the reason next to it
-    locks = _Place("locks")
-    logs = _Place("logs")
-    launch = _Place("launch.json")  # the jobs of `clawctl up --on` and their last known state
-    job_output = _Place("logs", "jobs")  # the output of those jobs
+    marker = _RunPath("run.json")  # holds the schema version; a folder with this file is a run
+    recipe = _RunPath("recipe.yaml")
+    server = _RunPath("serve.json")  # the address of the run's server, for the other stages
+    api_key = _RunPath("api_key")  # the server's own key
+    api_keys = _RunPath("api_keys.json")  # the named keys, salted and hashed
+    episode_key = _RunPath("episode_key")  # the secret that signs the capabilities of episodes
+    captures = _RunPath("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
+    feedback = _RunPath("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
+    episodes = _RunPath("episodes")  # `<worker>-<n>.jsonl`: episodes; a worker appends a line before its episode begins
+    images = _RunPath("images")  # `<sha256>`: serve stores each image of a captured message once
+    position = _RunPath("collect.json")  # how far collect has read the captures
+    holdout = _RunPath("holdout.json")  # the shares of held-out sessions, each with the time from which it counts
+    trajectories = _RunPath("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
+    verdicts = _RunPath("verdicts")  # `<stem>.parquet`: judge publishes, the same stem
+    reward_range = _RunPath("verdicts", "custom-range.json")  # the scale of a custom reward model
+    quarantine = _RunPath("quarantine")  # files that could not be read, each with the reason next to it
+    locks = _RunPath("locks")
+    logs = _RunPath("logs")
+    launch = _RunPath("launch.json")  # the jobs of `clawctl up --on` and their last known state
+    job_output = _RunPath("logs", "jobs")  # the output of those jobs
 
-    policies = _Place("policies", own=True)  # `<version>/`: train publishes
-    live = _Place("policies", "LIVE", own=True)  # one line: the version that serves
-    shared = _Place("policies", "SHARED", own=True)  # the candidate that serves a share of the sessions, while it does
-    moves = _Place("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
-    eval = _Place("eval", own=True)  # `<version>.json`
-    train = _Place("train", own=True)
-    checkpoints = _Place("train", "checkpoints", own=True)  # `<step>/`
-    ledger = _Place("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once
-    steps = _Place("train", "steps.jsonl", own=True)  # the numbers of each step
-    spending = _Place("train", "spending.jsonl")  # what each step costs at a training service
-    records = _Place("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
-    feed_counts = _Place("train", "feed.json", own=True)  # counts of the turns that the trainer read, by result
-    trained_marks = _Place("train", "identical.bin", own=True)  # hashes of trained turns
-    tensorboard = _Place("train", "tensorboard", own=True)
-    went_back = _Place("train", "back.jsonl", own=True)  # each time that training continued from an older version
-    refusals = _Place("train", "refusals.json", own=True)  # whether training is paused
-    abandoned = _Place("train", "abandoned.jsonl", own=True)  # versions that a person abandoned
-    forgotten = _Place("train", "forgotten.jsonl", own=True)  # how many turns were forgotten, and which versions learned from them
+    policies = _RunPath("policies", own=True)  # `<version>/`: train publishes
+    live = _RunPath("policies", "LIVE", own=True)  # one line: the version that serves
+    shared = _RunPath("policies", "SHARED", own=True)  # the candidate that serves a share of the sessions, while it does
+    moves = _RunPath("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
+    eval = _RunPath("eval", own=True)  # `<version>.json`
+    train = _RunPath("train", own=True)
+    checkpoints = _RunPath("train", "checkpoints", own=True)  # `<step>/`
+    ledger = _RunPath("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once
+    steps = _RunPath("train", "steps.jsonl", own=True)  # the numbers of each step
+    spending = _RunPath("train", "spending.jsonl")  # what each step costs at a training service
+    records = _RunPath("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
+    feed_counts = _RunPath("train", "feed.json", own=True)  # counts of the turns that the trainer read, by result
+    trained_marks = _RunPath("train", "identical.bin", own=True)  # hashes of trained turns
+    tensorboard = _RunPath("train", "tensorboard", own=True)
+    went_back = _RunPath("train", "back.jsonl", own=True)  # each time that training continued from an older version
+    refusals = _RunPath("train", "refusals.json", own=True)  # whether training is paused
+    abandoned = _RunPath("train", "abandoned.jsonl", own=True)  # versions that a person abandoned
+    forgotten = _RunPath(
+        "train", "forgotten.jsonl", own=True
+    )  # how many turns were forgotten, and which versions learned from them
 
     def of(self, policy: str) -> "RunDir":
         """Return the same run for another policy. Raises ClawError (exit code 2) if `policy` is not a valid name."""
@@ -281,11 +283,11 @@ def publish_folder(path: Path, write: Callable[[Path], None]) -> bool:
         for file in (p for p in temporary.rglob("*") if p.is_file()):
             sync(file)
         sync(temporary)
-        mine = storage_of(path).publish_folder(temporary, path)
+        is_new = storage_of(path).publish_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     sync(path.parent)
-    return mine
+    return is_new
 
 
 def move(source: Path, target: Path) -> None:
@@ -362,18 +364,20 @@ def quarantine(run: RunDir, path: Path, reason: str) -> Path:
 @contextmanager
 def claimed(run: RunDir, name: str) -> Iterator[bool]:
     """True while this process holds the lock `name`, False if another worker does. The lock of a dead worker is released."""
-    with storage_of(run.root).claim(run.lock(name)) as mine:
-        yield mine
+    with storage_of(run.root).claim(run.lock(name)) as acquired:
+        yield acquired
 
 
 @contextmanager
 def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
     """Hold the single worker lock of `stage` on this run, or raise ClawError with the name of its holder."""
     owner = run.owner(stage)
-    with claimed(run, stage) as mine:
-        if not mine:
-            who = owner.read_text(errors="replace").strip() if owner.exists() else "another process"
-            raise ClawError(f"{who} is already the {stage} worker of {run.root}", "stop that process first, or use another --run")
+    with claimed(run, stage) as acquired:
+        if not acquired:
+            holder = owner.read_text(errors="replace").strip() if owner.exists() else "another process"
+            raise ClawError(
+                f"{holder} is already the {stage} worker of {run.root}", "stop that process first, or use another --run"
+            )
         try:
             publish_bytes(owner, f"process {os.getpid()} on {socket.gethostname()}".encode())
         except OSError as error:  # the lock is what counts; this file only names its holder

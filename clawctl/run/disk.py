@@ -13,7 +13,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_AGAIN_S = 1.0
+_RETRY_S = 1.0
 MAKE_ROOM = "free some space (`clawctl retention` deletes expired conversations); nothing that was written is lost"
 
 
@@ -34,7 +34,7 @@ def retry_while_full(work: Callable[[], T], what: str, stop: threading.Event | N
 
     The problem and its end are logged once each. Raises other errors, and ClawError if `stop` is set meanwhile.
     """
-    waits: Exception | None = None
+    last_error: Exception | None = None
     while True:
         try:
             result = work()
@@ -43,14 +43,14 @@ def retry_while_full(work: Callable[[], T], what: str, stop: threading.Event | N
                 raise
             if stop is not None and stop.is_set():
                 raise _stopped(what, error) from error
-            if waits is None:
+            if last_error is None:
                 log.error("cannot write %s, retrying every second: %s", what, error)
-            waits = error
-            (stop or threading.Event()).wait(_AGAIN_S)
+            last_error = error
+            (stop or threading.Event()).wait(_RETRY_S)
         else:
-            if waits is not None:
-                better = "the disk has space again" if is_full(waits) else "the bucket answers again"
-                log.warning("%s: %s is written", better, what)
+            if last_error is not None:
+                recovery = "the disk has space again" if is_full(last_error) else "the bucket can be reached again"
+                log.warning("%s: %s is written", recovery, what)
             return result
 
 

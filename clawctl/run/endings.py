@@ -55,5 +55,5 @@ def ending_of(name: str) -> Ending:
     """Return the ending of this name. Raises ValueError with the known names."""
     if name not in ENDINGS or not ENDINGS[name].is_written:
         known = ", ".join(each for each, ending in ENDINGS.items() if ending.is_written)
-        raise ValueError(f"{name!r} is no ending of an episode; the endings are {known}")
+        raise ValueError(f"{name!r} is not an ending of an episode; the endings are {known}")
     return ENDINGS[name]

@@ -38,9 +38,9 @@ class Endpoint:
 
 def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
     """Return the key of this run's server, and whether it was just created (then the caller shows it once)."""
-    given = recipe.serve.api_key or from_environment("API_KEY")
-    if given:
-        return given, False
+    configured = recipe.serve.api_key or from_environment("API_KEY")
+    if configured:
+        return configured, False
     path = run.api_key
     if path.exists():
         try:
@@ -104,8 +104,8 @@ def one_version_error(names: str) -> ClawError:
 def warn_of_unserved_versions(recipe: Recipe) -> None:
     """Warn at start about versions that other stages will request but the server cannot serve."""
     if unserved := unserved_versions(recipe):
-        trouble = one_version_error(unserved)
-        _log.warning("%s, once trained weights are live: %s", trouble.problem, trouble.fix)
+        error = one_version_error(unserved)
+        _log.warning("%s, once trained weights are live: %s", error.problem, error.fix)
 
 
 def check_unserved_versions(run: RunDir, recipe: Recipe) -> None:

@@ -99,13 +99,13 @@ class Played:
         return self.tasks.setdefault(number, Attempts())
 
     def _read(self) -> None:
-        mark = self._plan.encode()
+        plan_id = self._plan.encode()
         for path in self._outcomes.grown():
             for _, line in self._outcomes.read(path):
-                if mark in line:
-                    self._take(line)
+                if plan_id in line:
+                    self._add_line(line)
 
-    def _take(self, line: bytes) -> None:
+    def _add_line(self, line: bytes) -> None:
         try:
             outcome = parse_feedback(line)
         except (ValueError, TypeError):

@@ -118,37 +118,39 @@ class Ratings:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.unreadable = 0
         self._lines = Lines(self._run.feedback)
         self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # each with its writer
         self.groups = Groups()
-        self._late: dict[tuple[str, str], SessionOutcome] = {}  # outcomes of turns that were published before their episode ended
+        self._late_outcomes: dict[
+            tuple[str, str], SessionOutcome
+        ] = {}  # outcomes of turns that were published before their episode ended
 
     def look(self) -> set[str]:
         """Read new lines. Returns the ids of the turns that they may concern."""
         try:
-            return self._take_in()
+            return self._read_new()
         except Rewritten:  # ratings were removed from a file: read all of them again
-            before = {turn_id for _, turn_id in (*self._newest, *self._late)}
-            self._begin()
-            return before | self._take_in()
+            earlier_ids = {turn_id for _, turn_id in (*self._newest, *self._late_outcomes)}
+            self._reset()
+            return earlier_ids | self._read_new()
 
-    def _take_in(self) -> set[str]:
+    def _read_new(self) -> set[str]:
         rated = set()
         for writer, feedback in self._read():
             if isinstance(feedback, SessionOutcome):
                 self.groups.add(feedback)
                 for turn_id in feedback.turn_ids or ():
-                    self._late.setdefault((feedback.key, turn_id), feedback)
+                    self._late_outcomes.setdefault((feedback.key, turn_id), feedback)
                     rated.add(turn_id)
                 continue
-            place = feedback.key, feedback.turn_id
-            known = self._newest.get(place)
+            turn_key = feedback.key, feedback.turn_id
+            known = self._newest.get(turn_key)
             if known is None or known[0] == writer or feedback.created_at >= known[1].created_at:
-                self._newest[place] = writer, feedback
+                self._newest[turn_key] = writer, feedback
                 rated.add(feedback.turn_id)
         return rated
 
@@ -175,4 +177,4 @@ class Ratings:
 
         The turn's reward is then the outcome alone, because its verdict was made without it.
         """
-        return self._late.get((user, turn_id))
+        return self._late_outcomes.get((user, turn_id))

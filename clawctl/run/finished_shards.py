@@ -26,10 +26,10 @@ class FinishedShards:
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._recipe = run, recipe
-        self._done: set[str] = set()
+        self._finished: set[str] = set()
         # Turn ids in the ledger by stem, for existing shards that are not finished
         self._ledger: dict[str, set[str]] = {}
-        self._entered: set[Path] = set()  # ledger files that were read
+        self._read_entries: set[Path] = set()  # ledger files that were read
         # By policy: updates from each version to the tip, and to the live version
         self._updates: dict[str, list[dict[int, int]]] = {}
         self._ratings = Ratings(run)
@@ -40,37 +40,37 @@ class FinishedShards:
         policies = [self._run.of(name) for name in policy_names(self._run)]
         entries = [published(run.ledger, ".json") for run in policies]
         # Listed after the entries, so that every shard they name is in the list
-        there = {path.stem for path in published(self._run.trajectories, ".parquet")}
-        self._ledger = {stem: turn_ids for stem, turn_ids in self._ledger.items() if stem in there}
+        existing = {path.stem for path in published(self._run.trajectories, ".parquet")}
+        self._ledger = {stem: turn_ids for stem, turn_ids in self._ledger.items() if stem in existing}
         for run, paths in zip(policies, entries, strict=True):
             lineage = read_lineage(run)
             ends = {lineage.tip} | ({lineage.live} if lineage.live is not None else set())
             self._updates[run.policy] = [lineage.updates_from(version) for version in ends]
-            self._enter(paths, there, lineage.parents.keys() - set(lineage.ancestry(lineage.live)))
+            self._add_entries(paths, existing, lineage.parents.keys() - set(lineage.ancestry(lineage.live)))
 
-    def _enter(self, paths: Sequence[Path], there: Set[str], open_steps: Set[int]) -> None:
+    def _add_entries(self, paths: Sequence[Path], existing: Set[str], open_steps: Set[int]) -> None:
         """Record the turns of ledger entries, except those of open steps, which may be returned to the queue."""
         for path in paths:
-            if path in self._entered or (entry := read_object(path)) is None:
+            if path in self._read_entries or (entry := read_object(path)) is None:
                 continue  # the trainer quarantines and rebuilds a damaged entry
             if entry["outcome"] == "trained" and entry["step"] in open_steps:
                 continue
-            self._entered.add(path)
+            self._read_entries.add(path)
             for stem, turn_ids in entry["turns"].items():
-                if stem in there and stem not in self._done:
+                if stem in existing and stem not in self._finished:
                     self._ledger.setdefault(stem, set()).update(turn_ids)
 
     def has(self, stem: str) -> bool:
-        if stem in self._done or stem.endswith(SUFFIX):
+        if stem in self._finished or stem.endswith(SUFFIX):
             return True
         try:
-            wanted = self._wanted(stem)
+            useful = self._useful_turns(stem)
         except (FileNotFoundError, UnreadableShard):
             return False  # not judged yet, or the judge will quarantine it
         used = self._ledger.get(stem, set())
-        if any(turn_id not in used and not self._is_stale(*sampler) for turn_id, sampler in wanted.items()):
+        if any(turn_id not in used and not self._is_stale(*sampler) for turn_id, sampler in useful.items()):
             return False
-        self._done.add(stem)
+        self._finished.add(stem)
         self._ledger.pop(stem, None)
         return True
 
@@ -80,11 +80,11 @@ class FinishedShards:
             return False
         return all(updates.get(version, 0) > self._recipe.train.max_staleness for updates in self._updates.get(policy, [{}]))
 
-    def again(self, stems: Iterable[str]) -> None:
+    def forget(self, stems: Iterable[str]) -> None:
         """Forget the results for these shards, which were removed or changed."""
-        self._done.difference_update(stems)
+        self._finished.difference_update(stems)
 
-    def _wanted(self, stem: str) -> dict[str, tuple[str, int | None]]:
+    def _useful_turns(self, stem: str) -> dict[str, tuple[str, int | None]]:
         """Return the turns of a judged shard that a trainer could use, with the policy and version that sampled them.
 
         The version of an imported text is None: it never becomes stale.

@@ -48,12 +48,12 @@ def read_holdout(run: RunDir, share: float, now: float | None = None) -> Holdout
 def keep_holdout(run: RunDir, share: float) -> Holdout:
     """Return the same shares and store them. The one collect worker calls this before it publishes a row. Raises OSError."""
     try:
-        known = _read(run.holdout)
+        stored = _read(run.holdout)
     except Damaged as error:
         quarantine(run, run.holdout, str(error))
-        known = ()
+        stored = ()
     holdout = read_holdout(run, share)
-    if holdout.shares != known:
+    if holdout.shares != stored:
         publish_bytes(run.holdout, sealed(orjson.dumps({"shares": holdout.shares})))
     return holdout
 

@@ -43,14 +43,14 @@ def without_bytes(messages: Sequence[Message], folder: Path | None) -> list[Mess
     Raises OSError.
     """
     return [
-        {**message, "content": [_referring(part, folder) for part in message["content"]]}
+        {**message, "content": [_with_reference(part, folder) for part in message["content"]]}
         if isinstance(message.get("content"), list)
         else message
         for message in messages
     ]
 
 
-def _referring(part: Any, folder: Path | None) -> Any:
+def _with_reference(part: Any, folder: Path | None) -> Any:
     if not isinstance(part, dict) or part.get("type") != IMAGE or not isinstance(part.get(IMAGE), dict):
         return part
     head, separator, data = str(part[IMAGE].get("url", "")).partition(";base64,")
@@ -95,12 +95,12 @@ def remove_unused(run: RunDir) -> list[Path]:
 
 def _unused(run: RunDir) -> list[Path]:
     # Listed before the references are read: images stored later are in use
-    there = [path for path in run.images.iterdir() if not path.name.startswith(".")]
-    used = {name.decode() for content in _stored(run) for name in _NAMED.findall(content)}
-    return [path for path in there if path.name not in used]
+    stored = [path for path in run.images.iterdir() if not path.name.startswith(".")]
+    used = {name.decode() for content in _stored_content(run) for name in _NAMED.findall(content)}
+    return [path for path in stored if path.name not in used]
 
 
-def _stored(run: RunDir) -> Iterator[bytes]:
+def _stored_content(run: RunDir) -> Iterator[bytes]:
     for path in published(run.captures, ".jsonl"):
         with path.open("rb") as file:
             yield from file

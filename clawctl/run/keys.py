@@ -28,7 +28,7 @@ RESERVED = {  # names that are reserved, because turns use them with another mea
     LABEL: "is reserved for labels",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LOOK_EVERY_S = 1.0  # seconds; added and removed keys take effect within this time, without a restart
+_CHECK_EVERY_S = 1.0  # seconds; added and removed keys take effect within this time, without a restart
 _PATIENCE_S = 10.0
 _LONGEST_KEY = 1024  # characters; a longer key is rejected without hashing
 
@@ -43,8 +43,8 @@ class StoredKey:
 
 def add_key(run: RunDir, name: str) -> str:
     """Create a key for `name` and return it. It cannot be read again. Raises ClawError (exit code 2) for an invalid name."""
-    if (why := _why_not(name)) is not None:
-        raise ClawError(f"{name!r} {why}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
+    if (problem := _name_problem(name)) is not None:
+        raise ClawError(f"{name!r} {problem}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
     with _writing(run):
         stored = list_keys(run)
         if any(key.name == name for key in stored):
@@ -60,11 +60,11 @@ def remove_key(run: RunDir, name: str) -> None:
     """Remove the key of `name`. Raises ClawError (exit code 2) if there is no such key."""
     with _writing(run):
         stored = list_keys(run)
-        others = [key for key in stored if key.name != name]
-        if len(others) == len(stored):
+        remaining = [key for key in stored if key.name != name]
+        if len(remaining) == len(stored):
             known = ", ".join(key.name for key in stored) or "none"
             raise ClawError(f"there is no key named {name!r}", f"the named keys of this run: {known}", 2)
-        _write(run, others)
+        _write(run, remaining)
 
 
 def list_keys(run: RunDir) -> list[StoredKey]:
@@ -90,20 +90,20 @@ def show_keys(run: RunDir, as_json: bool) -> None:
     answers().print(table)
 
 
-def _why_not(name: str) -> str | None:
+def _name_problem(name: str) -> str | None:
     """Return the reason why this name is not allowed for a key, or None."""
     return RESERVED.get(name.lower()) or (None if _NAME.fullmatch(name) else "is not a valid key name")
 
 
-def _opening(keys: list[StoredKey]) -> list[StoredKey]:
+def _accepted(keys: list[StoredKey]) -> list[StoredKey]:
     """Return the keys that are accepted. An invalid name comes from an older clawctl or a manual edit; its turns would have no
     valid user.
     """
     for key in keys:
-        if (why := _why_not(key.name)) is not None:
-            cure = f"run `clawctl keys remove {key.name}`, and add a key with another name"
-            _log.error("the key named %r is not accepted: the name %s; %s", key.name, why, cure)
-    return [key for key in keys if _why_not(key.name) is None]
+        if (problem := _name_problem(key.name)) is not None:
+            fix = f"run `clawctl keys remove {key.name}`, and add a key with another name"
+            _log.error("the key named %r is not accepted: the name %s; %s", key.name, problem, fix)
+    return [key for key in keys if _name_problem(key.name) is None]
 
 
 def _write(run: RunDir, keys: list[StoredKey]) -> None:
@@ -125,31 +125,31 @@ class KeyRing:
     def __init__(self, run: RunDir, own: str) -> None:
         salt = secrets.token_hex(16)
         self._run, self._own = run, StoredKey(OWN, salt, _digest(salt, own), 0.0)
-        self._keys = [self._own, *_opening(list_keys(run))]
-        self._seen, self._looked_at = self._stamp(), time.monotonic()
+        self._keys = [self._own, *_accepted(list_keys(run))]
+        self._stamp_read, self._checked_at = self._stamp(), time.monotonic()
 
     def owner(self, given: str) -> str | None:
         """Return the name of the key, or None. Every key is compared, so the time does not depend on which key matches."""
         if len(given) > _LONGEST_KEY:
             return None
-        self._look()
+        self._reload_if_changed()
         owner = None
         for key in self._keys:
             if hmac.compare_digest(_digest(key.salt, given), key.digest):
                 owner = key.name
         return owner
 
-    def _look(self) -> None:
-        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
+    def _reload_if_changed(self) -> None:
+        if time.monotonic() - self._checked_at < _CHECK_EVERY_S:
             return
-        self._looked_at = time.monotonic()
+        self._checked_at = time.monotonic()
         stamp = self._stamp()
-        if stamp != self._seen:
-            self._keys, self._seen = [self._own, *self._readable()], stamp
+        if stamp != self._stamp_read:
+            self._keys, self._stamp_read = [self._own, *self._readable()], stamp
 
     def _readable(self) -> list[StoredKey]:
         try:
-            return _opening(list_keys(self._run))
+            return _accepted(list_keys(self._run))
         except ClawError:  # a file damaged by an edit: no named key is accepted
             return []
 

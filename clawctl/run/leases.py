@@ -43,7 +43,8 @@ class Leases:
         self.host = host
         self._objects, self._lease_s = objects, lease_s
         self._clock = clock or self._store_time
-        self._told: tuple[float, float] | None = None  # the store's time (unix seconds), and the monotonic time when it was read
+        # The store's time (unix seconds), and the monotonic time when it was read
+        self._clock_reading: tuple[float, float] | None = None
         self._held: dict[str, Lease] = {}
         self._guard = threading.Lock()
         self._renewer: threading.Thread | None = None
@@ -91,8 +92,8 @@ class Leases:
         names = []
         for stored in self._objects.list("leases/"):
             if stored.name.startswith(f"leases/{prefix}") and not self._is_old(stored.name):
-                held = self._objects.read(stored.name)
-                if held is not None and _host_of(held[0]) != self.host:
+                content = self._objects.read(stored.name)
+                if content is not None and _host_of(content[0]) != self.host:
                     names.append(stored.name.removeprefix("leases/"))
         return names
 
@@ -111,13 +112,13 @@ class Leases:
 
     def _store_time(self) -> float | None:
         """Return the time of the store's clock in unix seconds. Between queries it is extrapolated."""
-        if self._told is None or time.monotonic() - self._told[1] > _CLOCK_S:
+        if self._clock_reading is None or time.monotonic() - self._clock_reading[1] > _CLOCK_S:
             self._objects.put("leases/.clock", uuid4().bytes)
             now = self._objects.modified("leases/.clock")
             if now is None:
                 return None
-            self._told = now, time.monotonic()
-        return self._told[0] + time.monotonic() - self._told[1]
+            self._clock_reading = now, time.monotonic()
+        return self._clock_reading[0] + time.monotonic() - self._clock_reading[1]
 
     def _content(self, lease: Lease) -> bytes:
         return orjson.dumps({"host": self.host, "token": lease.token})
@@ -125,12 +126,12 @@ class Leases:
     def _renew_all(self) -> None:
         while not self._stop.wait(self._lease_s / 3):
             with self._guard:
-                held = list(self._held.values())
-            for lease in held:
+                leases = list(self._held.values())
+            for lease in leases:
                 self._renew(lease)
 
     def _renew(self, lease: Lease) -> None:
-        before = time.monotonic()
+        started = time.monotonic()
         lease.token = uuid4().hex
         try:
             tag = self._objects.swap(f"leases/{lease.name}", self._content(lease), lease.tag)
@@ -138,7 +139,7 @@ class Leases:
             log.warning("a lease cannot be renewed: %s", error)
             return
         if tag is not None:
-            lease.tag, lease.renewed = tag, before
+            lease.tag, lease.renewed = tag, started
             return
         with self._guard:
             lost = self._held.pop(lease.name, None)

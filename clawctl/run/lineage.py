@@ -74,7 +74,7 @@ class Lineage:
 
         Among ancestors this is the age in steps. It defines staleness for turns that a dead version sampled.
         """
-        distances = {ancestor: place for place, ancestor in enumerate(self.ancestry(version))}
+        distances = {ancestor: distance for distance, ancestor in enumerate(self.ancestry(version))}
         for other in sorted(self.parents):  # a parent comes before its children
             parent = self.parents[other]
             if other not in distances and parent in distances:
@@ -90,35 +90,35 @@ def read_lineage(run: RunDir) -> Lineage:
     parents = {version: _made(run, version)[0] for version in versions}
     live, newest = readable_live(run), max(versions, default=0)
     tree = Lineage(parents, live, newest, newest)
-    left = set(abandoned(run)) - set(tree.ancestry(live))
+    excluded = set(abandoned(run)) - set(tree.ancestry(live))
     for version in versions:  # a parent comes before its children
-        if parents[version] in left:
-            left.add(version)
-    tip = max((version for version in versions if version not in left), default=0)
+        if parents[version] in excluded:
+            excluded.add(version)
+    tip = max((version for version in versions if version not in excluded), default=0)
     if live is not None and live in parents and tip != live:
-        path, shown = tree.above(tip, live), served(run)
-        if not path or any(version in shown or refusal(run, version) for version in path):
+        path, served_versions = tree.above(tip, live), served(run)
+        if not path or any(version in served_versions or refusal(run, version) for version in path):
             tip = live
     return Lineage(parents, live, tip, newest, run.policy)
 
 
 def why_dead(run: RunDir, lineage: Lineage) -> dict[int, str]:
     """Return the reason for each dead version, as a clause: "refused by the gate: …", "built on version 3, which is dead"."""
-    shown, left, reasons = served(run), abandoned(run), dict[int, str]()
+    served_versions, abandoned_by, reasons = served(run), abandoned(run), dict[int, str]()
     dead = lineage.dead()
     for version in dead:  # a parent comes before its children
         parent = lineage.parents[version]
-        decided = refusal(run, version)
-        if version in left:
-            reasons[version] = f"left by {left[version]}"
-        elif version in shown:
+        reason = refusal(run, version)
+        if version in abandoned_by:
+            reasons[version] = f"abandoned by {abandoned_by[version]}"
+        elif version in served_versions:
             reasons[version] = f"rolled back: {_last_mover(run, lineage, version)}"
         elif parent in reasons:
             reasons[version] = f"built on version {parent}, which is dead"
-        elif decided is not None:
-            reasons[version] = f"refused by the gate: {decided}"
+        elif reason is not None:
+            reasons[version] = f"refused by the gate: {reason}"
         else:
-            reasons[version] = f"training went on from version {lineage.tip} before it was decided"
+            reasons[version] = f"training continued from version {lineage.tip} before the gate decided on it"
     return reasons
 
 
@@ -129,7 +129,9 @@ def refusal(run: RunDir, version: int) -> str | None:
     trainer's own record still names the refused version.
     """
     decision = decision_of(run, version)
-    if decision is None and any(_is_same(run, version, created_at) for noted, created_at in _noted(run) if noted == version):
+    if decision is None and any(
+        _is_same(run, version, created_at) for noted, created_at in _noted_refusals(run) if noted == version
+    ):
         return "training went back from it before; its eval record is gone"
     if decision is None or decision.get("promote") is not False:
         return None
@@ -155,7 +157,7 @@ def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int
 
     A version counts as refused if the gate or a server refused it, or if users complained about it.
     """
-    let_in = set(lineage.ancestry(lineage.live)) | served(run)
+    accepted = set(lineage.ancestry(lineage.live)) | served(run)
     by_server = {move["from"] for move in read_moves(run) if str(move["by"]).startswith(("serve", BY_EVAL))}
     refused = []
     for version in sorted(lineage.parents, reverse=True):
@@ -163,7 +165,7 @@ def refusals_in_a_row(run: RunDir, lineage: Lineage, after: int = 0) -> list[int
             break
         if version in by_server and version not in lineage.ancestry(lineage.live):
             refused.append(version)
-        elif version in let_in:
+        elif version in accepted:
             break
         elif refusal(run, version):
             refused.append(version)
@@ -243,18 +245,18 @@ def refused_now(run: RunDir, versions: list[int]) -> list[dict[str, Any]]:
     return [{"version": version, "made": _made(run, version)[1]} for version in versions if refusal(run, version)]
 
 
-def _noted(run: RunDir) -> list[tuple[int, float | None]]:
+def _noted_refusals(run: RunDir) -> list[tuple[int, float | None]]:
     """Return the versions that `refused_now` named when training went back."""
     path = run.went_back
     stamp = _stamp(path)
-    return [] if stamp is None else _read_noted(path, (*stamp, path.stat().st_size))
+    return [] if stamp is None else _read_noted_refusals(path, (*stamp, path.stat().st_size))
 
 
 @functools.lru_cache(64)
-def _read_noted(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, float | None]]:
+def _read_noted_refusals(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, float | None]]:
     rows = [row for row in read_lines(path) if isinstance(row.get("refused"), list)]
-    named = [one for row in rows for one in row["refused"] if isinstance(one, dict) and isinstance(one.get("version"), int)]
-    return [(one["version"], one.get("made")) for one in named]
+    refusals = [one for row in rows for one in row["refused"] if isinstance(one, dict) and isinstance(one.get("version"), int)]
+    return [(one["version"], one.get("made")) for one in refusals]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

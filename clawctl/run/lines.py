@@ -123,14 +123,14 @@ class LineWriter:
 def whole_end(path: Path) -> int:
     """Return the offset after the last complete line of a file. Only a line that is being written or was cut off can follow."""
     with path.open("rb") as file:
-        at = file.seek(0, 2)
-        while at > 0:
-            begin = max(0, at - CHUNK)
+        end = file.seek(0, 2)
+        while end > 0:
+            begin = max(0, end - CHUNK)
             file.seek(begin)
-            position = file.read(at - begin).rfind(b"\n")
+            position = file.read(end - begin).rfind(b"\n")
             if position >= 0:
                 return begin + position + 1
-            at = begin
+            end = begin
     return 0
 
 

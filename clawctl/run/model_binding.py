@@ -16,8 +16,8 @@ from clawctl.run.policies import list_versions, read_policy
 
 def is_bound(run: RunDir) -> bool:
     """Whether the run's model is fixed: a server or the trainer has worked on it."""
-    worked = run.server.exists() or any(run.checkpoints.glob("*"))
-    return worked or max(list_versions(run), default=0) > 0
+    has_worked = run.server.exists() or any(run.checkpoints.glob("*"))
+    return has_worked or max(list_versions(run), default=0) > 0
 
 
 def bound_model(root: Path, begins: bool) -> str | None:

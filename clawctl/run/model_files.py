@@ -9,8 +9,8 @@ import orjson
 
 from clawctl.run.shards import Origin
 
-_AGAIN_S = 60.0  # seconds; the model may be downloaded meanwhile
-_LOOSE = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # files of tokenizers without a tokenizer.json
+_RETRY_S = 60.0  # seconds; the model may be downloaded meanwhile
+_TOKENIZER_PARTS = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model")  # files of tokenizers without a tokenizer.json
 _SAMPLED_BYTES = 512  # per tensor: another training run changes some of them, and reading all bytes would take minutes
 _HEADER = 8  # bytes with the header length of a safetensors file
 
@@ -32,10 +32,10 @@ def _architecture(folder: Path) -> str | None:
     try:
         config = orjson.loads((folder / "config.json").read_bytes())
         text = config.get("text_config", config)
-        layers, width, heads = (int(text[name]) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+        layers, width, attention_heads = (int(text[name]) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    return f"{layers} layers of {width} in {heads} heads"
+    return f"{layers} layers of {width} in {attention_heads} heads"
 
 
 def _weights(folder: Path) -> str | None:
@@ -69,16 +69,16 @@ def tokenizer_fingerprint(model: str) -> str | None:
 
     Equal vocabularies give equal digits, whatever their file layout.
     """
-    whole = model_file(model)
-    if whole is not None:
+    tokenizer_file = model_file(model)
+    if tokenizer_file is not None:
         try:
-            content = orjson.loads(whole.read_bytes())
+            content = orjson.loads(tokenizer_file.read_bytes())
             meaning = {"model": content["model"], "added_tokens": content.get("added_tokens")}
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return None
         return _digest(orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS))
-    loose = [file.read_bytes() for name in _LOOSE if (file := model_file(model, name)) is not None]
-    return _digest(b"\0".join(loose)) if loose else None
+    parts = [file.read_bytes() for name in _TOKENIZER_PARTS if (file := model_file(model, name)) is not None]
+    return _digest(b"\0".join(parts)) if parts else None
 
 
 class IdReader:
@@ -95,7 +95,7 @@ class IdReader:
         return str(tokenizer.decode(known, skip_special_tokens=False)) if known else ""
 
     def _load(self) -> Any:
-        if self._tokenizer is None and time.monotonic() - self._tried_at >= _AGAIN_S:
+        if self._tokenizer is None and time.monotonic() - self._tried_at >= _RETRY_S:
             self._tried_at = time.monotonic()
             path = model_file(self._model)
             if path is not None:

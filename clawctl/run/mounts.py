@@ -49,10 +49,10 @@ def run_folder(text: str | Path) -> Path:
 
 
 def _state_folder() -> Path:
-    given, state = from_environment("RUN_CACHE"), state_folder()
-    if given is None and state is None:
+    configured, state = from_environment("RUN_CACHE"), state_folder()
+    if configured is None and state is None:
         raise ClawError("this user has no home folder for the local part of the run", "set CLAWCTL_RUN_CACHE to a folder", 2)
-    return Path(given or state / "runs").absolute().resolve()  # type: ignore[operator]
+    return Path(configured or state / "runs").absolute().resolve()  # type: ignore[operator]
 
 
 def mount(root: Path, open_url: Callable[[str], Any] = open_store) -> BucketStorage:
@@ -79,8 +79,8 @@ def _check_conditions(objects: Objects) -> None:
     name = f"leases/.probe-{uuid4().hex}"
     try:
         first = objects.create(name, b"1")
-        again, other = objects.create(name, b"2"), objects.swap(name, b"3", '"another"')
-        if first is None or again is not None or other is not None or objects.swap(name, b"4", first) is None:
+        second, mismatched = objects.create(name, b"2"), objects.swap(name, b"3", '"another"')
+        if first is None or second is not None or mismatched is not None or objects.swap(name, b"4", first) is None:
             raise ClawError("this object store ignores conditions on writes", "use one with If-None-Match and If-Match", 2)
     finally:
         objects.delete(name)
@@ -88,14 +88,14 @@ def _check_conditions(objects: Objects) -> None:
 
 def about_of(root: Path) -> dict[str, str]:
     """Return the URL of the bucket that a local folder belongs to, and the id of this host's folder. Raises ClawError."""
-    place = root / ABOUT / "about.json"
+    path = root / ABOUT / "about.json"
     try:
-        mount: dict[str, str] = orjson.loads(place.read_bytes())
+        mount: dict[str, str] = orjson.loads(path.read_bytes())
         if not {"url", "host"} <= mount.keys():
             raise ValueError("it has no URL")
         return mount
     except (OSError, ValueError) as error:
-        raise ClawError(f"{place} cannot be read: {error}", "delete it, and name the bucket with --run again", 2) from error
+        raise ClawError(f"{path} cannot be read: {error}", "delete it, and name the bucket with --run again", 2) from error
 
 
 def is_in_bucket(root: Path) -> bool:

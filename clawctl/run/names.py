@@ -10,8 +10,8 @@ from clawctl.errors import Damaged
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,14}")
 _POLICY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Names used in policies/ and train/
-_OTHER_NAMES = frozenset(("live", "shared", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))
-_OTHER_SUFFIXES = (".json", ".jsonl", ".bin", ".tmp")
+_RESERVED_NAMES = frozenset(("live", "shared", "checkpoints", "ledger", "turns", "tensorboard", "wandb"))
+_RESERVED_SUFFIXES = (".json", ".jsonl", ".bin", ".tmp")
 _LONGEST = 200  # bytes; leaves space for a suffix and the mark of a temporary file
 
 
@@ -58,7 +58,7 @@ def is_policy_name(value: Any) -> bool:
     """
     if not isinstance(value, str) or not _POLICY.fullmatch(value) or value.isdigit():
         return False
-    return value.lower() not in _OTHER_NAMES and not value.lower().endswith(_OTHER_SUFFIXES)
+    return value.lower() not in _RESERVED_NAMES and not value.lower().endswith(_RESERVED_SUFFIXES)
 
 
 def number_of(name: str) -> int | None:

@@ -39,23 +39,23 @@ class Objects:
         import obstore
         from obstore import exceptions
 
-        self._store, self._calls, self._problems = store, obstore, exceptions
+        self._store, self._library, self._exceptions = store, obstore, exceptions
 
     def create(self, name: str, data: bytes | Path) -> str | None:
         """Create an object and return its tag. None if the name exists with other content."""
         with self._errors(name):
             try:
-                return str(self._calls.put(self._store, name, data, mode="create", use_multipart=False)["e_tag"])
-            except self._problems.AlreadyExistsError:
+                return str(self._library.put(self._store, name, data, mode="create", use_multipart=False)["e_tag"])
+            except self._exceptions.AlreadyExistsError:
                 pass
-            except self._problems.PreconditionError:
+            except self._exceptions.PreconditionError:
                 pass
-        return self._same(name, data.read_bytes() if isinstance(data, Path) else data)
+        return self._tag_if_equal(name, data.read_bytes() if isinstance(data, Path) else data)
 
     def put(self, name: str, data: bytes | Path) -> str:
         """Write an object, replacing an older one, and return its tag."""
         with self._errors(name):
-            return str(self._calls.put(self._store, name, data)["e_tag"])
+            return str(self._library.put(self._store, name, data)["e_tag"])
 
     def swap(self, name: str, data: bytes, tag: str | None) -> str | None:
         """Replace the object if its tag is `tag` (None: if there is no object). Returns the new tag, or None if the condition
@@ -65,29 +65,29 @@ class Objects:
             return self.create(name, data)
         with self._errors(name):
             try:
-                return str(self._calls.put(self._store, name, data, mode={"e_tag": tag}, use_multipart=False)["e_tag"])
-            except (self._problems.PreconditionError, self._problems.AlreadyExistsError, FileNotFoundError):
+                return str(self._library.put(self._store, name, data, mode={"e_tag": tag}, use_multipart=False)["e_tag"])
+            except (self._exceptions.PreconditionError, self._exceptions.AlreadyExistsError, FileNotFoundError):
                 pass
-        return self._same(name, data)
+        return self._tag_if_equal(name, data)
 
-    def _same(self, name: str, data: bytes) -> str | None:
+    def _tag_if_equal(self, name: str, data: bytes) -> str | None:
         """Return the tag of an object with exactly this content: an earlier try of the same request succeeded. Otherwise None."""
         stored = self.read(name)
         return stored[1] if stored is not None and stored[0] == data else None
 
-    def read(self, name: str, but: str | None = None) -> tuple[bytes, str] | None:
+    def read(self, name: str, unless_tag: str | None = None) -> tuple[bytes, str] | None:
         """Return content and tag of a small object. None if it does not exist or its tag is `but`."""
         with self._errors(name):
             try:
-                response = self._calls.get(self._store, name, options={} if but is None else {"if_none_match": but})
+                response = self._library.get(self._store, name, options={} if unless_tag is None else {"if_none_match": unless_tag})
                 return bytes(response.bytes()), str(response.meta["e_tag"])
-            except (FileNotFoundError, self._problems.NotModifiedError):
+            except (FileNotFoundError, self._exceptions.NotModifiedError):
                 return None
 
     def read_range(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes from `start` up to `end`. Raises FileNotFoundError."""
         with self._errors(name):
-            return bytes(self._calls.get_range(self._store, name, start=start, end=end))
+            return bytes(self._library.get_range(self._store, name, start=start, end=end))
 
     def download(self, name: str, target: Path, size: int) -> None:
         """Write an object of `size` bytes to a new file. Raises FileNotFoundError, and StorageUnreachable if bytes are missing."""
@@ -104,33 +104,33 @@ class Objects:
         """Return when an object was written (unix seconds, by the clock of the store), or None if it does not exist."""
         with self._errors(name):
             try:
-                return float(self._calls.head(self._store, name)["last_modified"].timestamp())
+                return float(self._library.head(self._store, name)["last_modified"].timestamp())
             except FileNotFoundError:
                 return None
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Yield the objects below `prefix`, in name order. One request per thousand objects."""
         with self._errors(prefix):
-            for chunk in self._calls.list(self._store, prefix):
+            for chunk in self._library.list(self._store, prefix):
                 for entry in chunk:
                     yield StoredObject(entry["path"], str(entry["e_tag"]), entry["size"], entry["last_modified"].timestamp())
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object. Raises FileNotFoundError."""
         with self._errors(source):
-            self._calls.copy(self._store, source, target)
+            self._library.copy(self._store, source, target)
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
         with self._errors(name), suppress(FileNotFoundError):
-            self._calls.delete(self._store, name)
+            self._library.delete(self._store, name)
 
     @contextmanager
     def _errors(self, name: str) -> Iterator[None]:
         """Convert the library's errors to StorageUnreachable. Only the first line is kept: the rest describes the request."""
         try:
             yield
-        except (self._problems.BaseError, TimeoutError) as error:
+        except (self._exceptions.BaseError, TimeoutError) as error:
             raise StorageUnreachable(f"{name}: {_first_line(error)}") from None
 
 

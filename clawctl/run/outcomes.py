@@ -123,17 +123,17 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
     return SessionOutcome(*names, status, reward, parts, steps, ending=ending, truncated=ending in TRUNCATED)
 
 
-def _numbers(body: dict[str, Any], field: str, most: float) -> dict[str, float]:
-    given = body.get(field) or {}
-    if not isinstance(given, dict) or len(given) > _MOST_STEPS:
+def _numbers(body: dict[str, Any], field: str, limit: float) -> dict[str, float]:
+    numbers = body.get(field) or {}
+    if not isinstance(numbers, dict) or len(numbers) > _MOST_STEPS:
         raise BadOutcome(f"{field!r} must be an object with at most {_MOST_STEPS} numbers", field)
-    if not all(0 < len(name) <= _LONGEST_NAME and _is_number(value, most) for name, value in given.items()):
-        raise BadOutcome(f"{field!r} must map names to numbers{' from -1 to 1' if most == 1 else ''}", field)
-    return {name: float(value) for name, value in given.items()}
+    if not all(0 < len(name) <= _LONGEST_NAME and _is_number(value, limit) for name, value in numbers.items()):
+        raise BadOutcome(f"{field!r} must map names to numbers{' from -1 to 1' if limit == 1 else ''}", field)
+    return {name: float(value) for name, value in numbers.items()}
 
 
-def _is_number(value: Any, most: float) -> bool:
-    return type(value) in (int, float) and abs(value) <= most and math.isfinite(value)
+def _is_number(value: Any, limit: float) -> bool:
+    return type(value) in (int, float) and abs(value) <= limit and math.isfinite(value)
 
 
 def parse_outcome(row: dict[str, Any]) -> SessionOutcome:

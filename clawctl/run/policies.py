@@ -48,8 +48,8 @@ class PolicyId:
 def policy_names(run: RunDir) -> list[str]:
     """Return the names of the run's policies, the default policy first."""
     folder = run.of(DEFAULT_POLICY).policies
-    others = [path.name for path in folder.iterdir() if is_policy_name(path.name) and path.is_dir()] if folder.exists() else []
-    return [DEFAULT_POLICY, *sorted(others)]
+    names = [path.name for path in folder.iterdir() if is_policy_name(path.name) and path.is_dir()] if folder.exists() else []
+    return [DEFAULT_POLICY, *sorted(names)]
 
 
 def list_versions(run: RunDir) -> list[int]:
@@ -190,8 +190,8 @@ def live_version(run: RunDir) -> int | None:
     except FileNotFoundError:
         return None
     except ValueError as error:  # a damaged file is not UTF-8, or not a number
-        place = run.live.relative_to(run.root)
-        raise ClawError(f"{place} is not a number: {error}", "write the number of a published version into it") from error
+        name = run.live.relative_to(run.root)
+        raise ClawError(f"{name} is not a number: {error}", "write the number of a published version into it") from error
 
 
 def readable_live(run: RunDir) -> int | None:

@@ -21,7 +21,7 @@ def rollback(run: RunDir, version: int | None) -> str:
     """Point LIVE back at `version`, or at the version that was live before. Raises ClawError (exit code 2) if there was none."""
     live = live_version(run)
     if version is None:
-        version = _before(run, live)
+        version = _version_before(run, live)
     elif live is not None and version > live:
         raise ClawError(
             f"policy {version} is newer than the live policy {live}", f"use `clawctl policies promote {version}` to go forward", 2
@@ -29,13 +29,13 @@ def rollback(run: RunDir, version: int | None) -> str:
     return _move(run, version, "rollback")
 
 
-def _before(run: RunDir, live: int | None) -> int:
+def _version_before(run: RunDir, live: int | None) -> int:
     if live is None:
         raise ClawError("no policy is live", "choose a version: `clawctl policies promote N`", 2)
     published = list_versions(run)
-    came_from = [move["from"] for move in read_moves(run) if move["to"] == live and move["from"] in published]
+    previous = [move["from"] for move in read_moves(run) if move["to"] == live and move["from"] in published]
     # After a rollback, the newer version that was live before is not an earlier one
-    earlier = [version for version in came_from if version < live]
+    earlier = [version for version in previous if version < live]
     parent = read_policy(run, live).parent
     for candidate in (*earlier[::-1], parent):
         if candidate in published:
@@ -43,18 +43,18 @@ def _before(run: RunDir, live: int | None) -> int:
     raise ClawError(f"no policy was live before policy {live}", f"choose one of the published versions: {published}", 2)
 
 
-def _move(run: RunDir, version: int, what: str) -> str:
+def _move(run: RunDir, version: int, action: str) -> str:
     if version in list_versions(run):
         read_policy(run, version)  # READY, but unreadable or damaged: the server would refuse it as well
         check_policy(run, version)
     if version == readable_live(run):
         return f"policy {version} is already live"
-    before = move_live(run, version, by=f"{what} by {getpass.getuser()} on {socket.gethostname()}")
-    message = f"policy {version} is now live (before: {'none' if before is None else before})"
-    return "\n".join([message, *_what_follows(run), *_for_training(run)])
+    previous = move_live(run, version, by=f"{action} by {getpass.getuser()} on {socket.gethostname()}")
+    message = f"policy {version} is now live (before: {'none' if previous is None else previous})"
+    return "\n".join([message, *_serving_message(run), *_training_message(run)])
 
 
-def _what_follows(run: RunDir) -> list[str]:
+def _serving_message(run: RunDir) -> list[str]:
     if not run.server.exists():
         serving = "no server has run on this run yet; the first one will start with this version"
     else:
@@ -67,11 +67,11 @@ def _what_follows(run: RunDir) -> list[str]:
     ]
 
 
-def _for_training(run: RunDir) -> list[str]:
+def _training_message(run: RunDir) -> list[str]:
     """Return a message with the version from which training continues and the dead versions."""
     lineage = read_lineage(run)
-    left = lineage.dead()
-    if not left:
+    dead = lineage.dead()
+    if not dead:
         return []
-    named = ", ".join(map(str, left[-5:]))
-    return [f"training continues from version {lineage.tip}; dead versions: {named}. Their turns can be trained once more"]
+    shown = ", ".join(map(str, dead[-5:]))
+    return [f"training continues from version {lineage.tip}; dead versions: {shown}. Their turns can be trained once more"]

@@ -34,7 +34,7 @@ from clawctl.run.storage import storage_of
 log = logging.getLogger(__name__)
 
 _DAY_S = 86400.0
-_EVERY_S = 600.0
+_INTERVAL_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +58,23 @@ class Retention:
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._run, self._recipe = run, recipe
-        self._next = float("-inf")
+        self._next_at = float("-inf")
 
     def look(self) -> None:
         """Delete expired files, at most every ten minutes. Disk errors are logged and retried."""
-        if time.monotonic() < self._next:
+        if time.monotonic() < self._next_at:
             return
-        self._next = time.monotonic() + _EVERY_S
+        self._next_at = time.monotonic() + _INTERVAL_S
         try:
-            gone = expire(self._run, self._recipe)
+            expired = expire(self._run, self._recipe)
             storage = storage_of(self._run.root)
-            if isinstance(storage, BucketStorage) and (swept := storage.sweep()):
-                log.info("deleted %d objects that no version or lease uses any more", swept)
+            if isinstance(storage, BucketStorage) and (deleted := storage.sweep()):
+                log.info("deleted %d objects that no version or lease uses any more", deleted)
         except OSError as error:
             log.error("expired conversations could not be deleted: %s", error)
             return
-        if gone.files:
-            log.info("deleted %d files (%d bytes) with expired conversations", len(gone.files), gone.size)
+        if expired.files:
+            log.info("deleted %d files (%d bytes) with expired conversations", len(expired.files), expired.size)
 
 
 def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool = False) -> Expired:
@@ -83,46 +83,46 @@ def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool 
     """
     stored = _stored(run)
     if recipe.privacy.keep_untrained:
-        stored = _marked(run, recipe, stored)
-    gone = choose(stored, recipe.privacy, time.time() if now is None else now)
-    files = [path for entry in gone for path in entry.paths]
+        stored = _mark_needed(run, recipe, stored)
+    expired = choose(stored, recipe.privacy, time.time() if now is None else now)
+    files = [path for entry in expired for path in entry.paths]
     if not dry_run:
-        _remove_texts(run, {turn_id for path in files if path.parent == run.trajectories for turn_id in _turn_ids(path)})
-    for entry in gone if not dry_run else []:
+        _remove_texts_of(run, {turn_id for path in files if path.parent == run.trajectories for turn_id in _turn_ids(path)})
+    for entry in expired if not dry_run else []:
         for path in entry.paths:
             _remove(path, entry.newest)
-    return Expired(files, sum(entry.size for entry in gone))
+    return Expired(files, sum(entry.size for entry in expired))
 
 
 def choose(stored: Sequence[Stored], privacy: PrivacyConfig, now: float) -> list[Stored]:
     """Return the files to delete, oldest first. At equal age, captures precede the rows made from them."""
     oldest_first = sorted(stored, key=lambda entry: entry.newest)
-    too_old = now - privacy.max_age_days * _DAY_S if privacy.max_age_days is not None else float("-inf")
-    room = privacy.max_gb * 1e9 if privacy.max_gb is not None else float("inf")
-    left = sum(entry.size for entry in oldest_first)
-    gone = []
+    oldest_kept = now - privacy.max_age_days * _DAY_S if privacy.max_age_days is not None else float("-inf")
+    size_limit = privacy.max_gb * 1e9 if privacy.max_gb is not None else float("inf")
+    total_size = sum(entry.size for entry in oldest_first)
+    expired = []
     for entry in oldest_first:
-        if entry.newest >= too_old and left <= room:
+        if entry.newest >= oldest_kept and total_size <= size_limit:
             break
         if entry.needed:
             continue
-        gone.append(entry)
-        left -= entry.size
-    return gone
+        expired.append(entry)
+        total_size -= entry.size
+    return expired
 
 
 def _stored(run: RunDir) -> list[Stored]:
     """Return the stored files, captures before rows of the same age. A shard is as young as the captures it may come from."""
     captures = {path: entry for path in published(run.captures, ".jsonl") if (entry := _entry(path))}
-    began = {path: _first_moment(path) for path in captures}
+    first_requests = {path: _first_moment(path) for path in captures}
     shards = []
     for path in published(run.trajectories, ".parquet"):
         entry = _entry(path, run.verdicts / path.name)
         if entry is not None:
             entry = replace(entry, newest=_published_at(path, entry.newest, isinstance(storage_of(path), BucketStorage)))
-            sources = [captures[capture].newest for capture in captures if began[capture] <= entry.newest]
+            sources = [captures[capture].newest for capture in captures if first_requests[capture] <= entry.newest]
             shards.append(replace(entry, newest=max([entry.newest, *sources])))
-    aside = [
+    quarantined = [
         _entry(path, path.with_name(path.name + ".reason.txt"))
         for path in run.quarantine.iterdir()
         if path.suffix != ".txt" and path.is_file()
@@ -130,7 +130,7 @@ def _stored(run: RunDir) -> list[Stored]:
     # A rating is given after its turn, so a rating file is at least as young as the turns it rates.
     ratings = [entry for path in _rating_files(run) if (entry := _entry(path))]
     images = [entry for path in run.images.glob("*") if not path.name.startswith(".") and (entry := _entry(path))]
-    return [*captures.values(), *images, *ratings, *shards, *(entry for entry in aside if entry is not None)]
+    return [*captures.values(), *images, *ratings, *shards, *(entry for entry in quarantined if entry is not None)]
 
 
 def _rating_files(run: RunDir) -> list[Path]:
@@ -139,17 +139,17 @@ def _rating_files(run: RunDir) -> list[Path]:
     return [path for path in files if not isinstance(storage, BucketStorage) or storage.is_own(path)]
 
 
-def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
+def _mark_needed(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
     """Return `stored`, with files that a stage still needs marked as needed."""
-    done, read = FinishedShards(run, recipe), _read_to(run)
-    done.look()
+    finished, offsets = FinishedShards(run, recipe), _read_offsets(run)
+    finished.look()
 
-    def needed(path: Path) -> bool:
+    def is_needed(path: Path) -> bool:
         if path.parent == run.trajectories:
-            return not done.has(path.stem)
-        return path.parent == run.captures and read.get(path.name) != whole_end(path)
+            return not finished.has(path.stem)
+        return path.parent == run.captures and offsets.get(path.name) != whole_end(path)
 
-    marked = [replace(entry, needed=any(needed(path) for path in entry.paths if path.exists())) for entry in stored]
+    marked = [replace(entry, needed=any(is_needed(path) for path in entry.paths if path.exists())) for entry in stored]
     if any(entry.needed for entry in marked):  # a waiting turn may have been rated
         marked = [replace(entry, needed=True) if entry.paths[0].parent == run.feedback else entry for entry in marked]
     open_captures = [path for entry in marked if entry.needed for path in entry.paths if path.parent == run.captures]
@@ -158,7 +158,7 @@ def _marked(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Store
     return [replace(e, needed=True) if e.paths[0].parent == run.trajectories and e.newest >= open_since else e for e in marked]
 
 
-def _read_to(run: RunDir) -> dict[str, int]:
+def _read_offsets(run: RunDir) -> dict[str, int]:
     """Return for each capture file the offset before which all turns are published."""
     try:
         return dict(read_sealed(run.position.read_bytes())["offsets"])
@@ -203,7 +203,7 @@ def _turn_ids(path: Path) -> list[str]:
         return []
 
 
-def _remove_texts(run: RunDir, turn_ids: set[str]) -> None:
+def _remove_texts_of(run: RunDir, turn_ids: set[str]) -> None:
     """Remove the texts of these turns from the eval records of all policies."""
     for path in sorted(run.folder("eval").rglob("*.json")) if turn_ids else []:
         data = path.read_bytes()

@@ -39,13 +39,13 @@ class Worth:
         return next((value for name, value in self.parts if name == "outcome"), None)
 
     @property
-    def says_something(self) -> bool:
+    def has_signal(self) -> bool:
         """Whether the value alone can train the turn. A 0 from an environment is a measurement; any other 0 is no opinion."""
         return self.value is not None and (self.value != 0 or self.outcome is not None)
 
     def counts(self, compared: bool) -> bool:
         """Whether a step can use the value. If turns are `compared` with each other (`train.credit`), any value counts."""
-        return self.says_something or (compared and self.value is not None)
+        return self.has_signal or (compared and self.value is not None)
 
     @property
     def words(self) -> str:

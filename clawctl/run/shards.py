@@ -53,8 +53,8 @@ _LOGPROBS = "logprobs.list.element"
 _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "column_encoding": {_LOGPROBS: "BYTE_STREAM_SPLIT"}}
 _SCHEMAS = {"turns": _TURN, "verdicts": _VERDICT}
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # typecodes for packing long lists of numbers
-_NOT_THE_FILES_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
-_LATER = frozenset(  # columns that older shards may lack; their value is then None
+_TRANSIENT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
+_OPTIONAL_COLUMNS = frozenset(  # columns that older shards may lack; their value is then None
     ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode")
 )
 _JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode", "images")
@@ -122,10 +122,10 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table], an
     """Publish a shard piece by piece. Each piece is a row group that can be read alone. A merged shard is marked in the
     metadata.
     """
-    how = _MERGED if b"merged" in (schema.metadata or {}) and "messages" in schema.names else _COMPRESSION
+    options = _MERGED if b"merged" in (schema.metadata or {}) and "messages" in schema.names else _COMPRESSION
 
     def write(temporary: Path) -> None:
-        with pq.ParquetWriter(temporary, schema, write_page_checksum=True, **how) as writer:
+        with pq.ParquetWriter(temporary, schema, write_page_checksum=True, **options) as writer:
             for piece in pieces:
                 writer.write_table(piece)
                 del piece  # free it before the next one is made
@@ -134,15 +134,15 @@ def publish_pieces(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table], an
     publish(path, write, anew)
 
 
-def rewrite_shard(path: Path, left: Callable[[pa.Table], pa.Table]) -> None:
-    """Replace a shard by the rows that `left` returns for each piece, in the same layout. Raises UnreadableShard."""
-    pieces = (kept for piece in read_pieces(path) if (kept := left(piece.table())).num_rows)
+def rewrite_shard(path: Path, select: Callable[[pa.Table], pa.Table]) -> None:
+    """Replace a shard by the rows that `select` returns for each piece, in the same layout. Raises UnreadableShard."""
+    pieces = (kept for piece in read_pieces(path) if (kept := select(piece.table())).num_rows)
     publish_pieces(path, read_schema(path), pieces, anew=True)
 
 
-def write_table(path: Path, table: pa.Table, **how: Any) -> None:
+def write_table(path: Path, table: pa.Table, **options: Any) -> None:
     """Write a Parquet file with checksums for its pages and footer, to be published by the caller."""
-    pq.write_table(table, path, write_page_checksum=True, **how)
+    pq.write_table(table, path, write_page_checksum=True, **options)
     seal_footer(path)
 
 
@@ -209,8 +209,8 @@ def merged_from(path: Path) -> list[str]:
 def read_shard(path: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Return a shard of `kind` ("turns", "verdicts") in this clawctl's schema. Raises UnreadableShard."""
     if columns is not None:
-        there = set(read_schema(path).names)
-        columns = [name for name in columns if name in there]
+        present = set(read_schema(path).names)
+        columns = [name for name in columns if name in present]
     return _migrated(path, kind, read_table(path, columns))
 
 
@@ -235,8 +235,8 @@ def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> l
     """
     known = [name for name in (_SCHEMAS[kind].names if columns is None else columns) if name in table.column_names]
     lacking = dict.fromkeys(set(columns or ()).difference(known))
-    if not lacking.keys() <= _LATER:
-        raise LookupError(f"no column {min(lacking.keys() - _LATER)}")
+    if not lacking.keys() <= _OPTIONAL_COLUMNS:
+        raise LookupError(f"no column {min(lacking.keys() - _OPTIONAL_COLUMNS)}")
     values = zip(*(table.column(name).to_pylist() for name in known), strict=True)  # twice as fast as `Table.to_pylist`
     rows: list[dict[str, Any]] = [dict(zip(known, row, strict=True)) for row in values]
     for name in set(known).intersection(_JSON_FIELDS):
@@ -255,7 +255,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno in _NOT_THE_FILES_FAULT:
+        if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRORS:
             raise
         raise UnreadableShard(f"{path.name}: {error}") from error
 
@@ -278,28 +278,28 @@ class Piece:
 
     def rows(self, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
         """Like `read_columns`, for this piece."""
-        there = [name for name in columns if name in self._file.schema_arrow.names]
+        present = [name for name in columns if name in self._file.schema_arrow.names]
         with _reading(self._path):
-            return _rows(kind, _migrated(self._path, kind, self.table(there)), columns)
+            return _rows(kind, _migrated(self._path, kind, self.table(present)), columns)
 
-    def some_rows(self, kind: str, columns: Sequence[str], places: Sequence[int]) -> list[dict[str, Any]]:
+    def some_rows(self, kind: str, columns: Sequence[str], indices: Sequence[int]) -> list[dict[str, Any]]:
         """Like `rows`, for these row indices of the piece only."""
-        there = [name for name in columns if name in self._file.schema_arrow.names]
+        present = [name for name in columns if name in self._file.schema_arrow.names]
         with _reading(self._path):
-            table = self.table(there).take(pa.array(places, pa.int64()))
+            table = self.table(present).take(pa.array(indices, pa.int64()))
             return _rows(kind, _migrated(self._path, kind, table), columns)
 
-    def turns(self, places: Sequence[int]) -> Iterator[Turn]:
+    def turns(self, indices: Sequence[int]) -> Iterator[Turn]:
         """Yield the turns at these row indices of the piece. At most ROWS_AT_ONCE of them are Python objects at a time.
 
         Raises UnreadableShard before the first turn if the piece is damaged.
         """
         table = _migrated(self._path, "turns", self.table())
-        if len(places) < table.num_rows:
-            table = table.take(pa.array(places, pa.int64()))
+        if len(indices) < table.num_rows:
+            table = table.take(pa.array(indices, pa.int64()))
 
         def few_at_a_time() -> Iterator[Turn]:
-            for begin in range(0, len(places), ROWS_AT_ONCE):
+            for begin in range(0, len(indices), ROWS_AT_ONCE):
                 with _reading(self._path):
                     turns = [Turn(**row) for row in _rows("turns", table.slice(begin, ROWS_AT_ONCE))]
                 yield from turns
@@ -315,9 +315,9 @@ def rows_of(path: Path, columns: Sequence[str], turn_ids: Collection[str]) -> li
     rows = []
     for piece in read_pieces(path):
         ids = piece.table(["turn_id"]).column("turn_id").to_pylist()
-        places = [place for place, turn_id in enumerate(ids) if turn_id in turn_ids]
-        if places:
-            rows += piece.some_rows("turns", columns, places)
+        indices = [index for index, turn_id in enumerate(ids) if turn_id in turn_ids]
+        if indices:
+            rows += piece.some_rows("turns", columns, indices)
     return rows
 
 
@@ -348,12 +348,12 @@ def _migrated(path: Path, kind: str, table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata({**metadata, **schema_of(kind).metadata})
 
 
-def _name_the_policy(turns: pa.Table) -> pa.Table:
+def _add_policy_name(turns: pa.Table) -> pa.Table:
     """Migrate from version 1 to 2: there was only one policy, and it had no name."""
     return turns.append_column("policy_name", pa.repeat(pa.scalar(DEFAULT_POLICY), turns.num_rows))
 
 
-def _say_that_no_turn_has_images(turns: pa.Table) -> pa.Table:
+def _add_images(turns: pa.Table) -> pa.Table:
     """Migrate from version 2 to 3: the positions of images in the ids were unknown, and such turns were not trained.
 
     The version had to change because an older clawctl would train the ids of version 3 without the images.
@@ -363,6 +363,6 @@ def _say_that_no_turn_has_images(turns: pa.Table) -> pa.Table:
 
 # Functions that convert a shard of version v to version v + 1, by kind and v. They must work on any selection of the columns.
 MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {
-    ("turns", 1): _name_the_policy,
-    ("turns", 2): _say_that_no_turn_has_images,
+    ("turns", 1): _add_policy_name,
+    ("turns", 2): _add_images,
 }

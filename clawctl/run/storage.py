@@ -126,16 +126,16 @@ class Disk:
 
     @contextmanager
     def claim(self, lock: Path) -> Iterator[bool]:
-        held = FileLock(lock)
+        file_lock = FileLock(lock)
         try:
-            held.acquire(timeout=0)
+            file_lock.acquire(timeout=0)
         except Timeout:
             yield False
             return
         try:
             yield True
         finally:
-            held.release()
+            file_lock.release()
 
     @contextmanager
     def exclusive(self, lock: Path, patience_s: float) -> Iterator[None]:

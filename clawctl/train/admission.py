@@ -161,7 +161,7 @@ class Admission:
         for image in turn.images:
             own = slice(image["start"], image["start"] + image["tokens"])
             if ids[own] != [self.reader.placeholder] * image["tokens"]:
-                raise TurnRefused("an image is not where the turn says")
+                raise TurnRefused("an image is not at its recorded position")
             try:
                 size = size_in_header(read_image(self.images, image["sha256"]))
                 tokens = None if size is None else self.reader.tokens(*size)
@@ -188,7 +188,7 @@ class Admission:
         if self.texts.context is not None and len(prompt) + len(completion) > self.texts.context:
             raise TurnRefused("longer than the model's context")
         if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
-            raise TurnRefused("a logprob is missing or not one")
+            raise TurnRefused("a logprob is missing or invalid")
 
 
 def _shows_images(turn: Turn, ids: list[int]) -> bool:

@@ -20,34 +20,38 @@ FEWEST = 3  # minimum number of disagreeing turns before the model is considered
 UNUSUAL, UNUSUAL_ROUNDED = 2e-3, 0.03
 
 
-def differs(theirs: str | None, ours: str | None) -> bool:
+def differs(sampler: str | None, trainer: str | None) -> bool:
     """Whether both values are known and differ."""
-    return None not in (theirs, ours) and theirs != ours
+    return None not in (sampler, trainer) and sampler != trainer
 
 
 def unlike(origin: Origin, own: Origin) -> str | None:
     """Return how the model that sampled a shard differs, or may differ, from the trained base model, or None without evidence."""
-    theirs, ours = origin.base_model or "an unnamed model", own.base_model or "an unnamed model"
+    sampler, trainer = origin.base_model or "an unnamed model", own.base_model or "an unnamed model"
     if differs(origin.architecture, own.architecture):
-        return f"turns of {theirs} ({origin.architecture}) are refused, because the trained model is {ours} ({own.architecture})"
-    if differs(origin.weights, own.weights):
-        named = (
-            f"turns were sampled by {theirs} (weights {origin.weights}), but the trained model is {ours} (weights {own.weights})"
+        return (
+            f"turns of {sampler} ({origin.architecture}) are refused, because the trained model is {trainer} ({own.architecture})"
         )
-        return f"{named}: another base model, or the same one in another type"
+    if differs(origin.weights, own.weights):
+        return (
+            f"turns were sampled by {sampler} (weights {origin.weights}), but the trained model is {trainer} "
+            f"(weights {own.weights}): another base model, or the same one in another type"
+        )
     if origin.weights is None and differs(origin.base_model, own.base_model):
-        return f"turns were sampled by {theirs}, but the trained model is {ours}; whether their weights are the same is not known"
+        return (
+            f"turns were sampled by {sampler}, but the trained model is {trainer}; whether their weights are the same is not known"
+        )
     return None
 
 
-def disagreeing(whole: Measures, batch: Batch, most: float) -> tuple[tuple[str, ...], bool]:
-    """Return the turns of the newest version with a mean logprob difference above `most`, and whether they are the majority.
+def disagreeing(measures: Measures, batch: Batch, limit: float) -> tuple[tuple[str, ...], bool]:
+    """Return the turns of the newest version with a mean logprob difference above `limit`, and whether they are the majority.
 
     The majority is counted among the turns that the newest version sampled.
     """
     newest = [sample.turn_id for sample in batch.samples if is_newest(sample, batch.version)]
-    far = tuple(name for name in newest if float(abs(whole.turns[name].log_ratio_T).mean()) > most)
-    return far, len(far) >= FEWEST and 2 * len(far) > len(newest)
+    disagreeing_ids = tuple(name for name in newest if float(abs(measures.turns[name].log_ratio_T).mean()) > limit)
+    return disagreeing_ids, len(disagreeing_ids) >= FEWEST and 2 * len(disagreeing_ids) > len(newest)
 
 
 @dataclass(slots=True)
@@ -59,13 +63,13 @@ class Watch:
 
     def check(self, row: dict[str, Any]) -> None:
         """Check one row of steps.jsonl."""
-        mismatch, most = row["mismatch_mean"], UNUSUAL if self.exact else UNUSUAL_ROUNDED
-        if self.warned or mismatch is None or mismatch <= most:
+        mismatch, limit = row["mismatch_mean"], UNUSUAL if self.exact else UNUSUAL_ROUNDED
+        if self.warned or mismatch is None or mismatch <= limit:
             return
         self.warned = True
         log.warning(
             "step %d: log-probabilities of the newest version differ from the sampler's by %.3g on average, but rounding "
             "causes less than %g; the engine uses another type than model.dtype, or one side has quantised weights or "
             "another base model",
-            row["step"], mismatch, most,
+            row["step"], mismatch, limit,
         )  # fmt: skip

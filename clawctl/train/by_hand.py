@@ -18,7 +18,7 @@ def go_back_to(run: RunDir, version: int) -> str:
     has not decided on does not change LIVE. Raises ClawError (exit code 2) for a dead or unpublished version, and (1) if a trainer
     is working on the run.
     """
-    who = f"train --from {version} by {getpass.getuser()} on {socket.gethostname()}"
+    by = f"train --from {version} by {getpass.getuser()} on {socket.gethostname()}"
     with sole_worker(run, "train"):
         if version in list_versions(run):
             check_policy(run, version)  # a damaged version would replace the live one
@@ -26,34 +26,34 @@ def go_back_to(run: RunDir, version: int) -> str:
         if version not in lineage.parents:
             raise ClawError(f"policy {version} is not published", f"choose one of {sorted(lineage.parents)}", 2)
         if version not in lineage.living():
-            cure = f"run `clawctl policies promote {version}`: it makes the version live, and training continues from it"
-            raise ClawError(f"version {version} did not go live, and training never continues from such a version", cure, 2)
+            fix = f"run `clawctl policies promote {version}`: it makes the version live, and training continues from it"
+            raise ClawError(f"version {version} did not go live, and training never continues from such a version", fix, 2)
         messages = [f"training continues from version {version}"]
         if lineage.live is not None and version in lineage.ancestry(lineage.live)[1:]:
-            move_live(run, version, by=who)
+            move_live(run, version, by=by)
             messages.append(f"policy {version} is now live (before: {lineage.live})")
-        _leave_others(run, version, who)
-        forgive(run, lineage.newest, who)
+        _abandon_others(run, version, by)
+        forgive(run, lineage.newest, by)
     return "\n".join(messages)
 
 
-def _leave_others(run: RunDir, version: int, who: str) -> None:
+def _abandon_others(run: RunDir, version: int, by: str) -> None:
     """Abandon the versions from which training would otherwise continue: newer children of `version`, and other undecided
     branches.
     """
     while (lineage := read_lineage(run)).tip != version:
-        way = lineage.above(lineage.tip, lineage.live or 0)
-        first = next((other for other in way if other not in lineage.ancestry(version)), None)
+        path = lineage.above(lineage.tip, lineage.live or 0)
+        first = next((other for other in path if other not in lineage.ancestry(version)), None)
         if first is None:
             return
-        abandon(run, [first], by=who)
+        abandon(run, [first], by=by)
 
 
 def without_from(words: Sequence[str]) -> list[str]:
     """Return a command line without its `--from`, because torchrun must not go back again when it restarts its processes."""
-    left, skip = list[str](), False
+    kept, skip = list[str](), False
     for word in words:
         if not skip and word != "--from" and not word.startswith("--from="):
-            left.append(word)
+            kept.append(word)
         skip = word == "--from"
-    return left
+    return kept

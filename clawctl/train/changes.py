@@ -17,18 +17,18 @@ class Changes:
     def __init__(self) -> None:
         self._reactions: dict[str, dict[str, JudgedAnswer]] = {}  # by key and turn id
         self._rises: dict[str, Rise] = {}  # by key
-        self._grown: set[str] = set()  # keys with reactions that were not examined yet
+        self._unexamined: set[str] = set()  # keys with reactions that were not examined yet
 
     def add(self, reaction: JudgedAnswer) -> None:
-        known = self._reactions.setdefault(reaction.key, {})
-        known[reaction.turn_id] = reaction
-        if len(known) > MOST_TURNS:
-            del known[next(iter(known))]
-        self._grown.add(reaction.key)
+        reactions = self._reactions.setdefault(reaction.key, {})
+        reactions[reaction.turn_id] = reaction
+        if len(reactions) > MOST_TURNS:
+            del reactions[next(iter(reactions))]
+        self._unexamined.add(reaction.key)
 
     def look(self) -> None:
         """Log the keys whose complaints rose since the last look."""
-        for key in self._grown:
+        for key in self._unexamined:
             for rise in rises(self._reactions[key].values()):
                 if key not in self._rises or rise.since > self._rises[key].since:
                     log.warning(
@@ -37,7 +37,7 @@ class Changes:
                         time.strftime("%Y-%m-%d %H:%M", time.localtime(rise.since)), key, 100 * rise.after, 100 * rise.before,
                     )  # fmt: skip
                 self._rises[key] = rise
-        self._grown.clear()
+        self._unexamined.clear()
 
     def since(self, key: str) -> float:
         """Return when complaints of a key last rose, in unix seconds, or -inf if they never did."""

@@ -38,7 +38,7 @@ from clawctl.trainers import Snapshot
 
 log = logging.getLogger("clawctl.train")
 
-_CURE = "restore it from a copy, or start a new run with --run"
+_FIX = "restore it from a copy, or start a new run with --run"
 
 
 def identity(recipe: Recipe) -> dict[str, Any]:
@@ -121,7 +121,11 @@ def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, flo
     policy = Policy(**state["policy"])
     write_trained(run, state["step"], state["turns"], policy.parent)
     if not run.version_folder(policy.version).exists():
-        files = {name.removeprefix("policy/"): told for name, told in state.get("files", {}).items() if name.startswith("policy/")}
+        files = {
+            name.removeprefix("policy/"): checksum
+            for name, checksum in state.get("files", {}).items()
+            if name.startswith("policy/")
+        }
         publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder), files or None)
     if _last_row_step(run) < state["step"]:
         if recipe.gate is None:
@@ -150,7 +154,7 @@ def check_resumable(checkpoint: Path | None, recipe: Recipe) -> None:
     saved, wanted = read_state(checkpoint)["identity"], identity(recipe)
     if saved != wanted:
         raise ClawError(
-            f"checkpoint {checkpoint} was made with {_told(saved)}, but the recipe has {_told(wanted)}",
+            f"checkpoint {checkpoint} was made with {_described(saved)}, but the recipe has {_described(wanted)}",
             "train with the same model and LoRA settings, or start a new run with --run",
             2,
         )
@@ -161,23 +165,24 @@ def check_published(policy: Path, recipe: Recipe) -> None:
     adapter = policy / "adapter_config.json"
     settings = orjson.loads(adapter.read_bytes()) if adapter.exists() else None
     lora = recipe.train.lora
-    theirs = None if settings is None else (settings.get("r"), float(settings.get("lora_alpha", 0)))
-    ours = None if lora is None else (lora.rank, lora.alpha)
-    if theirs != ours:
+    published = None if settings is None else (settings.get("r"), float(settings.get("lora_alpha", 0)))
+    configured = None if lora is None else (lora.rank, lora.alpha)
+    if published != configured:
         raise ClawError(
-            f"the weights of policy {policy.name} are {_told_lora(theirs)}, but the recipe has {_told_lora(ours)}",
+            f"the weights of policy {policy.name} are {_described_lora(published)}, "
+            f"but the recipe has {_described_lora(configured)}",
             "train with the same LoRA settings, or start a new run with --run",
             2,
         )
 
 
-def _told_lora(lora: tuple[int, float] | None) -> str:
+def _described_lora(lora: tuple[int, float] | None) -> str:
     return "full weights" if lora is None else f"LoRA rank {lora[0]} alpha {lora[1]:g}"
 
 
-def _told(who: dict[str, Any]) -> str:
-    lora = who["lora"]
-    return f"{who['base_model']}, " + (f"LoRA rank {lora['rank']} alpha {lora['alpha']:g}" if lora else "full weights")
+def _described(identity: dict[str, Any]) -> str:
+    lora = identity["lora"]
+    return f"{identity['base_model']}, " + (f"LoRA rank {lora['rank']} alpha {lora['alpha']:g}" if lora else "full weights")
 
 
 def steps_kept(run: RunDir) -> list[int]:
@@ -211,8 +216,8 @@ def _prune(run: RunDir, kept: set[int]) -> None:
         move(run.checkpoint(step), run.beside_checkpoints(step, "doomed"))
     # Also remove files left by a killed trainer; only trainers write here. Files that cannot be removed yet are removed later: NFS
     # updates listings late and keeps open files.
-    for left in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in (*folder.glob(".*"), *run.policies.glob(".[1-9]*.tmp")):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 # ---- steps.jsonl ---------------------------------------------------------------------------------------------------------

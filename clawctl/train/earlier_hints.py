@@ -22,24 +22,24 @@ def below(earlier: Sequence[str], hint: str) -> str:
 class EarlierHints:
     """The newest hints of each key, as far as this trainer has read them."""
 
-    def __init__(self, most: int) -> None:
-        """At most `most` hints are returned for a turn (`train.earlier_hints`)."""
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        """At most `limit` hints are returned for a turn (`train.earlier_hints`)."""
+        self._limit = limit
         # By key: request time of the turn, and the text
         self._hints: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
 
     def add(self, turn: Turn, verdict: Verdict | None) -> None:
         """Remember the hint on a turn if a person's reply produced it. A tool failure is no evidence about later turns."""
         by_person = not turn.next_state or any(message.get("role") == "user" for message in turn.next_state)
-        if not self._most or verdict is None or not verdict.hint or not by_person:
+        if not self._limit or verdict is None or not verdict.hint or not by_person:
             return
-        known = self._hints[turn.user]
-        at = max([turn.created_at, *(at for at, text in known if text == verdict.hint)])
-        known[:] = [(at, text) for at, text in known if text != verdict.hint]
-        insort(known, (at, verdict.hint))
-        del known[:-_KEPT]
+        hints = self._hints[turn.user]
+        requested_at = max([turn.created_at, *(requested_at for requested_at, text in hints if text == verdict.hint)])
+        hints[:] = [(requested_at, text) for requested_at, text in hints if text != verdict.hint]
+        insort(hints, (requested_at, verdict.hint))
+        del hints[:-_KEPT]
 
     def before(self, turn: Turn, since: float) -> list[str]:
         """Return the newest hints of the turn's key, oldest first, from turns requested from `since` on and before this one."""
-        known = [text for at, text in self._hints.get(turn.user, ()) if since <= at < turn.created_at]
-        return known[-self._most :] if self._most else []
+        hints = [text for requested_at, text in self._hints.get(turn.user, ()) if since <= requested_at < turn.created_at]
+        return hints[-self._limit :] if self._limit else []

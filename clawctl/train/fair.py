@@ -13,13 +13,13 @@ from clawctl.train.waiting import Waiting, is_enough
 
 
 def fair_batch(
-    waiting: Sequence[Waiting], count: int, config: TrainConfig, behind: Callable[[Sample], int], served: Mapping[str, int]
+    waiting: Sequence[Waiting], count: int, config: TrainConfig, staleness: Callable[[Sample], int], served: Mapping[str, int]
 ) -> list[Waiting]:
     """Return at least `count` of the turns, in the order in which they wait.
 
-    `behind` returns the number of updates since a turn was sampled. `served` holds the last step with a turn of each key. Turns (or
-    whole groups) are taken one by one from the key with the fewest turns in this step. In a tie, the key whose next turn becomes
-    stale first comes first, then the key that was served longest ago, then the key that has waited longest.
+    `staleness` returns the number of updates since a turn was sampled. `served` holds the last step with a turn of each key. Turns
+    (or whole groups) are taken one by one from the key with the fewest turns in this step. In a tie, the key whose next turn
+    becomes stale first comes first, then the key that was served longest ago, then the key that has waited longest.
     """
     queues = _queues(waiting, config)
     taken: list[int] = []
@@ -27,7 +27,7 @@ def fair_batch(
 
     def rank(key: str) -> tuple[int, int, int, int]:
         head = queues[key][0]
-        oldest = max(behind(waiting[place].sample) for place in head)
+        oldest = max(staleness(waiting[index].sample) for index in head)
         return turns[key], -oldest, served.get(key, -1), head[0]
 
     while len(taken) < count and queues:
@@ -37,28 +37,28 @@ def fair_batch(
         turns[key] += len(unit)
         if not queues[key]:
             del queues[key]
-    return [waiting[place] for place in sorted(taken)]
+    return [waiting[index] for index in sorted(taken)]
 
 
 def _queues(waiting: Sequence[Waiting], config: TrainConfig) -> dict[str, deque[list[int]]]:
     """Return by key (one for all, unless `train.fair_keys`) the indices of its turns; turns of a group are together."""
     queues: defaultdict[str, deque[list[int]]] = defaultdict(deque)
     groups: dict[str, list[int]] = {}
-    for place, turn in enumerate(waiting):
+    for index, turn in enumerate(waiting):
         unit = turn.unit if config.credit == "group" else None
         if unit is not None and unit in groups:
-            groups[unit].append(place)
+            groups[unit].append(index)
             continue
-        places = [place]
+        indices = [index]
         if unit is not None:
-            groups[unit] = places
-        queues[turn.key if config.fair_keys else ""].append(places)
+            groups[unit] = indices
+        queues[turn.key if config.fair_keys else ""].append(indices)
     return dict(queues)
 
 
-def demand_of(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> "Demand":
+def demand_of(waiting: Sequence[Waiting], config: TrainConfig, limit: int) -> "Demand":
     """Determine the keys for which more turns should be read."""
-    return Demand(is_enough(waiting, config, most), Counter(turn.key for turn in waiting), config)
+    return Demand(is_enough(waiting, config, limit), Counter(turn.key for turn in waiting), config)
 
 
 class Demand:

@@ -71,7 +71,7 @@ class Feed:
         Reading pauses while `read_ahead` turns, or READ_AHEAD_TOKENS tokens of turns, wait and fill two batches. `given_back` are
         the turns of dead steps that may be trained again, and so may turns identical to them.
         """
-        self.run, self.config, self._most = run, config, max(read_ahead, 2 * config.batch_turns)
+        self.run, self.config, self._read_ahead = run, config, max(read_ahead, 2 * config.batch_turns)
         self.admission = Admission(config, texts, own, plain, reader, run.images)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
@@ -81,24 +81,24 @@ class Feed:
         self.ratings = Ratings(run)
         self.forming = Forming(config, self.refused, self.ratings)
         self.unreadable = 0  # unreadable shards
-        self._begun = time.time() - time.monotonic()
+        self._clock_offset = time.time() - time.monotonic()
         self._version = 0  # version of the policy that the next batch is for
         self._updates: Mapping[int, int] | None = None  # updates from each version to that version
         self._seen = TurnIds()  # turns that were examined
         self._known: dict[str, str] = {}  # the shard of each examined turn that a step may still use
         self._refusals: dict[str, str] = {}  # why turns with a verdict did not become samples
-        self._stems: set[str] = set()  # shards that were read
-        self._begun_stems: set[str] = set()  # shards with unread pieces, or with a damaged half
+        self._read_stems: set[str] = set()  # shards that were read
+        self._partly_read: set[str] = set()  # shards with unread pieces, or with a damaged half
         self._expired: set[str] = set()  # shards that no longer exist
         self._merged: set[str] = set()  # shards that contain the rows of others
-        self._left: dict[str, set[str]] = {}  # the keys whose turns were left unread, by shard
+        self._unread_keys: dict[str, set[str]] = {}  # the keys whose turns were left unread, by shard
         self._served: dict[str, int] = {}  # by key: the last step that trained one of its turns
         self._trained_marks = TrainedMarks(run.trained_marks, given_back)
         # Marks of waiting turns with their owners; None: must be recomputed
         self._waiting_marks: dict[int, str] | None = None
         self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
-        self._changes, self._earlier = Changes(), EarlierHints(config.earlier_hints if config.uses_hints else 0)
-        self._recalled = False  # whether turns used by earlier steps were recalled
+        self._changes, self._earlier_hints = Changes(), EarlierHints(config.earlier_hints if config.uses_hints else 0)
+        self._history_loaded = False  # whether turns used by earlier steps were recalled
         self._file = CountsFile(run)
 
     def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
@@ -108,11 +108,11 @@ class Feed:
         and `version`; None means that there are no branches, so version numbers are subtracted.
         """
         # Monotonic, so that a clock change neither hastens nor delays a batch
-        now = self._begun + time.monotonic() if now is None else now
+        now = self._clock_offset + time.monotonic() if now is None else now
         self._version, self._updates = version, updates
-        ready, more = 0, True
-        while more and not ready:  # more turns must be read from disk if all turns in memory are too stale
-            more = self._read_new(now)
+        ready, has_more = 0, True
+        while has_more and not ready:  # more turns must be read from disk if all turns in memory are too stale
+            has_more = self._read_new(now)
             self._changes.look()
             self._refuse_stale()
             ready = ready_turns(self.waiting, self.config, now)
@@ -120,45 +120,45 @@ class Feed:
         if not ready:
             return None
         count = min(ready, self.config.batch_turns)
-        turns = fair_batch(self.waiting, count, self.config, self._behind, self._served)
+        turns = fair_batch(self.waiting, count, self.config, self._staleness, self._served)
         own = [replace(t.sample, policy_version=version) if t.sample.imported else t.sample for t in turns]
-        images, lost = self._images_of(own)
-        if lost:
-            self._drop(lost, MISSING_IMAGE)
+        images, missing = self._images_of(own)
+        if missing:
+            self._drop(missing, MISSING_IMAGE)
             return self.take(version, now, updates)
         return Batch(version + 1, own, parent=version, updates=updates or {}, images=images)
 
     def _images_of(self, samples: Iterable[Sample]) -> tuple[dict[str, bytes], list[str]]:
         """Return the files of the samples' images, and the ids of turns with an image that was removed since their admission."""
         files: dict[str, bytes] = {}
-        lost: list[str] = []
+        missing: list[str] = []
         for sample in samples:
             try:
                 names = {image["sha256"] for image in sample.images} - files.keys()
                 files |= {name: read_image(self.run.images, name) for name in sorted(names)}
             except (OSError, ValueError):
-                lost.append(sample.turn_id)
-        return files, lost
+                missing.append(sample.turn_id)
+        return files, missing
 
     def _drop(self, turn_ids: Iterable[str], reason: str) -> None:
         """Refuse waiting turns."""
-        gone = set(turn_ids)
-        for turn_id in gone:
+        dropped = set(turn_ids)
+        for turn_id in dropped:
             self._refuse(turn_id, reason)
-        self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
+        self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in dropped]
 
     def done(self, turn_ids: list[str], outcome: str) -> None:
         """Record that these turns are now in the ledger, as "trained" or "skipped"."""
-        gone = set(turn_ids)
-        self._outcomes[outcome] += sum(turn_id not in self.used for turn_id in gone)
-        self.used.update(gone)
-        for turn_id in gone:
+        finished = set(turn_ids)
+        self._outcomes[outcome] += sum(turn_id not in self.used for turn_id in finished)
+        self.used.update(finished)
+        for turn_id in finished:
             self._known.pop(turn_id, None)
         if outcome == "trained":
-            used = [turn for turn in self.waiting if turn.sample.turn_id in gone]
+            used = [turn for turn in self.waiting if turn.sample.turn_id in finished]
             self._served.update({turn.key: self._version + 1 for turn in used})
             self._trained_marks.add((turn.marks, self._owner(turn)) for turn in used)
-        self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
+        self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in finished]
         self.write_counts()
 
     def drop_hints(self, reasons: dict[str, str], kept: list[str]) -> None:
@@ -169,8 +169,8 @@ class Feed:
         """
         for turn_id, reason in reasons.items():
             (self.admission.lost_hints if turn_id in kept else self.refused)[reason] += 1
-        gone = reasons.keys() - set(kept)
-        self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in gone]
+        dropped = reasons.keys() - set(kept)
+        self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in dropped]
         self.write_counts()
 
     def write_counts(self) -> None:
@@ -188,14 +188,14 @@ class Feed:
             "skipped": self._outcomes["skipped"],
             "waiting": len(waiting),
             "forming": len(waiting) - len(self.waiting),
-            "newest_shard": max(self._stems, default=None),
+            "newest_shard": max(self._read_stems, default=None),
             "oldest_since": min((turn.since for turn in waiting), default=None),
             "refused": {reason: count for reason, count in sorted(self.refused.items()) if count},
             "lost_hints": dict(sorted(self.admission.lost_hints.items())),
             "unreadable_shards": self.unreadable,
         }
 
-    def _behind(self, sample: Sample) -> int:
+    def _staleness(self, sample: Sample) -> int:
         """Return the number of updates between the version that sampled a turn and the version of the next batch; negative if
         unknown.
         """
@@ -207,19 +207,19 @@ class Feed:
         return self._updates.get(sampler, -1)
 
     def _refuse_stale(self) -> None:
-        def fresh(turn: Waiting) -> bool:
-            behind = self._behind(turn.sample)
-            if behind < 0:
+        def is_fresh(turn: Waiting) -> bool:
+            staleness = self._staleness(turn.sample)
+            if staleness < 0:
                 self.refused["sampled by a version that this trainer has not made"] += 1
-            elif behind > self.config.max_staleness:
+            elif staleness > self.config.max_staleness:
                 self.refused["stale"] += 1
             elif self._changes.is_outdated(turn.key, turn.asked_at):
                 self.refused[OUTDATED] += 1
                 return False
-            return 0 <= behind <= self.config.max_staleness
+            return 0 <= staleness <= self.config.max_staleness
 
-        self.waiting = [turn for turn in self.waiting if fresh(turn)]
-        self.forming.drop_unless(fresh)
+        self.waiting = [turn for turn in self.waiting if is_fresh(turn)]
+        self.forming.drop_unless(is_fresh)
 
     def _read_new(self, now: float) -> bool:
         """Read new shards that have turns and verdicts, in stem order, then new ratings.
@@ -230,41 +230,41 @@ class Feed:
         rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
-        if not self._recalled:
-            self._recalled = True
-            self._recall(turns.keys() & verdicts.keys())
-        read = self._stems - self._begun_stems
+        if not self._history_loaded:
+            self._history_loaded = True
+            self._load_history(turns.keys() & verdicts.keys())
+        read = self._read_stems - self._partly_read
         new = [stem for stem in sorted(turns.keys() & verdicts.keys()) if stem not in read]
-        left = False
+        has_more = False
         for stem in new:
             demand = self._demand()
             if demand.full and not self.config.fair_keys:
-                left = True
+                has_more = True
                 break
-            if stem in self._left and not any(demand.wants(key) for key in self._left[stem]):
-                left = True
+            if stem in self._unread_keys and not any(demand.wants(key) for key in self._unread_keys[stem]):
+                has_more = True
                 continue
-            self._stems.add(stem)
-            if not self._is_merged(stem, turns[stem]) and not self._join(stem, now):
-                left = True
+            self._read_stems.add(stem)
+            if not self._is_merged(stem, turns[stem]) and not self._add_shard(stem, now):
+                has_more = True
         self._forget_expired(turns.keys())
-        self._take_again(rated & self._known.keys(), now)
+        self._reexamine(rated & self._known.keys(), now)
         released = self.forming.pop_ready(now)
         self.waiting += released
         self._skip_copies()
         if new or rated or released:
             self.waiting = in_order(self.waiting, grouped=self.config.credit == "group")
-        return left
+        return has_more
 
-    def _forget_expired(self, there: Set[str]) -> None:
+    def _forget_expired(self, existing: Set[str]) -> None:
         """Remove turns whose shard was deleted: they cannot be examined again."""
-        expired = self._stems - self._expired - there
+        expired = self._read_stems - self._expired - existing
         if expired:
             self._expired |= expired
-            self._begun_stems -= expired
-            self._left = {stem: keys for stem, keys in self._left.items() if stem not in expired}
+            self._partly_read -= expired
+            self._unread_keys = {stem: keys for stem, keys in self._unread_keys.items() if stem not in expired}
             self._known = {turn_id: stem for turn_id, stem in self._known.items() if stem not in expired}
-            self._refusals = {turn_id: why for turn_id, why in self._refusals.items() if turn_id in self._known}
+            self._refusals = {turn_id: reason for turn_id, reason in self._refusals.items() if turn_id in self._known}
 
     def _is_merged(self, stem: str, path: Path) -> bool:
         """Whether a shard contains only rows of shards that were read."""
@@ -274,15 +274,15 @@ class Feed:
             return False  # counted when it is read
         if parts:
             self._merged.add(stem)
-        if not parts or not parts <= self._stems - self._begun_stems:
+        if not parts or not parts <= self._read_stems - self._partly_read:
             return False
         self._known.update({turn_id: stem for turn_id, part in self._known.items() if part in parts})
         self.origins[stem] = self.origins[min(parts)]
-        self._begun_stems.discard(stem)
-        self._left.pop(stem, None)
+        self._partly_read.discard(stem)
+        self._unread_keys.pop(stem, None)
         return True
 
-    def _take_again(self, rated: Set[str], now: float) -> None:
+    def _reexamine(self, rated: Set[str], now: float) -> None:
         """Examine turns again that were rated after they were examined.
 
         The reward of a waiting turn may have changed, and a refused turn may have become usable.
@@ -291,14 +291,14 @@ class Feed:
         for turn_id in rated:
             by_stem[self._known[turn_id]].add(turn_id)
         for stem, turn_ids in sorted(by_stem.items()):
-            self._join(stem, now, turn_ids)
+            self._add_shard(stem, now, turn_ids)
 
-    def _join(self, stem: str, now: float, again: Set[str] = frozenset()) -> bool:
+    def _add_shard(self, stem: str, now: float, again: Set[str] = frozenset()) -> bool:
         """Add the new turns of a shard, or in a shard that was read before, the turns to examine `again`.
 
         Returns False if turns are left because enough turns of their keys wait.
         """
-        demand, left_keys, left = self._demand(), set[str](), set[str]()
+        demand, unread_keys, unread = self._demand(), set[str](), set[str]()
 
         def is_wanted(row: dict[str, Any]) -> bool:
             if again or not self._is_wanted(row):
@@ -306,8 +306,8 @@ class Feed:
             if demand.wants(row["user"]):
                 demand.count(row["user"])
                 return True
-            left_keys.add(row["user"])
-            left.add(row["turn_id"])
+            unread_keys.add(row["user"])
+            unread.add(row["turn_id"])
             return False
 
         turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (self.run.trajectories, self.run.verdicts))
@@ -316,33 +316,33 @@ class Feed:
             self.origins[stem] = read_origin(turns_path)
             self.admission.check_origin(self.origins[stem])
             for piece in judged_pieces(self.run, stem, is_wanted):
-                self._take_in(stem, piece, since, again, left)
+                self._add_piece(stem, piece, since, again, unread)
                 demand = self._demand()
-                left.clear()
+                unread.clear()
         except FileNotFoundError:
-            self._stems.discard(stem)  # another worker quarantined it after the listing
+            self._read_stems.discard(stem)  # another worker quarantined it after the listing
         except UnreadableShard as error:
-            self._put_aside(stem, turns_path, error)
+            self._quarantine(stem, turns_path, error)
         except Half as error:
-            self._put_aside(stem, error.path, error)
+            self._quarantine(stem, error.path, error)
         else:
-            if left_keys:
-                self._begun_stems.add(stem)
-                self._left[stem] = left_keys
+            if unread_keys:
+                self._partly_read.add(stem)
+                self._unread_keys[stem] = unread_keys
                 return False
             if not again:
-                self._begun_stems.discard(stem)
-                self._left.pop(stem, None)
+                self._partly_read.discard(stem)
+                self._unread_keys.pop(stem, None)
         return True
 
     def _demand(self) -> Demand:
-        return demand_of(self.waiting, self.config, self._most)
+        return demand_of(self.waiting, self.config, self._read_ahead)
 
-    def _put_aside(self, stem: str, path: Path, error: Exception) -> None:
+    def _quarantine(self, stem: str, path: Path, error: Exception) -> None:
         log.warning("quarantined %s: %s", path, error)
         self.unreadable += 1
-        self._stems.discard(stem)  # if its half is published again, it is read then
-        self._begun_stems.add(stem)
+        self._read_stems.discard(stem)  # if its half is published again, it is read then
+        self._partly_read.add(stem)
         if path.exists():
             quarantine(self.run, path, str(error))
 
@@ -355,13 +355,13 @@ class Feed:
         rating = self.ratings.of(row["user"], row["turn_id"])
         outcome = self.ratings.late_outcome(row["user"], row["turn_id"])
         changed = row if outcome is None else {**row, **outcome.changes(row["untrainable_reason"])}
-        said = changed["source"], changed["untrainable_reason"]
-        of_use = is_judged(changed["trainable"], *said) or (rating is not None and lacks_reaction(*said))
-        return of_use and row["turn_id"] not in self.used
+        state = changed["source"], changed["untrainable_reason"]
+        is_usable = is_judged(changed["trainable"], *state) or (rating is not None and lacks_reaction(*state))
+        return is_usable and row["turn_id"] not in self.used
 
-    def _take_in(self, stem: str, piece: JudgedPiece, since: float, again: Set[str], left: Set[str]) -> None:
+    def _add_piece(self, stem: str, piece: JudgedPiece, since: float, again: Set[str], unread: Set[str]) -> None:
         for row in piece.passed if not again else []:
-            if row["turn_id"] not in left and self._is_new(stem, row["turn_id"]) and row["turn_id"] not in self.used:
+            if row["turn_id"] not in unread and self._is_new(stem, row["turn_id"]) and row["turn_id"] not in self.used:
                 self._refuse(row["turn_id"], UNTRAINABLE)
         for turn, verdict in piece.turns:
             if again:
@@ -377,7 +377,7 @@ class Feed:
             if turn_id not in self.used:
                 self._known[turn_id] = stem
             return True
-        if stem not in self._merged and stem not in self._begun_stems:
+        if stem not in self._merged and stem not in self._partly_read:
             self.refused["in two shards"] += 1
         elif turn_id in self._known:
             self._known[turn_id] = stem  # the part that contained it was removed
@@ -398,7 +398,7 @@ class Feed:
         if turn.turn_id in self.used:
             return
         try:
-            earlier = self._earlier.before(turn, self._changes.since(turn.user))
+            earlier = self._earlier_hints.before(turn, self._changes.since(turn.user))
             sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version, earlier)
             marks = marks_of(turn, sample.prompt_ids, sample.completion_ids)
             waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks, turn.created_at)
@@ -428,9 +428,9 @@ class Feed:
         if turn.kind == "main":
             if earned.value:
                 self._changes.add(JudgedAnswer(turn.turn_id, turn.parent_turn_id, turn.user, turn.created_at, earned.value < 0))
-            self._earlier.add(turn, verdict)
+            self._earlier_hints.add(turn, verdict)
 
-    def _recall(self, stems: Iterable[str]) -> None:
+    def _load_history(self, stems: Iterable[str]) -> None:
         """Record the newest MOST_TURNS turns that steps used before this start. Other turns are not decoded."""
         newest, chosen = list[str](), set[str]()
         for stem in sorted(stems, reverse=True) if self.used else ():
@@ -452,8 +452,8 @@ class Feed:
         if self._trained_marks.has(turn.marks, owner):
             return True
         if self._waiting_marks is None:
-            others = (*self.waiting, *self.forming.waiting)
-            self._waiting_marks = {mark: self._owner(other) for other in others for mark in other.marks}
+            queued = (*self.waiting, *self.forming.waiting)
+            self._waiting_marks = {mark: self._owner(other) for other in queued for mark in other.marks}
         return any(self._waiting_marks.get(mark, owner) != owner for mark in turn.marks)
 
     def _owner(self, turn: Waiting) -> str:

@@ -35,5 +35,5 @@ def in_a_line(counts: Counts, config: TrainConfig) -> str:
     fewest = min(config.batch_min_turns, config.batch_turns)
     needed = f" (a step needs {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s)" if counts["waiting"] else ""
     refused = ", ".join(f"{reason} {count}" for reason, count in counts["refused"].items())
-    told = f"{counts['used']} turns trained so far, {counts['skipped']} skipped, {counts['waiting']} waiting{needed}"
-    return told + (f"; refused: {refused}" if refused else "")
+    text = f"{counts['used']} turns trained so far, {counts['skipped']} skipped, {counts['waiting']} waiting{needed}"
+    return text + (f"; refused: {refused}" if refused else "")

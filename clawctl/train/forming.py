@@ -30,12 +30,12 @@ class _Unit:
     open_ends: set[str] = field(default_factory=set)  # turns with a next state, so that a successor may follow
     waiting: list[Waiting] = field(default_factory=list)
     seen: int = 0  # value of the turn counter when a turn of it was last seen
-    place: tuple[str, str] = ("", "")  # the key and the group as its turns name them
+    group: tuple[str, str] = ("", "")  # the key and the group as its turns name them
 
 
 def state_of(turn: Turn) -> bytes:
     """Return a digest of the agent's latest input: the messages after the last answer in its request, or all messages."""
-    answered = max((place for place, message in enumerate(turn.messages) if message.get("role") == "assistant"), default=-1)
+    answered = max((index for index, message in enumerate(turn.messages) if message.get("role") == "assistant"), default=-1)
     shown = [(message.get("role"), message.get("content")) for message in turn.messages[answered + 1 :]]
     return blake2b(orjson.dumps(shown), digest_size=16).digest()
 
@@ -47,7 +47,7 @@ class Forming:
         """`refused` counts the reasons. `ratings` provides which episodes of a group have ended."""
         self.config, self.refused, self._ratings = config, refused, ratings
         self._units: dict[str, _Unit] = {}
-        self._seen, self._look_again = 0, 2 * MOST_IDLE
+        self._seen, self._forget_at = 0, 2 * MOST_IDLE
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -65,14 +65,14 @@ class Forming:
             return
         unit = self._units.setdefault(name, _Unit())
         self._seen = unit.seen = self._seen + 1
-        unit.place = turn.user, turn.group_id or ""
+        unit.group = turn.user, turn.group_id or ""
         state = state_of(turn) if self.config.step_wise == "state" else None
         unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward, outcome, state))
         unit.answered.add(turn.parent_turn_id)
         unit.open_ends.discard(turn.parent_turn_id or "")
         if turn.next_state is not None and turn.turn_id not in unit.answered:
             unit.open_ends.add(turn.turn_id)
-        if len(self._units) > self._look_again:
+        if len(self._units) > self._forget_at:
             self._forget_idle()
 
     def _forget_idle(self) -> None:
@@ -81,14 +81,14 @@ class Forming:
         """
         idle = sorted(((unit.seen, name) for name, unit in self._units.items() if not unit.waiting), reverse=True)
         of_key: Counter[str] = Counter()
-        places: list[tuple[int, int, str]] = []  # (number of newer groups of the same key, number of newer groups, name)
-        for place, (_, name) in enumerate(idle):
+        ranks: list[tuple[int, int, str]] = []  # (number of newer groups of the same key, number of newer groups, name)
+        for rank, (_, name) in enumerate(idle):
             key = name.partition("/")[0] if "/" in name else "default"
-            places.append((of_key[key], place, name))
+            ranks.append((of_key[key], rank, name))
             of_key[key] += 1
-        for _, _, name in sorted(places)[MOST_IDLE:]:
+        for _, _, name in sorted(ranks)[MOST_IDLE:]:
             del self._units[name]
-        self._look_again = len(self._units) + MOST_IDLE
+        self._forget_at = len(self._units) + MOST_IDLE
 
     def remove(self, turn: Turn) -> None:
         """Remove the reward of a turn that is about to be added again."""
@@ -129,7 +129,7 @@ class Forming:
             return not unit.open_ends or waited_s >= self.config.batch_wait_s
         sessions = {earned.session_id for earned in unit.earned}
         if self._ratings is not None:
-            played = self._ratings.groups.is_complete(*unit.place, sessions, waited_s)
+            played = self._ratings.groups.is_complete(*unit.group, sessions, waited_s)
             if played is not None:
                 return played
         return len(sessions) >= self.config.group_size or waited_s >= self.config.batch_wait_s

@@ -23,7 +23,7 @@ from clawctl.train.setback import Start
 
 log = logging.getLogger("clawctl.train")
 
-_CURE = (
+_FIX = (
     "try a lower train.lr, check the judge's verdicts (`clawctl inspect turns`) and the gate's reasons (`clawctl inspect "
     "policies`); training resumes when LIVE moves, when you start it with another recipe, or with `clawctl train --from VERSION`"
 )
@@ -41,18 +41,18 @@ def note_start(run: RunDir, start: Start) -> None:
     reasons = why_dead(run, lineage)
     roots = [version for version in reasons if lineage.parents[version] not in reasons and version > last.get("newest", 0)]
     named = roots or [lineage.newest]
-    why = "; ".join(f"version {version}: {reasons.get(version, 'not continued')}" for version in named)
+    reason = "; ".join(f"version {version}: {reasons.get(version, 'not continued')}" for version in named)
     fresh = start.checkpoint is None and lineage.tip > 0
     log.warning(
         "training goes back from version %d to version %d (%s); %d turns of dead versions can be trained again, "
-        "%d are skipped (%s), %d have expired%s", lineage.newest, lineage.tip, why, turns.free, turns.twice, TWICE, turns.gone,
+        "%d are skipped (%s), %d have expired%s", lineage.newest, lineage.tip, reason, turns.free, turns.twice, TWICE, turns.gone,
         "; its checkpoint is gone, so the optimizer, the baselines and the teacher start fresh" if fresh else "",
     )  # fmt: skip
     row = {
         "at": time.time(),
         "newest": lineage.newest,
         "to": lineage.tip,
-        "why": why,
+        "why": reason,
         "dead": sorted(version for version in reasons if version > last.get("newest", 0)),
         "refused": refused_now(run, sorted(reasons)),
         "given_back": turns.free,
@@ -86,11 +86,11 @@ class LineageWatch:
         run, entries = self._run, list[Any]()
         for path in (run.policies, run.moves, run.eval, run.abandoned):
             try:
-                told = path.stat()
+                status = path.stat()
             except FileNotFoundError:
                 entries.append(None)
             else:
-                entries.append((told.st_mtime_ns, told.st_size))
+                entries.append((status.st_mtime_ns, status.st_size))
         return entries
 
 
@@ -101,13 +101,13 @@ class Pause:
         self._run, self._most = run, recipe.train.max_refusals
         sections = recipe.model_dump_json(include={"train", "judge", "eval", "gate"}).encode()
         self._recipe = f"{zlib.crc32(sections):08x}"
-        self._looked: Lineage | None = None
-        self._found: ClawError | None = None
+        self._checked: Lineage | None = None
+        self._error: ClawError | None = None
 
     def check(self, lineage: Lineage) -> ClawError | None:
         """Return the error message while training is paused, else None. Changes are recorded."""
-        if lineage is self._looked:
-            return self._found
+        if lineage is self._checked:
+            return self._error
         run, known = self._run, read_refusals(self._run)
         moves = len(read_moves(run))
         paused = known.get("paused")
@@ -117,17 +117,17 @@ class Pause:
             known = read_refusals(run)
             paused = None
         refused = refusals_in_a_row(run, lineage, known.get("forgiven", 0))
-        self._looked, self._found = lineage, None
+        self._checked, self._error = lineage, None
         if len(refused) >= self._most:
             problem = f"training is paused: the last {len(refused)} updates were refused (versions {_listed(refused[::-1])})"
-            self._found = ClawError(problem, _CURE)
+            self._error = ClawError(problem, _FIX)
             if not paused or paused.get("newest") != lineage.newest:
-                told = {"at": time.time(), "newest": lineage.newest, "problem": problem, "fix": _CURE, **now}
-                _write_refusals(run, {**known, "paused": told})
-                log.error("%s; %s", problem, _CURE)
+                pause = {"at": time.time(), "newest": lineage.newest, "problem": problem, "fix": _FIX, **now}
+                _write_refusals(run, {**known, "paused": pause})
+                log.error("%s; %s", problem, _FIX)
         elif paused:
             _write_refusals(run, {**known, "paused": None})
-        return self._found
+        return self._error
 
 
 def forgive(run: RunDir, newest: int, why: str) -> None:

@@ -37,10 +37,10 @@ _HEADERS = ("system", "developer")  # roles of messages that clients add automat
 
 def marks_of(turn: Turn, prompt_ids: list[int], completion_ids: list[int]) -> Marks:
     """Return the two hashes of a turn. Identical turns share at least one of them."""
-    said = [turn.user, completion_ids, *([turn.images] if turn.images else [])]
+    common = [turn.user, completion_ids, *([turn.images] if turn.images else [])]
     messages = [[m.get("role"), m.get("content"), m.get("tool_calls")] for m in turn.messages if m.get("role") not in _HEADERS]
-    asked = _SPACE.sub(" ", orjson.dumps(messages, default=str).decode().casefold()).replace('" ', '"').replace(' "', '"')
-    return _hash(orjson.dumps([*said, prompt_ids])), _hash(orjson.dumps([*said, asked]))
+    prompt = _SPACE.sub(" ", orjson.dumps(messages, default=str).decode().casefold()).replace('" ', '"').replace(' "', '"')
+    return _hash(orjson.dumps([*common, prompt_ids])), _hash(orjson.dumps([*common, prompt]))
 
 
 class TrainedMarks:
@@ -80,15 +80,15 @@ class TrainedMarks:
     def _owner(self, mark: int) -> int | None:
         if mark in self._recent:
             return self._recent[mark]
-        at = int(self._marks.searchsorted(np.uint64(mark)))
-        return int(self._owners[at]) if at < len(self._marks) and int(self._marks[at]) == mark else None
+        index = int(self._marks.searchsorted(np.uint64(mark)))
+        return int(self._owners[index]) if index < len(self._marks) and int(self._marks[index]) == mark else None
 
     def _load(self) -> None:
         """Read the newest hashes of the file, and cut the file if it is too long."""
         try:
-            result = self._path.read_bytes()
-            pairs: _Pairs = np.frombuffer(result[: len(result) // 16 * 16], np.uint64).reshape(-1, 2)
-            if len(pairs) > MOST or len(result) % 16:
+            data = self._path.read_bytes()
+            pairs: _Pairs = np.frombuffer(data[: len(data) // 16 * 16], np.uint64).reshape(-1, 2)
+            if len(pairs) > MOST or len(data) % 16:
                 pairs = pairs[-MOST // 2 :] if len(pairs) > MOST else pairs
                 publish_bytes(self._path, pairs.tobytes())
         except FileNotFoundError:

@@ -34,12 +34,12 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
     calls this in each of them; only one runs the loop.
     """
     stop = stop_on_signals()
-    with ExitStack() as leaving:
+    with ExitStack() as exits:
 
         def prepare() -> None:
-            leaving.enter_context(sole_worker(run, "train"))
+            exits.enter_context(sole_worker(run, "train"))
             ensure_base_policy(run, recipe.model.path)
 
-        trainer = leaving.enter_context(backend_of(recipe).open(recipe, prepare))
+        trainer = exits.enter_context(backend_of(recipe).open(recipe, prepare))
         if trainer is not None:
             run_training(run, recipe, trainer, stop, once)

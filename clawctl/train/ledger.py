@@ -63,7 +63,7 @@ def read_ledger(run: RunDir, lineage: Lineage | None = None) -> dict[str, str]:
 def _outcomes(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> dict[str, str]:
     dead = _dead(lineage, entries)
     outcomes = {turn_id: "skipped" for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
-    outcomes |= dict.fromkeys(_twice(dead), "skipped")
+    outcomes |= dict.fromkeys(_in_two_dead_steps(dead), "skipped")
     steps = {entry["step"] for entry in dead}
     # A step whose version is not published yet counts as living, so that its turns are not trained twice.
     living = [entry for entry in entries if entry["outcome"] == "trained" and entry["step"] not in steps]
@@ -90,31 +90,36 @@ def give_back(run: RunDir, lineage: Lineage) -> GivenBack:
     """Count the turns of dead steps. Turns that were in two of them are entered as skipped, with the reason."""
     entries = list(_entries(run))
     used, dead = _outcomes(lineage, entries), _dead(lineage, entries)
-    there = _stems_there(run)
+    existing = _existing_stems(run)
     stems = {turn_id: stem for entry in dead for stem, ids in entry["turns"].items() for turn_id in ids if turn_id not in used}
-    gone = sum(stem not in there for stem in stems.values())
-    left = {turn_id for turn_id in _twice(dead) if used[turn_id] != "trained"}
-    told = {turn_id for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
+    gone = sum(stem not in existing for stem in stems.values())
+    exhausted = {turn_id for turn_id in _in_two_dead_steps(dead) if used[turn_id] != "trained"}
+    skipped_ids = {turn_id for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
     for entry in sorted(dead, key=lambda entry: -int(entry["step"])):
-        turns = {stem: [turn_id for turn_id in ids if turn_id in left - told] for stem, ids in entry["turns"].items()}
+        turns = {stem: [turn_id for turn_id in ids if turn_id in exhausted - skipped_ids] for stem, ids in entry["turns"].items()}
         if any(turns.values()):
-            skipped = {"step": entry["step"], "outcome": "skipped", "reason": TWICE, "turns": {k: v for k, v in turns.items() if v}}
-            _enter(run, f"refused-{entry['step']}", skipped)
-            told |= set(_ids(skipped))
-    return GivenBack(len(stems) - gone, gone, len(left))
+            skipped_entry = {
+                "step": entry["step"],
+                "outcome": "skipped",
+                "reason": TWICE,
+                "turns": {k: v for k, v in turns.items() if v},
+            }
+            _enter(run, f"refused-{entry['step']}", skipped_entry)
+            skipped_ids |= set(_ids(skipped_entry))
+    return GivenBack(len(stems) - gone, gone, len(exhausted))
 
 
-def _stems_there(run: RunDir) -> set[str]:
+def _existing_stems(run: RunDir) -> set[str]:
     """Return the existing shards, including those whose rows are in a merged shard."""
     paths = published(run.trajectories, ".parquet")
-    there = {path.stem for path in paths}
+    existing = {path.stem for path in paths}
     for path in paths:
         with suppress(UnreadableShard):
-            there.update(merged_from(path))
-    return there
+            existing.update(merged_from(path))
+    return existing
 
 
-def _twice(dead: Sequence[dict[str, Any]]) -> list[str]:
+def _in_two_dead_steps(dead: Sequence[dict[str, Any]]) -> list[str]:
     """Return the turns that are in two of these steps."""
     times = Counter(turn_id for entry in dead for turn_id in set(_ids(entry)))
     return [turn_id for turn_id, count in times.items() if count >= MOST_TIMES]
@@ -132,14 +137,14 @@ def _entries(run: RunDir) -> Iterator[dict[str, Any]]:
         try:
             yield read_sealed(path.read_bytes())
         except Damaged as error:
-            yield _mended(run, path, str(error))
+            yield _rebuilt(run, path, str(error))
 
 
 def _ids(entry: dict[str, Any]) -> list[str]:
     return [turn_id for turn_ids in entry["turns"].values() for turn_id in turn_ids]
 
 
-def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
+def _rebuilt(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
     """Quarantine a damaged entry and rebuild it from the policy of its step, which lists its turns as well.
 
     Skipped turns are listed nowhere else, so they are tried again and at worst skipped again. Raises ClawError if a step's turns
@@ -151,12 +156,12 @@ def _mended(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
         try:
             policy = read_policy(run, step)
         except ClawError as error:
-            told = f"{path} is damaged ({problem}), and so is the policy of that step"
-            raise ClawError(told, "restore one of them from a copy; otherwise turns would be trained twice") from error
+            message = f"{path} is damaged ({problem}), and so is the policy of that step"
+            raise ClawError(message, "restore one of them from a copy; otherwise turns would be trained twice") from error
         turns = _by_stem(run, policy.turns)
         entry = {"step": step, "parent": policy.parent, "outcome": "trained", "reason": None, "turns": turns}
-    kept = quarantine(run, path, problem)
-    log.error("%s was damaged and is kept as %s; the entry is %s", path, kept, "rebuilt" if entry["turns"] else "dropped")
+    quarantined = quarantine(run, path, problem)
+    log.error("%s was damaged and is kept as %s; the entry is %s", path, quarantined, "rebuilt" if entry["turns"] else "dropped")
     if entry["turns"]:
         _enter(run, path.stem, entry)
     return entry

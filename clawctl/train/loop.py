@@ -22,7 +22,7 @@ from clawctl.train.agreement import Watch
 from clawctl.train.feed import Feed, open_feed
 from clawctl.train.going_back import LineageWatch, Pause, note_start
 from clawctl.train.measures import Measures, StepResult
-from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
+from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, with_teacher_logprobs
 from clawctl.train.sample import Batch
 from clawctl.train.setback import start_of
 from clawctl.train.spending import Spending
@@ -132,8 +132,8 @@ class Session:
         depth = lineage.depth(lineage.tip) + 1
         batch = replace(batch, step=lineage.newest + 1, parent=lineage.tip, depth=depth, baselines=baselines)
         if self.teacher is not None:
-            batch, lost = taught(batch, self.teacher.ask(batch))
-            self.feed.drop_hints(lost, [sample.turn_id for sample in batch.samples])
+            batch, missing = with_teacher_logprobs(batch, self.teacher.ask(batch))
+            self.feed.drop_hints(missing, [sample.turn_id for sample in batch.samples])
         return batch
 
     def _is_last(self, lineage: Lineage) -> bool:
@@ -164,19 +164,19 @@ class Session:
 
     def _skip(self, batch: Batch, result: StepResult) -> None:
         """Log the turns that broke the step and never try them again. The other turns of the batch wait for the next one."""
-        blamed = [sample for sample in batch.samples if sample.turn_id in result.broken] or batch.samples
-        ids = [sample.turn_id for sample in blamed]
+        broken = [sample for sample in batch.samples if sample.turn_id in result.broken] or batch.samples
+        ids = [sample.turn_id for sample in broken]
         log.error("step %d skipped: %s; turns %s are not retried", batch.step, result.problem, ", ".join(ids))
-        ledger.write_skipped(self.run, batch.step, blamed, result.problem or "")
+        ledger.write_skipped(self.run, batch.step, broken, result.problem or "")
         self.feed.done(ids, "skipped")
 
     def _refuse_model(self, batch: Batch, result: StepResult) -> None:
         """Raise ClawError because another model sampled the turns. All turns stay available."""
         origins = {self.feed.origins[sample.stem].base_model for sample in batch.samples if sample.turn_id in result.broken}
         named = ", ".join(sorted(name or "a model that is not named" for name in origins))
-        count, ours = f"{len(result.broken)} of {len(batch.samples)} turns", f"{self.recipe.model.path} (version {batch.version})"
+        count, own = f"{len(result.broken)} of {len(batch.samples)} turns", f"{self.recipe.model.path} (version {batch.version})"
         raise ClawError(
-            f"{count} have logprobs that do not agree with {ours}; their shards name {named}",
+            f"{count} have logprobs that do not agree with {own}; their shards name {named}",
             f"train the model that served them, or start a new run; train.max_mismatch is {self.recipe.train.max_mismatch:g}",
             2,
         )

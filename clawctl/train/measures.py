@@ -173,12 +173,12 @@ def _term(name: str, whole: Measures, facts: StepFacts) -> dict[str, Any]:
     """Return the values of one term. The advantage values are None for a divergence, and the reverse."""
     advantages = [turn.advantages[name] for turn in whole.turns.values() if name in turn.advantages]
     divergences = [turn.divergences[name] for turn in whole.turns.values() if name in turn.divergences]
-    left_out = sum(int((~turn.acting[name]).sum()) for turn in whole.turns.values() if name in turn.acting)
+    masked = sum(int((~turn.acting[name]).sum()) for turn in whole.turns.values() if name in turn.acting)
     return {
         "loss": whole.losses[name],
         "weight": facts.weights[name],
         "tokens": facts.counts[name],
-        "masked_fraction": left_out / facts.counts[name],
+        "masked_fraction": masked / facts.counts[name],
         "advantage_mean": float(np.concatenate(advantages).mean()) if advantages else None,
         "advantage_quantiles": _quantiles(np.concatenate(advantages)) if advantages else None,
         "divergence_quantiles": _quantiles(np.concatenate(divergences)) if divergences else None,

@@ -36,10 +36,10 @@ class RemoteTeacher:
         return asyncio.run(self._answers(batch))
 
     async def _answers(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
-        client, places = Client(self._url, self._key, proxy=proxy_for(self._url)), asyncio.Semaphore(CALLS)
+        client, slots = Client(self._url, self._key, proxy=proxy_for(self._url)), asyncio.Semaphore(CALLS)
 
         async def answer(sample: Sample) -> tuple[float, ...] | str | None:
-            async with places:
+            async with slots:
                 return await self._answer(client, sample)
 
         try:
@@ -62,16 +62,16 @@ class RemoteTeacher:
     async def _logprobs(self, client: Client, prompt: list[int], completion: list[int], temperature: float) -> tuple[float, ...]:
         if temperature != 1:
             raise NoTeacherLogprobs("the teacher's server scores at temperature 1 only")
-        asked = {"model": self.model, "prompt": prompt + completion, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        request = {"model": self.model, "prompt": prompt + completion, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
         try:
-            response = await client.post("/completions", orjson.dumps(asked), TIMEOUT_S)
+            response = await client.post("/completions", orjson.dumps(request), TIMEOUT_S)
         except RequestFailed as error:
             raise NoTeacherLogprobs("the teacher's server does not answer") from error
         if response.status != 200:
             raise NoTeacherLogprobs(f"the teacher's server answers {response.status}")
         try:
             scored = orjson.loads(response.body)["choices"][0]["prompt_logprobs"][len(prompt) :]
-            values = tuple(float(at[str(token)]["logprob"]) for at, token in zip(scored, completion, strict=True))
+            values = tuple(float(entry[str(token)]["logprob"]) for entry, token in zip(scored, completion, strict=True))
         except (orjson.JSONDecodeError, LookupError, TypeError, ValueError) as error:
             raise NoTeacherLogprobs("the teacher's server did not return a logprob for each token") from error
         if any(not -1e30 < value <= 1e-3 for value in values):
@@ -99,17 +99,17 @@ def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:
     return RemoteTeacher(config.teacher, config.teacher_model, config.teacher_api_key)
 
 
-def taught(batch: Batch, answers: list[tuple[float, ...] | str | None]) -> tuple[Batch, dict[str, str]]:
+def with_teacher_logprobs(batch: Batch, answers: list[tuple[float, ...] | str | None]) -> tuple[Batch, dict[str, str]]:
     """Return the batch with the teacher's answers, and the reason for each turn without one.
 
     Such a turn is trained with its reward only, or leaves the batch if it has none.
     """
-    samples, lost = [], {}
+    samples, missing = [], {}
     for sample, answer in zip(batch.samples, answers, strict=True):
         if isinstance(answer, str):
-            lost[sample.turn_id] = answer
+            missing[sample.turn_id] = answer
             if sample.reward is not None:
                 samples.append(replace(sample, teacher_prompt_ids=None))
         else:
             samples.append(replace(sample, teacher_logprobs=answer))
-    return replace(batch, samples=samples), lost
+    return replace(batch, samples=samples), missing

@@ -113,25 +113,25 @@ def _set_back(run: RunDir, lineage: Lineage, step: int, problem: str) -> None:
         message = f"{run.root} has policy {lineage.newest} but no checkpoint to resume from"
         raise ClawError(message, "restore train/checkpoints, or start a new run with --run")
     ancestors = [v for v in lineage.ancestry(step if step in lineage.parents else lineage.tip) if v != step and v in steps]
-    back = next((version for version in ancestors if _problem_of(run, version) is None), None)
-    if back is None:
+    restart = next((version for version in ancestors if _problem_of(run, version) is None), None)
+    if restart is None:
         message = f"{run.checkpoints} contains no intact checkpoint; {problem}"
         raise ClawError(message, "restore one from a copy, or start a new run with --run")
-    gone = {step}
+    discarded = {step}
     for version in sorted(lineage.parents):  # parents come before their children
-        if version in lineage.above(lineage.tip, back) or lineage.parents[version] in gone:
-            gone.add(version)
-    reason = f"training went back to step {back}: {problem}"
+        if version in lineage.above(lineage.tip, restart) or lineage.parents[version] in discarded:
+            discarded.add(version)
+    reason = f"training went back to step {restart}: {problem}"
     log.error("%s; later versions are quarantined, and their turns are trained again", reason)
-    if lineage.live in gone:
-        move_live(run, back, by="train, which went back")
-    rows = [row for row in read_rows(run) if row["step"] not in gone]
+    if lineage.live in discarded:
+        move_live(run, restart, by="train, which went back")
+    rows = [row for row in read_rows(run) if row["step"] not in discarded]
     publish_bytes(run.steps, b"".join(map(row_line, rows)))
-    after = [path for folder in (run.ledger, run.records) for path in _numbered(folder) if _number(path) in gone]
-    after += [path for path in _numbered(run.eval) if _number(path) in gone]
-    after += [run.version_folder(version) for version in sorted(gone, reverse=True) if run.version_folder(version).exists()]
-    after += [run.checkpoint(other) for other in reversed(steps) if other in gone]
-    for path in after:
+    affected = [path for folder in (run.ledger, run.records) for path in _numbered(folder) if _number(path) in discarded]
+    affected += [path for path in _numbered(run.eval) if _number(path) in discarded]
+    affected += [run.version_folder(version) for version in sorted(discarded, reverse=True) if run.version_folder(version).exists()]
+    affected += [run.checkpoint(other) for other in reversed(steps) if other in discarded]
+    for path in affected:
         quarantine(run, path, reason)
 
 

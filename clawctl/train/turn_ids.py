@@ -24,19 +24,19 @@ class TurnIds:
             if turn_id not in self:
                 self._recent.add(_hash(turn_id))
                 if len(self._recent) >= _RECENT:
-                    self._settle()
+                    self._merge_recent()
 
     def __contains__(self, turn_id: str) -> bool:
         key = _hash(turn_id)
         if key in self._recent:
             return True
-        at = int(self._sorted.searchsorted(np.uint64(key)))
-        return at < len(self._sorted) and int(self._sorted[at]) == key
+        index = int(self._sorted.searchsorted(np.uint64(key)))
+        return index < len(self._sorted) and int(self._sorted[index]) == key
 
     def __len__(self) -> int:
         return len(self._sorted) + len(self._recent)
 
-    def _settle(self) -> None:
+    def _merge_recent(self) -> None:
         new = np.sort(np.fromiter(self._recent, np.uint64, len(self._recent)))
         self._sorted = np.insert(self._sorted, self._sorted.searchsorted(new), new)
         self._recent = set()

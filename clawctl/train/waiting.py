@@ -32,16 +32,16 @@ def in_order(waiting: list[Waiting], grouped: bool) -> list[Waiting]:
     """Return the turns in the order of their shards and, within a shard, in their previous order. `grouped`: keep groups
     together.
     """
-    order = {stem: place for place, stem in enumerate(sorted({turn.sample.stem for turn in waiting}))}
+    order = {stem: index for index, stem in enumerate(sorted({turn.sample.stem for turn in waiting}))}
     first: dict[str | None, int] = {}
     for turn in waiting:
         first[turn.unit] = min(first.get(turn.unit, len(order)), order[turn.sample.stem])
 
-    def place(turn: Waiting) -> tuple[int, str, int]:
+    def sort_key(turn: Waiting) -> tuple[int, str, int]:
         own = order[turn.sample.stem]
         return (first[turn.unit], turn.unit, own) if grouped and turn.unit is not None else (own, "", own)
 
-    return sorted(waiting, key=place)
+    return sorted(waiting, key=sort_key)
 
 
 def ready_turns(waiting: list[Waiting], config: TrainConfig, now: float) -> int:
@@ -56,8 +56,8 @@ def ready_turns(waiting: list[Waiting], config: TrainConfig, now: float) -> int:
     return count if count and count >= config.batch_min_turns and now - oldest >= config.batch_wait_s else 0
 
 
-def is_enough(waiting: Sequence[Waiting], config: TrainConfig, most: int) -> bool:
-    """Whether reading can stop: `most` turns wait, or enough turns for two batches with READ_AHEAD_TOKENS tokens."""
-    if len(waiting) >= most:
+def is_enough(waiting: Sequence[Waiting], config: TrainConfig, limit: int) -> bool:
+    """Whether reading can stop: `limit` turns wait, or enough turns for two batches with READ_AHEAD_TOKENS tokens."""
+    if len(waiting) >= limit:
         return True
     return len(waiting) >= 2 * config.batch_turns and sum(turn.tokens for turn in waiting) >= READ_AHEAD_TOKENS

@@ -107,14 +107,14 @@ def test_a_host_that_was_killed_while_it_forgot_goes_on_with_it(hosts: Hosts) ->
     fill(hosts)
     forget(hosts.first, Selection(session="gone"), dry_run=False, retrain=False)
     hosts.buckets[1].refresh()
-    assert len(hosts.buckets[1].asked()) == 1
+    assert len(hosts.buckets[1].pending_removals()) == 1
     LineWriter(hosts.second.feedback, 1 << 20).append(orjson.dumps({"turn_id": "t3", "text": SECRET}))
     hosts.buckets[1]._upload()
     assert SECRET not in in_the_bucket(hosts), "nothing goes up before this host has forgotten"
     catch_up(hosts.second)
     hosts.look()
     assert SECRET not in in_the_bucket(hosts) + on_the_disk(hosts.second)
-    assert not hosts.buckets[1].asked()
+    assert not hosts.buckets[1].pending_removals()
     catch_up(hosts.second)  # and again: nothing happens
 
 

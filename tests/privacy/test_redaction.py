@@ -165,11 +165,11 @@ def test_a_secret_cut_into_two_parts_of_one_message_is_found() -> None:
 
 
 def test_memory_is_bounded_and_holds_no_secret() -> None:
-    redactor = Redactor(ALWAYS, remembered=10)
+    redactor = Redactor(ALWAYS, cache_size=10)
     for number in range(50):
         redactor.messages([user(f"{number} {KEY}")])
-    assert len(redactor._seen) == 10
-    assert KEY not in repr(redactor._seen)
+    assert len(redactor._cache) == 10
+    assert KEY not in repr(redactor._cache)
 
 
 def test_json_nested_too_deeply_to_walk_is_looked_through_as_text() -> None:

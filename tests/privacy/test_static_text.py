@@ -99,14 +99,14 @@ def test_another_sentence_around_the_same_word_begins_anew() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_forgetting_redacts_again() -> None:
-    recurring = Recurring(keys=2, remembered=8)
+    recurring = Recurring(keys=2, capacity=8)
     recurring.recurs("a", "text")
     assert recurring.recurs("b", "text")
     for number in range(8):
         recurring.recurs("mallory", f"flood {number}")
     assert not recurring.recurs("a", "text")
-    assert len(recurring._sent_by) == 8
-    assert b"text" not in b"".join(recurring._sent_by)
+    assert len(recurring._keys_by_finding) == 8
+    assert b"text" not in b"".join(recurring._keys_by_finding)
 
 
 def test_a_redacted_turn_names_the_rule_and_the_place() -> None:

@@ -55,7 +55,7 @@ def test_the_name_of_a_policy_is_no_path_no_version_and_no_file_of_a_run(run: Ru
 
 
 def test_every_file_of_a_run_has_a_name_that_no_policy_can_have(run: RunDir) -> None:
-    places = [getattr(run, name) for name, value in vars(RunDir).items() if type(value).__name__ == "_Place"]
+    places = [getattr(run, name) for name, value in vars(RunDir).items() if type(value).__name__ == "_RunPath"]
     below = [place.name for place in places if place.parent in (run.policies, run.train, run.eval)]
     assert len(below) > 10
     assert not any(map(is_policy_name, below))

@@ -47,7 +47,7 @@ def test_a_swap_needs_the_tag_of_what_is_there(objects: Objects) -> None:
     assert objects.swap("live", b"3", tag) is None
     assert objects.swap("live", b"2", tag) == newer, "the answer of an earlier try was lost"
     assert objects.swap("absent", b"1", '"another"') is None
-    assert objects.read("live", but=newer) is None
+    assert objects.read("live", unless_tag=newer) is None
 
 
 def test_eight_writers_count_to_forty_by_compare_and_swap(objects: Objects) -> None:

@@ -95,16 +95,16 @@ def test_what_decides_but_is_no_number_makes_no_reward_and_hides_nothing_better(
         (None, None, JUDGE, number),
     ):
         found = worth(*said)
-        assert (found.value, found.problem, found.says_something) == (None, NOT_A_NUMBER, False)
+        assert (found.value, found.problem, found.has_signal) == (None, NOT_A_NUMBER, False)
     assert worth(1.0, number, OUTCOME, number).value == 1.0
 
 
 def test_a_0_is_a_measurement_of_an_environment_and_no_opinion_of_anybody_else() -> None:
-    assert worth(None, 0.0, OUTCOME, 0.0).says_something
-    assert worth(None, 1.0, JUDGE, -1.0).says_something
-    assert not worth(0.0, -1.0, OUTCOME, -1.0).says_something
-    assert not worth(None, None, JUDGE, 0.0).says_something
-    assert not worth(None, None).says_something
+    assert worth(None, 0.0, OUTCOME, 0.0).has_signal
+    assert worth(None, 1.0, JUDGE, -1.0).has_signal
+    assert not worth(0.0, -1.0, OUTCOME, -1.0).has_signal
+    assert not worth(None, None, JUDGE, 0.0).has_signal
+    assert not worth(None, None).has_signal
 
 
 def test_the_sum_is_told_in_words() -> None:

@@ -77,7 +77,7 @@ def test_no_turn_of_a_quiet_key_goes_stale_because_another_is_loud(run: RunDir, 
     publish(run, "b", [turn for key in range(quiet) for turn in turns_of(sampler, f"quiet{key}-", 2)])
     settings: dict[str, Any] = {"batch_turns": 4, "max_staleness": 8}
     feed = make_feed(run, sampler, **settings)
-    feed._most = 8
+    feed._read_ahead = 8
     steps = trained_steps(feed, 30)
     assert sum(count for step in steps for key, count in step.items() if key.startswith("quiet")) == 2 * quiet
     assert all(set(step) != {"loud"} for step in steps[: quiet // 2])

@@ -210,7 +210,7 @@ def test_another_picture_of_the_same_size_gives_other_logprobs(
 @pytest.mark.parametrize(
     ("damage", "reason", "count"),
     [("missing", "an image is missing", 2), ("changed", "an image is damaged", 2),
-     ("moved", "an image is not where the turn says", 1),
+     ("moved", "an image is not at its recorded position", 1),
      ("smaller", "an image has another size for this model", 3), ("text", "images, which this trainer does not read", 3)],
 )  # fmt: skip
 def test_a_turn_whose_image_is_not_what_was_served_is_refused_with_the_reason_and_the_others_are_trained(

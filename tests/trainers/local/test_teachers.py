@@ -16,7 +16,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.policies import ensure_base_policy, live_version
 from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
-from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, taught
+from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, with_teacher_logprobs
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.branches import taught_together
 from clawctl.trainers.local.ema import Average
@@ -114,7 +114,7 @@ def test_a_server_tells_what_the_policy_itself_would_tell(run: RunDir, sampler: 
     batch = take(run, training)
     with served(sampler) as url:
         teacher = RemoteTeacher(url, None, None)
-        told, lost = taught(batch, teacher.ask(batch))
+        told, lost = with_teacher_logprobs(batch, teacher.ask(batch))
     assert lost == {}
     by_server = teacher_logprobs(training, told.samples, Measures())["x"]
     torch.testing.assert_close(by_server, teacher_logprobs(training, batch.samples, Measures())["x"], atol=1e-5, rtol=1e-5)
@@ -139,7 +139,7 @@ def test_an_answer_that_is_not_whole_costs_the_hint_and_is_never_filled_in(sampl
 
 def test_a_turn_without_its_teacher_goes_on_with_its_reward_or_not_at_all() -> None:
     batch = Batch(3, [a_sample("a"), a_sample("b", reward=None), a_sample("c"), a_sample("d", teacher_prompt_ids=None)])
-    told, lost = taught(batch, ["gone", "gone", (-1.0, -2.0, -3.0), None])
+    told, lost = with_teacher_logprobs(batch, ["gone", "gone", (-1.0, -2.0, -3.0), None])
     assert lost == {"a": "gone", "b": "gone"}
     assert [(s.turn_id, s.teacher_prompt_ids is None, s.teacher_logprobs) for s in told.samples] == [
         ("a", True, None), ("c", False, (-1.0, -2.0, -3.0)), ("d", True, None),

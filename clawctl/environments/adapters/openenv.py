@@ -35,7 +35,6 @@ _START_S = 180.0
 _STEP_S = 120.0
 _FULL_S = 0.5  # interval between attempts to connect to a full server
 _SEEN = 6000  # characters of an observation that the model sees
-_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}
 _HIDDEN = ("metadata",)  # fields of actions and observations that the model does not see
 
 
@@ -98,9 +97,9 @@ class OpenEnv:
                 try:
                     message = await complete(endpoint, messages, client, tools=tools)
                 except Refused as refused:
-                    if turn == 0 or refused.code not in _USED_UP:
+                    if turn == 0 or refused.used_up is None:
                         raise
-                    ending = _USED_UP[refused.code]
+                    ending = refused.used_up
                     break
                 calls = message.get("tool_calls") or []
                 if not calls:

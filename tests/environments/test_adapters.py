@@ -64,7 +64,7 @@ def test_an_agent_acts_in_a_server_of_openenv_until_it_is_done(counter: OpenEnv)
 
 def test_an_action_that_the_environment_refuses_is_told_to_the_model(counter: OpenEnv) -> None:
     (outcome,), asked = episodes(counter, ['{"add": "x"}', "no json"])
-    assert (outcome.reward, outcome.ending) == (0, "done")
+    assert outcome.ending == "done"
     answers = [message["content"] for message in asked[-1]["messages"] if message["role"] == "tool"]
     assert answers == ["error: add: a number is missing", "error: the arguments are no JSON object"]
 
@@ -72,6 +72,13 @@ def test_an_action_that_the_environment_refuses_is_told_to_the_model(counter: Op
 def test_episodes_wait_for_a_server_that_has_room_for_one(counter: OpenEnv) -> None:
     outcomes, _ = episodes(counter, ['{"add": 3}'], attempts=3)
     assert [outcome.reward for outcome in outcomes] == [0.5] * 3
+
+
+def test_an_agent_that_stalls_in_a_server_of_openenv_gets_the_worst_reward(counter: OpenEnv) -> None:
+    (stalled,), _ = episodes(counter, [])
+    assert (stalled.reward, counter.worst) == (-1.0, -1.0)
+    with pytest.raises(ClawError, match="the option worst is 2"):
+        OpenEnv(url="http://127.0.0.1:9", worst=2)
 
 
 def test_an_openenv_server_that_is_not_there_is_named_with_the_cure() -> None:

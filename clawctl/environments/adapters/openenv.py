@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from clawctl.config.environment import environment_of_program, names_in
-from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
+from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.toolcall.tools import name_and_arguments
 from clawctl.errors import ClawError
@@ -47,11 +47,12 @@ class OpenEnv:
 
     `command` runs in `folder`; {port} in it becomes the server's port. `variables` names environment variables, separated by
     commas, that the command gets in addition to the usual ones. `instruction` is the system message. `reward` selects the sum of
-    all step rewards (`sum`), or the last one (`last`).
+    all step rewards (`sum`), or the last one (`last`). `worst` is the reward of an episode in which no step had one. OpenEnv
+    declares no range of rewards, so `worst` is the lowest possible one by default: an agent that stalls must not score better
+    than one that fails.
     """
 
     metrics = ("reward", "solved")
-    worst = 0.0
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class OpenEnv:
         max_turns: int = 20,
         episode_s: float = EPISODE_S,
         variables: str = "",
+        worst: float = WORST,
     ) -> None:
         if find_spec("websockets") is None:
             raise ClawError("the package websockets is not installed", "run `pip install 'clawctl[environments]'`", 2)
@@ -72,6 +74,9 @@ class OpenEnv:
             )
         if reward not in ("sum", "last"):
             raise ClawError(f"the option reward is {reward!r}", "use sum or last", 2)
+        if not -1 <= worst <= 1:
+            raise ClawError(f"the option worst is {worst!r}", "use a number from -1 to 1", 2)
+        self.worst = float(worst)
         self.episode_s, self._max_turns, self._reward, self._instruction = float(episode_s), max_turns, reward, instruction
         self._url = (url or _start(str(command), Path(folder).expanduser(), names_in(variables))).rstrip("/")
         schema = _schema(self._url)
@@ -116,7 +121,7 @@ class OpenEnv:
                 if is_over:
                     ending = "done"
                     break
-        worth = max(-1.0, min(1.0, sum(rewards) if self._reward == "sum" else rewards[-1])) if rewards else 0.0
+        worth = max(-1.0, min(1.0, sum(rewards) if self._reward == "sum" else rewards[-1])) if rewards else self.worst
         log = f"{len(rewards)} rewards of steps: {rewards[:50]}"
         return Outcome(
             worth, {"solved": worth > 0}, ending=ending, log=log, example={"prompt": messages[1]["content"], "reply": log}

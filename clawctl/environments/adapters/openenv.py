@@ -28,6 +28,7 @@ from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.toolcall.tools import name_and_arguments
 from clawctl.errors import ClawError
+from clawctl.process import kill_group
 from clawctl.run.endpoint import Endpoint
 
 SYSTEM = "You act in an environment. Each tool call is one action, and you then see what came of it. When you are done, say so."
@@ -241,8 +242,9 @@ def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
     with tempfile.TemporaryFile() as said:
         try:
             server = subprocess.Popen(
-                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment_of_program(named=variables)
-            )
+                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                env=environment_of_program(named=variables),
+            )  # fmt: skip
         except OSError as error:
             cure = "give a program and its arguments, with {port}"
             raise ClawError(f"the option command cannot be run: {error}", cure, 2) from error
@@ -261,9 +263,9 @@ def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End a server and the processes that it started."""
     server.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         server.wait(5)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
+    kill_group(server.pid)
+    server.wait()

@@ -147,6 +147,24 @@ def test_closing_a_process_ends_what_it_started(tmp_path: Path) -> None:
     until(lambda: ended(tmp_path / "child"))
 
 
+def test_a_line_that_is_no_answer_and_a_request_that_nobody_awaits_stop_no_other_answer(tmp_path: Path) -> None:
+    code = """
+import json, sys
+for number, line in enumerate(sys.stdin):
+    if number == 0:
+        print("loading", json.dumps({"ready": 1}), sep="\\n")
+        continue
+    print("100 %", 5, "{}", '{"id": []}', sep="\\n")
+    if number > 1:
+        print(json.dumps({"id": 0}), json.dumps({"id": 1, "heard": json.loads(line)["word"]}), sep="\\n")
+"""
+    process = answering_process(tmp_path, code)
+    assert process.first.result(20) == {"ready": 1}
+    assert process.ask({"word": "one"}).cancel()
+    assert process.ask({"word": "two"}).result(20) == {"heard": "two"}
+    process.close()
+
+
 def test_closing_a_server_of_openenv_ends_what_it_started(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(STARTS)

@@ -6,7 +6,7 @@ import json
 import subprocess
 import threading
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +70,22 @@ class AnsweringProcess:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                answer = json.loads(line)
-                if not self.first.done():
-                    self.first.set_result(answer)
-                    continue
-                with self._lock:
-                    waiting = self._waiting.pop(answer.pop("id"), None)
-                if waiting is not None:
-                    waiting.set_result(answer)
+                try:
+                    self._take(json.loads(line))
+                except (ValueError, KeyError, TypeError, AttributeError):  # printed by other code of the process
+                    self._said.append(line.rstrip())
         self._process.wait()
         self._give_up()
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        """Give an answer to its request. Raises ValueError, KeyError, TypeError or AttributeError if it is not an answer."""
+        if not self.first.done():
+            self.first.set_result(dict(answer))
+            return
+        with self._lock:
+            waiting = self._waiting.pop(answer.pop("id"), None)
+        if waiting is not None and waiting.set_running_or_notify_cancel():  # False: the caller no longer waits
+            waiting.set_result(answer)
 
     def _listen(self) -> None:
         assert self._process.stderr is not None
@@ -91,5 +97,5 @@ class AnsweringProcess:
         with self._lock:
             waiting, self._waiting = list(self._waiting.values()), {}
         for answer in (self.first, *waiting):
-            if not answer.done():
+            with contextlib.suppress(InvalidStateError):  # it has a result, or the caller no longer waits
                 answer.set_exception(ended)

@@ -5,6 +5,7 @@ outcome when the episode is over. A killed worker leaves no outcome and no lock,
 attempt is lost, and none has two outcomes.
 """
 
+import ast
 import asyncio
 import inspect
 import logging
@@ -148,14 +149,14 @@ class Plan:
 
     @cached_property
     def version(self) -> str:
-        """The environment's version: its attribute `version`, or a hash of its source file."""
+        """The environment's version: its attribute `version`, or a hash of the code in its source file, whatever its comments."""
         told = getattr(self.environment, "version", None)
         if told is not None:
             return str(told)
         try:
             source = inspect.getsourcefile(type(self.environment))
-            return blake2b(Path(source or "").read_bytes(), digest_size=8).hexdigest()
-        except (OSError, TypeError):
+            return blake2b(_code_of(Path(source or "").read_bytes()).encode(), digest_size=8).hexdigest()
+        except (OSError, TypeError, SyntaxError, ValueError):
             return "unknown"
 
     @cached_property
@@ -169,6 +170,18 @@ class Plan:
         tasks = [(task.id, task.split, task.group, hashed) for task, hashed in zip(self.tasks, self.hashes, strict=True)]
         named = [self.name, self.version, tasks, self.attempts, self.seed, self.round]
         return f"e{blake2b(orjson.dumps(named), digest_size=5).hexdigest()}"
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _code_of(source: bytes) -> str:
+    """The code of a module without comments, docstrings and layout. Raises SyntaxError and ValueError."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def make_plan(

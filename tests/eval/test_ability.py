@@ -165,7 +165,7 @@ def measured(answer: Any, **options: Any) -> Measured:
 
 
 def test_a_model_that_can_do_a_category_scores_and_one_that_cannot_does_not() -> None:
-    chosen = {"categories": ["arithmetic", "tools", "refusal", "languages"], "problems": 80}
+    chosen: dict[str, Any] = {"categories": ["arithmetic", "tools", "refusal", "languages"], "problems": 80}
     good, bad = measured(solved, **chosen), measured(lambda task: {"content": "I am a teapot and the rest is silence."}, **chosen)
     assert {name: found.mean for name, found in good.metrics.items()} == dict.fromkeys(("correct", *chosen["categories"]), 1.0)
     assert bad.metrics["correct"].mean < 0.15  # no call is right where none is due

@@ -38,6 +38,12 @@ def stop_on_signals() -> threading.Event:
     return stop
 
 
+def kill_group(leader: int) -> None:
+    """Kill the process `leader`, which was started in a session of its own, and the processes that it started there."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
 def leave(code: int) -> NoReturn:
     """End the process as Python does, but without unloading libraries, because some print dozens of lines about their memory."""
     if sys.modules.get("torch") is None:

@@ -91,7 +91,7 @@ class Environment(Protocol):
 
     Three attributes are optional:
 
-    - `version`: episodes of another version do not count as played. Without it, a hash of the source file is used.
+    - `version`: episodes of another version do not count as played. Without it, a hash of the code in the source file is used.
     - `episode_s`: the time limit of an episode in seconds (default EPISODE_S).
     - `worst`: the reward of an episode that ran out of time or context before `play` could grade it (default WORST).
     """

@@ -17,7 +17,6 @@ SYSTEM = (
     "You then see what it printed. When the task is solved, answer with the single word submit."
 )
 _BLOCK = re.compile(r"```(?:bash|sh|shell)?[ \t]*\n(.*?)(?:\n)?```", re.DOTALL)
-_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # endings by the server's error code
 _SEEN = 6000  # the number of characters of a command's output that the model sees
 
 
@@ -79,9 +78,9 @@ async def work(
             try:
                 answer = await complete(endpoint, messages, client)
             except Refused as refused:
-                if turn == 0 or refused.code not in _USED_UP:
+                if turn == 0 or refused.used_up is None:
                     raise
-                return Worked(_USED_UP[refused.code], said, steps)
+                return Worked(refused.used_up, said, steps)
             said = str(answer.get("content") or "")
             command = command_in(said)
             if command is None:

@@ -12,6 +12,7 @@ import httpx
 from clawctl.run.endpoint import Endpoint
 
 TIMEOUT_S = 300.0  # sixteen concurrent calls on two cores need this long
+_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # endings by the server's error code
 
 
 class Refused(Exception):
@@ -21,6 +22,11 @@ class Refused(Exception):
         super().__init__(problem)
         self.status = status  # None: there was no complete HTTP response
         self.code = code  # the code in the server's error: "context_length_exceeded", "episode_over"
+
+    @property
+    def used_up(self) -> str | None:
+        """What the policy used up: "time" or "context", an ending of the episode. None if the server failed."""
+        return _USED_UP.get(self.code or "")
 
 
 @dataclass(slots=True)

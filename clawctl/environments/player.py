@@ -5,6 +5,7 @@ outcome when the episode is over. A killed worker leaves no outcome and no lock,
 attempt is lost, and none has two outcomes.
 """
 
+import ast
 import asyncio
 import inspect
 import logging
@@ -52,14 +53,34 @@ _PLAIN = "!#$&'()*+,/:;=?@[] "  # characters of a task's name that a header may 
 
 
 async def play_task(environment: Environment, task: Task, endpoint: Endpoint) -> Outcome:
-    """Play one episode. Raises every exception of `play`, and TypeError if `play` returns no Outcome."""
-    if inspect.iscoroutinefunction(environment.play):
-        outcome = await environment.play(task, endpoint)
-    else:
-        outcome = await _in_thread(partial(environment.play, task, endpoint))
+    """Play one episode. If a call is refused because the policy used up its time or context, the outcome is the worst one.
+
+    Raises every other exception of `play`, and TypeError if `play` returns no Outcome.
+    """
+    try:
+        if inspect.iscoroutinefunction(environment.play):
+            outcome = await environment.play(task, endpoint)
+        else:
+            outcome = await _in_thread(partial(environment.play, task, endpoint))
+    except Refused as refused:
+        if refused.used_up is None:
+            raise
+        return _worst(environment, task, refused.used_up, refused)
     if not isinstance(outcome, Outcome):
         raise TypeError(f"play returned {type(outcome).__name__}, not an Outcome")
     return outcome
+
+
+def _worst(environment: Environment, task: Task, ending: str, refused: Refused) -> Outcome:
+    """The outcome of an episode that ended before `play` could grade it: each declared metric is 0, and the reward is `worst`.
+
+    In a suite, an environment that declares no metric `reward` gets none here either.
+    """
+    metrics = getattr(environment, "metrics", None)
+    has_reward = task.split == "train" or metrics is None or "reward" in metrics
+    reward = float(getattr(environment, "worst", WORST)) if has_reward else None
+    parts = dict.fromkeys((name for name in metrics or () if name != "reward"), 0.0)
+    return Outcome(reward, parts, ending=ending, log=str(refused))
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:
@@ -90,7 +111,6 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
 
 async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit_s: float) -> Outcome:
     """The outcome of one episode, including failures and time limits. The table in `clawctl.run.endings` lists the endings."""
-    worst = float(getattr(environment, "worst", WORST))
     try:
         async with asyncio.timeout(limit_s + _GRACE_S) as clock:
             outcome = await play_task(environment, task, endpoint)
@@ -98,8 +118,6 @@ async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit
     except EpisodeFailed as failed:
         return _failed(task, failed.ending, failed)
     except Refused as refused:
-        if refused.code in _ENDED_BY_POLICY:
-            return Outcome(reward=worst, ending=_ENDED_BY_POLICY[refused.code], log=str(refused))
         return _failed(task, "server", refused)
     except TimeoutError as error:
         trouble = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
@@ -107,9 +125,6 @@ async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit
     except Exception as error:  # noqa: BLE001 - the user's own code
         told = getattr(error, "ending", "")  # an environment's own exceptions may name an ending
         return _failed(task, told if told in ENDINGS and ENDINGS[told].kind == "other" else "environment", error)
-
-
-_ENDED_BY_POLICY = {"episode_over": "time", "context_length_exceeded": "context"}  # endings by the server's error code
 
 
 def _failed(task: Task, ending: str, error: Exception) -> Outcome:
@@ -134,14 +149,14 @@ class Plan:
 
     @cached_property
     def version(self) -> str:
-        """The environment's version: its attribute `version`, or a hash of its source file."""
+        """The environment's version: its attribute `version`, or a hash of the code in its source file, whatever its comments."""
         told = getattr(self.environment, "version", None)
         if told is not None:
             return str(told)
         try:
             source = inspect.getsourcefile(type(self.environment))
-            return blake2b(Path(source or "").read_bytes(), digest_size=8).hexdigest()
-        except (OSError, TypeError):
+            return blake2b(_code_of(Path(source or "").read_bytes()).encode(), digest_size=8).hexdigest()
+        except (OSError, TypeError, SyntaxError, ValueError):
             return "unknown"
 
     @cached_property
@@ -155,6 +170,18 @@ class Plan:
         tasks = [(task.id, task.split, task.group, hashed) for task, hashed in zip(self.tasks, self.hashes, strict=True)]
         named = [self.name, self.version, tasks, self.attempts, self.seed, self.round]
         return f"e{blake2b(orjson.dumps(named), digest_size=5).hexdigest()}"
+
+
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _code_of(source: bytes) -> str:
+    """The code of a module without comments, docstrings and layout. Raises SyntaxError and ValueError."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
 
 
 def make_plan(

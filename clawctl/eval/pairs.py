@@ -3,7 +3,6 @@
 No record is written, and the gate's own measurements do not change.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -15,7 +14,7 @@ from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.intervals import proportion
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, load_suites
-from clawctl.eval.worker import Stopped, as_tables, measure
+from clawctl.eval.worker import Stopped, as_tables, measure, run_until
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir
@@ -70,7 +69,7 @@ def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: i
                 answers().print(*as_tables(record), sep="\n")
             return
         places = [_endpoint(run, recipe, each) for each in (version, against)]
-        comparisons = {suite.name: asyncio.run(_compared(suite, places)) for suite in suites}
+        comparisons = {suite.name: run_until(_compared(suite, places), stop) for suite in suites}
     except CannotMeasure as error:
         raise ClawError(f"this cannot be measured: {error}", "check that `clawctl serve` is running on this run") from error
     except Stopped as error:

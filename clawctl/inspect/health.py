@@ -150,16 +150,20 @@ def is_running(run: RunDir, stage: str) -> bool:
 
 
 def is_judging(run: RunDir) -> bool | None:
-    """Whether a judge worker has claimed the oldest shard without verdicts.
+    """Whether a judge worker has claimed a shard without verdicts.
 
-    None if there is no such shard, because idle judges hold no lock. Any number of judges may run.
+    None if there is no such shard, because idle judges hold no lock. Any number of judges may run, each on a shard of its own.
     """
     waiting = unjudged(run)
     if not waiting:
         return None
-    if not run.lock(f"judge-{waiting[0]}").exists():
+    return any(_is_claimed(run, f"judge-{stem}") for stem in waiting)
+
+
+def _is_claimed(run: RunDir, name: str) -> bool:
+    if not run.lock(name).exists():
         return False
-    with claimed(run, f"judge-{waiting[0]}") as free:
+    with claimed(run, name) as free:
         return not free
 
 

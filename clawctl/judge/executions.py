@@ -195,14 +195,6 @@ def verdict(call: Message, result: Message, declared: Mapping[str, str]) -> tupl
     return None if score is None else (runner.name, score)
 
 
-def exit_code(call: Message, result: Message) -> int | None:
-    """The exit code in a known tool's result, for any command."""
-    function = call["function"]
-    command = _command(_arguments(function.get("arguments")) or {}) or ""
-    ended = _ended(result, KNOWN.get(function.get("name"), ()), command)
-    return None if ended is None else ended.code
-
-
 def _agreed(runner: Runner, ended: Ended) -> int | None:
     """The score of a run if its exit code and its summary agree, otherwise None."""
     lines = [line.strip() for line in _COLOUR.sub("", ended.output[-_SUMMARY_LINES * _LONGEST_LINE :]).splitlines() if line.strip()]

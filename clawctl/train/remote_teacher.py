@@ -27,9 +27,9 @@ class RemoteTeacher:
     """A client of the teacher's server. The server's tokenizer must be that of the policy."""
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
-        """Raises ClawError if `model` is None and the server does not list its models."""
+        """Raises ClawError if the server does not list its models and `model` is None, or if it lists others than `model`."""
         self._url, self._key = url.rstrip("/"), api_key
-        self.model = model or self._served()
+        self.model = self._served(model)
 
     def ask(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
         """Return for each turn the logprobs of its tokens, the reason why they are missing, or None if it has no hint."""
@@ -78,15 +78,23 @@ class RemoteTeacher:
             raise NoTeacherLogprobs("the teacher's server returned an invalid logprob")
         return values
 
-    def _served(self) -> str:
+    def _served(self, wanted: str | None) -> str:
+        """The name of the model: `wanted`, or the first one that the server lists. Not every server lists its models."""
         try:
             response = fetch("GET", f"{self._url}/models", key=self._key, timeout_s=TIMEOUT_S)
             if response.status != 200:
                 raise RequestFailed(f"it answers {response.status}")
-            return str(orjson.loads(response.body)["data"][0]["id"])
+            listed = [str(model["id"]) for model in orjson.loads(response.body)["data"]]
+            first = listed[0]
         except (RequestFailed, orjson.JSONDecodeError, LookupError, TypeError) as error:
+            if wanted is not None:
+                return wanted
             problem = f"train.teacher {self._url} does not list its models: {error}"
             raise ClawError(problem, "start it, or set train.teacher_model") from error
+        if wanted is not None and wanted not in listed:
+            problem = f"train.teacher {self._url} serves no model {wanted!r}"
+            raise ClawError(problem, f"set train.teacher_model to one of {', '.join(listed[:5])}", 2)
+        return wanted or first
 
 
 def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.judge.executions import KNOWN, exit_code
+from clawctl.judge.executions import KNOWN, _arguments, _command, _ended
 from clawctl.judge.protocol import Evidence
 from clawctl.judge.rules import rule_opinion
 from clawctl.run.rows import Message
@@ -411,6 +411,14 @@ def _recorded() -> Iterator[tuple[Message, Message]]:
             if message["role"] == "tool" and one is not None and one["function"]["name"] in KNOWN and key not in seen:
                 seen.add(key)
                 yield one, message
+
+
+def exit_code(made: Message, answered: Message) -> int | None:
+    """The exit code in a known tool's result, for any command."""
+    function = made["function"]
+    command = _command(_arguments(function.get("arguments")) or {}) or ""
+    ended = _ended(answered, KNOWN.get(function.get("name"), ()), command)
+    return None if ended is None else ended.code
 
 
 def _as_test_run(made: Message, answered: Message) -> tuple[Message, list[Message]]:

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,15 @@ import clawctl
 from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EpisodeFailed, Outcome
 from clawctl.environments.adapters.openenv import OpenEnv
+from clawctl.environments.adapters.processes import AnsweringProcess
 from clawctl.environments.adapters.verifiers import Verifiers, outcome_of
 from clawctl.environments.player import play_task
 from clawctl.errors import ClawError
+from clawctl.eval.suites import CannotMeasure
+from clawctl.eval.suites.installed import _run
 from clawctl.run.endpoint import Endpoint
 from tests.stub_http import StubHandler, StubServer, running
+from tests.waiting import until
 
 COMMAND = f"{sys.executable} {Path(__file__).parent / 'openenv_server.py'} --port {{port}}"
 
@@ -64,7 +69,7 @@ def test_an_agent_acts_in_a_server_of_openenv_until_it_is_done(counter: OpenEnv)
 
 def test_an_action_that_the_environment_refuses_is_told_to_the_model(counter: OpenEnv) -> None:
     (outcome,), asked = episodes(counter, ['{"add": "x"}', "no json"])
-    assert (outcome.reward, outcome.ending) == (0, "done")
+    assert outcome.ending == "done"
     answers = [message["content"] for message in asked[-1]["messages"] if message["role"] == "tool"]
     assert answers == ["error: add: a number is missing", "error: the arguments are no JSON object"]
 
@@ -72,6 +77,13 @@ def test_an_action_that_the_environment_refuses_is_told_to_the_model(counter: Op
 def test_episodes_wait_for_a_server_that_has_room_for_one(counter: OpenEnv) -> None:
     outcomes, _ = episodes(counter, ['{"add": 3}'], attempts=3)
     assert [outcome.reward for outcome in outcomes] == [0.5] * 3
+
+
+def test_an_agent_that_stalls_in_a_server_of_openenv_gets_the_worst_reward(counter: OpenEnv) -> None:
+    (stalled,), _ = episodes(counter, [])
+    assert (stalled.reward, counter.worst) == (-1.0, -1.0)
+    with pytest.raises(ClawError, match="the option worst is 2"):
+        OpenEnv(url="http://127.0.0.1:9", worst=2)
 
 
 def test_an_openenv_server_that_is_not_there_is_named_with_the_cure() -> None:
@@ -102,6 +114,81 @@ def test_an_episode_of_a_taskset_that_the_policy_ended_is_graded() -> None:
     assert outcome_of({"timed_out": True}, 5) == Outcome(-1.0, {}, ending="time")
     told = {"reward": 1.5, "parts": {"right": 1.0, "length": 90.0}, "stopped": ["max_turns"]}
     assert outcome_of(told, 5) == Outcome(1.0, {"right": 1.0}, ending="turns")
+
+
+# ---- processes -----------------------------------------------------------------------------------------------------------
+
+STARTS = """
+import os, subprocess, sys
+child = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL)
+with open(os.environ["CHILD_FILE"], "w") as file:
+    file.write(str(child.pid))
+"""
+
+
+def ended(child: Path) -> bool:
+    """Whether the process whose id is in the file has ended. A process that nobody has waited for counts as ended."""
+    try:
+        return Path(f"/proc/{child.read_text()}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def answering_process(folder: Path, code: str) -> AnsweringProcess:
+    program = folder / "program.py"
+    program.write_text(code)
+    return AnsweringProcess(sys.executable, program, {}, {"PATH": os.environ["PATH"], "CHILD_FILE": str(folder / "child")})
+
+
+def test_closing_a_process_ends_what_it_started(tmp_path: Path) -> None:
+    process = answering_process(tmp_path, f"{STARTS}\nprint('{{}}')\nsys.stdin.read()")
+    assert process.first.result(20) == {}
+    process.close()
+    until(lambda: ended(tmp_path / "child"))
+
+
+def test_a_line_that_is_no_answer_and_a_request_that_nobody_awaits_stop_no_other_answer(tmp_path: Path) -> None:
+    code = """
+import json, sys
+for number, line in enumerate(sys.stdin):
+    if number == 0:
+        print("loading", json.dumps({"ready": 1}), sep="\\n")
+        continue
+    print("100 %", 5, "{}", '{"id": []}', sep="\\n")
+    if number > 1:
+        print(json.dumps({"id": 0}), json.dumps({"id": 1, "heard": json.loads(line)["word"]}), sep="\\n")
+"""
+    process = answering_process(tmp_path, code)
+    assert process.first.result(20) == {"ready": 1}
+    assert process.ask({"word": "one"}).cancel()
+    assert process.ask({"word": "two"}).result(20) == {"heard": "two"}
+    process.close()
+
+
+def test_closing_a_server_of_openenv_ends_what_it_started(tmp_path: Path) -> None:
+    program = tmp_path / "server.py"
+    program.write_text(STARTS)
+    with pytest.raises(ClawError, match="did not start"):
+        OpenEnv(command=f"env CHILD_FILE={tmp_path / 'child'} {sys.executable} {program}")
+    until(lambda: ended(tmp_path / "child"))
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_suites_program_leaves_no_process_behind(tmp_path: Path, cancelled: bool) -> None:
+    program, child = tmp_path / "program.py", tmp_path / "child"
+    program.write_text(STARTS + ("import time; time.sleep(600)" if cancelled else "sys.exit('no data')"))
+
+    async def work() -> None:
+        running = asyncio.create_task(_run([sys.executable, str(program)], {"CHILD_FILE": str(child)}, tmp_path, "mine"))
+        while cancelled and not (child.exists() and child.read_text()):
+            await asyncio.sleep(0.02)
+        if cancelled:
+            running.cancel()
+        await running
+
+    with pytest.raises(asyncio.CancelledError if cancelled else CannotMeasure, match=None if cancelled else "with 1: no data"):
+        asyncio.run(work())
+    until(lambda: ended(child))
 
 
 def test_a_python_without_verifiers_is_named_with_the_cure() -> None:

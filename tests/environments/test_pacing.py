@@ -11,8 +11,9 @@ import pytest
 from clawctl.cli.foreign_options import understand
 from clawctl.config import Recipe, TrainConfig, UpConfig
 from clawctl.config.play import PlayConfig
-from clawctl.environments import Outcome, Task, create
-from clawctl.environments.player import Player, Summary, make_plan, play_task
+from clawctl.environments import ENVIRONMENTS, Outcome, Task, create
+from clawctl.environments.player import Player, Summary, _code_of, make_plan, play_task
+from clawctl.environments.wishes.environment import Wishes
 from clawctl.environments.worker import play, warn_if_unsolved
 from clawctl.errors import ClawError
 from clawctl.launch.up import up
@@ -140,3 +141,14 @@ def test_a_recipe_that_plays_names_an_environment_and_code_only_if_its_user_did(
     check_named_code("play", run.root, Recipe(play=PlayConfig(env="homework")), None, {})
     with pytest.raises(ClawError, match="no server has registered"):
         play(run, Recipe(play=PlayConfig(env="homework")))
+
+
+def test_a_comment_or_a_docstring_does_not_change_the_version_of_an_environment() -> None:
+    code = b"""def play(self):\n    "Plays."\n    return 1  # always\n"""
+    assert _code_of(code) == _code_of(b"def play(self):\n    return 1\n")
+    assert _code_of(code) != _code_of(code.replace(b"1", b"2"))
+
+
+def test_the_built_in_environments_declare_their_version() -> None:
+    assert Wishes("say hello first").version != Wishes("answer in German").version
+    assert all(getattr(ENVIRONMENTS.load(name, "env"), "version", None) for name in ("homework", "toolcall", "terminal", "swe"))

@@ -323,6 +323,8 @@ def test_an_answer_is_right_by_its_box_or_its_last_number() -> None:
     assert number_in("3/4") == 0.75
     assert problem_of("__import__('os')") is not None
     assert problem_of("2 ** (3 + 4)") is None
+    for text in ("'a' * 10 ** 9", "b'a' * 9", "True + 1", "None", "..."):
+        assert "only numbers" in str(problem_of(text))
 
 
 def test_drawn_tasks_are_the_same_for_the_same_number() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from clawctl.config import EvalConfig
 from clawctl.errors import ClawError
-from clawctl.eval.suites import Measured, SuiteSettings, load_suites
-from clawctl.eval.suites.ability import CATEGORIES, Ability, ability_tasks, all_tasks
+from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings, load_suites
+from clawctl.eval.suites.ability import CATEGORIES, Ability, ability_tasks, all_tasks, passes
 from clawctl.eval.suites.ability.checks import CHECKS, follows, is_number, is_said_in, makes_call, number_in
 from clawctl.eval.suites.answers import calls_in, is_refusal, is_valid_call, language_of
 from clawctl.run.endpoint import Endpoint
@@ -165,7 +165,7 @@ def measured(answer: Any, **options: Any) -> Measured:
 
 
 def test_a_model_that_can_do_a_category_scores_and_one_that_cannot_does_not() -> None:
-    chosen = {"categories": ["arithmetic", "tools", "refusal", "languages"], "problems": 80}
+    chosen: dict[str, Any] = {"categories": ["arithmetic", "tools", "refusal", "languages"], "problems": 80}
     good, bad = measured(solved, **chosen), measured(lambda task: {"content": "I am a teapot and the rest is silence."}, **chosen)
     assert {name: found.mean for name, found in good.metrics.items()} == dict.fromkeys(("correct", *chosen["categories"]), 1.0)
     assert bad.metrics["correct"].mean < 0.15  # no call is right where none is due
@@ -173,13 +173,43 @@ def test_a_model_that_can_do_a_category_scores_and_one_that_cannot_does_not() ->
     assert sum(map(len, (good.values[name] for name in chosen["categories"]))) == 80
 
 
-def test_code_is_run_in_the_sandbox_and_judged_by_its_tests_alone() -> None:
-    ends_early = {"content": "```python\nimport os\nos._exit(0)\n```"}
-    found = measured(lambda task: solved(task) if task["id"] == "code-001" else ends_early, categories=["code"], problems=40)
+CHEATS = {
+    "ends early": "import os\nos._exit(0)",
+    "prints a mark that the program would print at its end": """
+import os, sys
+print(*[constant for constant in sys._getframe().f_code.co_consts if isinstance(constant, str) and len(constant) == 16])
+sys.stdout.flush()
+os._exit(0)""",
+    "equals everything": """
+class Equal:
+    def __eq__(self, other): return True
+def add(a, b): return Equal()""",
+    "returns a number that no float can hold": "def add(a, b): return 10 ** 400",
+}
+
+
+def test_code_is_run_in_the_sandbox_and_judged_by_what_it_returns_alone() -> None:
+    right = "def add(a, b):\n    return a + b"
+    calls = next(task["calls"] for task in all_tasks()["code"] if task["id"] == "code-001")
+
+    async def verdicts() -> list[bool]:
+        return await asyncio.gather(*(passes(code, calls) for code in (right, *CHEATS.values())))
+
+    try:
+        found = asyncio.run(verdicts())
+    except (ClawError, CannotMeasure):
+        pytest.skip("no sandbox on this machine")
+    assert dict(zip(("right", *CHEATS), found, strict=True)) == {"right": True, **dict.fromkeys(CHEATS, False)}
+
+
+def test_the_code_of_an_answer_is_found_and_called() -> None:
+    chosen: dict[str, Any] = {"problems": 2, "categories": ["code"]}
+    seed = next(seed for seed in range(999) if "code-001" in {task["id"] for task in ability_tasks(settings(seed=seed, **chosen))})
+    found = measured(solved, seed=seed, **chosen)
     if "code" not in found.values:
         pytest.skip("no sandbox on this machine")
+    assert len(found.values["code"]) == 2
     assert [task for task, right in found.values["code"].items() if right] == ["code-001"]
-    assert len(found.values["code"]) == 40
 
 
 @pytest.mark.parametrize(("name", "program"), [("lm-eval:arc_easy", "lm_eval"), ("inspect:my_task", "inspect")])

@@ -1,24 +1,40 @@
 """`clawctl eval --tasks … --against M`: which suites it runs, and what it counts."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+
 from clawctl.config import Recipe
+from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
-from clawctl.eval.pairs import choose_suites, summary
+from clawctl.eval.pairs import choose_suites, evaluate_chosen, summary
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
 from tests.eval.answering_server import announce, answering
 
 SUITE = """
+from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 
 class Shorter:
     async def compare(self, candidate, reference, settings, begin, count):
         return [Comparison("shorter", f"t{n}", 1.0, n % 2) for n in range(begin, min(begin + count, 4))]
+"""
+
+
+ENDLESS = """
+import asyncio, os, signal
+
+class Endless:
+    async def compare(self, candidate, reference, settings, begin, count):
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
 """
 
 
@@ -61,3 +77,20 @@ def test_the_command_compares_two_versions_and_writes_no_record(tmp_path: Path) 
     told = json.loads(done.stdout)
     assert (told["version"], told["suites"][f"{suite}:Shorter"]["shorter"]["wins"]) == (1, 2)
     assert list(run.eval.glob("*.json")) == []
+
+
+def test_a_signal_stops_a_comparison(tmp_path: Path) -> None:
+    run, suite = open_run(tmp_path / "run"), tmp_path / "endless.py"
+    suite.write_text(ENDLESS)
+    ensure_base_policy(run, "demo")
+    publish_policy(run, Policy(1, 0, 1, "binary", "full", "demo", [], None, {}, 0.0), lambda folder: None)
+    announce(run, "http://127.0.0.1:9/v1")
+    recipe = Recipe.model_validate({"model": {"path": "demo"}, "eval": {"suites": [f"{suite}:Endless"]}})
+    handlers, began = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}, time.monotonic()
+    try:
+        with pytest.raises(ClawError, match="stopped before everything was measured"):
+            evaluate_chosen(run, recipe, None, 0, as_json=True)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert time.monotonic() - began < 30

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clawctl.config import Recipe, dump_recipe, load_recipe
+from clawctl.config import EvalConfig, Recipe, dump_recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.eval.suites import CannotMeasure, Measured, load_suites
@@ -20,6 +20,7 @@ from clawctl.run.endpoint import Endpoint
 from clawctl.run.policies import ensure_base_policy, live_version, publish_policy
 from clawctl.run.rows import Policy
 from tests.eval.answering_server import announce, answering
+from tests.stub_http import StubHandler, StubServer, running
 
 CODE = """
 import asyncio
@@ -125,6 +126,21 @@ def test_an_environment_is_a_suite_on_its_held_out_tasks(tmp_path: Path) -> None
 def test_an_episode_that_fails_is_played_again_and_counted_once(tmp_path: Path) -> None:
     recipe = Recipe.model_validate({"eval": {"suites": [spec(tmp_path, "Flaky")], "problems": 1}})
     assert measured(recipe, "http://127.0.0.1:9/v1").metrics["done"].n == 1
+
+
+class Full(StubHandler):
+    def do_POST(self) -> None:
+        self.sent()
+        self.answer({"error": {"message": "too long", "code": "context_length_exceeded"}}, 400)
+
+
+@pytest.mark.parametrize("name", ["homework", "toolcall", "wishes"])
+def test_an_episode_that_fills_the_context_is_measured_as_the_worst_and_is_no_trouble_of_the_suite(name: str) -> None:
+    (suite,) = load_suites(EvalConfig.model_validate({"suites": [name], "problems": 2}))
+    with running(StubServer(Full)) as server:
+        found = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "demo@1")))
+    assert suite.metrics is not None
+    assert {metric: (value.mean, value.n) for metric, value in found.metrics.items()} == dict.fromkeys(suite.metrics, (0.0, 2))
 
 
 @pytest.mark.parametrize(

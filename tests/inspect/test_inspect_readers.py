@@ -14,12 +14,12 @@ import orjson
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.inspect.health import show_health
+from clawctl.inspect.health import is_judging, show_health
 from clawctl.inspect.policies import show_policies
 from clawctl.inspect.rows import _Files
 from clawctl.inspect.sessions import show_sessions
 from clawctl.inspect.turns import show_turns
-from clawctl.run.directory import RunDir, claimed, publish_bytes, quarantine, sole_worker
+from clawctl.run.directory import RunDir, claimed, open_run, publish_bytes, quarantine, sole_worker
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.rows import TEXT_ONLY, Feedback
 from clawctl.run.shards import UnreadableShard, write_turns, write_verdicts
@@ -186,6 +186,16 @@ def test_a_judge_shows_where_it_has_work(run: RunDir, capsys: Capture) -> None:
     write_verdicts(run.verdicts / "b.parquet", [verdict("t6", None), verdict("t7", 1.0)])
     show_health(run, as_json=True)
     assert said(capsys)["stages"]["judge"] is None
+
+
+def test_a_judge_that_works_on_any_shard_is_running(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    for stem in ("x", "y"):
+        (run.trajectories / f"{stem}.parquet").touch()
+    assert is_judging(run) is False
+    with claimed(run, "judge-y"):
+        assert is_judging(run) is True
+    assert is_judging(run) is False
 
 
 def test_lost_captures_are_what_the_server_itself_says(run: RunDir, capsys: Capture) -> None:

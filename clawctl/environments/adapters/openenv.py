@@ -24,10 +24,11 @@ from urllib.parse import urlsplit
 import httpx
 
 from clawctl.config.environment import environment_of_program, names_in
-from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
+from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.toolcall.tools import name_and_arguments
 from clawctl.errors import ClawError
+from clawctl.process import kill_group
 from clawctl.run.endpoint import Endpoint
 
 SYSTEM = "You act in an environment. Each tool call is one action, and you then see what came of it. When you are done, say so."
@@ -35,7 +36,6 @@ _START_S = 180.0
 _STEP_S = 120.0
 _FULL_S = 0.5  # interval between attempts to connect to a full server
 _SEEN = 6000  # characters of an observation that the model sees
-_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}
 _HIDDEN = ("metadata",)  # fields of actions and observations that the model does not see
 
 
@@ -48,11 +48,12 @@ class OpenEnv:
 
     `command` runs in `folder`; {port} in it becomes the server's port. `variables` names environment variables, separated by
     commas, that the command gets in addition to the usual ones. `instruction` is the system message. `reward` selects the sum of
-    all step rewards (`sum`), or the last one (`last`).
+    all step rewards (`sum`), or the last one (`last`). `worst` is the reward of an episode in which no step had one. OpenEnv
+    declares no range of rewards, so `worst` is the lowest possible one by default: an agent that stalls must not score better
+    than one that fails.
     """
 
     metrics = ("reward", "solved")
-    worst = 0.0
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class OpenEnv:
         max_turns: int = 20,
         episode_s: float = EPISODE_S,
         variables: str = "",
+        worst: float = WORST,
     ) -> None:
         if find_spec("websockets") is None:
             raise ClawError("the package websockets is not installed", "run `pip install 'clawctl[environments]'`", 2)
@@ -73,6 +75,9 @@ class OpenEnv:
             )
         if reward not in ("sum", "last"):
             raise ClawError(f"the option reward is {reward!r}", "use sum or last", 2)
+        if not -1 <= worst <= 1:
+            raise ClawError(f"the option worst is {worst!r}", "use a number from -1 to 1", 2)
+        self.worst = float(worst)
         self.episode_s, self._max_turns, self._reward, self._instruction = float(episode_s), max_turns, reward, instruction
         self._url = (url or _start(str(command), Path(folder).expanduser(), names_in(variables))).rstrip("/")
         schema = _schema(self._url)
@@ -98,9 +103,9 @@ class OpenEnv:
                 try:
                     message = await complete(endpoint, messages, client, tools=tools)
                 except Refused as refused:
-                    if turn == 0 or refused.code not in _USED_UP:
+                    if turn == 0 or refused.used_up is None:
                         raise
-                    ending = _USED_UP[refused.code]
+                    ending = refused.used_up
                     break
                 calls = message.get("tool_calls") or []
                 if not calls:
@@ -117,7 +122,7 @@ class OpenEnv:
                 if is_over:
                     ending = "done"
                     break
-        worth = max(-1.0, min(1.0, sum(rewards) if self._reward == "sum" else rewards[-1])) if rewards else 0.0
+        worth = max(-1.0, min(1.0, sum(rewards) if self._reward == "sum" else rewards[-1])) if rewards else self.worst
         log = f"{len(rewards)} rewards of steps: {rewards[:50]}"
         return Outcome(
             worth, {"solved": worth > 0}, ending=ending, log=log, example={"prompt": messages[1]["content"], "reply": log}
@@ -237,8 +242,9 @@ def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
     with tempfile.TemporaryFile() as said:
         try:
             server = subprocess.Popen(
-                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment_of_program(named=variables)
-            )
+                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                env=environment_of_program(named=variables),
+            )  # fmt: skip
         except OSError as error:
             cure = "give a program and its arguments, with {port}"
             raise ClawError(f"the option command cannot be run: {error}", cure, 2) from error
@@ -257,9 +263,9 @@ def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End a server and the processes that it started."""
     server.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         server.wait(5)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()
+    kill_group(server.pid)
+    server.wait()

@@ -16,7 +16,6 @@ from clawctl.environments.verdicts import Graded, nothing
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 
-_USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # endings by the server's error code
 _UNKNOWN = "error: this is no action. Answer with one line such as: click 3"
 
 
@@ -83,9 +82,9 @@ class Gui:
                 try:
                     message = await complete(endpoint, messages, client, **asked)
                 except Refused as refused:
-                    if turn == 0 or refused.code not in _USED_UP:
+                    if turn == 0 or refused.used_up is None:
                         raise
-                    ending = _USED_UP[refused.code]
+                    ending = refused.used_up
                     break
                 action, reply = _chosen(message)
                 try:

@@ -56,7 +56,7 @@ class Conversation:
     first: FirstReply | None  # None: the first request was refused
     satisfied: bool
     requests: int
-    refusal: str | None  # why the session broke off, or None
+    refusal: Refused | None  # why the session broke off, or None
 
 
 async def converse(
@@ -84,7 +84,7 @@ async def converse(
         try:
             reply = await ask(endpoint, messages, headers, stream, client)
         except Refused as refused:
-            return Conversation(turns, first, satisfied, len(turns) + 1, str(refused))
+            return Conversation(turns, first, satisfied, len(turns) + 1, refused)
         messages.append({"role": "assistant", "content": reply})
         first = first or FirstReply(asked_at, time.time(), task.role, satisfaction(task, reply), is_correct(task, reply))
         turns.append((said, reply))
@@ -163,7 +163,7 @@ async def _wait_for_server(client: httpx.AsyncClient, endpoint: Endpoint, stop: 
 
 
 def _summary(done: list[Conversation], began: float) -> dict[str, Any]:
-    refusals = [conversation.refusal for conversation in done if conversation.refusal]
+    refusals = [str(conversation.refusal) for conversation in done if conversation.refusal]
     return {
         "sessions": len(done),
         "requests": sum(conversation.requests for conversation in done),

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import Refused, ask, new_client
+from clawctl.environments.asking import ask, new_client
 from clawctl.environments.homework.chat import converse
 from clawctl.environments.homework.people import Person
 from clawctl.environments.homework.problems import Problem, is_correct, make_tasks
@@ -20,6 +20,7 @@ class Homework:
     """
 
     metrics = ("satisfaction", "correctness")
+    version = "1"  # raise it with every change of the tasks, the people or the scores
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """Half of the tasks are for students, half for teachers. If `count` is odd, students get one more."""
@@ -37,7 +38,7 @@ class Homework:
             session, stream = endpoint.headers.get("X-Session-Id"), Random(seed).random() < 0.5
             talk = await converse(client, endpoint, person, problem, session, stream)
         if talk.refusal is not None:
-            raise Refused(talk.refusal)
+            raise talk.refusal
         return _scored(problem, *talk.turns[0])
 
 

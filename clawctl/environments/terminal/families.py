@@ -106,7 +106,8 @@ FAMILIES: tuple[Callable[[random.Random, int], HarborTask], ...] = (find, count,
 def draw_tasks(split: str, number: int, seed: int) -> list[HarborTask]:
     """Draw tasks, alternating between the families.
 
-    Training tasks have even numbers, held-out tasks odd ones. A task's family and number determine its content.
+    Training tasks have even numbers, held-out tasks odd ones. A task's family and number determine its content. Its family depends
+    on the number of families: if you add one, raise `Terminal.version`.
     """
     made = []
     for place in range(number):

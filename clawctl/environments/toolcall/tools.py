@@ -89,7 +89,9 @@ def problem_of(expression: str) -> str | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "this is no expression"
     plain = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant)
-    if not all(isinstance(node, plain) for node in ast.walk(tree)):
+    nodes = list(ast.walk(tree))
+    numbers = all(type(node.value) in (int, float, complex) for node in nodes if isinstance(node, ast.Constant))
+    if not numbers or not all(isinstance(node, plain) for node in nodes):
         return "only numbers and + - * / // % ** ( ) are allowed"
     return None
 

@@ -126,7 +126,10 @@ async def _tests(
 
 
 async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str, limits: Limits, timeout: float) -> Graded:
-    """1 if each call returns the expected value: {"call": "prices.total", "args": [[1, 2]], "want": 3}. Raises SandboxFailed."""
+    """1 if each call returns the expected value: {"call": "prices.total", "args": [[1, 2]], "want": 3}. Raises SandboxFailed.
+
+    The values are compared as JSON: a tuple is a list there, and the keys of a dict are texts.
+    """
     asked = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
     fixed = {f"{TOOLS}/run_calls.py": inside("run_calls.py")}
     ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, asked, folder, limits, timeout, fixed, ())
@@ -139,7 +142,7 @@ async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str
             for call, got in zip(calls, returned, strict=True)
             if "value" not in got or not is_same(got["value"], call["want"])
         ]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # also by long numbers and deep lists
         return nothing(f"the calls said nothing that can be read, and ended with code {ran.code}")
     return Graded(1.0, f"{len(calls)} calls returned what they should") if not wrong else nothing("; ".join(wrong[:3]))
 

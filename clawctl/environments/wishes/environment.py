@@ -36,6 +36,8 @@ class Wishes:
     def __init__(self, wish: str = "say hello first") -> None:
         """`wish` describes people's wishes: "answer in German, no digits". Raises ClawError if it contains no wish."""
         self.wants = wants_in(wish)
+        told = ", ".join(f"{axis}: {value}" for axis, value in sorted(self.wants.items()))
+        self.version = f"1, {told}"  # raise the number with every change of the tasks, the people or the scores
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         made = make_problems(count, seed, split)

@@ -21,6 +21,7 @@ from clawctl.environments.asking import count_call
 from clawctl.errors import ClawError
 from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
+from clawctl.process import kill_group
 from clawctl.run.endpoint import Endpoint
 
 _SAID = 600  # the number of characters shown from the end of a failed program's output
@@ -68,19 +69,24 @@ def harness_suite(name: str) -> Any:
 
 
 async def _run(words: list[str], environment: Mapping[str, str], place: Path, name: str) -> None:
-    """Run a program until it ends, and kill it if this task is cancelled. Raises CannotMeasure with the end of its output."""
-    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(
-        *words, stdin=null, stdout=pipe, stderr=asyncio.subprocess.STDOUT, env=dict(environment), cwd=place
-    )
-    try:
-        said, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
+    """Run a program until it ends or this task is cancelled, then kill the processes that it started.
+
+    Raises CannotMeasure with the end of its output.
+    """
+    null = asyncio.subprocess.DEVNULL
+    with tempfile.TemporaryFile() as said:  # a pipe would stay open for as long as a process that the program started
+        process = await asyncio.create_subprocess_exec(
+            *words, stdin=null, stdout=said, stderr=said, env=dict(environment), cwd=place, start_new_session=True
+        )
+        try:
             await process.wait()
+        finally:
+            kill_group(process.pid)
+            await process.wait()
+        said.seek(max(0, said.seek(0, os.SEEK_END) - 8 * _SAID))
+        text = said.read().decode(errors="replace").strip()[-_SAID:]
     if process.returncode:
-        raise CannotMeasure(f"{name} ended with {process.returncode}: {said.decode(errors='replace').strip()[-_SAID:]}")
+        raise CannotMeasure(f"{name} ended with {process.returncode}: {text}")
 
 
 # ---- lm-evaluation-harness -------------------------------------------------------------------------------------------------

@@ -15,12 +15,15 @@ import pytest
 
 from clawctl.environments.asking import Refused, ask
 from clawctl.environments.homework.chat import Conversation, Crowd, converse, play
+from clawctl.environments.homework.environment import Homework
 from clawctl.environments.homework.people import Person
 from clawctl.environments.homework.problems import make_tasks
+from clawctl.environments.player import graded
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.policies import ensure_base_policy
 from tests.eval.answering_server import Answer, Answering, announce, answering, bad, good
+from tests.stub_http import StubHandler, StubServer, running
 
 STUDENT = make_tasks("student", 1, 5, "train")[0]
 
@@ -88,6 +91,18 @@ def test_any_other_status_than_200_is_a_refusal(status: int, stream: bool) -> No
 def test_a_stream_that_breaks_off_is_a_refusal() -> None:
     with answering(lambda body: "one two", breaks_streams=True) as server, pytest.raises(Refused, match="broke off"):
         one_question(server, stream=True)
+
+
+def test_a_conversation_that_fills_the_context_is_ended_by_the_policy() -> None:
+    class Full(StubHandler):
+        def do_POST(self) -> None:
+            self.sent()
+            self.answer({"error": {"message": "too long", "code": "context_length_exceeded"}}, 400)
+
+    (task,) = Homework().tasks("train", 1, 0)
+    with running(StubServer(Full)) as server:
+        outcome = asyncio.run(graded(Homework(), task, Endpoint(f"{server.url}/v1", "key", "demo"), 9.0))
+    assert (outcome.status, outcome.ending) == ("done", "context")
 
 
 def test_a_server_that_is_gone_is_a_refusal() -> None:

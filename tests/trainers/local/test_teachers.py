@@ -202,3 +202,15 @@ def test_a_teacher_who_reads_along_in_the_policys_own_pass_changes_no_number_and
     assert together["computed_tokens"] + len(prompt) - 50 < apart["computed_tokens"]
     for name, value in after.items():
         torch.testing.assert_close(value, after_apart[name], atol=2e-6, rtol=0)
+
+
+def test_a_name_that_the_teachers_server_does_not_serve_is_refused_at_the_start() -> None:
+    class Lists(StubHandler):
+        def do_GET(self) -> None:
+            self.answer({"data": [{"id": "teacher-32b"}, {"id": "other"}]})
+
+    with running(StubServer(Lists)) as server:
+        assert [RemoteTeacher(server.url, name, None).model for name in (None, "other")] == ["teacher-32b", "other"]
+        with pytest.raises(ClawError, match="serves no model 'teacher-33b'") as caught:
+            RemoteTeacher(server.url, "teacher-33b", None)
+    assert caught.value.fix == "set train.teacher_model to one of teacher-32b, other"

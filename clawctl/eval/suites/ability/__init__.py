@@ -8,16 +8,16 @@ import asyncio
 import hashlib
 import json
 import logging
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from clawctl.environments.asking import Refused
-from clawctl.environments.sandbox import Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
+from clawctl.environments.sandbox import Limits, SandboxFailed, open_sandbox
+from clawctl.environments.sandbox.tars import tar_of
+from clawctl.environments.verdicts.python_code import run_calls
 from clawctl.errors import ClawError
 from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
@@ -28,9 +28,9 @@ from clawctl.run.endpoint import Endpoint
 
 log = logging.getLogger("eval")
 
-VERSION = 1
+VERSION = 2
 CATEGORIES = ("instructions", "arithmetic", "code", "tools", "refusal", "languages")
-_CODE_S = 10.0  # the time limit for the tests of one answer
+_CODE_S = 10.0  # the time limit for the calls to one answer
 _TRIES = 3
 
 AbilityTask = Mapping[str, Any]
@@ -44,15 +44,14 @@ class Ability:
     async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         tasks = ability_tasks(settings)
         places = asyncio.Semaphore(settings.concurrency)
-        async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(client_of(endpoint))
-            sandbox = await _sandbox(stack) if any(task["category"] == "code" for task in tasks) else None
-            tasks = [task for task in tasks if task["category"] != "code" or sandbox is not None]
+        async with client_of(endpoint) as client:
+            if any(task["category"] == "code" for task in tasks) and not await _has_sandbox():
+                tasks = [task for task in tasks if task["category"] != "code"]
 
             async def one(task: AbilityTask) -> tuple[AbilityTask, ChatReply, bool]:
                 async with places:
                     said = await _reply(client, endpoint, settings, task)
-                    return task, said, await is_right(task, said, sandbox)
+                    return task, said, await is_right(task, said)
 
             try:
                 async with asyncio.TaskGroup() as group:
@@ -112,7 +111,7 @@ async def _reply(client: Client, endpoint: Endpoint, settings: SuiteSettings, ta
     raise AssertionError("unreachable")
 
 
-async def is_right(task: AbilityTask, said: ChatReply, sandbox: Sandbox | None) -> bool:
+async def is_right(task: AbilityTask, said: ChatReply) -> bool:
     """Whether a reply solves its task. Reasoning before the reply is ignored."""
     match task["category"]:
         case "instructions":
@@ -129,27 +128,30 @@ async def is_right(task: AbilityTask, said: ChatReply, sandbox: Sandbox | None) 
             words = said.text.lower()
             return bool(words) and not is_refusal(words) and any(word in words for word in task["any_of"])
         case _:
-            return sandbox is not None and await passes(sandbox, code_in(said.text), task["tests"])
+            return await passes(code_in(said.text), task["calls"])
 
 
 # ---- code ------------------------------------------------------------------------------------------------------------------
 
 
-async def _sandbox(stack: AsyncExitStack) -> Sandbox | None:
-    """The sandbox that runs answers with code. On a machine that cannot make one, logs a warning and returns None."""
+async def _has_sandbox() -> bool:
+    """Whether this machine can run answers with code in a sandbox. Logs a warning if it cannot."""
     try:
-        return await stack.enter_async_context(open_sandbox(limits=Limits(seconds=1800.0)))
+        async with open_sandbox():
+            return True
     except (ClawError, SandboxFailed) as error:
         log.warning("suite ability: the category code is left out, because code cannot run in a sandbox here: %s", error)
-        return None
+        return False
 
 
-async def passes(sandbox: Sandbox, code: str, tests: Sequence[str]) -> bool:
-    """Whether code passes all tests. Each test is an expression. Runs in a new process in the sandbox. Raises CannotMeasure."""
-    mark = secrets.token_hex(8)  # printed at the end, so that code which exits early does not pass
-    script = "\n".join([code, *(f"assert {test}" for test in tests), f"print({mark!r})"])
+async def passes(code: str, calls: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether each call returns the expected value: {"call": "answer.add", "args": [2, 3], "want": 5}. Raises CannotMeasure.
+
+    The code runs in a sandbox of its own, which never contains the expected values. Code that ends the process, prints what it
+    finds there or returns an object that equals everything does not pass.
+    """
+    module = tar_of({"answer.py": code.encode(errors="replace")})
     try:
-        ran = await sandbox.run(["python3", "-I", "-"], timeout=_CODE_S, given=script.encode(errors="replace"))
-    except (SandboxFailed, SandboxOver) as error:
+        return (await run_calls(module, calls, "/app", Limits(), _CODE_S)).value == 1
+    except SandboxFailed as error:
         raise CannotMeasure(f"the sandbox for code failed: {error}") from error
-    return ran.code == 0 and ran.output.rstrip().endswith(mark)

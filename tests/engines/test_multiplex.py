@@ -210,7 +210,7 @@ def test_a_server_that_is_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> Non
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
         call, _ = await client.stream("/endless", b"{}", said)
-        line: Any = call.line  # type: ignore[union-attr]
+        line: Any = call.link  # type: ignore[union-attr]
         line._transport.pause_reading()
         await asyncio.sleep(0.3)
         waits_at = engine.told

@@ -69,8 +69,8 @@ def _quadratic(piece: Text) -> Iterator[Span]:
 
 
 def test_every_building_block_is_quick() -> None:
-    slow = {block: took for block in BLOCKS if (took := seconds(of_block(block)(16 << 10), 1)) > MOST_S / 4}
-    assert {block for block in slow if seconds(of_block(block)(16 << 10), 3) > MOST_S / 4} == set()
+    slow = {block: took for block in BLOCKS if (took := seconds(of_block(block)(16 << 10))) > MOST_S / 4}
+    assert {block for block in slow if min(seconds(of_block(block)(16 << 10)) for _ in range(3)) > MOST_S / 4} == set()
 
 
 def test_a_secret_is_found_wherever_the_pieces_of_a_long_text_are_cut() -> None:

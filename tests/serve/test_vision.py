@@ -73,6 +73,10 @@ def test_images_are_answered_in_every_api_and_captured_with_their_places_and_exa
         assert (image["sha256"], image["tokens"]) == (name, reader.picture(RED).tokens)
         assert line["prompt_ids"][image["start"] :][: image["tokens"]] == [reader.placeholder] * image["tokens"]
         assert line["prompt_ids"] == lines[0]["prompt_ids"]
+    # transformers takes an image token that the model samples for another image
+    comparable = [line for line in lines if reader.placeholder not in line["completion_ids"]]
+    assert comparable
+    for line in comparable:
         expected = logprobs_by_transformers(model, reader, line["prompt_ids"], [RED], line["completion_ids"])
         assert line["logprobs"] == pytest.approx(expected, abs=1e-4)
     assert (server.run.images / name).read_bytes() == RED

@@ -231,13 +231,13 @@ def assert_the_recipes_limit_holds_where_the_client_names_none(server: Server) -
 def test_any_page_may_read_what_a_key_is_answered_where_all_are_named() -> None:
     cors = Cors(["*"])
     allowed = (b"access-control-allow-origin", OTHER.encode())
-    assert allowed in cors.marks(OTHER, has_key=True)
-    assert cors.marks(OTHER, has_key=False) == [(b"vary", b"Origin")]
+    assert allowed in cors.response_headers(OTHER, has_key=True)
+    assert cors.response_headers(OTHER, has_key=False) == [(b"vary", b"Origin")]
     asked = {"origin": OTHER, **{name.lower(): value for name, value in WANTS.items()}}
     assert (b"access-control-allow-methods", b"POST, OPTIONS") in cors.preflight(asked, "POST, OPTIONS")
     injected = {**asked, "access-control-request-headers": "a\r\nset-cookie: b"}
     assert not [value for _, value in cors.preflight(injected, "POST") if b"cookie" in value]
-    assert Cors([]).marks(OTHER, has_key=True) == Cors([]).preflight(asked, "POST") == []
+    assert Cors([]).response_headers(OTHER, has_key=True) == Cors([]).preflight(asked, "POST") == []
 
 
 @pytest.mark.parametrize("origin", ["app.example.com", "https://app.example.com/", "https://*.example.com", "", "null"])

@@ -68,7 +68,7 @@ def test_a_real_tokenizer_finds_only_our_own_control_tokens() -> None:
     def control_tokens(text: str) -> int:
         chat = judge_messages(text, text, text, "user", FENCE, text)
         ids = tokenizer(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))["input_ids"]
-        return sum(token in tokenizer.all_special_ids for token in ids)
+        return sum(token in tokenizer.added_tokens_decoder and tokenizer.added_tokens_decoder[token].special for token in ids)
 
     assert control_tokens(typed) == control_tokens("harmless")
 

@@ -94,7 +94,9 @@ _EACH_STEP = OurKey(dropped="clawctl saves a checkpoint after each step", near="
 _GOES_ON = OurKey(dropped="training always resumes from the newest checkpoint of the run")
 _NO_CRITIC = OurKey(dropped="there is no value network")
 _NO_REFERENCE = OurKey(
-    dropped="there is no reference model; `train.ratio_penalty` keeps the policy close to the sampler", near="train.ratio_penalty"
+    dropped="the loss has no KL term; `train.kl_budget` limits the KL divergence from version 0, and `train.ratio_penalty` keeps "
+    "the policy close to the sampler",
+    near="train.kl_budget",
 )
 _ENVIRONMENT = OurKey(dropped="name it with `clawctl collect --env`: toolcall, terminal, swe, gui, or your own", near="play.env")
 _OF_ENVIRONMENT = OurKey(

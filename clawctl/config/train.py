@@ -167,6 +167,13 @@ class TrainConfig(Section):
     weight_decay: float = Field(0.01, ge=0)
     """AdamW's weight decay. Other systems use the same default. OpenClaw-RL's scripts use 0.1, which pulls the weights of a
     finished model towards zero."""
+    base_pull: float = Field(0.0, ge=0, lt=1)
+    """Share of the way to version 0 that the trained weights go back after each step. It removes drift that no turn asks for, so
+    that ability lasts through hundreds of steps. What users go on asking for is learned again. A share of 0.01 forgets half in
+    69 steps. With all weights trained it needs version 0 in memory."""
+    kl_budget: float | None = Field(None, gt=0)
+    """Largest KL divergence of a version from version 0, in nats a token, measured on turns of its step. A step that goes further
+    is pulled back until it is within. With all weights trained it needs version 0 in memory. null: no limit."""
     clip_grad: float = Field(1.0, gt=0)
     """Largest gradient norm."""
     turn_bound: float | None = Field(2.0, ge=1)
@@ -312,7 +319,8 @@ class TrainConfig(Section):
     @property
     def needs_second_model(self) -> bool:
         """Whether version 0 is loaded as a second model. With an adapter, version 0 is the policy without the adapter."""
-        return self.teacher == "base" and self.lora is None and (self.uses_hints or self.custom_loss is not None)
+        teaches = self.teacher == "base" and (self.uses_hints or self.custom_loss is not None)
+        return self.lora is None and (teaches or bool(self.base_pull) or self.kl_budget is not None)
 
     @property
     def credit(self) -> Literal["reward", "group", "gae"]:

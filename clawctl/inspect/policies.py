@@ -28,6 +28,7 @@ _BEFORE = (
     Column("turns", right=True, spare=1),
     Column("loss", right=True),
     Column("grad norm", right=True, spare=3),
+    Column("KL from base", right=True, spare=4),
 )
 _COST = Column("cost", right=True)  # for versions trained by a service
 _AFTER = (Column("gate", spare=1), Column("made", right=True, spare=2))
@@ -65,7 +66,7 @@ def _cells(row: dict[str, Any], metrics: Sequence[tuple[str, str]], priced: bool
     version = f"{row['version']}{' ← live' if row['live'] else ''}"
     parent = "" if row["parent"] is None else str(row["parent"])
     cells = [version, parent, str(row["step"]), row["method"] or "", row["kind"], str(row["turns"])]
-    cells += [_number(row["loss"]), _number(row["grad_norm"]), *[_number(row["cost"])] * priced]
+    cells += [_number(row["loss"]), _number(row["grad_norm"]), _number(row["kl_base"]), *[_number(row["cost"])] * priced]
     cells += [estimate(row, metric) for metric in metrics]
     return [one_line(cell, 40) for cell in (*cells, gate_of(row), since(row["created_at"], time.time()))]
 
@@ -138,6 +139,7 @@ def describe_policies(run: RunDir, problems: list[str]) -> list[dict[str, Any]]:
             "turns": len(policy.turns),
             "loss": row.get("loss"),
             "grad_norm": row.get("grad_norm"),
+            "kl_base": row.get("kl_base"),
             "cost": row.get("cost"),
             "metrics": measured_by(measured),
             "decision": measured["decision"],

@@ -21,7 +21,7 @@ from clawctl.run.shards import UnreadableShard, read_table
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _OF_STEP = (
-    "loss", "grad_norm", "clip_grad", "lr", "turns", "trained_tokens", "reward_mean", "reward_std", "masked_fraction",
+    "loss", "grad_norm", "clip_grad", "kl_base", "lr", "turns", "trained_tokens", "reward_mean", "reward_std", "masked_fraction",
     "mismatch_mean",
 )  # fmt: skip
 _HELD_OUT_MEANS = "this session measures new versions and is never trained (eval.holdout); `clawctl eval` compares versions on it"

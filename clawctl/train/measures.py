@@ -116,6 +116,7 @@ class StepFacts:
     peak_flops: float | None  # floating-point operations per second of all devices together; None: not known
     clip_grad: float
     correction: dict[str, Any] | None  # settings of the off-policy correction; None: a custom loss applies its own
+    kl_base: float | None = None  # KL divergence of the new version from version 0, in nats a token; None: not measured
 
 
 def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
@@ -152,6 +153,7 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "bounded_turns": sum(turn.bounded < 1 for turn in turns),
         "grad_norm": facts.grad_norm,
         "clip_grad": facts.clip_grad,
+        "kl_base": facts.kl_base,
         "lr": facts.lr,
         "trained_tokens": trained,
         "computed_tokens": whole.computed_tokens,
@@ -192,7 +194,9 @@ def is_newest(sample: Sample, version: int) -> bool:
 
 def policy_metrics(row: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a row that `policy.json` repeats."""
-    names = ("loss", "grad_norm", "lr", "turns", "reward_mean", "mismatch_mean", "masked_fraction", "staleness_mean", "cost")
+    names = (
+        "loss", "grad_norm", "kl_base", "lr", "turns", "reward_mean", "mismatch_mean", "masked_fraction", "staleness_mean", "cost",
+    )  # fmt: skip
     return {name: float(row[name]) for name in names if row.get(name) is not None}
 
 

@@ -51,6 +51,7 @@ def metrics_of(row: dict[str, Any]) -> dict[str, float]:
         "reward/mean": row["reward_mean"],
         "reward/std": row["reward_std"],
         "gradient/norm": row["grad_norm"],
+        "kl/base": row["kl_base"],
         "learning_rate": row["lr"],
         "turns/count": row["turns"],
         "turns/hints": row["hints"],

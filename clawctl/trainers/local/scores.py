@@ -59,7 +59,7 @@ def likeliest_logprobs(
     hinted = [index for index, sample in enumerate(part) if sample.teacher_prompt_ids is not None]
     with measures.clock("teacher"), _as_teacher(training):
         own, ids = [part[index] for index in hinted], [streams[4][index] for index in hinted]
-        passes = TeacherPasses(training.config.tokens_per_microbatch, measures, training.cost, training.reference)
+        passes = TeacherPasses(training.config.tokens_per_microbatch, measures, training.cost, training.teacher)
         teachers = dict(zip(hinted, teacher_tops(policy, own, ids, passes), strict=True))
     turns = []
     for i, (sample, now_T, before_T, now_TK, before_TK, ids_TK) in enumerate(zip(part, *streams, strict=True)):
@@ -80,12 +80,12 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
     branches = teacher_branches(hinted)
     with _as_teacher(training):
         groups = share_out(branches, policy.merge, config.tokens_per_microbatch).groups if branches else []
-        policy.keep_pace(len(groups), training.reference)
+        policy.keep_pace(len(groups), training.teacher)
         for group in groups:
             own = [branches[index] for index in group]
             microbatch = lay_out(own, policy.merge, policy.device)
             count_pass(measures, training.cost, microbatch, own)
-            values = policy.logprobs(microbatch, training.reference).split(microbatch.lengths)
+            values = policy.logprobs(microbatch, training.teacher).split(microbatch.lengths)
             known.update({hinted[index].turn_id: value for index, value in zip(group, values, strict=True)})
     return known
 
@@ -110,8 +110,8 @@ def custom_loss_of(
         if policy.adapter:
             with policy.without_adapter():
                 reference = logits_of(policy, microbatch)
-        elif training.reference is not None:
-            reference = logits_of(policy, microbatch, training.reference)
+        elif training.teacher is not None:
+            reference = logits_of(policy, microbatch, training.teacher)
     streams = zip(part, now.split(microbatch.lengths), before.split(microbatch.lengths), strict=True)
     turns = [TurnLogprobs(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
     objective.note(turns, measures)

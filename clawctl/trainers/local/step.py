@@ -21,6 +21,7 @@ from clawctl.train.measures import Measures, StepFacts, StepResult, merged, step
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import lay_out, share, share_out
 from clawctl.trainers.local.branches import taught_together, teacher_branches, turn_branches
+from clawctl.trainers.local.distance import keep_near_base
 from clawctl.trainers.local.flops import count_pass, peak_flops
 from clawctl.trainers.local.imported import scored
 from clawctl.trainers.local.influence import TOO_FAR, bound_of, weight_of
@@ -66,9 +67,10 @@ def train_step(training: Training, batch: Batch) -> StepResult:
             group["lr"] = lr
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)  # frees memory that publishing the weights needs
+        kl_base = keep_near_base(training, batch)
         if training.average is not None:
             training.average.learn()
-    facts = _facts(training, objective, norm, lr)
+    facts = _facts(training, objective, norm, lr, kl_base)
     return StepResult(step_row(total, batch, facts), total.turns, facts)
 
 
@@ -195,14 +197,14 @@ def _clip_gradients(training: Training) -> float:
     return float(whole(torch.nn.utils.clip_grad_norm_(parameters, training.config.clip_grad)))
 
 
-def _facts(training: Training, objective: Objective, norm: float, lr: float) -> StepFacts:
+def _facts(training: Training, objective: Objective, norm: float, lr: float, kl_base: float | None) -> StepFacts:
     device, config = training.policy.device, training.config
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak = peak_flops(name, config.peak_tflops)
     weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
     correction = None if training.custom is not None else asdict(correction_of(config))
     peak = peak and peak * training.ranks.world
-    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction)
+    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction, kl_base)
 
 
 @functools.cache

@@ -21,7 +21,12 @@ class Training:
     optimizer: torch.optim.Optimizer
     config: TrainConfig
     ranks: Ranks
-    reference: Any | None  # version 0 as a second model, if the teacher is `base` and all weights are trained
+    reference: Any | None  # version 0 as a second model, if the recipe needs it and all weights are trained
     cost: Cost | None = None  # cost of a pass; None: unknown
     custom: CustomLoss | None = None  # replaces the policy loss
     average: Average | None = None  # the teacher `ema`
+
+    @property
+    def teacher(self) -> Any | None:
+        """The second model that teaches. None: the policy's own module does, perhaps with other weights."""
+        return self.reference if self.config.teacher == "base" else None

@@ -82,6 +82,8 @@ def check(recipe: Recipe) -> None:
         "all weights: it trains adapters": lora is None,
         f"train.method {config.method} over the likeliest tokens: it computes logprobs of given tokens only": likeliest(config),
         "train.custom_loss, which needs logits": config.custom_loss is not None,
+        "train.base_pull, which changes weights directly": bool(config.base_pull),
+        "train.kl_budget, which needs logits": config.kl_budget is not None,
         "train.teacher ema: the average of earlier weights is not on the service": config.uses_hints and config.teacher == "ema",
         "dropout: set train.lora.dropout: 0": lora is not None and lora.dropout > 0,
         "train.lora.rslora": lora is not None and lora.rslora,

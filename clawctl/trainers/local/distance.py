@@ -1,0 +1,97 @@
+"""The distance of the policy from version 0: its KL divergence, the pull back, and the budget.
+
+Updates on conversations also move weights that no conversation needs. Each update adds some of this drift, and over weeks it costs
+ability. A constant pull towards version 0 removes the drift, and what users go on asking for is learned again (L2-SP, Li et al.
+2018, arXiv 1802.01483, as a decoupled step).
+"""
+
+import contextlib
+import math
+from collections.abc import Sequence
+from random import Random
+
+import torch
+from torch import Tensor
+
+from clawctl.train.sample import Batch, Sample
+from clawctl.trainers.local.batches import Microbatch, lay_out
+from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.head import LOGITS_AT_ONCE
+from clawctl.trainers.local.training import Training
+from clawctl.trainers.local.trees import tokens_in
+
+_TOKENS, _POSITIONS = 1024, 256  # tokens of the turns on which the KL is measured, and positions
+_ATTEMPTS = 12
+
+
+def keep_near_base(training: Training, batch: Batch) -> float | None:
+    """Pull the trained weights towards version 0 by `train.base_pull`, and further until the KL divergence is within
+    `train.kl_budget`. Returns the KL divergence (`kl_from_base`)."""
+    config = training.config
+    if config.base_pull:
+        pull_to_base(training, config.base_pull)
+    divergence = kl_from_base(training, batch)
+    for _ in range(_ATTEMPTS):
+        if divergence is None or config.kl_budget is None or divergence <= config.kl_budget:
+            break
+        # The KL divergence grows with the square of a small difference in weights.
+        pull_to_base(training, 1 - 0.95 * math.sqrt(config.kl_budget / divergence))
+        divergence = kl_from_base(training, batch)
+    return divergence
+
+
+@torch.no_grad()
+def pull_to_base(training: Training, share: float) -> None:
+    """Move the trained weights by `share` of the way to version 0. An adapter's product B A shrinks by `share`."""
+    if training.policy.adapter:
+        for name, parameter in training.policy.trained():
+            if "lora_B" in name:
+                parameter.mul_(1 - share)
+        return
+    base = dict(training.reference.named_parameters()) if training.reference is not None else {}
+    for name, parameter in training.policy.trained():
+        parameter.lerp_(base[name], share)
+
+
+@torch.no_grad()
+def kl_from_base(training: Training, batch: Batch) -> float | None:
+    """KL(policy ‖ version 0) in nats a token, the mean over positions of the batch's answers. At each position it is exact over
+    the vocabulary, at temperature 1. None if version 0 is not in memory.
+
+    The mean is over at most 256 positions of turns with at most 1,024 tokens together, so it costs little.
+    """
+    policy = training.policy
+    if not policy.adapter and training.reference is None:
+        return None
+    microbatch = lay_out(turn_branches(_some(batch)), policy.merge, policy.device)
+    now_PV = _logprobs(training, microbatch)
+    with policy.without_adapter() if policy.adapter else contextlib.nullcontext():
+        base_PV = _logprobs(training, microbatch, training.reference)
+    divergence = float((now_PV.exp() * (now_PV - base_PV)).sum(1).mean())
+    return float(training.ranks.broadcast(divergence))  # ranks must agree on whether to pull again
+
+
+def _logprobs(training: Training, microbatch: Microbatch, reference: object = None) -> Tensor:
+    """The logprobs of all tokens at some of the scored positions: [P, V]."""
+    policy = training.policy
+    causal = policy.causal if reference is None else reference
+
+    def work() -> Tensor:
+        hidden_ND, head = policy.hidden(microbatch, causal), causal.get_output_embeddings()
+        positions = min(_POSITIONS, max(1, LOGITS_AT_ONCE // policy.vocabulary), len(hidden_ND))
+        chosen_P = torch.linspace(0, len(hidden_ND) - 1, positions, device=hidden_ND.device).long()
+        logits_PV: Tensor = head(hidden_ND[chosen_P])
+        return logits_PV.float().log_softmax(-1)
+
+    return policy.compute(work, causal)
+
+
+def _some(batch: Batch) -> Sequence[Sample]:
+    """Turns of the batch, in random order, until they have enough tokens; at least one."""
+    ordered = sorted(batch.samples, key=lambda sample: sample.turn_id)
+    Random(batch.step).shuffle(ordered)
+    chosen: list[Sample] = []
+    for sample in ordered:
+        if tokens_in(turn_branches([*chosen, sample])) <= _TOKENS:
+            chosen.append(sample)
+    return chosen or [min(ordered, key=lambda sample: len(sample.prompt_ids) + len(sample.completion_ids))]

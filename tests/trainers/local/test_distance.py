@@ -1,0 +1,88 @@
+"""The pull towards version 0, and the KL divergence from it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir
+from clawctl.trainers.local.step import train_step
+from clawctl.trainers.tinker.backend import check
+from tests.train.tiny import Sampler, make_recipe, publish_turns
+from tests.trainers.local.test_methods_in_a_step import publish_hinted
+from tests.trainers.local.test_train_step import begin, take, weights
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_the_pull_moves_the_weights_back_by_its_share(run: RunDir, sampler: Sampler, model_path: Path, lora: Any) -> None:
+    publish_turns(run, sampler, 6)
+    stepped = {}
+    for pull in (0.0, 0.25):
+        training = begin(run, model_path, lora=lora, lr=1e-2, base_pull=pull)
+        before = weights(training)
+        train_step(training, take(run, training))
+        stepped[pull] = weights(training)
+    for name, after in stepped[0.0].items():
+        base = 0 if "lora_B" in name else before[name]
+        share = 0.0 if "lora_A" in name else 0.25
+        torch.testing.assert_close(stepped[0.25][name], after + share * (base - after), atol=1e-7, rtol=1e-5)
+    assert any(not torch.equal(stepped[0.25][name], after) for name, after in stepped[0.0].items())
+
+
+@pytest.mark.parametrize("changes", [{"lora": {"rank": 4}}, {"method": "opd", "teacher": "base"}])
+def test_the_kl_divergence_is_that_of_whole_distributions(
+    run: RunDir, sampler: Sampler, model_path: Path, changes: dict[str, Any]
+) -> None:
+    publish_hinted(run, sampler)
+    training = begin(run, model_path, lr=1e-2, **changes)
+    base = begin(run, model_path).policy.causal
+    batch = take(run, training)
+    row = train_step(training, batch).row
+    assert row is not None
+    divergences = []
+    for sample in batch.samples:
+        ids_BT = torch.tensor([[*sample.prompt_ids, *sample.completion_ids]])
+        with torch.no_grad():
+            now, then = (model(input_ids=ids_BT).logits[0].log_softmax(-1) for model in (training.policy.causal, base))
+        own = slice(len(sample.prompt_ids) - 1, ids_BT.shape[1] - 1)
+        divergences.append((now.exp() * (now - then)).sum(1)[own])
+    assert row["kl_base"] == pytest.approx(float(torch.cat(divergences).mean()), rel=1e-4)
+    assert row["kl_base"] > 0
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}])
+def test_a_step_that_goes_too_far_is_pulled_back_to_the_budget(run: RunDir, sampler: Sampler, model_path: Path, lora: Any) -> None:
+    publish_turns(run, sampler, 6)
+    found = {}
+    for budget in (None, 1e3, 1e-3):
+        training = begin(run, model_path, lora=lora, lr=3e-2, kl_budget=budget)
+        row = train_step(training, take(run, training)).row
+        assert row is not None
+        found[budget] = row["kl_base"]
+    assert found[None] is None or found[None] == found[1e3]  # all weights: without a budget, version 0 is not in memory
+    assert found[1e3] > 2e-3
+    assert 2e-4 < found[1e-3] <= 1e-3
+
+
+def test_a_second_model_for_the_pull_is_not_the_teacher(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_hinted(run, sampler)
+    rows = []
+    for pull in (0.0, 0.5):
+        training = begin(run, model_path, method="opd", max_mismatch=50, base_pull=pull, kl_budget=1e3 if pull else None)
+        with torch.no_grad():  # the policy is no longer version 0
+            for _, parameter in training.policy.trained():
+                parameter.add_(0.01 * torch.ones_like(parameter))
+        rows.append(train_step(training, take(run, training)).row)
+    first, second = rows
+    assert first is not None
+    assert second is not None
+    assert first["terms"]["opd"]["advantage_mean"] == second["terms"]["opd"]["advantage_mean"] != 0
+
+
+@pytest.mark.parametrize("setting", [{"base_pull": 0.1}, {"kl_budget": 0.1}])
+def test_a_service_refuses_what_it_cannot_do(model_path: Path, setting: dict[str, Any]) -> None:
+    recipe = make_recipe(model_path, backend="tinker", send_conversations=True, lora={"rank": 4, "dropout": 0.0}, **setting)
+    with pytest.raises(ClawError, match=f"train.{next(iter(setting))}"):
+        check(recipe)

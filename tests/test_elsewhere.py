@@ -212,7 +212,7 @@ def test_an_unknown_option_is_answered_with_what_was_meant(words: list[str], cur
     [
         ("learning_rate", "train.lr"), ("train.learning_rate", "train.lr"), ("train.lerning_rate", "train.lr"),
         ("lr_warmup_steps", "train.warmup_steps"), ("train.lora_r", "train.lora.rank"), ("train.lora.r", "train.lora.rank"),
-        ("lora_alpha", "train.lora.alpha"), ("num_train_epochs", "train.max_steps"), ("kl_coef", "train.ratio_penalty"),
+        ("lora_alpha", "train.lora.alpha"), ("num_train_epochs", "train.max_steps"), ("kl_coef", "train.kl_budget"),
         ("per_device_train_batch_size", "train.batch_turns"), ("max_grad_norm", "train.clip_grad"),
         ("serve.tensor_parallel_size", "serve.engine_args"), ("serve.gpu_memory_utilization", "serve.engine_args"),
         ("num_generations", "train.group_size"), ("train.methd", "train.method"), ("judge.vote", "judge.votes"),

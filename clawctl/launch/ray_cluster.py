@@ -98,6 +98,7 @@ class StageActor:
         self._process: subprocess.Popen[bytes] | None = None
         self._code: int | None = None  # final exit code
         self._starts, self._stopping = 0, False
+        self._starting = threading.Lock()  # without it, a process that starts during `stop` would get no signal
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
 
@@ -109,15 +110,19 @@ class StageActor:
 
     def stop(self) -> None:
         """End the process with SIGTERM, and wait for it."""
-        self._stopping = True
-        self._signal(signal.SIGTERM)
+        with self._starting:
+            self._stopping = True
+            self._signal(signal.SIGTERM)
         self._keeper.join(_GRACE_S)
         self._signal(signal.SIGKILL)
 
     def _keep(self) -> None:
         while not self._stopping:
             meeting = self._meeting()
-            self._process = self._start(meeting)
+            with self._starting:
+                if self._stopping:
+                    return
+                self._process = self._start(meeting)
             self._starts += 1
             while self._process.poll() is None:
                 time.sleep(_LOOK_S)

@@ -51,7 +51,7 @@ def metrics_of(row: dict[str, Any]) -> dict[str, float]:
         "reward/mean": row["reward_mean"],
         "reward/std": row["reward_std"],
         "gradient/norm": row["grad_norm"],
-        "kl/base": row["kl_base"],
+        "kl/base": row.get("kl_base"),  # missing in rows of earlier versions
         "learning_rate": row["lr"],
         "turns/count": row["turns"],
         "turns/hints": row["hints"],

@@ -1,6 +1,7 @@
 """Measures whether learning lasts for weeks: one policy, 200 updates, and people whose wishes change, in the world of many wishes.
 
     scripts/bench weeks [--method combine] [--set KEY=VALUE] [--seeds 3] [--series FILE]
+    scripts/bench weeks --set base_pull=0   # without the pull towards version 0
 
 | updates | people |
 |---|---|
@@ -13,8 +14,10 @@
 
 The policy is measured every ten updates. `satisfaction_current` is the share of first answers that meet the current wish (in the
 worse group if people disagree). `ability` is the share of answers that are correct and follow a wish in the system message about
-an unmentioned axis. `entropy` is the mean surprise of an answer's tokens, in nats a token. `kl_from_base` is the KL of
-whole answers from version 0, in nats an answer: the mean log-ratio over answers of the policy.
+an unmentioned axis; the first and the last measurement use more answers. `worst_group_base` is version 0's satisfaction of the
+worse group of people who disagree, and `worst_group_while_disagreeing` must not be lower. `entropy` is the mean surprise of an
+answer's tokens, in nats a token. `kl_from_base` is the KL of whole answers from version 0, in nats an answer: the mean log-ratio
+over answers of the policy.
 
 The exit code is 1 if a metric misses its bar.
 """
@@ -47,6 +50,8 @@ from scripts.benchmarks.wishes_sampling import Drawn
 SEEDS = range(10, 13)
 EVERY = 10  # updates between two measurements
 ANSWERS, FEW_ANSWERS = 120, 8  # answers per measurement; with --quick
+MORE = 5  # times as many for the first and the last measurement of ability
+PULL = 0.02  # train.base_pull, unless --set says otherwise
 NEW = ("first wish", "changed mind", "one topic")  # phases that start with a new wish
 BARS = {"ability_change": (-0.02, 1.0), "satisfaction_current": (0.85, 1.0), "updates_to_follow_change": (0.0, 8.0)}
 
@@ -73,6 +78,15 @@ class Point:
     tokens: float  # mean length of an answer
     entropy: float  # nats a token
     kl_from_base: float  # nats an answer
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One run."""
+
+    points: list[Point]
+    followed: dict[str, int]  # updates until each new wish was followed, by phase
+    worst_group_base: float  # version 0's satisfaction of the worse group of people who disagree
 
 
 def phases_of(seed: int) -> tuple[Phase, ...]:
@@ -105,7 +119,8 @@ class Meter:
         self._axes = [axis for axis in AXES if axis not in spoken_of]
         self._base: Any = AutoModelForCausalLM.from_pretrained(world.recipe.model_path, dtype=torch.float32).eval()
 
-    def __call__(self, update: int, phase: Phase) -> Point:
+    def __call__(self, update: int, phase: Phase, more: bool = False) -> Point:
+        """Measure. `more`: ability on more answers."""
         world = self._world
         measured = world.measure(phase.groups, self._count)
         problems = make_problems(self._count, world.seed, "eval")
@@ -113,7 +128,8 @@ class Meter:
         answers = world.answer([[{"role": "user", "content": text}] for text in opened], 77)
         surprises = [-value for answer in answers for value in answer.logprobs]
         return Point(
-            update, phase.name, min(measured.satisfaction), measured.correctness, self._ability(problems), measured.tokens,
+            update, phase.name, min(measured.satisfaction), measured.correctness,
+            self._ability(make_problems(self._count * (MORE if more else 1), world.seed, "eval")), measured.tokens,
             statistics.mean(surprises), statistics.mean(self._gap(answer) for answer in answers),
         )  # fmt: skip
 
@@ -141,13 +157,13 @@ class Meter:
         return sum(answer.logprobs) - float(base)
 
 
-def live(
-    recipe: Recipe, seed: int, count: int, shorter: int = 1, tell: Callable[[Point], object] = lambda point: None
-) -> tuple[list[Point], dict[str, int]]:
-    """Do one run. Returns its measurements, and the number of updates until each new wish was followed."""
+def live(recipe: Recipe, seed: int, count: int, shorter: int = 1, tell: Callable[[Point], object] = lambda point: None) -> Life:
+    """Do one run."""
     phases, world = phases_of(seed), LongWorld(recipe, seed)
     meter = Meter(world, count, sorted({axis for phase in phases for group in phase.groups for axis in group.wants}))
-    points, followed, update = [meter(0, phases[0])], dict[str, int](), 0
+    points, followed, update = [meter(0, phases[0], more=True)], dict[str, int](), 0
+    disagreeing = next(phase for phase in phases if phase.name == "disagreement")
+    worst_group_base = min(world.measure(disagreeing.groups, count).satisfaction)
     tell(points[0])
     for phase in phases:
         world.people_change()
@@ -158,29 +174,31 @@ def live(
             is_open = phase.name in NEW and phase.name not in followed
             if is_open and world.measure(phase.groups, min(count, 60)).satisfaction[0] >= FOLLOWED:
                 followed[phase.name] = number
-            if update % EVERY == 0 or number == max(2, phase.updates // shorter):
-                points.append(meter(update, phase))
+            last = number == max(2, phase.updates // shorter)
+            if update % EVERY == 0 or last:
+                points.append(meter(update, phase, more=last and phase is phases[-1]))
                 tell(points[-1])
         if phase.name in NEW:
             followed.setdefault(phase.name, phase.updates + 1)
-    return points, followed
+    return Life(points, followed, worst_group_base)
 
 
-def rows_of(runs: Mapping[int, tuple[list[Point], dict[str, int]]]) -> list[Row]:
+def rows_of(runs: Mapping[int, Life]) -> list[Row]:
     """Return the metrics with bars, and a few intermediate numbers."""
 
     def mean(values: Sequence[float]) -> float:
         return statistics.mean(values)
 
-    found = [points for points, _ in runs.values()]
+    found = [life.points for life in runs.values()]
     worst = [min(point.satisfaction for point in points if point.phase == "disagreement") for points in found]
     last = [points[-1] for points in found]
     rows = [
         Row("weeks", "ability_change", mean([points[-1].ability - points[0].ability for points in found]), "share"),
         Row("weeks", "satisfaction_current", mean([point.satisfaction for point in last]), "share"),
-        Row("weeks", "updates_to_follow_change", mean([followed["changed mind"] for _, followed in runs.values()]), "updates"),
-        Row("weeks", "updates_to_follow_first", mean([followed["first wish"] for _, followed in runs.values()]), "updates"),
+        Row("weeks", "updates_to_follow_change", mean([life.followed["changed mind"] for life in runs.values()]), "updates"),
+        Row("weeks", "updates_to_follow_first", mean([life.followed["first wish"] for life in runs.values()]), "updates"),
         Row("weeks", "worst_group_while_disagreeing", mean(worst), "share"),
+        Row("weeks", "worst_group_base", mean([life.worst_group_base for life in runs.values()]), "share"),
         Row("weeks", "correctness_change", mean([points[-1].correctness - points[0].correctness for points in found]), "share"),
         Row("weeks", "length_change", mean([points[-1].tokens - points[0].tokens for points in found]), "tokens"),
         Row("weeks", "entropy_change", mean([points[-1].entropy - points[0].entropy for points in found]), "nats"),
@@ -200,8 +218,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     changes: dict[str, Any] = {key: yaml.safe_load(value) for key, _, value in (pair.partition("=") for pair in options.set)}
-    settings = {"method": options.method, **({"batch_turns": 4} if options.quick else {}), **changes}
-    console, began, runs = Console(stderr=True), time.monotonic(), dict[int, tuple[list[Point], dict[str, int]]]()
+    settings = {"method": options.method, "base_pull": PULL, **({"batch_turns": 4} if options.quick else {}), **changes}
+    console, began, runs = Console(stderr=True), time.monotonic(), dict[int, Life]()
 
     def tell(point: Point) -> None:
         numbers = {name: value if isinstance(value, str) else round(value, 3) for name, value in asdict(point).items()}
@@ -211,11 +229,14 @@ def main() -> None:
         recipe = recipe_of({**settings, "seed": seed})
         runs[seed] = live(recipe, seed, FEW_ANSWERS if options.quick else ANSWERS, 25 if options.quick else 1, tell)
         if options.series:
-            series = {seed: {"points": [asdict(p) for p in points], "followed": f} for seed, (points, f) in runs.items()}
+            series = {seed: asdict(life) for seed, life in runs.items()}
             options.series.write_text(json.dumps({"settings": settings, "runs": series}, indent=1) + "\n")
     rows = rows_of(runs)
     report("weeks", rows, options.json)
     missed = [f"{row.metric} = {row.value:.3g}" for row in rows if row.metric in BARS and not _passes(row)]
+    worst, base = (next(r.value or 0 for r in rows if r.metric == f"worst_group_{name}") for name in ("while_disagreeing", "base"))
+    if worst < base:
+        missed.append(f"worst_group_while_disagreeing = {worst:.3g} < {base:.3g}")
     if missed and not options.quick:
         raise SystemExit(f"bars missed: {', '.join(missed)}")
 

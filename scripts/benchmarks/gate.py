@@ -1,20 +1,25 @@
 """Measures the gate's decisions on 1,000 simulated candidates for each effect, and compares them with a test of fixed size.
 
-Each comparison of a simulated candidate is a win, a loss or a tie. 40 % are ties. The effect is wins minus losses: 0 (`null`), -5,
--10, +10 and +20 points of all comparisons. The margin, the error, the budget and the decision without enough evidence come from
+Each comparison of a simulated candidate is a win, a loss or a tie. 40 % are ties. The effect is wins minus losses, in points of
+all comparisons: 0 (`null`), -5, -10, -20, +5, +10 and +20. The margin, error, budget and decision without enough evidence are from
 recipes/default.yaml. The test is the gate's own (`clawctl/eval/sequential.py`), evaluated after each comparison.
 
 false_promotion_rate       share promoted. Below the margin of 10 points a candidate may be promoted
 false_refusal_rate         share found worse
 power_plus20               share promoted of the candidates of the case `plus20`
 comparisons_median         comparisons until the decision, or the budget
-comparisons_ratio_fixed    the same, divided by those of a test of fixed size: one look at the end, 5 % error at -10
+comparisons_mean           the mean of the same
+comparisons_ratio_fixed    the median divided by the comparisons of a test of fixed size: one look at the end, 5 % error at -10
                            and 90 % power at 0
+comparisons_mean_ratio     the mean divided by the same
+comparisons_mean_ratio_least, comparisons_ratio_least
+                           `minus5`: the least mean ratio of any test with the errors of that fixed test, and the least median ratio
+                           of any such test within the budget (`gate_limit.py`)
 optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: wrong decisions. `null`: found worse.
                            `minus10`: found not worse. `mcnemar` is the same for McNemar's test
 
-The case `planted` runs only if it is named (--case planted). It measures on the demo model which suite catches each of 20 planted
-bad updates (`gate_planted.py`).
+The case `planted` runs only if it is named (--case planted). It plants 20 bad updates in the answers of the tiny models and prints
+which suite catches each (`gate_planted.py`).
 
 The exit code is 1 if a metric misses its bar.
 """
@@ -28,19 +33,24 @@ import numpy as np
 
 from clawctl.config import Recipe, load_recipe
 from clawctl.eval.sequential import Floats, crossings
+from scripts.benchmarks.gate_limit import Problem, least_mean, least_median
 from scripts.benchmarks.table import Row, make_parser, report
 
-EFFECTS = {"null": 0.0, "minus5": -0.05, "minus10": -0.10, "plus10": 0.10, "plus20": 0.20}
+EFFECTS = {"null": 0.0, "minus5": -0.05, "minus10": -0.10, "plus10": 0.10, "plus20": 0.20, "minus20": -0.20, "plus5": 0.05}
 TIES = 0.4
 CANDIDATES = 1000
 LOOKS, BATCHES = 2000, 10  # for the error under optional stopping: 10,000 candidates
 POWER = 0.9
 BARS = {  # case and metric: the largest or smallest value that passes
     ("minus10", "false_promotion_rate"): (0.0, 0.05),
+    ("minus20", "false_promotion_rate"): (0.0, 0.05),
     ("plus20", "power_plus20"): (0.9, 1.0),
-    ("null", "comparisons_ratio_fixed"): (0.0, 0.6),
+    # not at -5 points: no test reaches it in the mean (`comparisons_mean_ratio_least`)
+    **{(case, "comparisons_ratio_fixed"): (0.0, 0.6) for case in EFFECTS if case != "minus5"},
     ("null", "optional_stopping_error"): (0.0, 0.05),
     ("minus10", "optional_stopping_error"): (0.0, 0.05),
+    ("planted", "missed"): (0, 0),
+    ("planted", "caught_unchanged"): (0, 0),
 }
 DEFAULT = Path(__file__).resolve().parents[2] / "recipes" / "default.yaml"
 
@@ -76,9 +86,8 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
     if gate is None or budget is None:
         raise SystemExit("recipes/default.yaml has no gate with a budget of comparisons")
     margin = gate.rows[0].max_drop
-    differences = draw(
-        EFFECTS[case], max(budget, fixed_size(margin, gate.error)), np.random.default_rng([seed, list(EFFECTS).index(case)])
-    )
+    fixed = fixed_size(margin, gate.error)
+    differences = draw(EFFECTS[case], max(budget, fixed), np.random.default_rng([seed, list(EFFECTS).index(case)]))
     every = np.ones(LOOKS)
     promising, worse = crossings(differences[:, :budget], every[:budget], margin, gate.error)
     opened = (promising == budget) & (worse == budget)
@@ -89,11 +98,17 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
         Row(case, "false_refusal_rate" if EFFECTS[case] >= 0 else "refusal_rate", float((worse < promising).mean()), "share"),
         Row(case, "undecided_rate", float(opened.mean()), "share"),
         Row(case, "comparisons_median", float(np.median(used)), "comparisons"),
-        Row(case, "comparisons_ratio_fixed", float(np.median(used)) / fixed_size(margin, gate.error), "ratio"),
+        Row(case, "comparisons_ratio_fixed", float(np.median(used)) / fixed, "ratio"),
+        Row(case, "comparisons_mean", float(used.mean()), "comparisons"),
+        Row(case, "comparisons_mean_ratio", float(used.mean()) / fixed, "ratio"),
         Row(case, "promotion_rate_fixed", float(promoted_by_fixed(differences, margin, gate.error).mean()), "share"),
     ]
     if case == "plus20":
         rows.append(Row(case, "power_plus20", float(promoted.mean()), "share"))
+    if case == "minus5":
+        problem = Problem(margin, gate.error, POWER, TIES)
+        rows.append(Row(case, "comparisons_mean_ratio_least", least_mean(problem) / fixed, "ratio"))
+        rows.append(Row(case, "comparisons_ratio_least", least_median(problem, budget) / fixed, "ratio"))
     if case in ("null", "minus10"):
         found, by_mcnemar = [], []
         for batch in range(BATCHES):

@@ -14,7 +14,7 @@ comparisons_ratio_fixed    the median divided by the comparisons of a test of fi
 comparisons_mean_ratio     the mean divided by the same
 comparisons_mean_ratio_least, comparisons_ratio_least
                            `minus5`: the least mean ratio of any test with the errors of that fixed test, and the least median ratio
-                           of any such test within the budget (`gate_limit.py`)
+                           of any such test within the budget (`gate_limit.py`). `own`: with the error of the gate for both
 optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: wrong decisions. `null`: found worse.
                            `minus10`: found not worse. `mcnemar` is the same for McNemar's test
 
@@ -106,8 +106,9 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
     if case == "plus20":
         rows.append(Row(case, "power_plus20", float(promoted.mean()), "share"))
     if case == "minus5":
-        problem = Problem(margin, gate.error, POWER, TIES)
+        problem, own = (Problem(margin, gate.error, power, TIES) for power in (POWER, 1 - gate.error))
         rows.append(Row(case, "comparisons_mean_ratio_least", least_mean(problem) / fixed, "ratio"))
+        rows.append(Row(case, "comparisons_mean_ratio_least_own", least_mean(own) / fixed, "ratio"))
         rows.append(Row(case, "comparisons_ratio_least", least_median(problem, budget) / fixed, "ratio"))
     if case in ("null", "minus10"):
         found, by_mcnemar = [], []

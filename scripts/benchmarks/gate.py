@@ -18,6 +18,11 @@ comparisons_mean_ratio_least, comparisons_ratio_least
 optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: wrong decisions. `null`: found worse.
                            `minus10`: found not worse. `mcnemar` is the same for McNemar's test
 
+The case `few`: a suite has only 8, 36 or 100 tasks, so the means decide where the test finds nothing.
+
+refused_null_8             share refused of unchanged candidates, on 8 tasks, against one reference
+refused_minus30_8          the same for candidates at -30 points
+
 The case `planted` runs only if it is named (--case planted). It plants 20 bad updates in the answers of the tiny models and prints
 which suite catches each (`gate_planted.py`).
 
@@ -41,6 +46,7 @@ TIES = 0.4
 CANDIDATES = 1000
 LOOKS, BATCHES = 2000, 10  # for the error under optional stopping: 10,000 candidates
 POWER = 0.9
+FEW = (8, 36, 100)  # tasks
 BARS = {  # case and metric: the largest or smallest value that passes
     ("minus10", "false_promotion_rate"): (0.0, 0.05),
     ("minus20", "false_promotion_rate"): (0.0, 0.05),
@@ -58,8 +64,10 @@ DEFAULT = Path(__file__).resolve().parents[2] / "recipes" / "default.yaml"
 def main() -> None:
     options = read_options()
     recipe = load_recipe(DEFAULT)
-    cases = options.case or [*EFFECTS]
-    rows = [row for case in cases if case != "planted" for row in simulated(case, recipe, options.seed)]
+    cases = options.case or [*EFFECTS, "few"]
+    rows = [row for case in cases if case in EFFECTS for row in simulated(case, recipe, options.seed)]
+    if "few" in cases:
+        rows += few(recipe, options.seed)
     if "planted" in cases:
         from scripts.benchmarks.gate_planted import rows as planted
 
@@ -71,7 +79,7 @@ def main() -> None:
 
 def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__ or "")
-    parser.add_argument("--case", action="append", choices=[*EFFECTS, "planted"], help="run this case only; may be repeated")
+    parser.add_argument("--case", action="append", choices=[*EFFECTS, "few", "planted"], help="run this case only; may be repeated")
     parser.add_argument("--seed", type=int, default=0, help="seed of the simulated candidates")
     return parser.parse_args()
 
@@ -120,6 +128,20 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
         rows.append(Row(case, "optional_stopping_error", float(np.mean(found)), "share"))
         if case == "null":
             rows.append(Row(case, "optional_stopping_error_mcnemar", float(np.mean(by_mcnemar)), "share"))
+    return rows
+
+
+def few(recipe: Recipe, seed: int) -> list[Row]:
+    """The share refused with so few tasks that the means decide."""
+    assert recipe.gate is not None
+    margin, rows = recipe.gate.rows[0].max_drop, []
+    for name, effect in (("null", 0.0), ("minus30", -0.3)):
+        for count in FEW:
+            batches = [draw(effect, count, np.random.default_rng([seed, batch, count])) for batch in range(BATCHES)]
+            differences = np.concatenate(batches)
+            promising, worse = crossings(differences, np.ones(count), margin, recipe.gate.error)
+            refused = (worse < promising) | ((promising == count) & (differences.mean(1) < -margin - 1e-9))
+            rows.append(Row("few", f"refused_{name}_{count}", float(refused.mean()), "share"))
     return rows
 
 

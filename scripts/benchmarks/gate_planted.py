@@ -176,7 +176,7 @@ def _measured(world: World, folder: Path, quick: bool) -> dict[Update, list[Find
                 caught[kind, number] = by = _caught_by(run, world.gated(url), version)
                 told = "; ".join(f"{one.suite} {one.metric} is worse: {one.why}" for one in by) or "not found worse"
                 Console(stderr=True).print(
-                    f"{world.name} {kind} {number} ({time.monotonic() - began:.0f} s): {told}", highlight=False
+                    f"{world.name} {kind} {number} ({time.monotonic() - began:.0f} s): {told}", highlight=False, soft_wrap=True
                 )
     return caught
 

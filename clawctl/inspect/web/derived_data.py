@@ -9,7 +9,7 @@ from clawctl.inspect.better import rates
 from clawctl.inspect.policies import comparisons
 from clawctl.inspect.report import examples_of, scores_of
 from clawctl.inspect.rows import Row, words_of
-from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, uncertainty, votes_of
+from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, outcome_of, uncertainty, votes_of
 from clawctl.inspect.web.followed_run import RunSnapshot
 from clawctl.inspect.web.words import request_of
 from clawctl.run.reward import signs
@@ -167,7 +167,7 @@ def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
         source = sources.setdefault(turn["source"], {"source": turn["source"], "turns": 0, "sessions": set(), "outcomes": 0})
         source["turns"] += 1
         source["sessions"].add((turn["session_id"], turn["user"]))
-        outcome = row.worth.outcome if row.worth.outcome is not None else turn["outcome_reward"]
+        outcome = outcome_of(row)
         source["outcomes"] += outcome is not None
         if turn["task_id"] is not None or turn["group_id"] is not None or outcome is not None:
             name = str(turn["task_id"] or turn["group_id"] or turn["session_id"])

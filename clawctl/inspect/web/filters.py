@@ -116,6 +116,12 @@ def rating_of(row: Row) -> float | None:
     return float(rating) if rating is not None else None
 
 
+def outcome_of(row: Row) -> float | None:
+    """The environment's outcome of the turn's episode. None if there is none."""
+    outcome: float | None = row.worth.outcome if row.worth.outcome is not None else row.turn["outcome_reward"]
+    return outcome
+
+
 def judged_reward(row: Row) -> float | None:
     """The reward according to the judge's own votes, regardless of ratings. None if the judge abstained or was not asked."""
     verdict = row.verdict
@@ -169,6 +175,7 @@ _VERDICTS: dict[str, Callable[[Row], bool]] = {  # the predicate for each of VER
     "not judged": lambda row: opinion(row) == "not judged",
     "rated": lambda row: rating_of(row) is not None,
     "uncertain": lambda row: uncertainty(row) > 0,
+    "with an outcome": lambda row: outcome_of(row) is not None,
 }
 VERDICTS = tuple(_VERDICTS)
 

@@ -47,6 +47,16 @@ def test_every_recipe_in_the_repository_loads() -> None:
         assert load_recipe(path).name
 
 
+def test_the_gate_of_each_recipe_for_gpus_asks_for_comparisons_within_a_budget() -> None:
+    """Without a budget the means of the first tasks decide: at 100 tasks, noise alone moves a mean by 0.08."""
+    recipes = [load_recipe(path) for path in (Path(__file__).parent.parent / "recipes").glob("*.yaml") if path.stem != "demo"]
+    gated = [recipe for recipe in recipes if recipe.gate is not None]
+    assert len(gated) == 10
+    for recipe in gated:
+        assert recipe.eval.budget.comparisons is not None, recipe.name
+        assert recipe.eval.budget.seconds is not None, recipe.name
+
+
 def test_every_key_says_what_it_is_for() -> None:
     def undocumented(section: type, prefix: str = "") -> list[str]:
         found = []

@@ -4,7 +4,7 @@ A record holds the values of one version by task (`values`). A candidate's recor
 (`comparisons`). Both only grow, in the order of the tasks, so a gate that was killed resumes where it stopped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -45,6 +45,8 @@ def weigh_rows(
                 continue
             more = budget.comparisons is not None and row.suite not in exhausted
             more = more and (suite.comparing is not None or suite.environment is not None)
+            if not comparisons and asked_so_far(candidate, row.suite, version) >= (budget.comparisons or 0):
+                more = False  # no task has this metric: no turn calls a tool, or every turn does
             pairs.append((row, what, version, comparisons or [], more))
     return [
         Tested(row, what, version, examine(comparisons, row.max_drop, gate.error, len(pairs)), more)
@@ -86,11 +88,14 @@ def add_comparisons(record: Record, suite: str, version: int, comparisons: Seque
     tasks[str(version)] = tasks.get(str(version), 0) + asked
 
 
-def unreported(record: Record, tested: Sequence[Tested]) -> str | None:
-    """Why a row has no comparisons although its suite made some: the metric's name is wrong. None if there is no such row."""
+def unreported(record: Record, tested: Sequence[Tested], declared: Mapping[str, Collection[str]]) -> str | None:
+    """Why a row has no comparisons although its suite made some: the metric's name is wrong. None if there is no such row.
+
+    `declared`: the metrics that each suite declares. Its tasks need not have all of them: `preferred` of turns that call tools.
+    """
     for one in tested:
         stored = record.get("comparisons", {}).get(one.row.suite, {}).get(str(one.version), [])
-        if stored and not one.evidence.comparisons:
+        if stored and not one.evidence.comparisons and one.row.metric not in declared.get(one.row.suite, ()):
             known = ", ".join(sorted({comparison["metric"] for comparison in stored}))
             return f"the suite {one.row.suite} does not compare {one.row.metric}; it compares {known}: correct the gate"
     return None

@@ -278,9 +278,9 @@ class Follower:
         if outcome != "means":
             return explain(tested, outcome == "promote", spent, live)
         live_scores = scores(live_record) if live_record["suites"] else None
-        compares = {suite.name for suite in self.suites if suite.comparing is not None}
+        compares = {suite.name: suite.metrics or () for suite in self.suites if suite.comparing is not None}
         of_answers = [one for one in tested if one.row.suite in compares]
-        if why := unreported(read_record(self.run, candidate) or record, of_answers) or by_comparisons(of_answers):
+        if why := unreported(read_record(self.run, candidate) or record, of_answers, compares) or by_comparisons(of_answers):
             return Decision(False, why, live)
         rows = [row for row in open_rows(tested, gate) if row.suite not in compares]
         decision = decide(scores(record), live_scores, rows, live, anchors)

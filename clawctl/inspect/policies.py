@@ -188,6 +188,15 @@ def estimate(row: dict[str, Any], metric: tuple[str, str]) -> str:
     return f"{value['mean']:.2f} [{low:.2f}, {high:.2f}]"
 
 
+def values_of(record: dict[str, Any], suite: str, metric: str) -> dict[str, float]:
+    """The values of one metric by task, of which its mean is made. Empty if the record keeps none."""
+    by_suite = record.get("values")
+    of = by_suite.get(suite) if isinstance(by_suite, dict) else None
+    by_task = of.get(metric) if isinstance(of, dict) else None
+    found = by_task.items() if isinstance(by_task, dict) else ()
+    return {str(task): float(value) for task, value in found if isinstance(value, int | float)}
+
+
 def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The comparisons in a candidate's eval record, each with its `suite` and the version `against` which it was made.
 

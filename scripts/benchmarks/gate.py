@@ -1,20 +1,30 @@
 """Measures the gate's decisions on 1,000 simulated candidates for each effect, and compares them with a test of fixed size.
 
-Each comparison of a simulated candidate is a win, a loss or a tie. 40 % are ties. The effect is wins minus losses: 0 (`null`), -5,
--10, +10 and +20 points of all comparisons. The margin, the error, the budget and the decision without enough evidence come from
+Each comparison of a simulated candidate is a win, a loss or a tie. 40 % are ties. The effect is wins minus losses, in points of
+all comparisons: 0 (`null`), -5, -10, -20, +5, +10 and +20. The margin, error, budget and decision without enough evidence are from
 recipes/default.yaml. The test is the gate's own (`clawctl/eval/sequential.py`), evaluated after each comparison.
 
 false_promotion_rate       share promoted. Below the margin of 10 points a candidate may be promoted
 false_refusal_rate         share found worse
 power_plus20               share promoted of the candidates of the case `plus20`
 comparisons_median         comparisons until the decision, or the budget
-comparisons_ratio_fixed    the same, divided by those of a test of fixed size: one look at the end, 5 % error at -10
+comparisons_mean           the mean of the same
+comparisons_ratio_fixed    the median divided by the comparisons of a test of fixed size: one look at the end, 5 % error at -10
                            and 90 % power at 0
+comparisons_mean_ratio     the mean divided by the same
+comparisons_mean_ratio_least, comparisons_ratio_least
+                           `minus5`: the least mean ratio of any test with the errors of that fixed test, and the least median ratio
+                           of any such test within the budget (`gate_limit.py`). `own`: with the error of the gate for both
 optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: wrong decisions. `null`: found worse.
                            `minus10`: found not worse. `mcnemar` is the same for McNemar's test
 
-The case `planted` runs only if it is named (--case planted). It measures on the demo model which suite catches each of 20 planted
-bad updates (`gate_planted.py`).
+The case `few`: a suite has only 8, 36 or 100 tasks, so the means decide where the test finds nothing.
+
+refused_null_8             share refused of unchanged candidates, on 8 tasks, against one reference
+refused_minus30_8          the same for candidates at -30 points
+
+The case `planted` runs only if it is named (--case planted). It plants 20 bad updates in the answers of the tiny models and prints
+which suite catches each (`gate_planted.py`).
 
 The exit code is 1 if a metric misses its bar.
 """
@@ -28,19 +38,25 @@ import numpy as np
 
 from clawctl.config import Recipe, load_recipe
 from clawctl.eval.sequential import Floats, crossings
+from scripts.benchmarks.gate_limit import Problem, least_mean, least_median
 from scripts.benchmarks.table import Row, make_parser, report
 
-EFFECTS = {"null": 0.0, "minus5": -0.05, "minus10": -0.10, "plus10": 0.10, "plus20": 0.20}
+EFFECTS = {"null": 0.0, "minus5": -0.05, "minus10": -0.10, "plus10": 0.10, "plus20": 0.20, "minus20": -0.20, "plus5": 0.05}
 TIES = 0.4
 CANDIDATES = 1000
 LOOKS, BATCHES = 2000, 10  # for the error under optional stopping: 10,000 candidates
 POWER = 0.9
+FEW = (8, 36, 100)  # tasks
 BARS = {  # case and metric: the largest or smallest value that passes
     ("minus10", "false_promotion_rate"): (0.0, 0.05),
+    ("minus20", "false_promotion_rate"): (0.0, 0.05),
     ("plus20", "power_plus20"): (0.9, 1.0),
-    ("null", "comparisons_ratio_fixed"): (0.0, 0.6),
+    # not at -5 points: no test reaches it in the mean (`comparisons_mean_ratio_least`)
+    **{(case, "comparisons_ratio_fixed"): (0.0, 0.6) for case in EFFECTS if case != "minus5"},
     ("null", "optional_stopping_error"): (0.0, 0.05),
     ("minus10", "optional_stopping_error"): (0.0, 0.05),
+    ("planted", "missed"): (0, 0),
+    ("planted", "caught_unchanged"): (0, 0),
 }
 DEFAULT = Path(__file__).resolve().parents[2] / "recipes" / "default.yaml"
 
@@ -48,8 +64,10 @@ DEFAULT = Path(__file__).resolve().parents[2] / "recipes" / "default.yaml"
 def main() -> None:
     options = read_options()
     recipe = load_recipe(DEFAULT)
-    cases = options.case or [*EFFECTS]
-    rows = [row for case in cases if case != "planted" for row in simulated(case, recipe, options.seed)]
+    cases = options.case or [*EFFECTS, "few"]
+    rows = [row for case in cases if case in EFFECTS for row in simulated(case, recipe, options.seed)]
+    if "few" in cases:
+        rows += few(recipe, options.seed)
     if "planted" in cases:
         from scripts.benchmarks.gate_planted import rows as planted
 
@@ -61,7 +79,7 @@ def main() -> None:
 
 def read_options() -> argparse.Namespace:
     parser = make_parser(__doc__ or "")
-    parser.add_argument("--case", action="append", choices=[*EFFECTS, "planted"], help="run this case only; may be repeated")
+    parser.add_argument("--case", action="append", choices=[*EFFECTS, "few", "planted"], help="run this case only; may be repeated")
     parser.add_argument("--seed", type=int, default=0, help="seed of the simulated candidates")
     return parser.parse_args()
 
@@ -76,9 +94,8 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
     if gate is None or budget is None:
         raise SystemExit("recipes/default.yaml has no gate with a budget of comparisons")
     margin = gate.rows[0].max_drop
-    differences = draw(
-        EFFECTS[case], max(budget, fixed_size(margin, gate.error)), np.random.default_rng([seed, list(EFFECTS).index(case)])
-    )
+    fixed = fixed_size(margin, gate.error)
+    differences = draw(EFFECTS[case], max(budget, fixed), np.random.default_rng([seed, list(EFFECTS).index(case)]))
     every = np.ones(LOOKS)
     promising, worse = crossings(differences[:, :budget], every[:budget], margin, gate.error)
     opened = (promising == budget) & (worse == budget)
@@ -89,11 +106,18 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
         Row(case, "false_refusal_rate" if EFFECTS[case] >= 0 else "refusal_rate", float((worse < promising).mean()), "share"),
         Row(case, "undecided_rate", float(opened.mean()), "share"),
         Row(case, "comparisons_median", float(np.median(used)), "comparisons"),
-        Row(case, "comparisons_ratio_fixed", float(np.median(used)) / fixed_size(margin, gate.error), "ratio"),
+        Row(case, "comparisons_ratio_fixed", float(np.median(used)) / fixed, "ratio"),
+        Row(case, "comparisons_mean", float(used.mean()), "comparisons"),
+        Row(case, "comparisons_mean_ratio", float(used.mean()) / fixed, "ratio"),
         Row(case, "promotion_rate_fixed", float(promoted_by_fixed(differences, margin, gate.error).mean()), "share"),
     ]
     if case == "plus20":
         rows.append(Row(case, "power_plus20", float(promoted.mean()), "share"))
+    if case == "minus5":
+        problem, own = (Problem(margin, gate.error, power, TIES) for power in (POWER, 1 - gate.error))
+        rows.append(Row(case, "comparisons_mean_ratio_least", least_mean(problem) / fixed, "ratio"))
+        rows.append(Row(case, "comparisons_mean_ratio_least_own", least_mean(own) / fixed, "ratio"))
+        rows.append(Row(case, "comparisons_ratio_least", least_median(problem, budget) / fixed, "ratio"))
     if case in ("null", "minus10"):
         found, by_mcnemar = [], []
         for batch in range(BATCHES):
@@ -104,6 +128,20 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
         rows.append(Row(case, "optional_stopping_error", float(np.mean(found)), "share"))
         if case == "null":
             rows.append(Row(case, "optional_stopping_error_mcnemar", float(np.mean(by_mcnemar)), "share"))
+    return rows
+
+
+def few(recipe: Recipe, seed: int) -> list[Row]:
+    """The share refused with so few tasks that the means decide."""
+    assert recipe.gate is not None
+    margin, rows = recipe.gate.rows[0].max_drop, []
+    for name, effect in (("null", 0.0), ("minus30", -0.3)):
+        for count in FEW:
+            batches = [draw(effect, count, np.random.default_rng([seed, batch, count])) for batch in range(BATCHES)]
+            differences = np.concatenate(batches)
+            promising, worse = crossings(differences, np.ones(count), margin, recipe.gate.error)
+            refused = (worse < promising) | ((promising == count) & (differences.mean(1) < -margin - 1e-9))
+            rows.append(Row("few", f"refused_{name}_{count}", float(refused.mean()), "share"))
     return rows
 
 

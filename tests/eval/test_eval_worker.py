@@ -346,7 +346,7 @@ def test_two_eval_workers_on_one_run_are_refused_and_sigterm_ends_one_that_measu
     slow = threading.Event()
 
     def answer(body: dict[str, Any]) -> str | int:
-        slow.wait(0.3)  # on the server's loop: one request after another
+        slow.wait(3)  # on the server's loop, one request after another: the first worker measures until it is stopped
         return "4"
 
     with answering(answer) as server:

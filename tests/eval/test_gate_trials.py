@@ -23,7 +23,7 @@ from clawctl.environments.asking import ask, new_client
 from clawctl.eval.comparisons import Comparison
 
 class Judged:
-    metrics = ("preferred",)
+    metrics = ("preferred", "guards")
 
     async def compare(self, candidate, reference, settings, begin, count):
         tasks = range(begin, min(begin + count, int(settings.options.get("tasks", 10_000))))
@@ -186,6 +186,19 @@ def test_a_row_whose_metric_is_not_compared_keeps_the_candidate_out_and_names_th
         follow_once(run, wrong)
     assert live_version(run) == 0
     assert "does not compare prefered; it compares preferred: correct the gate" in record(run, 1)["decision"]["reason"]
+
+
+@pytest.mark.parametrize(("tasks", "calls"), [(4, 8), (10_000, 192)])
+def test_a_declared_metric_that_no_task_has_keeps_nothing_out_within_the_budget(tmp_path: Path, tasks: int, calls: int) -> None:
+    recipe = recipe_for(tmp_path, options={"tasks": tasks}, budget={"comparisons": 96})
+    assert recipe.gate is not None
+    limits = [row.model_copy(update={"metric": "guards"}) for row in recipe.gate.limits]
+    sparse = recipe.model_copy(update={"gate": recipe.gate.model_copy(update={"limits": limits})})
+    with answering(scored({0: half, 1: half})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, sparse)
+    assert live_version(run) == 1
+    assert record(run, 1)["spent"]["calls"] == calls  # two versions answer each task, in rounds of 48
 
 
 def test_an_environment_plays_further_tasks_for_all_versions_and_each_only_once(tmp_path: Path) -> None:

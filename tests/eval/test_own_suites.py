@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,7 +14,9 @@ from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
+from clawctl.eval.suites.answers import Answered
 from clawctl.eval.suites.held_out import held_out_turns
+from clawctl.eval.suites.own import guards
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
 from clawctl.run.directory import publish_bytes, published
@@ -145,6 +148,19 @@ def test_a_version_is_measured_by_its_verdicts_and_by_guards_that_need_no_judge(
     assert set(works.values["accepted"]) == {one.turn_id for one in held_out_turns(server.run, suites(server, asked)[0].settings)
                                              if one.value is not None}  # fmt: skip
     assert works.metrics["length"].mean >= broken.metrics["length"].mean
+
+
+def test_the_lowest_guard_stands_for_all_of_them(server: Server) -> None:
+    turn = next(iter(read_turns(published(server.run.trajectories, ".parquet")[0])))
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {"type": "integer"}}}}}
+    offered = replace(turn, tools=[tool], response={"role": "assistant", "content": "The answer is 7, and that is it."})
+    good = Answered("The answer is 7, and that is it.", 9, "stop")
+    assert guards(offered, good, 64)["guards"] == 1.0
+    assert guards(offered, replace(good, tokens=10_000), 64)["guards"] < 0.2  # 128 tokens, or three times the captured ones
+    assert guards(offered, replace(good, text="Die Antwort ist 7, und das ist alles."), 64)["guards"] == 0.0
+    assert guards(offered, replace(good, text="I'm sorry, I can't help with that."), 64)["guards"] == 0.0
+    invented = '<tool_call>{"name": "subtract", "arguments": {"a": 1}}</tool_call>'
+    assert guards(offered, replace(good, text=invented), 64)["guards"] == 0.0  # no call was wanted, and this one cannot work
 
 
 def test_the_demo_judge_compares_by_its_ordinary_votes(server: Server) -> None:

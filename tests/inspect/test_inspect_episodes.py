@@ -1,6 +1,7 @@
 """What environments have played, as `inspect episodes` and the page show it."""
 
 import json
+import re
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -91,4 +92,11 @@ def test_the_page_of_environments_shows_the_plans(played: RunDir) -> None:
     assert client.get(f"/login?key={key.key}").status_code in (200, 303)
     text = client.get("/environments").text
     assert "toolcall" in text
-    assert "2 done, 1 turns, 1 sandbox, 1 killed" in text
+    assert "2 done, 1 turns, 1 sandbox, 1 killed" in re.sub("<[^>]+>", "", text)
+    links = re.findall(r'<a class="num" href="(/episodes\?[^"]*)">(\d+)</a>', text)
+    assert len(links) == 6  # all, running, and the four endings
+    for link, count in links:
+        page = client.get(link.replace("&amp;", "&")).text
+        assert f">{count} episode" in page, link
+        assert page.count("not collected") == int(count), link
+    assert client.get("/episodes?plan=e9").status_code == 404

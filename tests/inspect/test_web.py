@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
 from starlette.testclient import TestClient
 
@@ -16,7 +17,8 @@ from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.pages import Pages
 from clawctl.inspect.web.text import visible
-from clawctl.run.directory import RunDir, open_run
+from clawctl.run.checksums import read_sealed, sealed
+from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.feedback import LABEL, FeedbackFile, Ratings
 from clawctl.run.keys import add_key
 from clawctl.run.rows import Feedback
@@ -25,7 +27,8 @@ from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
 
 PAGES = (
     "/", "/conversations", "/turns", "/versions", "/judge", "/environments", "/data", f"/version?n={VERSIONS - 1}", "/version?n=4",
-    f"/answers?n={VERSIONS - 1}&against=6", "/conversation?id=s0&user=default", f"/turns?step={VERSIONS - 1}",
+    f"/answers?n={VERSIONS - 1}&against=6", "/measured?n=4&suite=ability&metric=correct",
+    "/conversation?id=s0&user=default", f"/turns?step={VERSIONS - 1}",
 )  # fmt: skip
 
 
@@ -73,8 +76,45 @@ def test_a_page_is_whole_and_loads_nothing_from_elsewhere(site: Site, path: str)
 def test_every_number_that_is_a_link_leads_to_as_many_turns(site: Site, path: str) -> None:
     links = re.findall(r'<a class="num" href="(/turns\?[^"]*)">([\d,]+)</a>', site.text(path))
     assert links
-    for href, text in links[:20]:
+    for href, text in links[:40]:
         assert counted(site.text(href.replace("&amp;", "&"))) == int(text.replace(",", "")), href
+
+
+def test_a_mean_leads_to_the_values_by_task_that_it_is_made_of(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", 40)
+    row = next(iter(read_rows(run).rows)).turn["turn_id"]
+    values = {"student-1": 1.0, "student-2": 0.0, row: 0.5, "<img src=x>": 1.0}
+    for version, change in ((1, 0.0), (2, -0.5)):
+        record = read_sealed(run.eval_record(version).read_bytes())
+        of_version = {task: max(0.0, value + change) for task, value in values.items()}
+        mean = sum(of_version.values()) / len(values)
+        record["suites"]["personalisation"]["satisfaction"] = {"mean": mean, "ci95": [0.0, 1.0], "n": len(values)}
+        record["values"] = {"personalisation": {"satisfaction": of_version}}
+        record["evidence"] = [
+            {"suite": "personalisation", "metric": "satisfaction", "version": 0, "wins": 3, "ties": 1, "losses": 0}
+        ]
+        publish_bytes(run.eval_record(version), sealed(orjson.dumps(record)))
+    site = Site(run)
+    for path in ("/", "/versions", "/version?n=1"):
+        (link,) = set(re.findall(r'href="(/measured\?n=1&amp;suite=personalisation&amp;metric=satisfaction)"', site.text(path)))
+    page = site.text(f"{link}&against=2".replace("&amp;", "&"))
+    assert counted(page) == 4
+    assert [float(value) for value in re.findall(r'<td class="r num">([\d.]+)</td>', page)] == [
+        0.0,
+        0.0,
+        0.5,
+        0.0,
+        1.0,
+        0.5,
+        1.0,
+        0.5,
+    ]
+    assert f'href="/turn?id={row}"' in page
+    assert "What is 1 + 1?" in page
+    assert "<img" not in page
+    assert "metric=satisfaction&amp;against=0" in site.text("/version?n=1")
+    assert "no values by task" in site.text("/measured?n=1&suite=ability&metric=correct")
+    assert site.client.get("/measured?n=1&suite=ability&metric=unknown").status_code == 404
 
 
 def test_filters_find_what_the_rows_say(site: Site) -> None:

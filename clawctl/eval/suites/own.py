@@ -35,7 +35,7 @@ NO_TURNS = "no turn is held out yet: eval.holdout keeps a share of new sessions 
 class Own:
     """`compare` compares two versions; `__call__` measures one."""
 
-    metrics = ("accepted", "answered", "length", "language", "tool_calls")
+    metrics = ("preferred", "accepted", "guards", "answered", "length", "language", "tool_calls")
 
     async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         run = run_of(settings)
@@ -180,6 +180,7 @@ def guards(turn: Turn, answered: Answered, max_tokens: int) -> dict[str, float]:
     - `length`: it ends by itself, and is not much longer than the captured answer.
     - `language`: it has the language of the request or of the captured answer.
     - `tool_calls`: all of its calls are valid, and it has a call if the captured answer had one.
+    - `guards`: the lowest of these. Each answer has it, although not each has a language or calls.
     """
     given, said = _text(turn.response), answered.said
     calls = list(calls_in(said))
@@ -194,7 +195,7 @@ def guards(turn: Turn, answered: Answered, max_tokens: int) -> dict[str, float]:
     if turn.tools and (calls or calls_a_tool(turn)):
         wanted = bool(calls) or not calls_a_tool(turn)
         scores["tool_calls"] = float(wanted and all(is_valid_call(call, turn.tools) for call in calls))
-    return scores
+    return {"guards": min(scores.values()), **scores}
 
 
 def calls_a_tool(turn: Turn) -> bool:

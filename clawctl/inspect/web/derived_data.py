@@ -9,7 +9,7 @@ from clawctl.inspect.better import rates
 from clawctl.inspect.policies import comparisons
 from clawctl.inspect.report import examples_of, scores_of
 from clawctl.inspect.rows import Row, words_of
-from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, uncertainty
+from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, outcome_of, uncertainty, votes_of
 from clawctl.inspect.web.followed_run import RunSnapshot
 from clawctl.inspect.web.words import request_of
 from clawctl.run.reward import signs
@@ -141,7 +141,7 @@ def _words(value: Any) -> str:
 
 def _judge_numbers(snapshot: RunSnapshot) -> dict[str, Any]:
     judges: dict[str, Counter[str]] = {}
-    kinds_of_vote = Counter[str]()
+    kinds_of_vote = Counter[str | None]()
     queue = []
     for row in snapshot.rows:
         if row.verdict is None or row.verdict["judge"] is None:
@@ -151,7 +151,7 @@ def _judge_numbers(snapshot: RunSnapshot) -> dict[str, Any]:
             judges.setdefault(row.verdict["judge"], Counter())[opinion(row)] += 1
         if votes:
             unsure = uncertainty(row)
-            kinds_of_vote["no valid vote" if all(vote is None for vote in votes) else "divided" if unsure else "unanimous"] += 1
+            kinds_of_vote[votes_of(row)] += 1
             if unsure > 0:
                 queue.append((unsure, row))
     queue.sort(key=lambda one: (-one[0], -one[1].turn["created_at"]))
@@ -167,7 +167,7 @@ def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
         source = sources.setdefault(turn["source"], {"source": turn["source"], "turns": 0, "sessions": set(), "outcomes": 0})
         source["turns"] += 1
         source["sessions"].add((turn["session_id"], turn["user"]))
-        outcome = row.worth.outcome if row.worth.outcome is not None else turn["outcome_reward"]
+        outcome = outcome_of(row)
         source["outcomes"] += outcome is not None
         if turn["task_id"] is not None or turn["group_id"] is not None or outcome is not None:
             name = str(turn["task_id"] or turn["group_id"] or turn["session_id"])

@@ -29,6 +29,9 @@ class Filter:
     task: str | None = None
     group: str | None = None
     judge: str | None = None
+    rated: str | None = None  # people's rating of a turn with a verdict: "good", "neutral", "bad"
+    voted: str | None = None  # the judge's own result, regardless of ratings: "good", "neutral", "bad", "abstained"
+    votes: str | None = None  # "unanimous", "divided", "no valid vote"
     since: float | None = None  # unix seconds
     until: float | None = None
     q: str | None = None  # text to search for
@@ -73,6 +76,12 @@ class Filter:
             tests.append(lambda row: fate(row) == self.fate)
         if self.judge is not None:
             tests.append(lambda row: row.verdict is not None and row.verdict["judge"] == self.judge)
+        if self.rated is not None:
+            tests.append(lambda row: row.verdict is not None and rated_as(row) == self.rated)
+        if self.voted is not None:
+            tests.append(lambda row: row.verdict is not None and voted_as(row) == self.voted)
+        if self.votes is not None:
+            tests.append(lambda row: votes_of(row) == self.votes)
         if self.verdict is not None:
             tests.append(_VERDICTS.get(self.verdict, lambda row: False))
         return tests
@@ -107,6 +116,12 @@ def rating_of(row: Row) -> float | None:
     return float(rating) if rating is not None else None
 
 
+def outcome_of(row: Row) -> float | None:
+    """The environment's outcome of the turn's episode. None if there is none."""
+    outcome: float | None = row.worth.outcome if row.worth.outcome is not None else row.turn["outcome_reward"]
+    return outcome
+
+
 def judged_reward(row: Row) -> float | None:
     """The reward according to the judge's own votes, regardless of ratings. None if the judge abstained or was not asked."""
     verdict = row.verdict
@@ -116,6 +131,26 @@ def judged_reward(row: Row) -> float | None:
         return float(verdict["reward"]) if verdict["reward"] is not None else None
     votes = [vote for vote in verdict["votes"] or () if vote is not None]
     return (sum(votes) > 0) - (sum(votes) < 0) if votes else None
+
+
+def rated_as(row: Row) -> str | None:
+    """The sign of the rating as a word. None if there is no rating."""
+    rating = rating_of(row)
+    return None if rating is None else "good" if rating > 0 else "bad" if rating < 0 else "neutral"
+
+
+def voted_as(row: Row) -> str:
+    """The sign of `judged_reward` as a word, or "abstained"."""
+    reward = judged_reward(row)
+    return "abstained" if reward is None else "good" if reward > 0 else "bad" if reward < 0 else "neutral"
+
+
+def votes_of(row: Row) -> str | None:
+    """Whether the votes of the judge agree. None if there are none."""
+    votes = row.verdict["votes"] or [] if row.verdict is not None and row.verdict["judge"] is not None else []
+    if not votes:
+        return None
+    return "no valid vote" if all(vote is None for vote in votes) else "divided" if uncertainty(row) else "unanimous"
 
 
 def uncertainty(row: Row) -> float:
@@ -140,6 +175,7 @@ _VERDICTS: dict[str, Callable[[Row], bool]] = {  # the predicate for each of VER
     "not judged": lambda row: opinion(row) == "not judged",
     "rated": lambda row: rating_of(row) is not None,
     "uncertain": lambda row: uncertainty(row) > 0,
+    "with an outcome": lambda row: outcome_of(row) is not None,
 }
 VERDICTS = tuple(_VERDICTS)
 
@@ -172,24 +208,21 @@ def complaints(rows: Sequence[Row]) -> list[Bucket]:
 class Agreement:
     """The agreement between the judge's votes and people's ratings."""
 
-    counts: dict[tuple[int, str], int]  # {(sign of the rating, opinion of the judge): number of turns}
+    counts: dict[tuple[str, str], int]  # {(rating, opinion of the judge): number of turns}
     labels: int  # the number of ratings that are labels
     right: Rate  # over rated turns with an opinion of the judge
 
 
 def agreement(rows: Iterable[Row]) -> Agreement:
     """Compare ratings with the judge's results, over turns that have both. `right.bad` counts the disagreements."""
-    counts = Counter[tuple[int, str]]()
+    counts = Counter[tuple[str, str]]()
     labels = 0
     for row in rows:
-        rating = rating_of(row)
-        if rating is None or row.verdict is None:
+        rated = rated_as(row)
+        if rated is None or row.verdict is None:
             continue
         labels += row.rating is not None and row.rating.key == LABEL
-        reward = judged_reward(row)
-        word = "abstained" if reward is None else "good" if reward > 0 else "bad" if reward < 0 else "neutral"
-        counts[(rating > 0) - (rating < 0), word] += 1
-    signs = {1: "good", 0: "neutral", -1: "bad"}
+        counts[rated, voted_as(row)] += 1
     both = sum(count for (_, word), count in counts.items() if word != "abstained")
-    same = sum(count for (sign, word), count in counts.items() if signs[sign] == word)
+    same = sum(count for (rated, word), count in counts.items() if rated == word)
     return Agreement(dict(counts), labels, Rate(both - same, both))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from clawctl.inspect.better import judge_progress
-from clawctl.inspect.episodes import EpisodeReader, PlayedPlan, plans_of
+from clawctl.inspect.episodes import Episode, EpisodeReader, PlayedPlan, plans_of
 from clawctl.inspect.health import CaptureCounts, look
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
@@ -43,6 +43,7 @@ class RunSnapshot:
     moves: list[dict[str, Any]]
     health: dict[str, Any]
     better: dict[str, Any]
+    episodes: list[Episode]  # by their start
     plans: list[PlayedPlan]  # the plan played last comes last
     problems: list[str]
     derived: dict[Any, Any] = field(default_factory=dict)
@@ -139,9 +140,10 @@ class FollowedRun:
             row = by_id.get(turn_id)
             if row is None or (row.rating is not None and row.rating.created_at >= label.created_at):
                 del self.labels[turn_id]
+        episodes = self._episodes.look()
         snapshot = RunSnapshot(
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
-            plans_of(self._episodes.look(), time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
+            episodes, plans_of(episodes, time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
         )  # fmt: skip
         if before is not None:  # `_follow` prepares the first snapshot, so that the first page does not wait
             self._prepare(snapshot)

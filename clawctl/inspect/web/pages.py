@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
-from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally
+from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
 from clawctl.inspect.rows import Row, read_lines, words_of
 from clawctl.inspect.tables import since, sized
 from clawctl.inspect.web.derived_data import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
@@ -42,6 +42,7 @@ from clawctl.run.rows import Feedback
 _HERE = Path(__file__).parent
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
 _PER_PAGE = 50
+_MEASURED = 400  # tasks on a page; most suites have fewer
 _QUEUE = 12  # the number of turns to label on a page
 _SHOWN = 3000  # characters of a text on a page; the full text has a separate page
 _MOST_TEXT = 4 << 20  # characters on that page
@@ -78,7 +79,8 @@ class Pages:
         get: dict[str, Callable[[Request], Response]] = {
             "/": self.overview, "/conversations": self.conversations, "/turns": self.turns, "/conversation": self.conversation,
             "/turn": self.turn, "/text": self.text, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
-            "/judge": self.judge, "/environments": self.environments, "/data": self.data, "/login": self.login,
+            "/measured": self.measured, "/judge": self.judge, "/environments": self.environments, "/episodes": self.episodes,
+            "/data": self.data, "/login": self.login,
             "/static/{name}": self.static,
             "/favicon.ico": lambda request: Response(status_code=204),  # browsers request it for plain-text pages
         }  # fmt: skip
@@ -299,6 +301,37 @@ class Pages:
             limit=_SHOWN,
         )
 
+    def measured(self, request: Request) -> Response:
+        """The values by task that a mean of a version is made of, beside those of another version."""
+        policy, query = self._policy(request, "n"), request.query_params
+        suite, metric = query.get("suite", ""), query.get("metric", "")
+        value = policy["metrics"].get(suite, {}).get(metric)
+        against, problems = _number(query.get("against"), None), list[str]()
+        record = read_eval(self._run, policy["version"], problems)
+        values = values_of(record, suite, metric)
+        others = {} if against is None else values_of(read_eval(self._run, against, problems), suite, metric)
+        if value is None and not values:
+            raise HTTPException(404, "this version was not measured by that metric")
+        tasks, page = sorted(values, key=lambda task: (values[task], task)), _page_number(query)
+        shown = tasks[(page - 1) * _MEASURED : page * _MEASURED]
+        return self._page(
+            "measured.html",
+            "/versions",
+            policy=policy,
+            suite=suite,
+            metric=metric,
+            mean=estimate(policy, (suite, metric)),
+            against=against,
+            versions=[row["version"] for row in self._following.snapshot.policies if metric in row["metrics"].get(suite, {})],
+            rows=[(task, values[task], others.get(task)) for task in shown],
+            examples={example.get("task_id"): example for example in record["examples"] if isinstance(example, dict)},
+            turns=self._following.snapshot.by_id,
+            count=len(tasks),
+            page=page,
+            pages=-(-len(tasks) // _MEASURED),
+            problems=problems,
+        )
+
     def judge(self, request: Request) -> Response:
         snapshot, page = self._following.snapshot, _page_number(request.query_params)
         judgements = derived(snapshot, "judge")
@@ -331,6 +364,27 @@ class Pages:
             metrics=metrics_of(snapshot.policies),
             policies=snapshot.policies,
             estimate=estimate,
+        )
+
+    def episodes(self, request: Request) -> Response:
+        """The episodes of a plan, newest first, or those with one ending."""
+        snapshot, query, now = self._following.snapshot, request.query_params, time.time()
+        plan = next((plan for plan in snapshot.plans if plan.plan == query.get("plan")), None)
+        if plan is None:
+            raise HTTPException(404, "there is no such plan; its episodes may be forgotten")
+        wanted, page = query.get("ending"), _page_number(query)
+        found = [(one, one.ending(now)) for one in snapshot.episodes if one.spec.plan == plan.plan]
+        found = [(one, ending) for one, ending in found if wanted in (None, ending)][::-1]
+        return self._page(
+            "episodes.html",
+            "/environments",
+            plan=plan,
+            ending=wanted,
+            shown=found[(page - 1) * _PER_PAGE : page * _PER_PAGE],
+            sessions=snapshot.of_session,
+            count=len(found),
+            page=page,
+            pages=-(-len(found) // _PER_PAGE),
         )
 
     def data(self, request: Request) -> Response:

@@ -89,12 +89,12 @@ def test_the_audit_finds_turns_of_two_steps_and_steps_whose_records_differ(outco
 
 def test_a_reader_beside_the_stages_notices_half_a_file(copy: RunDir) -> None:
     watcher = Watcher(copy)
-    watcher.look()
+    watcher.poll()
     assert watcher.half == []
     shard = published(copy.verdicts, ".parquet")[0]
     (copy.verdicts / f"{shard.stem}-half.parquet").write_bytes(shard.read_bytes()[:-100])
     (copy.train / "feed.json").write_bytes(b'{"used": 3')
-    watcher.look()
+    watcher.poll()
     assert sorted(line.partition(":")[0] for line in watcher.half) == [f"{shard.stem}-half.parquet", "feed.json"]
 
 

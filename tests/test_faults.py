@@ -97,12 +97,12 @@ def test_collect_waits_for_room_and_then_publishes_each_turn_once(small_disk: Ru
     )
     with full(run), caplog.at_level(logging.ERROR):
         for _ in range(2):
-            collector.look()
+            collector.poll()
             with pytest.raises(ClawError, match="complete turns could not be written"):
                 collector.close()
         assert published(run.trajectories, ".parquet") == []
         assert sum("cannot write trajectories" in record.getMessage() for record in caplog.records) == 1
-    collector.look()
+    collector.poll()
     collector.close()
     found = [turn_id for shard in published(run.trajectories, ".parquet") for turn_id in read_turn_ids(shard)]
     assert sorted(found) == sorted(exchange.exchange_id for exchange in exchanges)
@@ -148,7 +148,7 @@ def test_of_two_ratings_by_one_writer_the_later_counts_whatever_its_clock_did(tm
     file.append(first)
     file.append(replace(first, feedback_id="f2", created_at=10_000.0 - 3600, rating=-1.0))  # the clock was set back
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     rating = ratings.of("default", "t1")
     assert rating is not None
     assert rating.rating == -1.0

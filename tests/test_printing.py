@@ -6,7 +6,7 @@ from rich.text import Text
 
 from clawctl.printing import Column, counted, fitting, labelled
 
-COLUMNS = (Column("name"), Column("note", spare=2), Column("empty", spare=1), Column("count", right=True))
+COLUMNS = (Column("name"), Column("note", drop_order=2), Column("empty", drop_order=1), Column("count", right=True))
 ROWS = [[Text("alpha"), Text("n" * 20), Text(""), Text("12")], [Text("b"), Text("m"), Text(""), Text("3")]]
 
 

@@ -104,7 +104,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return data
 
 
-_MOST_NODES, _DEEPEST = 20_000, 32  # limits for a recipe, counting an anchor each time it is used
+_MAX_NODES, _DEEPEST = 20_000, 32  # limits for a recipe, counting an anchor each time it is used
 
 
 def _loaded(text: str) -> Any:
@@ -141,7 +141,7 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
             if twice := next((name for name in names if names.count(name) > 1 and name != "<<"), None):
                 raise yaml.YAMLError(f"line {node.start_mark.line + 1}: the key {str(twice)[:80]!r} occurs twice")
         known[id(node)] = 1 + sum(_nodes(part, known, depth + 1) for part in below)
-    if known[id(node)] > _MOST_NODES:
+    if known[id(node)] > _MAX_NODES:
         raise yaml.YAMLError(f"line {node.start_mark.line + 1}: its anchors expand to too many values")
     return known[id(node)]
 

@@ -28,8 +28,8 @@ class _Usage:
 class Places:
     """The places of one engine. Used on one event loop. Waiting requests get places in the order of their arrival."""
 
-    def __init__(self, most: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
-        self._most, self._turn_s, self._patience_s = most, turn_s, patience_s
+    def __init__(self, limit: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
+        self._limit, self._turn_s, self._patience_s = limit, turn_s, patience_s
         self._in_use: dict[int, _Usage] = {}
         self._waiting: dict[int, str] = {}  # in order: number of a request → its kind, OWN or ""
         self._last_number = 0
@@ -91,5 +91,5 @@ class Places:
         used = sum(1 for each in self._in_use.values() if each.users[kind])
         if kind == OWN:
             other_pins = sum(1 for other, in_use in self._in_use.items() if in_use.users[OWN] and other != 0)
-            return other_pins < 1 or len(self._in_use) < self._most + 1
-        return used < self._most
+            return other_pins < 1 or len(self._in_use) < self._limit + 1
+        return used < self._limit

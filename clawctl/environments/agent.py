@@ -50,7 +50,7 @@ class ShellAgent(Protocol):
 class OwnAgent:
     """The built-in agent. It makes its model calls outside of the sandbox."""
 
-    most_turns: int
+    max_turns: int
     command_s: float
 
     @asynccontextmanager
@@ -58,11 +58,11 @@ class OwnAgent:
         self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
     ) -> AsyncIterator[tuple[Sandbox, Work]]:
         async with open_sandbox(folder, limits, fixed) as sandbox:
-            yield sandbox, partial(work, endpoint, sandbox, self.most_turns, self.command_s)
+            yield sandbox, partial(work, endpoint, sandbox, self.max_turns, self.command_s)
 
 
 async def work(
-    endpoint: Endpoint, sandbox: Sandbox, most_turns: int, command_s: float, instruction: str, seconds: float = 600.0
+    endpoint: Endpoint, sandbox: Sandbox, max_turns: int, command_s: float, instruction: str, seconds: float = 600.0
 ) -> Worked:
     """Let the model work on the instruction until it submits, or until its turns, time or context run out.
 
@@ -71,7 +71,7 @@ async def work(
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
     said, end, steps = "", time.monotonic() + seconds, dict[str, float]()
     async with new_client(endpoint) as client:
-        for turn in range(most_turns):
+        for turn in range(max_turns):
             left = end - time.monotonic()
             if left <= 0:
                 return Worked("time", said, steps)

@@ -19,11 +19,11 @@ from clawctl.run.endpoint import Endpoint
 
 _FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
 _SANDBOX = Path(__file__).parent / "sandbox"
-_MOST_CONNECTIONS = 32
+_MAX_CONNECTIONS = 32
 _MEBIBYTE = 1 << 20
 _LOG = 3000  # the number of characters kept from the end of a harness's output
 # Agents need more than the commands of the built-in agent: node reserves gigabytes, and agents keep caches in their home folder.
-_LEAST = Limits(memory=2048 * _MEBIBYTE, disk=512 * _MEBIBYTE, processes=512, open_files=8192)
+_MIN_LIMITS = Limits(memory=2048 * _MEBIBYTE, disk=512 * _MEBIBYTE, processes=512, open_files=8192)
 # Known agents and their command lines. `MODEL`, `INSTRUCTION` and the addresses are environment variables in the sandbox.
 KNOWN = {
     "claude-code": (
@@ -68,8 +68,8 @@ class ForeignAgent:
         Raises ClawError, SandboxFailed.
         """
         limits = replace(
-            limits, memory=max(limits.memory, _LEAST.memory), disk=max(limits.disk, _LEAST.disk),
-            processes=max(limits.processes, _LEAST.processes), open_files=_LEAST.open_files, reserves_memory=True,
+            limits, memory=max(limits.memory, _MIN_LIMITS.memory), disk=max(limits.disk, _MIN_LIMITS.disk),
+            processes=max(limits.processes, _MIN_LIMITS.processes), open_files=_MIN_LIMITS.open_files, reserves_memory=True,
         )  # fmt: skip
         programs = {path: (_SANDBOX / Path(path).name).read_bytes() for path in (_FORWARD, _TERMINUS)}
         async with (
@@ -143,7 +143,7 @@ async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
         cure = "remove eval.endpoint, so that `clawctl eval` measures at the run's own server"
         raise ClawError("a harness needs the address of an episode, which only the run's own server has", cure)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    room = asyncio.Semaphore(_MOST_CONNECTIONS)
+    room = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -12,7 +12,7 @@ log = logging.getLogger("play")
 Given = TypeVar("Given")
 Row = TypeVar("Row")
 _FEWEST = 5  # files with fewer rows hold none out
-_MOST_NAMED = 5  # the number of bad rows that are logged one by one
+_MAX_NAMED = 5  # the number of bad rows that are logged one by one
 
 
 def read_each(given: Iterable[Given], read: Callable[[Given], Row]) -> list[Row]:
@@ -25,10 +25,10 @@ def read_each(given: Iterable[Given], read: Callable[[Given], Row]) -> list[Row]
             troubles.append(error)
     if troubles and not rows:
         raise troubles[0]
-    for trouble in troubles[:_MOST_NAMED]:
+    for trouble in troubles[:_MAX_NAMED]:
         log.warning("left out: %s: %s", trouble.problem, trouble.fix)
-    if len(troubles) > _MOST_NAMED:
-        log.warning("%d more are left out", len(troubles) - _MOST_NAMED)
+    if len(troubles) > _MAX_NAMED:
+        log.warning("%d more are left out", len(troubles) - _MAX_NAMED)
     return rows
 
 

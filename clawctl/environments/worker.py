@@ -117,9 +117,9 @@ async def _watched(player: Player, find: partial[Endpoint], wait_for_others: boo
     with Live(console=console, transient=True, auto_refresh=False) if sys.stderr.isatty() else nullcontext() as live:
         while not playing.done():
             await asyncio.wait({playing}, timeout=_SHOW_S)
-            await tokens.look(find)
+            await tokens.update(find)
             is_looked_at = is_looked_at or warn_if_unsolved(player.summary, player.attempts, _EARLY_TASKS)
-            line = f"{player.summary.words} of {player.total}, {player.summary.running} running, {tokens.rate:.0f} tokens/s"
+            line = f"{player.summary.text} of {player.total}, {player.summary.running} running, {tokens.rate:.0f} tokens/s"
             if live is not None:
                 live.update(Text(line), refresh=True)
             elif time.monotonic() - told_at >= _REPORT_S:
@@ -137,7 +137,7 @@ class _TokenRate:
     def __init__(self) -> None:
         self.rate, self._tokens, self._at = 0.0, None, time.monotonic()  # type: float, float | None, float
 
-    async def look(self, find: partial[Endpoint]) -> None:
+    async def update(self, find: partial[Endpoint]) -> None:
         if time.monotonic() - self._at < 2.0:
             return
         try:

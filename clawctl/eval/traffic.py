@@ -55,7 +55,7 @@ class Traffic:
 
     def conversations(self, rest_s: float, now: float) -> list[TrafficSession]:
         """Conversations of real users that have been idle for `rest_s` seconds, oldest first. `now` is in unix seconds."""
-        self._ratings.look()
+        self._ratings.poll()
         verdicts = {row["turn_id"]: row for row in self._read(self._run.verdicts, "verdicts", _VERDICT)}
         sessions: dict[tuple[str, int], list[tuple[Row, float | None, bool]]] = defaultdict(list)
         last: dict[str, float] = {}
@@ -116,7 +116,7 @@ def compare_traffic(new: Sequence[TrafficSession], old: Sequence[TrafficSession]
     return examine(pair(new, old), MARGIN, error)
 
 
-def words(evidence: PairedEvidence) -> str:
+def in_words(evidence: PairedEvidence) -> str:
     """The evidence as text: "3 conversations went better, 19 worse, 8 alike, e-value 240"."""
     counts = f"{evidence.wins} conversations went better, {evidence.losses} worse, {evidence.ties} alike"
     return f"{counts}, e-value {max(evidence.e_worse, evidence.e_better):.3g}"

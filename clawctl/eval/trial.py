@@ -111,9 +111,9 @@ def spent_budget(record: Record, tested: Sequence[Tested], budget: EvalBudget) -
     """The part of the budget that is used up: "600 comparisons". None if every part has some left."""
     spent = record.get("spent", {})
     for name in ("seconds", "calls", "tokens"):
-        most = getattr(budget, name)
-        if most is not None and spent.get(name, 0) >= most:
-            return f"{most:g} {name}"
+        limit = getattr(budget, name)
+        if limit is not None and spent.get(name, 0) >= limit:
+            return f"{limit:g} {name}"
     if budget.comparisons is None:
         return None
     wanting = [one for one in tested if one.evidence.verdict == "open" and one.more]

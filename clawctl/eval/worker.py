@@ -24,7 +24,7 @@ from clawctl.errors import ClawError
 from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_comparisons, decide, explain, is_below, open_rows, settle
 from clawctl.eval.results import KEPT, is_measured, metrics_of, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
-from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, words
+from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, in_words
 from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, unreported, weigh_rows
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
@@ -183,7 +183,7 @@ class Follower:
         self._note(shared.version, share={"measured": measured, "against": live, "metric": METRIC, **evidence.as_json()})
         if evidence.verdict == "open" and not over:
             return False
-        change = f"{words(evidence)} in the shared sessions than under the live version {live}"
+        change = f"{in_words(evidence)} in the shared sessions than under the live version {live}"
         if evidence.verdict == "worse":
             self._decided(shared.version, Decision(False, f"users complained more: {change}", live))
         else:
@@ -208,7 +208,7 @@ class Follower:
             self._note(live, watch={"against": before, "metric": METRIC, **evidence.as_json()})
         if evidence.e_worse < 1 / error:
             return False
-        why = f"{BY_EVAL} {words(evidence)} than under version {before}"
+        why = f"{BY_EVAL} {in_words(evidence)} than under version {before}"
         try:
             retry_while_full(lambda: move_live(self.run, before, by=why, only_from=live), "policies/LIVE", self.stop)
         except LiveMoved:
@@ -288,7 +288,7 @@ class Follower:
             return Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
         if not decision.promote:
             return decision
-        shown = [decision.reason, *(f"{one.name}: {one.words}" for one in tested if one.version == live and one.row not in rows)]
+        shown = [decision.reason, *(f"{one.name}: {one.text}" for one in tested if one.version == live and one.row not in rows)]
         return Decision(True, "; ".join(part for part in shown if part), live)
 
     def _tested(self, candidate: int, live: int, anchors: Sequence[Anchor], gate: GateConfig, exhausted: set[str]) -> list[Tested]:

@@ -30,7 +30,7 @@ _HOLDS = {
 
 
 def show_data(run: RunDir, as_json: bool) -> None:
-    data = look_at_data(run)
+    data = read_data(run)
     if as_json:
         print_json(data)
         return
@@ -69,7 +69,7 @@ def _sent(run: RunDir, problems: list[str]) -> dict[str, dict[str, int]]:
     return sent
 
 
-def look_at_data(run: RunDir) -> dict[str, Any]:
+def read_data(run: RunDir) -> dict[str, Any]:
     """The content of the tables. Times are in unix seconds."""
     problems: list[str] = []
     users: dict[str, dict[str, Any]] = {}

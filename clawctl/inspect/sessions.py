@@ -14,12 +14,12 @@ from clawctl.run.directory import RunDir
 
 _COLUMNS = (
     Column("session"),
-    Column("user", spare=1),
+    Column("user", drop_order=1),
     Column("turns", right=True),
-    Column("main", right=True, spare=5),
-    Column("side", right=True, spare=4),
-    Column("trainable", right=True, spare=2),
-    Column("judged", right=True, spare=3),
+    Column("main", right=True, drop_order=5),
+    Column("side", right=True, drop_order=4),
+    Column("trainable", right=True, drop_order=2),
+    Column("judged", right=True, drop_order=3),
     Column("trained", right=True),
     Column("reward", right=True),
     Column("last seen", right=True),

@@ -30,16 +30,16 @@ class DemoWorld:
     def __init__(self) -> None:
         self._warned = False
 
-    def look(self, turn: Evidence) -> None:
+    def check(self, turn: Evidence) -> None:
         """Check the users' text in a turn that the demo model is about to judge."""
-        if not self._warned and not self.holds(turn):
+        if not self._warned and not self.covers(turn):
             self._warned = True
             log.warning(
                 "the judge is the demo model, which knows only the demo's homework; its verdicts on other topics mean nothing; "
                 "set another judge with judge.endpoint (and judge.model), judge.prm or judge.custom_rm"
             )
 
-    def holds(self, turn: Evidence) -> bool:
+    def covers(self, turn: Evidence) -> bool:
         """Whether the users in the conversation write about homework, in words that the demo model was trained on."""
         contents = [
             message.get("content") for message in (*turn.messages, *(turn.next_state or [])) if message.get("role") != "assistant"

@@ -24,7 +24,7 @@ _TO_THE_JUDGE = re.compile(
     r"\b(?:score|rate|vote)s?\b[^.]{0,30}(?<![\d.])[-+]?[01]\b(?!\.?\d)",
     re.IGNORECASE,
 )
-_MOST = 200_000  # the number of characters that a hint is compared with
+_MAX_CHARS = 200_000  # the number of characters that a hint is compared with
 _COPIED_WORDS = 4  # this many consecutive words of a tool's result are a copy, unless they report a failure
 _LINK = re.compile(
     r"(?i)\b(?:[a-z][a-z0-9+.-]{1,20}://\S+|www\.\S+|mailto:\S+|[\w.+-]+@[\w-]+\.\w+|(?:[a-z0-9-]+\.)+(?:[a-z]{2,24})(?:/\S*)?)"
@@ -60,13 +60,13 @@ def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
 
 
 def _said(messages: Iterable[Message]) -> str:
-    """The text of messages, cut to its last _MOST characters."""
+    """The text of messages, cut to its last _MAX_CHARS characters."""
     parts: list[str] = []
     for message in messages:
         content = message.get("content")
         pieces = content if isinstance(content, list) else [content or ""]
         parts += [str(piece["text"]) if isinstance(piece, dict) and "text" in piece else str(piece) for piece in pieces]
-    return visible("\n".join(parts)[-_MOST:])
+    return visible("\n".join(parts)[-_MAX_CHARS:])
 
 
 def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRules) -> list[str]:

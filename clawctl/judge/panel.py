@@ -19,7 +19,7 @@ from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
 from clawctl.judge.protocol import Evidence, Judge, Opinion
 from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
-from clawctl.judge.view import DEMO_CHARS, LEAST_CHARS, VIEW_CHARS, TurnView, view_turn
+from clawctl.judge.view import DEMO_CHARS, MIN_CHARS, VIEW_CHARS, TurnView, view_turn
 from clawctl.judge.votes import decided, first_round, majority, why_none
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import Ratings
@@ -40,7 +40,7 @@ class Panel:
         self.client = JudgeClient(run, recipe, patience_s)
         self.judge = make_judge(run, recipe.judge, self.client)
         self.ratings = Ratings(run)
-        self.ratings.look()
+        self.ratings.poll()
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
 
     async def verdict(self, turn: Evidence) -> Verdict:
@@ -53,7 +53,7 @@ class Panel:
         is_asked = opinion is None
         if opinion is None:
             if self._world is not None:
-                self._world.look(turn)
+                self._world.check(turn)
             opinion = await self.judge.judge(turn)
         turn = self._with_comment(turn)
         if self.settings.hints == "apart" and opinion.reward is not None and turn.next_state is not None:
@@ -151,9 +151,9 @@ class LLMJudge:
                 vote = vote if answer is None else read_vote(answer, fence)
             except CallRefused as refused:
                 if refused.too_long:  # later turns start with the shorter length
-                    self._chars = max(min(self._chars, len(shown) // 2), LEAST_CHARS)
+                    self._chars = max(min(self._chars, len(shown) // 2), MIN_CHARS)
             if vote.score is None:
-                chars = max(chars // _SHORTER, LEAST_CHARS)
+                chars = max(chars // _SHORTER, MIN_CHARS)
                 shorter = self.view(turn, chars, is_plain)
                 if len(shorter) < len(shown):
                     shown = shorter

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _REPORT_S = 10.0
-_MOST_DOUBTED = 64  # the number of verdicts that may wait until their scale is known
+_MAX_DOUBTED = 64  # the number of verdicts that may wait until their scale is known
 
 
 def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
@@ -135,7 +135,7 @@ class _Worker:
                 quarantine(self._run, path, str(error))
                 log.warning("quarantined an unreadable shard: %s", error)
             return None
-        self._panel.ratings.look()
+        self._panel.ratings.poll()
         return turns
 
     def _verdicts(self, stem: str) -> Path:
@@ -143,7 +143,7 @@ class _Worker:
 
     def _refuse_doubted(self) -> None:
         """Raises ClawError if no remaining turn can reveal the scale of a custom reward model."""
-        enough = sum(self._doubted.values()) >= _MOST_DOUBTED
+        enough = sum(self._doubted.values()) >= _MAX_DOUBTED
         if enough or (self._once and self._doubted and len(self._doubted) == len(self._tasks)):
             doubt = self._panel.judge.doubt()
             if doubt is not None:  # otherwise the waiting shards are about to continue
@@ -169,7 +169,7 @@ class _Worker:
             try:
                 verdicts = await gather_all(self._judge_turn(stem, turn, journal) for turn in turns)
                 await self._until_sure(stem, verdicts)
-                self._panel.ratings.look()
+                self._panel.ratings.poll()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
                 self._run.lock(f"judge-{stem}").unlink(missing_ok=True)  # waiting workers find the verdicts

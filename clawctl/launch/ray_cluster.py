@@ -61,12 +61,12 @@ class RayCluster:
             raise ClawError(f"Ray refuses the actor of {job.stage}: {error}", f"change machines.{job.stage}") from error
         return names
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+    def states(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         ray = _connected()
         reports = {}
         for name in ids:
             try:
-                reports[name] = ray.get_actor(name, namespace=_NAMESPACE).look.remote()
+                reports[name] = ray.get_actor(name, namespace=_NAMESPACE).state.remote()
             except ValueError:
                 continue
         ready, _ = ray.wait(list(reports.values()), num_returns=len(reports), timeout=_ANSWER_S) if reports else ([], [])
@@ -101,7 +101,7 @@ class StageActor:
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
 
-    def look(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return {"code": self._code, "starts": self._starts, "address": own_address(), "stopping": self._stopping}
 
     def address(self) -> str:

@@ -69,7 +69,7 @@ class Slurm:
             raise _refusal(job, done.stderr or done.stdout)
         return [match[1]]
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+    def states(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         if not ids:
             return {}
         done = call("squeue", ["--noheader", "--states=all", "--array", "--jobs", ",".join(ids), "-O", _COLUMNS], _INSTALL)

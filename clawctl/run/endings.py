@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["policy", "other", "killed"]
-MOST_TRIES: Final = 4  # per attempt: an episode that ended for another reason is played again up to three times
+MAX_TRIES: Final = 4  # per attempt: an episode that ended for another reason is played again up to three times
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Ending:
     """One way for an episode to end."""
 
     kind: Kind
-    words: str  # description for users
+    description: str  # description for users
 
     @property
     def is_trained(self) -> bool:

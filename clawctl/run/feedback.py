@@ -129,7 +129,7 @@ class Ratings:
             tuple[str, str], SessionOutcome
         ] = {}  # outcomes of turns that were published before their episode ended
 
-    def look(self) -> set[str]:
+    def poll(self) -> set[str]:
         """Read new lines. Returns the ids of the turns that they may concern."""
         try:
             return self._read_new()

@@ -19,7 +19,7 @@ EPISODE_FAILED = "episode failed"  # why a turn is not trained: its episode ende
 WITHOUT_OUTCOME = "episode without outcome"
 TRUNCATED = ("turns", "time", "context")  # the endings that are caused by a limit
 _LONGEST_NAME = 256  # characters
-_MOST_STEPS = 1000
+_MAX_STEPS = 1000
 
 
 class BadOutcome(Exception):
@@ -125,8 +125,8 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
 
 def _numbers(body: dict[str, Any], field: str, limit: float) -> dict[str, float]:
     numbers = body.get(field) or {}
-    if not isinstance(numbers, dict) or len(numbers) > _MOST_STEPS:
-        raise BadOutcome(f"{field!r} must be an object with at most {_MOST_STEPS} numbers", field)
+    if not isinstance(numbers, dict) or len(numbers) > _MAX_STEPS:
+        raise BadOutcome(f"{field!r} must be an object with at most {_MAX_STEPS} numbers", field)
     if not all(0 < len(name) <= _LONGEST_NAME and _is_number(value, limit) for name, value in numbers.items()):
         raise BadOutcome(f"{field!r} must map names to numbers{' from -1 to 1' if limit == 1 else ''}", field)
     return {name: float(value) for name, value in numbers.items()}

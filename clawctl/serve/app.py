@@ -238,8 +238,8 @@ class Gateway:
     async def _read(self, http_request: Request, context: RequestContext, resources: ExitStack) -> GenerationRequest:
         """The checked request. Resources in `resources` are released when it is answered or refused. Raises Refusal."""
         live, key = self._versions.live, context.key
-        most = largest_body(self._limits.body_mb, live.max_context, live.capabilities.images)
-        raw = await self._bodies.read(http_request, key, most, self._limits.body_values, resources)
+        max_bytes = largest_body(self._limits.body_mb, live.max_context, live.capabilities.images)
+        raw = await self._bodies.read(http_request, key, max_bytes, self._limits.body_values, resources)
         length = len(raw) if len(raw) > LONG_BODY else 0  # 0 for short bodies; longer ones are read in a thread
         if context.episode is not None:
             context.digest = blake2b(raw, digest_size=16).digest()
@@ -392,8 +392,8 @@ class Gateway:
 
     async def _score(self, http_request: Request, context: RequestContext) -> Response:
         live = self._versions.live
-        most = largest_body(self._limits.body_mb, live.max_context, images=False)
-        raw = await self._bodies.read(http_request, context.key, most, self._limits.body_values)
+        max_bytes = largest_body(self._limits.body_mb, live.max_context, images=False)
+        raw = await self._bodies.read(http_request, context.key, max_bytes, self._limits.body_values)
         with self._concurrency.one_more(context.key):
             return json_response(await score(self._versions, raw, context.key))
 

@@ -32,9 +32,9 @@ from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _BURST, _PER_SECOND = 1000.0, 20.0  # ratings per key
-_MOST_TIMES = 8  # ratings kept per answer; the newest counts
-_MOST_COUNTED = 1 << 16  # answers
-_MOST_OUTCOMES = 1 << 14
+_MAX_TIMES = 8  # ratings kept per answer; the newest counts
+_MAX_COUNTED = 1 << 16  # answers
+_MAX_OUTCOMES = 1 << 14
 
 
 class Pace:
@@ -107,7 +107,7 @@ class Rating:
             if first is outcome:
                 await self._append(outcome)
                 self._outcomes[key, outcome.session_id] = outcome
-                if len(self._outcomes) > _MOST_OUTCOMES:
+                if len(self._outcomes) > _MAX_OUTCOMES:
                     self._outcomes.popitem(last=False)
         return {"object": "outcome", "id": first.feedback_id, "session_id": body["session_id"], "reward": outcome.reward}
 
@@ -137,10 +137,10 @@ class Rating:
 
     def _count(self, key: str, turn_id: str) -> None:
         times = self._times.pop((key, turn_id), 0) + 1
-        if times > _MOST_TIMES:
-            raise Refusal(429, f"this answer was already rated {_MOST_TIMES} times", code="rate_limit_exceeded")
+        if times > _MAX_TIMES:
+            raise Refusal(429, f"this answer was already rated {_MAX_TIMES} times", code="rate_limit_exceeded")
         self._times[key, turn_id] = times
-        if len(self._times) > _MOST_COUNTED:
+        if len(self._times) > _MAX_COUNTED:
             self._times.popitem(last=False)
 
     def hint(self, headers: Mapping[str, str]) -> dict[str, float]:
@@ -154,7 +154,7 @@ class Rating:
         return {} if rating is None else {"feedback": rating}
 
 
-_MOST_RECENT = 1 << 16  # turns of this process that are remembered
+_MAX_RECENT = 1 << 16  # turns of this process that are remembered
 _SEARCH_EVERY_S = 0.25  # how often files are searched for turns that other processes captured
 _MERGE = 4096  # new numbers are kept outside the sorted array up to this count
 
@@ -177,7 +177,7 @@ class KnownTurns:
         self._recent[_number(key, turn_id)] = None
         if session:
             self._recent[_session_number(key, scoped_id(key, session))] = None
-        while len(self._recent) > _MOST_RECENT:
+        while len(self._recent) > _MAX_RECENT:
             self._recent.popitem(last=False)
 
     def has(self, key: str, turn_id: str) -> bool:

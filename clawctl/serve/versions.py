@@ -116,7 +116,7 @@ class Versions:
     def _follow(self) -> None:
         for _ in changes([self._run.policies], self._stop):
             self.follow_once()
-            self._sharing.look()
+            self._sharing.refresh()
 
     def follow_once(self, begun: bool = False) -> None:
         """Check LIVE, and swap if it moved. On any problem the old version stays live, and the problem is recorded. `begun`: the

@@ -98,7 +98,7 @@ class Admission:
             None if turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, reward,
             prompts[0] if prompts else None, turn.policy_version_end,
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
-            allowed=self._allowed(turn), worth=earned.words, images=tuple(turn.images or ()),
+            allowed=self._allowed(turn), worth=earned.text, images=tuple(turn.images or ()),
         )  # fmt: skip
 
     def _hints(self, verdict: Verdict) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe, TrainConfig
-from clawctl.run.complaints import MOST_TURNS, JudgedAnswer
+from clawctl.run.complaints import MAX_TURNS, JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings
 from clawctl.run.holdout import HELD_OUT
@@ -113,7 +113,7 @@ class Feed:
         ready, has_more = 0, True
         while has_more and not ready:  # more turns must be read from disk if all turns in memory are too stale
             has_more = self._read_new(now)
-            self._changes.look()
+            self._changes.log_rises()
             self._refuse_stale()
             ready = ready_turns(self.waiting, self.config, now)
         self.write_counts()
@@ -227,7 +227,7 @@ class Feed:
         Returns True if shards are left because enough turns wait.
         """
         self._waiting_marks = None
-        rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
+        rated = {turn_id for turn_id in self.ratings.poll() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
         if not self._history_loaded:
@@ -431,14 +431,14 @@ class Feed:
             self._earlier_hints.add(turn, verdict)
 
     def _load_history(self, stems: Iterable[str]) -> None:
-        """Record the newest MOST_TURNS turns that steps used before this start. Other turns are not decoded."""
+        """Record the newest MAX_TURNS turns that steps used before this start. Other turns are not decoded."""
         newest, chosen = list[str](), set[str]()
         for stem in sorted(stems, reverse=True) if self.used else ():
             with suppress(UnreadableShard, FileNotFoundError):  # reported when the shard is read
                 used = [turn_id for turn_id in read_turn_ids(self.run.turn_shard(stem)) if turn_id in self.used]
-                chosen.update(used[len(chosen) - MOST_TURNS :])
+                chosen.update(used[len(chosen) - MAX_TURNS :])
                 newest.insert(0, stem)
-            if len(chosen) >= MOST_TURNS:
+            if len(chosen) >= MAX_TURNS:
                 break
         for stem in newest:
             with suppress(Half, UnreadableShard, FileNotFoundError):

@@ -18,7 +18,7 @@ from clawctl.train.advantages.gae import session_credits
 from clawctl.train.advantages.grpo import Earned, group_credits
 from clawctl.train.waiting import Waiting
 
-MOST_IDLE = 4096  # maximum number of groups or sessions without waiting turns that are remembered
+MAX_IDLE = 4096  # maximum number of groups or sessions without waiting turns that are remembered
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class Forming:
         """`refused` counts the reasons. `ratings` provides which episodes of a group have ended."""
         self.config, self.refused, self._ratings = config, refused, ratings
         self._units: dict[str, _Unit] = {}
-        self._seen, self._forget_at = 0, 2 * MOST_IDLE
+        self._seen, self._forget_at = 0, 2 * MAX_IDLE
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -86,9 +86,9 @@ class Forming:
             key = name.partition("/")[0] if "/" in name else "default"
             ranks.append((of_key[key], rank, name))
             of_key[key] += 1
-        for _, _, name in sorted(ranks)[MOST_IDLE:]:
+        for _, _, name in sorted(ranks)[MAX_IDLE:]:
             del self._units[name]
-        self._forget_at = len(self._units) + MOST_IDLE
+        self._forget_at = len(self._units) + MAX_IDLE
 
     def remove(self, turn: Turn) -> None:
         """Remove the reward of a turn that is about to be added again."""

@@ -98,7 +98,7 @@ class Pause:
     """Decides whether so many consecutive updates were refused that training should pause."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
-        self._run, self._most = run, recipe.train.max_refusals
+        self._run, self._max_refusals = run, recipe.train.max_refusals
         sections = recipe.model_dump_json(include={"train", "judge", "eval", "gate"}).encode()
         self._recipe = f"{zlib.crc32(sections):08x}"
         self._checked: Lineage | None = None
@@ -118,7 +118,7 @@ class Pause:
             paused = None
         refused = refusals_in_a_row(run, lineage, known.get("forgiven", 0))
         self._checked, self._error = lineage, None
-        if len(refused) >= self._most:
+        if len(refused) >= self._max_refusals:
             problem = f"training is paused: the last {len(refused)} updates were refused (versions {_listed(refused[::-1])})"
             self._error = ClawError(problem, _FIX)
             if not paused or paused.get("newest") != lineage.newest:

@@ -23,7 +23,7 @@ import orjson
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
-from clawctl.run.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
+from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.names import is_name, number_of
 from clawctl.run.policies import read_policy
 from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
@@ -122,7 +122,7 @@ def _existing_stems(run: RunDir) -> set[str]:
 def _in_two_dead_steps(dead: Sequence[dict[str, Any]]) -> list[str]:
     """Return the turns that are in two of these steps."""
     times = Counter(turn_id for entry in dead for turn_id in set(_ids(entry)))
-    return [turn_id for turn_id, count in times.items() if count >= MOST_TIMES]
+    return [turn_id for turn_id, count in times.items() if count >= MAX_TIMES]
 
 
 def _dead(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from clawctl.collect.read_position import ReadPosition
 from clawctl.config import Recipe, dump_recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import read_record, write_record
-from clawctl.inspect.health import look
+from clawctl.inspect.health import read_health
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_json
 from clawctl.inspect.why import read_record as read_numbers
@@ -89,7 +89,7 @@ def _try(made: RunDir, place: Path, kind: str, reader: Reader, dice: random.Rand
     aside = len(list(run.quarantine.iterdir()))
     try:
         found = reader(run)
-        look(run)  # `inspect health` must still show the other data
+        read_health(run)  # `inspect health` must still show the other data
     except _REFUSALS:
         return "refused"
     except Exception:  # noqa: BLE001 - that is what is counted
@@ -224,7 +224,7 @@ def _steps(run: RunDir) -> Any:
 
 def _ratings(run: RunDir) -> Any:
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     return [asdict(rating) for rating in [ratings.of("default", "x0")] if rating is not None]
 
 

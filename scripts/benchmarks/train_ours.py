@@ -75,7 +75,7 @@ def last_layer_flops(training: Training, cost: Cost, tree: Trie) -> float:
     last: Any = layers[-1]
     mlp = [m.weight.numel() for m in last.mlp.modules() if isinstance(m, torch.nn.Linear)] if type(last).__name__ in KNOWN else []
     rest = np.ones(len(tree.ids_T), dtype=bool)
-    rest[np.concatenate(tree.places)] = False
+    rest[np.concatenate(tree.before_scored)] = False
     one = Cost(0, sum(mlp), 0, False, cost.attention // len(layers))
     return one.forward_backward(int(rest.sum()), int((tree.positions_T[rest] + 1).sum()), 0)
 

@@ -138,8 +138,8 @@ def test_rows_do_not_depend_on_how_captures_are_cut_into_files_or_when_they_are_
             dial.now = exchange.finished_at
             append(run.captures / f"w{dice.randrange(4)}-0.jsonl", exchange)
             if dice.random() < 0.3:
-                collector.look()
-        collector.look()
+                collector.poll()
+        collector.poll()
         collector.close()
         rows = rows_of(run)
         found.append({row.turn_id: (row.session_id, row.parent_turn_id, row.turn_index, row.next_state) for row in rows})
@@ -173,9 +173,9 @@ def test_a_history_gives_the_same_rows_read_at_once_or_line_by_line(tmp_path) ->
                 dial.now = exchange.finished_at
                 append(run.captures / f"{writers[at]}-0.jsonl", exchange)
                 if at in looks:
-                    collector.look()
+                    collector.poll()
             dial.now = 1e6
-            collector.look()
+            collector.poll()
             collector.close()
             found.append({row.turn_id: (row.parent_turn_id, row.session_id, row.next_state) for row in rows_of(run)})
     assert len(found[0]) == 6
@@ -311,11 +311,11 @@ def test_a_shard_that_was_published_although_the_answer_was_lost_is_not_publishe
     collector = Collector(run, recipe(), threading.Event())
     mount_at(run.root, _LosesAnswers())
     try:
-        collector.look()
+        collector.poll()
         collector.end_sessions()
         append(run.captures / "w-1-ab-0.jsonl", *talk(2, "second"))  # more rows wait at the second try
         for _ in range(8):
-            collector.look()
+            collector.poll()
             collector.end_sessions()
             time.sleep(0.15)
     finally:

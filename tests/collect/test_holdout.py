@@ -13,7 +13,7 @@ from made_exchanges import answer, append, asked, user
 from clawctl.collect.worker import Collector, collect
 from clawctl.config import Recipe
 from clawctl.errors import Damaged
-from clawctl.inspect.health import look
+from clawctl.inspect.health import read_health
 from clawctl.inspect.why import show_why
 from clawctl.judge.protocol import read_evidence
 from clawctl.run.checksums import read_sealed, sealed
@@ -124,7 +124,7 @@ def test_the_judge_is_asked_about_held_out_answers_that_something_followed(run: 
 def test_health_and_why_say_what_is_held_out(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     append(run.captures / "a-0.jsonl", *(one for number in range(10) for one in talk(f"s{number}", 100.0 * number)))
     collect(run, recipe(0.5), once=True, end_sessions=True)
-    found, turns = look(run), [turn for turn in rows_of(run) if turn.untrainable_reason == HELD_OUT]
+    found, turns = read_health(run), [turn for turn in rows_of(run) if turn.untrainable_reason == HELD_OUT]
     assert found["held_out"] == {"turns": len(turns), "sessions": len(turns) // 2, "of_sessions": 10}
     assert found["not_trained"][HELD_OUT] == len(turns)
     show_why(run, turns[0].turn_id, tokens=False, as_json=True)

@@ -82,13 +82,13 @@ def test_a_capture_file_that_was_rewritten_is_read_again(run) -> None:
     old, other = talk(2, "tea", at=time.time() - AGO), talk(2, "milk", at=time.time() - AGO)
     append(path, *old, *other)
     collector = Collector(run, recipe(), threading.Event())
-    collector.look()
+    collector.poll()
     collector.close()
     append(run.captures / ".new", *other)
     os.replace(run.captures / ".new", path)  # as `forget` would
     more = talk(2, "salt", at=time.time() - AGO)
     append(path, *more)
-    collector.look()
+    collector.poll()
     collector.close()
     everything = sorted(e.exchange_id for e in (*old, *other, *more))
     assert published_ids(run) == everything
@@ -102,13 +102,13 @@ def test_a_shard_that_another_stage_puts_aside_comes_back_while_collect_runs(run
     exchanges = talk(4, "tea", at=time.time() - AGO)
     append(run.captures / "a-0.jsonl", *exchanges[:2])
     collector = Collector(run, recipe(shard_turns=2), threading.Event())
-    collector.look()
+    collector.poll()
     append(run.captures / "a-0.jsonl", *exchanges[2:])
-    collector.look()
+    collector.poll()
     collector.close()
     first, second = published(run.trajectories, ".parquet")
     quarantine(run, first, "a bit flipped")
-    collector.look()
+    collector.poll()
     collector.close()
     assert published_ids(run) == sorted(e.exchange_id for e in exchanges)
     kept, *again = (path.stem for path in published(run.trajectories, ".parquet"))
@@ -136,7 +136,7 @@ def test_killed_at_any_step_with_sessions_that_end_each_turn_is_in_one_row(run) 
                 for exchange in waiting[:count]:
                     append(run.captures / f"w{dice.randrange(3)}-{seed}.jsonl", exchange)
                 waiting = waiting[count:]
-                collector.look()
+                collector.poll()
         collect(run, recipe(session_timeout_s=1.0), once=True)  # now all sessions have ended
         ids = published_ids(run)
         assert len(ids) == len(set(ids)), seed

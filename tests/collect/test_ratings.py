@@ -117,7 +117,7 @@ def test_a_rating_with_the_request_of_a_second_branch_counts_like_one_that_came_
     (row,) = rows_of(run)
     assert (row.turn_id, row.feedback, row.next_state) == (first.exchange_id, None, [user("ty")])
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     found = ratings.of("default", first.exchange_id)
     assert found is not None
     assert (found.rating, found.created_at) == (-1.0, branch.created_at)

@@ -168,12 +168,12 @@ def test_what_the_ledger_says_of_shards_that_are_gone_is_not_kept_in_memory(run)
     judge_all(run)
     train_all(run)
     done = FinishedShards(run, recipe())
-    done.look()
+    done.poll()
     assert sum(map(len, done._ledger.values())) == 4
     stems = [path.stem for path in published(run.trajectories, ".parquet")]
     for stem in stems[1:]:
         (run.trajectories / f"{stem}.parquet").unlink()
-    done.look()
+    done.poll()
     assert list(done._ledger) == stems[:1]
     assert done.has(stems[0])
 
@@ -193,7 +193,7 @@ def test_a_shard_is_not_done_with_while_an_outcome_or_a_rating_can_train_its_tur
     for turn in turns if rating is not None else []:
         FeedbackFile(run.feedback).append(Feedback(f"f{turn.turn_id}", time.time(), turn.user, turn.turn_id, rating, None))
     found = FinishedShards(run, recipe())
-    found.look()
+    found.poll()
     assert found.has(path.stem) is done
 
 
@@ -207,10 +207,10 @@ def test_a_shard_is_done_with_when_the_policy_that_sampled_its_turns_has_used_th
     entry = {"step": 9, "outcome": "trained", "turns": {path.stem: [turn.turn_id for turn in turns]}}
     anna = open_run(run.root, policy="anna")
     found = FinishedShards(run, recipe())
-    found.look()
+    found.poll()
     assert not found.has(path.stem)
     publish_bytes(anna.ledger_entry(9), orjson.dumps(entry))
-    found.look()
+    found.poll()
     assert found.has(path.stem)
 
 

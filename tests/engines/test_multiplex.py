@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from clawctl.engines.vllm.inside.clawctl_multiplex import FD, LEAVE, PIECE, Frames, answer_over_socket, frame
+from clawctl.engines.vllm.inside.clawctl_multiplex import CANCEL, FD, PIECE, Frames, answer_over_socket, frame
 from clawctl.engines.vllm.multiplex import Multiplexed
 from clawctl.http_client import Client, RequestFailed
 
@@ -241,5 +241,5 @@ def test_one_of_several_servers_leaves_the_calls_to_all(monkeypatch: pytest.Monk
 
 
 def test_what_is_left_is_told_with_an_empty_frame() -> None:
-    assert frame(7, LEAVE) == b"\0\0\0\0\0\0\0\7\2"
+    assert frame(7, CANCEL) == b"\0\0\0\0\0\0\0\7\2"
     assert frame(258, PIECE, b"ab") == b"\0\0\0\2\0\0\1\2\4ab"

@@ -52,7 +52,7 @@ class Making:
 
 def test_an_engine_whose_client_goes_away_while_it_is_loaded_serves_the_next_one_and_is_stopped() -> None:
     make = Making()
-    pins = Pins(make, most=1)
+    pins = Pins(make, limit=1)
 
     async def ask(version: int) -> Any:
         async with pins.lease(version) as engine:
@@ -76,7 +76,7 @@ def test_an_engine_whose_client_goes_away_while_it_is_loaded_serves_the_next_one
 def test_a_version_whose_canary_fails_is_refused_with_the_reason() -> None:
     async def main() -> None:
         with pytest.raises(Refusal, match="the engine's results differ from the trainer's") as refused:
-            async with Pins(Making(), most=1).lease(9):
+            async with Pins(Making(), limit=1).lease(9):
                 pass
         assert (refused.value.status, refused.value.code) == (404, "model_not_found")
 
@@ -132,7 +132,7 @@ def test_a_version_that_others_wait_for_takes_no_new_requests_once_its_turn_is_o
 
 def test_while_versions_are_loaded_or_held_version_0_stays() -> None:
     make = Making()
-    pins = Pins(make, most=1)
+    pins = Pins(make, limit=1)
 
     async def main() -> None:
         for version in (0, 1, 2, 0, 3, 0):

@@ -47,7 +47,7 @@ def prompt_of(reader: ImageReader, *parts: "list[int] | bytes") -> tuple[list[in
 
 async def answer(engine: Decoder, prompt: tuple[list[int], list[SentImage]], **sampling: Any) -> list[Token]:
     ids, images = prompt
-    return await sample(engine, ids, longest=12, seen=engine.look(ids, images) if images else None, **sampling)
+    return await sample(engine, ids, longest=12, seen=engine.prepare_images(ids, images) if images else None, **sampling)
 
 
 def assert_exact(model: Any, reader: ImageReader, prompt: tuple[list[int], list[SentImage]], tokens: list[Token]) -> None:
@@ -102,6 +102,6 @@ def test_a_placeholder_without_an_image_is_an_ordinary_token(engine: Decoder, vi
 def test_a_picture_that_contradicts_its_header_is_refused(engine: Decoder, reader: ImageReader) -> None:
     ids, (image,) = prompt_of(reader, TEXT, picture(5), TEXT)
     with pytest.raises(UnreadableImage, match="header"):
-        engine.look(ids, [image._replace(tokens=image.tokens + 1)])
+        engine.prepare_images(ids, [image._replace(tokens=image.tokens + 1)])
     with pytest.raises(UnreadableImage, match="decoded"):
-        engine.look(ids, [image._replace(content=image.content[:90], sha256="other")])
+        engine.prepare_images(ids, [image._replace(content=image.content[:90], sha256="other")])

@@ -42,16 +42,18 @@ def grammars(tokenizer: Any) -> Iterator[Grammars]:
 
 
 def wanted(**changes: Any) -> dict[str, Any]:
-    plain = {"calls": [], "most": 32, "json": None, "strict": True, "thinking": False, "may_think": False, "think": THINK,
+    plain = {"calls": [], "max_calls": 32, "json": None, "strict": True, "thinking": False, "may_think": False, "think": THINK,
              "end_think": "</think>", "begin": "<tool_call>", "end": "</tool_call>", "begun": ""}  # fmt: skip
     return {**plain, **changes}
 
 
-def drawn(grammars: Grammars, specification: dict[str, Any], seed: int = 0, most: int = 80, first: tuple[int, ...] = ()) -> Any:
+def drawn(
+    grammars: Grammars, specification: dict[str, Any], seed: int = 0, max_tokens: int = 80, first: tuple[int, ...] = ()
+) -> Any:
     """Ids that a model without opinions draws, and the sets that they were drawn from."""
     grammar, choose, ids, sets = grammars.open(as_json(specification)), random.Random(seed), list[int](), Sets()
     try:
-        while len(ids) < most and ids[-1:] != [EOS]:
+        while len(ids) < max_tokens and ids[-1:] != [EOS]:
             mask = grammar.mask()
             allowed = np.arange(VOCABULARY) if mask is None else np.flatnonzero(np.unpackbits(mask, bitorder="little"))
             ids.append(first[len(ids)] if len(ids) < len(first) else choose.choice(allowed.tolist()))
@@ -66,7 +68,7 @@ def drawn(grammars: Grammars, specification: dict[str, Any], seed: int = 0, most
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_drawn_has_the_form(grammars: Grammars, tokenizer: Any, seed: int) -> None:
     call = {"name": 'say "hi"', "schema": CITY, "strict": False}
-    ids, sets = drawn(grammars, wanted(calls=[call], most=1), seed)
+    ids, sets = drawn(grammars, wanted(calls=[call], max_calls=1), seed)
     text = tokenizer.decode(ids)
     assert ids[-1] == EOS
     told = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call><|im_end|>"))
@@ -88,7 +90,7 @@ def test_reasoning_before_the_answer_is_free_but_does_not_end_it(grammars: Gramm
     assert sets.which[1] == sets.which[2] != sets.which[0]
     assert json.loads(tokenizer.decode(chosen[3:-1])).keys() == {"city", "warm"}
     assert sets.admits(chosen)
-    never, _ = drawn(grammars, wanted(json=CITY), most=1)
+    never, _ = drawn(grammars, wanted(json=CITY), max_tokens=1)
     assert never[0] not in (THINK, END_THINK)
 
 
@@ -157,7 +159,7 @@ def test_what_a_schema_cannot_say_here_is_refused_where_it_is_strict_and_any_obj
     odd = {"type": "object", "patternProperties": {"^a*$": {}, "^(a|b)*$": {}}}
     with pytest.raises(CannotFollow, match="tool 'odd'"):
         drawn(grammars, wanted(calls=[{"name": "odd", "schema": odd, "strict": True}]))
-    assert drawn(grammars, wanted(calls=[{"name": "odd", "schema": odd, "strict": False}]), most=12)
+    assert drawn(grammars, wanted(calls=[{"name": "odd", "schema": odd, "strict": False}]), max_tokens=12)
     with pytest.raises(CannotFollow, match="not"):
         drawn(grammars, wanted(json={"not": {"type": "string"}}))
 

@@ -27,7 +27,7 @@ from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
 from clawctl.run.capabilities import LONGEST, Capability, episode_secret, issue, read_capability
 from clawctl.run.directory import published
-from clawctl.run.endings import ENDINGS, MOST_TRIES
+from clawctl.run.endings import ENDINGS, MAX_TRIES
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.episodes import EpisodeSpec, Played, SpecFile
 from clawctl.run.feedback import FeedbackFile
@@ -250,8 +250,8 @@ def test_a_failed_episode_is_played_again_up_to_three_times_and_then_left_out(se
     summary = asyncio.run(player.play())
     assert summary.endings == {"sandbox": 2, "done": 2}
     played = Played(server.run, plan.id)
-    played.look()
-    assert [played.of(0).tries, played.of(1).tries] == [{0: MOST_TRIES - 1, 1: MOST_TRIES - 1}, {}]
+    played.poll()
+    assert [played.of(0).tries, played.of(1).tries] == [{0: MAX_TRIES - 1, 1: MAX_TRIES - 1}, {}]
 
 
 def test_inspect_why_shows_the_episode_of_a_turn_and_its_group(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,7 +305,7 @@ def test_what_was_played_is_not_played_again_and_another_round_or_seed_is(server
     environment = Counts()
     first = played_by(server, environment, 4, seed=11)
     again = played_by(server, environment, 4, seed=11)
-    assert first.words == again.words == "12 episodes: 12 done; mean reward 0.50"
+    assert first.text == again.text == "12 episodes: 12 done; mean reward 0.50"
     assert len(environment.played) == 12
     assert not list(server.run.locks.glob("play-*")), "a settled plan leaves no locks"
     played_by(server, environment, 2, seed=12)
@@ -321,7 +321,7 @@ def test_two_workers_share_the_tasks_and_no_attempt_has_two_outcomes(server: Ser
         players = [Player(server.run, plan, lambda: Endpoint(server.url, "key", "tiny"), 3, threading.Event()) for plan in plans]
         return await asyncio.gather(*(player.play() for player in players))
 
-    assert [summary.words for summary in asyncio.run(both())] == ["18 episodes: 18 done; mean reward 0.50"] * 2
+    assert [summary.text for summary in asyncio.run(both())] == ["18 episodes: 18 done; mean reward 0.50"] * 2
     assert sorted(one.played + other.played) == sorted(3 * [f"count-13-{number}" for number in range(6)])
 
 
@@ -331,7 +331,7 @@ def test_an_episode_that_was_killed_is_not_trained_and_leaves_its_attempt_to_the
     (turn,) = rows_of(server, spec, Recipe(collect=CollectConfig(session_timeout_s=0.01)))
     assert (turn.trainable, turn.untrainable_reason, turn.outcome_reward) == (False, "episode without outcome", None)
     played = Played(server.run, spec.plan)
-    played.look()
+    played.poll()
     assert played.of(spec.number).settled == {}
 
 

@@ -198,7 +198,7 @@ def test_no_words_and_no_link_of_an_agent_set_its_reward(in_loop: Run, pages: Pa
                 await act(page, "type", "field", words)
                 await act(page, "click", 'button "Say"')
                 for link in ("press me", "send me"):
-                    if link in await page.look():
+                    if link in await page.visible_text():
                         await act(page, "click", link)
                 found.append(await page.verdict())
             for link in ("one", "two", "three", "four", "five"):
@@ -215,7 +215,7 @@ def test_no_words_and_no_link_of_an_agent_set_its_reward(in_loop: Run, pages: Pa
 
 
 async def act(page: Page, name: Any, described: str, text: str = "") -> None:
-    number = next(line[1 : line.index("]")] for line in (await page.look()).splitlines() if described in line)
+    number = next(line[1 : line.index("]")] for line in (await page.visible_text()).splitlines() if described in line)
     await page.act(Action(name, int(number), text))
 
 
@@ -253,7 +253,7 @@ def test_an_episode_whose_browser_is_killed_fails_and_the_next_one_has_a_new_bro
             for pid in _browsers_of(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
             with pytest.raises(EpisodeFailed) as failed:
-                await page.look()
+                await page.visible_text()
             return f"{failed.value.ending}: {failed.value}"
 
     told = in_loop(killed())
@@ -280,7 +280,7 @@ def test_a_browser_that_ends_while_it_does_what_the_agent_wants_is_an_ending_by_
     async def killed() -> None:
         task = Gui(pages="press").tasks("train", 1, 0)[0]
         async with open_page(str(CHROMIUM), DrawnSite(task.spec), (320, 240)) as page:
-            await page.look()
+            await page.visible_text()
             for pid in _browsers_of(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
             with pytest.raises(PageCrashed):

@@ -134,7 +134,7 @@ def test_an_outcome_that_comes_late_is_found_with_the_turn_as_a_late_rating_is(s
     late = [line for line in lines if b"late-" in line]
     assert [orjson.loads(line)["turn_ids"] for line in late] == [[turn]]
     ratings = Ratings(server.run)
-    assert turn in ratings.look()
+    assert turn in ratings.poll()
     outcome = ratings.late_outcome("default", turn)
     assert outcome is not None
     assert outcome.changes(before.untrainable_reason) == {"outcome_reward": -1.0, "trainable": True, "untrainable_reason": None}

@@ -46,7 +46,7 @@ def played(tmp_path: Path) -> RunDir:
 
 
 def test_a_plan_counts_its_episodes_by_ending_and_its_solved_tasks(played: RunDir) -> None:
-    (plan,) = plans_of(EpisodeReader(played).look(), time.time())
+    (plan,) = plans_of(EpisodeReader(played).poll(), time.time())
     assert (plan.environment, plan.tasks, plan.episodes, plan.running) == ("toolcall", 3, 6, 1)
     assert plan.endings == {"done": 2, "turns": 1, "sandbox": 1, "killed": 1}
     assert plan.mean_reward == pytest.approx(1 / 3)  # a failed episode has no reward
@@ -55,15 +55,15 @@ def test_a_plan_counts_its_episodes_by_ending_and_its_solved_tasks(played: RunDi
 
 def test_a_reader_that_stays_reads_new_lines_and_begins_again_if_lines_were_removed(played: RunDir) -> None:
     reader = EpisodeReader(played)
-    before = reader.look()
+    before = reader.poll()
     outcome = next(each.outcome for each in before if each.outcome is not None)
     FeedbackFile(played.feedback).append(replace(outcome, session_id="e1-4", ending="done", reward=1.0, status="done"))
-    assert {each.spec.session_id for each in reader.look() if each.ending(time.time()) == "running"} == set()
+    assert {each.spec.session_id for each in reader.poll() if each.ending(time.time()) == "running"} == set()
     for path in published(played.episodes, ".jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
         path.unlink()
         path.write_bytes(lines[0] + b"{}\n")
-    assert [each.spec.session_id for each in reader.look()] == ["e1-0"]
+    assert [each.spec.session_id for each in reader.poll()] == ["e1-0"]
     assert reader.damaged == 1
 
 

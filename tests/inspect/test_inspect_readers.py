@@ -341,5 +341,5 @@ def test_a_shard_that_is_merged_while_it_is_read_is_no_problem(tmp_path: Path) -
         return path.read_text()
 
     files = _Files(tmp_path, ".parquet", read)
-    assert files.look()
+    assert files.poll()
     assert (files.found, files.problems()) == ({whole: "rows"}, [])

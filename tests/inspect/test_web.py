@@ -196,12 +196,12 @@ def test_a_label_is_a_rating_below_that_of_the_turns_own_user(tmp_path: Path) ->
     answer = site.post("/label", turn=turn_id, rating="bad", comment="say less", back="//evil.example")
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     ratings = Ratings(site.run)
-    ratings.look()
+    ratings.poll()
     label = ratings.of("default", turn_id)
     assert label is not None
     assert (label.key, label.rating, label.comment) == (LABEL, -1.0, "say less")
     site.following.refresh()
-    assert site.following.snapshot.by_id[turn_id].worth.words == "-1 by rating"
+    assert site.following.snapshot.by_id[turn_id].worth.text == "-1 by rating"
     assert turn_id not in site.text("/judge")
     FeedbackFile(site.run.feedback).append(Feedback("own", 1.0, "default", turn_id, 1.0, None))
     site.following.refresh()
@@ -227,13 +227,13 @@ def test_the_buttons_move_live_and_forget_people(tmp_path: Path) -> None:
 
 def test_a_reader_that_stays_reads_only_new_files(run: RunDir) -> None:
     reader = TurnReader(run)
-    first = reader.look()
-    assert reader.look() is first, "nothing has changed"
+    first = reader.poll()
+    assert reader.poll() is first, "nothing has changed"
     one = turn("new", "new", 0, time.time(), [{"role": "user", "content": "hello"}], {"role": "assistant", "content": "hi"}, None)
     write_turns(run.turn_shard("z"), [one])
-    assert [row.turn["turn_id"] for row in reader.look().rows] == [*(row.turn["turn_id"] for row in first.rows), "new"]
+    assert [row.turn["turn_id"] for row in reader.poll().rows] == [*(row.turn["turn_id"] for row in first.rows), "new"]
     run.turn_shard("z").unlink()
-    assert reader.look().rows == first.rows
+    assert reader.poll().rows == first.rows
     assert read_rows(run).rows == first.rows
 
 

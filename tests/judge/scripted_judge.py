@@ -26,7 +26,7 @@ class ScriptedJudge:
         self.asked: list[dict] = []
         self.headers: list[dict] = []
         self.connections: set[tuple] = set()  # the callers' addresses
-        self.most_at_a_time = self._now = 0
+        self.max_at_once = self._now = 0
         self._running = ExitStack()
         self.wait_for_calls = 1  # answers nobody before so many calls were under way at a time, or ten seconds are over
 
@@ -44,11 +44,11 @@ class ScriptedJudge:
         self.headers.append(dict(request.headers))
         self.connections.add(tuple(request.client or ()))
         self._now += 1
-        self.most_at_a_time = max(self.most_at_a_time, self._now)
+        self.max_at_once = max(self.max_at_once, self._now)
         try:
             await asyncio.sleep(self.delay_s)
             patience = time.monotonic() + 10.0
-            while self.most_at_a_time < self.wait_for_calls and time.monotonic() < patience:
+            while self.max_at_once < self.wait_for_calls and time.monotonic() < patience:
                 await asyncio.sleep(0.01)
             said = self.script(body["messages"][1]["content"], len(self.asked))
         finally:

@@ -29,7 +29,7 @@ def test_what_students_and_teachers_say_is_of_the_demo_world() -> None:
         for number, task in enumerate(make_tasks(role, 100, 5, "eval")):
             person = Person(role, number)
             came_back = person.react(task, "**Answer:** 7", 0).text or ""
-            assert world.holds(said(person.open(task), "**Answer:** 7", came_back)), (task.prompt, came_back)  # type: ignore[arg-type]
+            assert world.covers(said(person.open(task), "**Answer:** 7", came_back)), (task.prompt, came_back)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("words", OUTSIDE)
@@ -37,7 +37,7 @@ def test_other_conversations_are_not_and_are_warned_of_once(words: tuple[str, st
     world = DemoWorld()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            world.look(said(*words))  # type: ignore[arg-type]
+            world.check(said(*words))  # type: ignore[arg-type]
     assert caplog.text.count("the judge is the demo model") == 1
     assert "judge.endpoint" in caplog.text
 

@@ -185,7 +185,7 @@ def test_small_shards_do_not_make_the_calls_wait_for_one_another(run, serving) -
         shard(run, f"{number:02d}", [reply("thanks")])
     judge(run, recipe(server.url, concurrency=8, votes=1, timeout_s=30.0), once=True)
     assert len(verdicts_of(run)) == 24
-    assert server.most_at_a_time == 8
+    assert server.max_at_once == 8
 
 
 def test_an_imported_text_without_token_ids_is_judged_like_any_other(run, serving) -> None:

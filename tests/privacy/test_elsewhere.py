@@ -69,7 +69,7 @@ def fill(hosts: Hosts) -> None:
             writer.append(captured(turn_id, session, words))
             ratings.append(orjson.dumps({"turn_id": turn_id, "session_id": session, "key": "default", "text": words}))
         writer.append(captured(f"{turn_ids[0]}-last", "new", OTHER))  # the files before it are rotated
-    hosts.look()
+    hosts.poll()
 
 
 def texts_in(data: bytes) -> str:
@@ -93,8 +93,8 @@ def test_forget_reaches_every_object_and_each_hosts_own_files_before_its_next_co
     assert SECRET not in in_the_bucket(hosts) + on_the_disk(hosts.first)
     assert SECRET in on_the_disk(hosts.second), "captures of another host cannot be reached from here"
     catch_up(hosts.second)
-    hosts.look()
-    hosts.look()
+    hosts.poll()
+    hosts.poll()
     for words in (in_the_bucket(hosts), on_the_disk(hosts.first), on_the_disk(hosts.second)):
         assert (SECRET in words, OTHER in words) == (False, True)
     for run in (hosts.first, hosts.second):
@@ -112,7 +112,7 @@ def test_a_host_that_was_killed_while_it_forgot_goes_on_with_it(hosts: Hosts) ->
     hosts.buckets[1]._upload()
     assert SECRET not in in_the_bucket(hosts), "nothing goes up before this host has forgotten"
     catch_up(hosts.second)
-    hosts.look()
+    hosts.poll()
     assert SECRET not in in_the_bucket(hosts) + on_the_disk(hosts.second)
     assert not hosts.buckets[1].pending_removals()
     catch_up(hosts.second)  # and again: nothing happens
@@ -144,10 +144,10 @@ def test_expired_captures_go_with_their_copies_and_shards_for_every_host(hosts: 
     write_turns(hosts.first.turn_shard(stem), [turn("t8", messages=[{"role": "user", "content": SECRET}])])
     for path in published(hosts.first.captures, ".jsonl"):
         os.utime(path, (now - 40 * 86400, now - 40 * 86400))
-    hosts.look()
+    hosts.poll()
     assert hosts.second.turn_shard(stem).exists()
     expire(hosts.first, recipe, now)
-    hosts.look()
+    hosts.poll()
     assert not published(hosts.first.captures, ".jsonl")
     assert not hosts.second.turn_shard(stem).exists(), "its name says how old it is, and no download makes it younger"
     assert hosts.second.turn_shard("s1").exists()

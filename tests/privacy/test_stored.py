@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from clawctl.config import PrivacyConfig, Recipe
-from clawctl.inspect.data import look_at_data, show_data
+from clawctl.inspect.data import read_data, show_data
 from clawctl.privacy.consent import may_capture
 from clawctl.run.directory import RunDir, open_run, publish_bytes, published
 from clawctl.run.retention import Stored, choose, expire
@@ -146,7 +146,7 @@ def test_files_are_their_owners_alone_whatever_the_umask_was(tmp_path: Path) -> 
 def test_data_says_what_lies_where_since_when_and_about_whom(example: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"exchange_id": "e", "key": "third", "created_at": 500.0, "messages": []}
     (example.captures / "w-0.jsonl").write_bytes(orjson.dumps(line) + b'\n{"torn')
-    found = look_at_data(example)
+    found = read_data(example)
     stores = {store["where"]: store for store in found["stores"]}
     assert (stores["captures/"]["rows"], stores["trajectories/"]["rows"], stores["verdicts/"]["rows"]) == (1, 7, 5)
     assert stores["trajectories/"]["files"] == 2

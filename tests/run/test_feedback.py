@@ -64,17 +64,17 @@ def test_a_rating_in_a_header_is_a_number_or_refused() -> None:
 
 def test_what_was_appended_is_read_and_of_several_ratings_the_newest_counts(run) -> None:
     ratings, file, other = Ratings(run), FeedbackFile(run.feedback), FeedbackFile(run.feedback)
-    ratings.look()
+    ratings.poll()
     assert ratings.of("anna", TURN) is None
     file.append(Feedback("b", 2.0, "anna", TURN, 1.0, "better now"))
     other.append(Feedback("a", 1.0, "anna", TURN, -1.0, None))
     other.append(Feedback("c", 3.0, "ben", TURN, -1.0, None))
-    ratings.look()
+    ratings.poll()
     found = ratings.of("anna", TURN)
     assert found is not None
     assert (found.rating, found.comment) == (1.0, "better now")
     file.append(Feedback("d", 4.0, "anna", TURN, 0.0, None))
-    ratings.look()
+    ratings.poll()
     assert ratings.of("anna", TURN) == Feedback("d", 4.0, "anna", TURN, 0.0, None)
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in run.feedback.iterdir())
 
@@ -84,7 +84,7 @@ def test_a_line_that_is_no_rating_is_passed_over_and_counted(run) -> None:
     lines = [b"{", b"[]", b"{}", good.replace(b'1.0,"comment', b'7.0,"comment'), good.replace(b'"anna"', b"null"), good]
     (run.feedback / "w-0.jsonl").write_bytes(b"\n".join(lines) + b"\n" + good[:20])
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     assert (ratings.unreadable, ratings.of("anna", TURN) is not None) == (5, True)
     for line in lines[:-1]:
         with pytest.raises((ValueError, TypeError)):
@@ -94,10 +94,10 @@ def test_a_line_that_is_no_rating_is_passed_over_and_counted(run) -> None:
 def test_a_run_without_ratings_has_none(run) -> None:
     run.feedback.rmdir()
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     assert ratings.of("anna", TURN) is None
     FeedbackFile(run.feedback).append(Feedback("a", 1.0, "anna", TURN, 1.0, None))
-    ratings.look()
+    ratings.poll()
     assert ratings.of("anna", TURN) is not None
 
 

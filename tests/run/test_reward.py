@@ -108,11 +108,11 @@ def test_a_0_is_a_measurement_of_an_environment_and_no_opinion_of_anybody_else()
 
 
 def test_the_sum_is_told_in_words() -> None:
-    assert worth(None, 1.0, RULE, -0.5).words == "+0.5 = outcome +1, rules 2: pytest -0.5"
-    assert worth(0.5, 1.0, OUTCOME, 1.0).words == "+0.5 by rating"
-    assert worth(None, None, JUDGE, 0.0).words == "0 by demo@0 prompt 1"
-    assert worth(None, math.nan).words == NOT_A_NUMBER
-    assert worth(None, None).words == "not known"
+    assert worth(None, 1.0, RULE, -0.5).text == "+0.5 = outcome +1, rules 2: pytest -0.5"
+    assert worth(0.5, 1.0, OUTCOME, 1.0).text == "+0.5 by rating"
+    assert worth(None, None, JUDGE, 0.0).text == "0 by demo@0 prompt 1"
+    assert worth(None, math.nan).text == NOT_A_NUMBER
+    assert worth(None, None).text == "not known"
     assert [signed(value) for value in (1.0, -0.25, 0.0)] == ["+1", "-0.25", "0"]
 
 

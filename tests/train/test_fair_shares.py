@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from clawctl.inspect.health import look
+from clawctl.inspect.health import read_health
 from clawctl.run.directory import RunDir
 from clawctl.run.rows import Turn
 from clawctl.train.admission import kind_of
-from clawctl.train.advantages.baselines import MOST_KINDS, Baselines
+from clawctl.train.advantages.baselines import MAX_KINDS, Baselines
 from clawctl.train.feed import Feed
-from clawctl.train.forming import MOST_IDLE, Forming
-from clawctl.train.identical import MOST, TrainedMarks, marks_of
+from clawctl.train.forming import MAX_IDLE, Forming
+from clawctl.train.identical import MAX_MARKS, TrainedMarks, marks_of
 from clawctl.train.ledger import read_ledger
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.test_forming import episodes
@@ -189,9 +189,9 @@ def test_a_key_that_names_ever_new_tasks_takes_no_baseline_from_another() -> Non
     like = Sample("a", "1", "anna/homework", [1], [2], [-0.5], 1.0, 0, 1.0, None)
     baselines = Baselines()
     baselines.learn([like])
-    baselines.learn([replace(like, kind=f"loud/kind{n}") for n in range(2 * MOST_KINDS)])
+    baselines.learn([replace(like, kind=f"loud/kind{n}") for n in range(2 * MAX_KINDS)])
     assert baselines.of("anna/homework") == 1.0
-    assert len(baselines.means) == 1 + MOST_KINDS
+    assert len(baselines.means) == 1 + MAX_KINDS
 
 
 def test_a_key_with_ever_new_groups_makes_no_other_forget_its_own(sampler: Sampler) -> None:
@@ -199,10 +199,10 @@ def test_a_key_with_ever_new_groups_makes_no_other_forget_its_own(sampler: Sampl
     forming = Forming(settings, Counter())
     (turn,) = episodes(sampler, "a", user="anna")
     forming.add(turn, 1.0)
-    for number in range(3 * MOST_IDLE):
+    for number in range(3 * MAX_IDLE):
         forming.add(replace(turn, turn_id=f"t{number}", group_id=f"g{number}", user="loud"), 1.0)
     assert "anna/g1" in forming._units
-    assert len(forming._units) <= 2 * MOST_IDLE + 1
+    assert len(forming._units) <= 2 * MAX_IDLE + 1
 
 
 def make_settings(**changes: Any) -> Any:
@@ -221,9 +221,9 @@ def test_the_memory_of_trained_marks_is_bounded_and_a_torn_end_costs_nothing_els
     assert not again.has((9_998, 1 << 40), "t9998")  # its own: it may be trained again after a rollback
     assert not again.has((1 << 41, 1 << 40), "another")
     again.add([((3, 4), "x")])
-    (tmp_path / "identical.bin").write_bytes(bytes(16 * (MOST + 1)))
+    (tmp_path / "identical.bin").write_bytes(bytes(16 * (MAX_MARKS + 1)))
     TrainedMarks(tmp_path / "identical.bin")
-    assert (tmp_path / "identical.bin").stat().st_size == 16 * MOST // 2
+    assert (tmp_path / "identical.bin").stat().st_size == 16 * MAX_MARKS // 2
 
 
 def test_two_problems_that_differ_in_a_number_are_two(sampler: Sampler) -> None:
@@ -240,7 +240,7 @@ def test_inspect_shows_each_keys_share_and_why_a_copy_is_not_trained(run: RunDir
     waits = sampler.turn("z", tokens=3, user="anna", seed=2)
     publish_shard(run, "a", [(turn, 1.0, None) for turn in (like, replace(like, turn_id="copy", session_id="other"), other, waits)])
     train(run, model_path, batch_turns=2)
-    found = look(run)
+    found = read_health(run)
     assert found["keys"]["loud"] == {"trained": 1, "share": 0.5, "waiting": 0}
     assert found["keys"]["anna"] == {"trained": 1, "share": 0.5, "waiting": 1}
     assert found["not_trained"] == {"skipped: identical to another turn of its key": 1}

@@ -10,7 +10,7 @@ from clawctl.config import TrainConfig
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.outcomes import EPISODE_FAILED, SessionOutcome
-from clawctl.train.forming import MOST_IDLE, Forming
+from clawctl.train.forming import MAX_IDLE, Forming
 from clawctl.train.sample import Sample
 from clawctl.train.waiting import Waiting
 from tests.train.feeding import ids_of, make_feed, told
@@ -115,10 +115,10 @@ def test_memory_is_bounded_by_what_waits_and_the_groups_seen_last(sampler: Sampl
     forming.add(turn, 1.0)
     sample = Sample("a", "1", "", [1], [2], [-0.5], 1.0, 0, 1.0, None)
     forming.queue(Waiting(sample, 0.0, "waits"))
-    for number in range(3 * MOST_IDLE):
+    for number in range(3 * MAX_IDLE):
         forming.add(replace(turn, turn_id=f"t{number}", session_id=f"s{number}", group_id=f"g{number}"), 1.0)
-    assert MOST_IDLE < len(forming._units) <= 2 * MOST_IDLE + 1
-    assert f"g{3 * MOST_IDLE - 1}" in forming._units
+    assert MAX_IDLE < len(forming._units) <= 2 * MAX_IDLE + 1
+    assert f"g{3 * MAX_IDLE - 1}" in forming._units
     assert "g0" not in forming._units
     assert forming.pop_ready(0.0) == []
     forming.add(replace(turn, turn_id="b", session_id="other"), -1.0)

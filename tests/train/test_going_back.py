@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from clawctl.config import Recipe, dump_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
-from clawctl.inspect.health import look
+from clawctl.inspect.health import read_health
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_rows
 from clawctl.privacy.rollback import learned_from, plan_rollback
@@ -169,7 +169,7 @@ def test_a_rollback_is_noticed_by_a_running_trainer_and_its_next_version_is_buil
     told = read_back(run)[-1]
     assert (told["newest"], told["to"], told["dead"], told["given_back"]) == (2, 0, [1, 2], 8)
     assert "rolled back: rollback by" in told["why"]
-    health = look(run)["training"]
+    health = read_health(run)["training"]
     assert (health["goes_on_from"], health["dead_versions"], health["went_back"]["to"]) == (4, [1, 2], 0)
 
 
@@ -259,14 +259,14 @@ def test_many_refusals_in_a_row_pause_training_until_live_moves_or_the_recipe_ch
         train(run, recipe)
     assert "lower train.lr" in error.value.fix
     assert "train --from" in error.value.fix
-    assert look(run)["training"]["paused"]["problem"] == error.value.problem
+    assert read_health(run)["training"]["paused"]["problem"] == error.value.problem
     assert list_versions(run) == [0, 1, 2]
     with pytest.raises(ClawError, match="paused"):
         train(run, recipe)
     other = recipe.model_copy(update={"train": recipe.train.model_copy(update={"lr": 1e-5, "max_steps": 3})})
     train(run, other)
     assert list_versions(run) == [0, 1, 2, 3]
-    assert look(run)["training"]["paused"] is None
+    assert read_health(run)["training"]["paused"] is None
     decide(run, 3, promote=False)
     publish_turns(run, sampler, 8, "c")
     train(run, other.model_copy(update={"train": other.train.model_copy(update={"max_steps": 4})}))
@@ -348,14 +348,14 @@ def test_turns_that_may_be_given_back_are_not_done_with(run: RunDir, sampler: Sa
     recipe = gated(model_path)
     train(run, recipe)
     done = FinishedShards(run, recipe)
-    done.look()
+    done.poll()
     assert not done.has("a"), "the gate has not decided"
     decide(run, 1, promote=False)
-    done.look()
+    done.poll()
     assert not done.has("a"), "they are given back"
     train(run, recipe)
     decide(run, 2, promote=True)
-    done.look()
+    done.poll()
     assert done.has("a")
 
 

@@ -85,11 +85,11 @@ class Decoder:
         score_image = None if self._reader is None else partial(loaded.score_image, self._reader)
         check_canary(self._run, loaded.version, loaded.score, loaded.tolerance, score_image)
 
-    def look(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
+    def prepare_images(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
         """A prompt with images for `generate`. Slow. Raises UnreadableImage, EngineFailure."""
         if self._sight is None:
             raise EngineFailure("this model takes no images")
-        return self._sight.look(prompt_ids, images)
+        return self._sight.prepare_images(prompt_ids, images)
 
     def generate(
         self,

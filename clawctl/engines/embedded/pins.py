@@ -35,11 +35,11 @@ class _Pin:
 
 
 class Pins:
-    """The pinned versions of an engine. `make` loads a version, in a thread; at most `most` are loaded."""
+    """The pinned versions of an engine. `make` loads a version, in a thread; at most `limit` are loaded."""
 
-    def __init__(self, make: Callable[[int], Loaded], most: int) -> None:
-        self._make, self._most = make, most
-        self._places = Places(most)
+    def __init__(self, make: Callable[[int], Loaded], limit: int) -> None:
+        self._make, self._limit = make, limit
+        self._places = Places(limit)
         self._pinned: OrderedDict[int, _Pin] = OrderedDict()  # least recently used first
         self._changing = asyncio.Lock()
 
@@ -90,9 +90,9 @@ class Pins:
 
     def _one_too_many(self) -> int | None:
         """The version to unload before another one is loaded, or None. Version 0 stays, because judges request it repeatedly. If
-        all are in use, `Places` has admitted one more than `most`."""
+        all are in use, `Places` has admitted one more than `limit`."""
         others = [old for old in self._pinned if old != 0]
-        if len(others) < self._most:
+        if len(others) < self._limit:
             return None
         return next((old for old in others if not self._pinned[old].users), None)
 

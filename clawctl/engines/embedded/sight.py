@@ -64,7 +64,7 @@ class Sight:
         self._lock = threading.Lock()
         prepare(causal)
 
-    def look(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
+    def prepare_images(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
         """Decode the images and prepare the prompt. Raises UnreadableImage."""
         ids, placed = list(prompt_ids), list[_Placed]()
         for image in images:

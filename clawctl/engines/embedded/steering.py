@@ -40,8 +40,8 @@ def penalised(
 
 def above_min_p(logits_BV: torch.Tensor, min_p_B: torch.Tensor) -> torch.Tensor:
     """The scores without tokens that are less likely than `min_p` times the most likely one."""
-    least_B1 = logits_BV.amax(-1, keepdim=True) + min_p_B.log().unsqueeze(1)
-    return logits_BV.masked_fill(logits_BV < least_B1, float("-inf"))
+    minimum_B1 = logits_BV.amax(-1, keepdim=True) + min_p_B.log().unsqueeze(1)
+    return logits_BV.masked_fill(logits_BV < minimum_B1, float("-inf"))
 
 
 def uniform(seed: int, position: int) -> float:
@@ -58,9 +58,9 @@ def drawn(probabilities_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tens
     return torch.minimum(ids_B, last_B)  # the product may be rounded up to the total
 
 
-def likeliest(logits_BV: torch.Tensor, most: int) -> list[list[tuple[int, float]]]:
+def likeliest(logits_BV: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:
     """Ids and logprobs, most likely first, without tokens of probability 0."""
-    values, ids = logits_BV.log_softmax(-1).topk(min(most, logits_BV.shape[1]))
+    values, ids = logits_BV.log_softmax(-1).topk(min(count, logits_BV.shape[1]))
     pairs = (zip(row, with_tops, strict=True) for row, with_tops in zip(ids.tolist(), values.tolist(), strict=True))
     return [[(token, logprob) for token, logprob in row if logprob > float("-inf")] for row in pairs]
 
@@ -199,8 +199,8 @@ class Steering:
             output_ids[1, rows] = logprobs_B.view(torch.int32)
         with_tops = [(row, each) for row, each in self._rows if each.sampling.top_logprobs]
         if with_tops:
-            most = max(each.sampling.top_logprobs for _, each in with_tops)
-            for (_, each), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], most), strict=True):
+            count = max(each.sampling.top_logprobs for _, each in with_tops)
+            for (_, each), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], count), strict=True):
                 each.tops.append(top[: each.sampling.top_logprobs])
         for row, each in self._rows:
             each.record(int(output_ids[0, row]))

@@ -121,7 +121,7 @@ class Worker:
     async def _decode_images(self, request: Generate) -> None:
         """Decode the images of a request in a thread, then begin it."""
         try:
-            seen_prompt = await asyncio.to_thread(self._model(request.model).look, request.prompt_ids, request.images)
+            seen_prompt = await asyncio.to_thread(self._model(request.model).prepare_images, request.prompt_ids, request.images)
             self._generate(request, seen_prompt)
         except UnreadableImage as error:
             self._add(request.number, TokenPiece(request.number, 0, [], [], [], True, str(error), False, True))

@@ -25,7 +25,7 @@ class Target:
 
 class Adapters:
     """Used on one event loop; `load`, `verify` and `unload` are called in threads. `load` and `unload` raise ClawError; `verify`
-    raises ClawError and CanaryFailure. At most `most` adapters stay loaded in addition to the `live` one."""
+    raises ClawError and CanaryFailure. At most `limit` adapters stay loaded in addition to the `live` one."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class Adapters:
         verify: Callable[[int], None],
         unload: Callable[[str], None],
         live: Callable[[], int],
-        most: int,
+        limit: int,
     ) -> None:
         self._name, self._load, self._verify, self._unload = name, load, verify, unload
-        self._live, self._most = live, most
+        self._live, self._limit = live, limit
         self._changing = asyncio.Lock()  # held while the loaded adapters change, here or in the upstream
         self._tidying: asyncio.Future[None] | None = None
         self.loaded: OrderedDict[int, Target] = OrderedDict()  # least recently used first
@@ -109,6 +109,6 @@ class Adapters:
             await self.forget(old)
 
     def _surplus(self) -> int | None:
-        if len(self.loaded) <= self._most + 1:
+        if len(self.loaded) <= self._limit + 1:
             return None
         return next((old for old, target in self.loaded.items() if not target.users and old != self._live()), None)

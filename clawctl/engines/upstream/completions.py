@@ -81,7 +81,7 @@ class CompletionConverter:
     """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion that is decoded from its ids."""
 
     def __init__(self, tokenizer: Any, request: GenerationRequest, thinking: bool) -> None:
-        self._decoder, self._most = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs
+        self._decoder, self._top_logprobs = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs
         self.pending = False
 
     def to_chat_chunk(self, chunk: dict[str, Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class CompletionConverter:
     def _entries(self, logprobs: dict[str, Any]) -> list[dict[str, Any]]:
         tops = logprobs.get("top_logprobs") or repeat(None)
         return [
-            {"logprob": logprob, "top_logprobs": _likeliest(top, self._most)}
+            {"logprob": logprob, "top_logprobs": _likeliest(top, self._top_logprobs)}
             for logprob, top in zip(logprobs.get("token_logprobs") or (), tops, strict=False)
         ]
 
@@ -121,8 +121,8 @@ class CompletionConverter:
         return shown
 
 
-def _likeliest(top: dict[str, float] | None, most: int) -> Sequence[tuple[int, float]]:
-    if not top or not most:
+def _likeliest(top: dict[str, float] | None, count: int) -> Sequence[tuple[int, float]]:
+    if not top or not count:
         return ()
     pairs = [(int(name.removeprefix(_ID)), logprob) for name, logprob in top.items() if name.startswith(_ID)]
-    return sorted(pairs, key=lambda pair: -pair[1])[:most]
+    return sorted(pairs, key=lambda pair: -pair[1])[:count]

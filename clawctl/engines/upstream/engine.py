@@ -255,8 +255,8 @@ class Upstream:
             "temperature": sampled.temperature,
             "top_p": sampled.top_p,
         }
-        if (most := request.max_tokens or self._recipe.serve.max_tokens) is not None:
-            body["max_tokens"] = most  # otherwise the engine's own limit applies: the rest of the context
+        if (max_tokens := request.max_tokens or self._recipe.serve.max_tokens) is not None:
+            body["max_tokens"] = max_tokens  # otherwise the engine's own limit applies: the rest of the context
         if request.stop:
             body["stop"] = request.stop
         functions = request.functions if self._kind == "openai" else request.shown_tools

@@ -6,7 +6,7 @@ import socket
 from itertools import count
 from typing import cast
 
-from clawctl.engines.vllm.inside.clawctl_multiplex import ASK, END, LEAVE, PIECE, READY, STATUS, Frames, frame
+from clawctl.engines.vllm.inside.clawctl_multiplex import CANCEL, END, PIECE, READY, REQUEST, STATUS, Frames, frame
 from clawctl.http_client import Client, Connection, HttpResponse, RequestFailed, ResponseReceiver
 
 _log = logging.getLogger("clawctl.serve")
@@ -59,13 +59,13 @@ class ChildLink(asyncio.Protocol):
     def call(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> Call:
         call = Call(self, next(self._numbers) & 0xFFFFFFFF, receiver)
         self._calls[call.number] = call
-        self._write(frame(call.number, ASK, path.encode() + b"\n" + body))
+        self._write(frame(call.number, REQUEST, path.encode() + b"\n" + body))
         return call
 
-    def leave(self, call: Call) -> None:
+    def cancel(self, call: Call) -> None:
         """Discard the rest of the answer."""
         if self._calls.pop(call.number, None) is not None:
-            self._write(frame(call.number, LEAVE))
+            self._write(frame(call.number, CANCEL))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -93,7 +93,7 @@ class ChildLink(asyncio.Protocol):
                     call.take(kind, content)
                 except Exception:  # noqa: BLE001 - a failure of one call must not end the others on its connection
                     _log.exception("cannot read an answer")
-                    self.leave(call)
+                    self.cancel(call)
                     call.end("it cannot be read")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -144,7 +144,7 @@ class Multiplexed:
         if isinstance(call, Connection):
             self._plain.give_back(call)
         else:
-            call.link.leave(call)
+            call.link.cancel(call)
 
     def close(self) -> None:
         self._link.close()

@@ -22,7 +22,7 @@ from clawctl.run.endpoint import Endpoint
 _PROGRAM = Path(__file__).parent / "verifiers_process.py"
 _START_S = 180.0
 _CONTAINERS = ("docker", "podman", "apptainer")
-_MOST_TASKS = 4096  # taken from an endless taskset
+_MAX_TASKS = 4096  # taken from an endless taskset
 _ENDINGS = {"SandboxError": "sandbox", "TaskError": "verifier", "ProviderError": "server"}  # by the type of verifiers' errors
 _USED_UP = (("episode_over", "time"), ("context_length_exceeded", "context"))  # endings by clawctl's error code in an error's text
 
@@ -62,7 +62,7 @@ class Verifiers:
         if executing and runtime not in _CONTAINERS:
             cure = f"add --option runtime={'|'.join(_CONTAINERS)}, or --option harness=null, an agent that only talks"
             raise ClawError(f"the harness {', '.join(executing)} would run commands on this machine, in no sandbox", cure, 2)
-        self._tasks = self._wait(self._process.ask({"do": "tasks", "most": _MOST_TASKS}), python)["tasks"]
+        self._tasks = self._wait(self._process.ask({"do": "tasks", "limit": _MAX_TASKS}), python)["tasks"]
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """A fifth of the taskset is held out."""

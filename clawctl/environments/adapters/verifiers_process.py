@@ -75,7 +75,7 @@ async def serve(vf: Any, environment: Any) -> None:
         while line := await asyncio.to_thread(sys.stdin.readline):
             request = json.loads(line)
             if request["do"] == "tasks":
-                rows = environment.taskset if environment.taskset.bounded else environment.taskset.take(request["most"])
+                rows = environment.taskset if environment.taskset.bounded else environment.taskset.take(request["limit"])
                 tasks = list(rows)
                 answer({"id": request["id"], "tasks": [{"key": task.key, "name": name_of(task)} for task in tasks]})
             else:

@@ -9,7 +9,7 @@ from clawctl.environments.homework.problems import NAMES, Problem, Role, is_corr
 from clawctl.environments.homework.satisfaction import satisfaction
 
 WORDS = PhraseGrammar(PEOPLE)
-MOST_COMPLAINTS = 3
+MAX_COMPLAINTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Person:
         unhappy_with_style = satisfaction(task, reply) < 0.75
         if not notices and not unhappy_with_style:
             return Reaction(content_words(task, self._rng, self.phrasings), done=True, satisfied=True)
-        if turn >= MOST_COMPLAINTS:
+        if turn >= MAX_COMPLAINTS:
             text = casual(WORDS.say("gives_up", self._rng, self.phrasings), self._rng) if self._rng.random() < 0.6 else None
             return Reaction(text, done=True, satisfied=False)
         if unhappy_with_style:

@@ -188,7 +188,7 @@ def verdict(comment: str) -> bool | None:
 
 
 def _draw(role: Role, rng: Random, task_id: str) -> tuple[Problem, str]:
-    steps = _steps(rng, most=2 if role == "student" else 1)
+    steps = _steps(rng, max_steps=2 if role == "student" else 1)
     who, other, pupil = rng.sample(NAMES, 3)
     thing = rng.choice(THINGS)
     (a, op, b, _), last = steps[0], steps[-1]
@@ -207,7 +207,7 @@ def _draw(role: Role, rng: Random, task_id: str) -> tuple[Problem, str]:
     return Problem(task_id, role, prompt, answer, right, pupil, thing, steps, written), problem
 
 
-def _steps(rng: Random, most: int) -> tuple[Step, ...]:
+def _steps(rng: Random, max_steps: int) -> tuple[Step, ...]:
     op = rng.choice("++--xx")
     if op == "x":
         a, b = rng.randint(2, 9), rng.randint(2, 9)
@@ -217,7 +217,7 @@ def _steps(rng: Random, most: int) -> tuple[Step, ...]:
         a = rng.randint(4, 20)
         b = rng.randint(2, a - 1)
     first = (a, op, b, _result(a, op, b))
-    if most == 1 or op == "-" or rng.random() < 0.6:
+    if max_steps == 1 or op == "-" or rng.random() < 0.6:
         return (first,)
     sign, c = rng.choice("+-"), rng.randint(2, 9)
     if sign == "-" and c >= first[3]:

@@ -100,8 +100,8 @@ class Sandbox:
         request = {
             "do": "pack",
             "folder": self._place(self.folder),
-            "most_bytes": self.limits.disk,
-            "most_files": self.limits.files,
+            "max_bytes": self.limits.disk,
+            "max_files": self.limits.files,
         }
         answer, tar = await self._ask(request, b"", 60.0)
         if "problem" in answer:

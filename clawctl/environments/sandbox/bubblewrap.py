@@ -246,11 +246,11 @@ def _child(told: int) -> int | None:
 
 
 def _limit(pid: int, plan: SandboxPlan, group: ControlGroup | None) -> None:
-    most = plan.rlimits()
+    limits = plan.rlimits()
     if group is None:  # fallback: a limit for each process instead of one for all of them
-        most["data" if plan.limits.reserves_memory else "as"] = plan.limits.memory
+        limits["data" if plan.limits.reserves_memory else "as"] = plan.limits.memory
     try:
-        for what, value in most.items():
+        for what, value in limits.items():
             resource.prlimit(pid, getattr(resource, f"RLIMIT_{what.upper()}"), (value, value))
         if group is not None:
             group.take(pid)

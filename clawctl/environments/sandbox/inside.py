@@ -197,8 +197,8 @@ def feed(streams: selectors.DefaultSelector, process: subprocess.Popen[bytes], p
 class BothEnds:
     """Keeps the first and the last part of a stream, and drops the middle."""
 
-    def __init__(self, most: int) -> None:
-        self.half = max(1, most // 2)
+    def __init__(self, limit: int) -> None:
+        self.half = max(1, limit // 2)
         self.first, self.last, self.cut = bytearray(), bytearray(), 0
 
     def add(self, data: bytes) -> None:
@@ -316,8 +316,8 @@ def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Ans
                 entry = tarfile.TarInfo(inner)
                 entry.mode, entry.mtime = stat.S_IMODE(status.st_mode) & 0o777, int(status.st_mtime)
                 count += 1
-                if count > request["most_files"]:
-                    return {"problem": f"more than {request['most_files']} files"}, b""
+                if count > request["max_files"]:
+                    return {"problem": f"more than {request['max_files']} files"}, b""
                 try:
                     if stat.S_ISDIR(status.st_mode):
                         entry.type = tarfile.DIRTYPE
@@ -325,12 +325,12 @@ def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Ans
                     elif stat.S_ISLNK(status.st_mode) and stays_inside(root, folder, os.readlink(path)):
                         entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
                         tar.addfile(entry)
-                    elif stat.S_ISREG(status.st_mode) and total + status.st_blocks * 512 <= request["most_bytes"]:
+                    elif stat.S_ISREG(status.st_mode) and total + status.st_blocks * 512 <= request["max_bytes"]:
                         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                            data = file.read(request["most_bytes"] - total + 1)
+                            data = file.read(request["max_bytes"] - total + 1)
                         total += len(data)
-                        if total > request["most_bytes"]:
-                            return {"problem": f"more than {request['most_bytes']} bytes"}, b""
+                        if total > request["max_bytes"]:
+                            return {"problem": f"more than {request['max_bytes']} bytes"}, b""
                         entry.size = len(data)
                         tar.addfile(entry, io.BytesIO(data))
                     else:

@@ -125,7 +125,8 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
         place, seed, setup, variables = "", {}, (), {}
     place = str(environment.get("workdir") or place)
     limits = Limits(
-        memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE, disk=_mebibytes(environment, "storage", 64, most=256) * _MEBIBYTE
+        memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE,
+        disk=_mebibytes(environment, "storage", 64, maximum=256) * _MEBIBYTE,
     )
     agent_s, verdict_s = _seconds(settings, "agent", 300.0, folder), _seconds(settings, "verifier", 120.0, folder)
     variables |= _variables(environment)
@@ -172,12 +173,12 @@ def _check_image(folder: Path, environment: Mapping[str, Any]) -> None:
         raise _needs_image(folder, f"docker_image = {image}")
 
 
-def _mebibytes(environment: Mapping[str, Any], name: str, default: int, most: int = 4096) -> int:
-    """A size in MiB, read from `memory_mb = 2048` or `memory = "2G"` and limited to 64 to `most`."""
+def _mebibytes(environment: Mapping[str, Any], name: str, default: int, maximum: int = 4096) -> int:
+    """A size in MiB, read from `memory_mb = 2048` or `memory = "2G"` and limited to 64 to `maximum`."""
     megabytes = environment.get(f"{name}_mb")
     if megabytes is None and (match := re.fullmatch(r"(\d+)\s*([MG])i?B?", str(environment.get(name, "")), re.IGNORECASE)):
         megabytes = int(match[1]) * (1024 if match[2].upper() == "G" else 1)
-    return min(most, max(64, int(megabytes or default)))
+    return min(maximum, max(64, int(megabytes or default)))
 
 
 def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], dict[str, str]]:

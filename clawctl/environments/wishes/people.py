@@ -8,7 +8,7 @@ from clawctl.environments.wishes.axes import is_correct, measure
 from clawctl.environments.wishes.problems import WordProblem, make_problems
 from clawctl.environments.wishes.wording import Wants, complaint, say
 
-MOST_COMPLAINTS = 3
+MAX_COMPLAINTS = 3
 AT_ONCE = 2  # the number of axes that one complaint may name
 
 
@@ -44,7 +44,7 @@ class Wisher:
         notices = not right and rng.random() < 0.5
         if not missing and not notices:
             return Comeback(self._pleased(), done=True, satisfied=True)
-        if turn >= MOST_COMPLAINTS:
+        if turn >= MAX_COMPLAINTS:
             return Comeback(None, done=True, satisfied=False)
         if missing:
             axes = rng.sample(list(missing), min(len(missing), rng.randint(1, AT_ONCE)))

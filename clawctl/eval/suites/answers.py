@@ -215,5 +215,5 @@ def language_of(text: str) -> str | None:
             return language
     words = [word.lower() for word in _WORD.findall(prose)]
     counts = Counter({language: sum(word in known for word in words) for language, known in _LANGUAGES.items()})
-    (first, most), (_, second) = counts.most_common(2)
-    return first if most >= 2 and most > 1.3 * second and most >= 0.08 * len(words) else None
+    (first, first_count), (_, second_count) = counts.most_common(2)
+    return first if first_count >= 2 and first_count > 1.3 * second_count and first_count >= 0.08 * len(words) else None

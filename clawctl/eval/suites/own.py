@@ -185,9 +185,9 @@ def guards(turn: Turn, answered: Answered, max_tokens: int) -> dict[str, float]:
     calls = list(calls_in(said))
     scores = {"answered": float(bool(said) and (not is_refusal(said) or is_refusal(given)))}
     captured = len(turn.completion_ids or ())
-    most = max(_LONGER * captured, _AT_LEAST)
+    limit = max(_LONGER * captured, _AT_LEAST)
     cut = answered.finish_reason == "length" and answered.tokens >= max_tokens > captured
-    scores["length"] = 0.0 if cut else min(1.0, most / max(answered.tokens, 1))
+    scores["length"] = 0.0 if cut else min(1.0, limit / max(answered.tokens, 1))
     expected = {language_of(given), language_of(asked_in(turn))} - {None}
     if expected and (language := language_of(said)) is not None:
         scores["language"] = float(language in expected)

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally
-from clawctl.inspect.rows import Row, read_lines, words_of
+from clawctl.inspect.rows import Row, message_text, read_lines
 from clawctl.inspect.tables import since, sized
 from clawctl.inspect.web.derived_data import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
 from clawctl.inspect.web.filters import VERDICTS, Filter, fate, matching, opinion, rating_of, uncertainty
@@ -44,7 +44,7 @@ _KINDS = {".css": "text/css", ".js": "text/javascript"}
 _PER_PAGE = 50
 _QUEUE = 12  # the number of turns to label on a page
 _SHOWN = 3000  # characters of a text on a page; the full text has a separate page
-_MOST_TEXT = 4 << 20  # characters on that page
+_MAX_TEXT = 4 << 20  # characters on that page
 _SECTIONS = (
     ("/", "Overview"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
     ("/environments", "Environments"), ("/data", "Data"),
@@ -123,7 +123,7 @@ class Pages:
 
     def _list(self, request: Request, template: str) -> Response:
         snapshot, wanted, query = self._following.snapshot, Filter.read(request.query_params), request.query_params
-        searched = self._following.words.search(wanted.q, snapshot.shards, query.get("after")) if wanted.q else None
+        searched = self._following.text_index.search(wanted.q, snapshot.shards, query.get("after")) if wanted.q else None
         if searched is None:
             rows = snapshot.once(wanted, lambda: matching(snapshot.rows, wanted))
         else:
@@ -226,8 +226,8 @@ class Pages:
         )
         if messages is None:
             raise HTTPException(404, "choose part=request, answer or next")
-        words = "\n\n".join(f"[{message.get('role')}]\n{words_of(message)}" for message in messages if message)
-        return PlainTextResponse(marked(words[:_MOST_TEXT]))
+        words = "\n\n".join(f"[{message.get('role')}]\n{message_text(message)}" for message in messages if message)
+        return PlainTextResponse(marked(words[:_MAX_TEXT]))
 
     def versions(self, request: Request) -> Response:
         snapshot = self._following.snapshot

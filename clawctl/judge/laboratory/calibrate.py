@@ -138,7 +138,7 @@ async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS
     finally:
         await panel.close()
     by_attack = list(zip(attacks, results, strict=True))
-    flipped = [f"{attack.family}: {attack.words()[:_SHOWN]}" for attack, (clean, moved, _) in by_attack if clean != moved]
+    flipped = [f"{attack.family}: {attack.payload()[:_SHOWN]}" for attack, (clean, moved, _) in by_attack if clean != moved]
     return {
         "attacks": len(attacks),
         "flipped": flipped,

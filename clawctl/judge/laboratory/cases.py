@@ -58,7 +58,7 @@ def read_cases(path: Path) -> list[Case]:
 def rated_turns(run: RunDir) -> list[Case]:
     """All turns of the run that their user rated. The label is the sign of the rating: 1 for good, -1 for bad."""
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     turns = (with_rating(ratings, turn) for turn in _turns(run))
     return [Case(turn, (turn.feedback > 0) - (turn.feedback < 0), turn.feedback) for turn in turns if turn.feedback is not None]
 

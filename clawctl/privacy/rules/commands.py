@@ -113,7 +113,7 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
          r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
-_MOST_FLAGS = 24  # per line
+_MAX_FLAGS = 24  # per line
 SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
@@ -127,7 +127,7 @@ def in_commands(piece: Text) -> Iterator[Span]:
     for at in [each.start() for each in _FLAGS.finditer(text)] if " -" in text else ():
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
         tried[line >> 8] += 1
-        if tried[line >> 8] > _MOST_FLAGS:
+        if tried[line >> 8] > _MAX_FLAGS:
             continue
         for command, flag in _FLAGGED:
             match = flag.match(text, at)

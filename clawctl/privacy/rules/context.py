@@ -39,7 +39,7 @@ _OTHERS_OF_NAMES = Anchors(
     "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =", "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
-_MOST_WORDS = 8  # words before a text that may name it
+_MAX_WORDS = 8  # words before a text that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
 _ENDS_TOKEN = "\"'`“”«»„<>|\\"
 _ODD = re.compile(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital after a lower-case letter
@@ -66,7 +66,7 @@ def near_names(piece: Text) -> Iterator[Span]:
             reached += len(token)
             if any(
                 _announces(text, named, start, end, grade)
-                for at in words[max(0, bisect_left(words, start) - _MOST_WORDS) : bisect_left(words, end + _BEHIND)]
+                for at in words[max(0, bisect_left(words, start) - _MAX_WORDS) : bisect_left(words, end + _BEHIND)]
                 if start - at <= _BEFORE and (named := names.at(at)) is not None
             ):
                 yield Span(start, end, "password")
@@ -117,10 +117,10 @@ class _Names:
 
     def at(self, at: int) -> Named | None:
         if at not in self._known:
-            self._known[at] = self._look(at)
+            self._known[at] = self._read_name(at)
         return self._known[at]
 
-    def _look(self, at: int) -> Named | None:
+    def _read_name(self, at: int) -> Named | None:
         text, lower = self._piece.text, self._piece.ascii
         named = named_at(text, lower, at)
         if named is None and (other := _OTHER_NAME.match(lower, at)) and not lower[at - 1 : at].isalpha():

@@ -133,7 +133,7 @@ class _Vocabulary:
         self.passwords = set[str]()
 
     def learn(self, new: frozenset[str]) -> None:
-        if len(self.known) > _MOST_WORDS:
+        if len(self.known) > _MAX_WORDS:
             self.__init__()  # type: ignore[misc]
         self.known |= new
         for word in new:
@@ -152,7 +152,7 @@ def _digits_within(run: str) -> int:
     return sum(bool(meaning & Meaning.DIGIT) for _, _, meaning in words_within(run))
 
 
-_MOST_WORDS = 1 << 16
+_MAX_WORDS = 1 << 16
 _LETTERS = frozenset(("", *"abcdefghijklmnopqrstuvwxyz"))
 VOCABULARY = _Vocabulary()
 # Cache for the last piece, because several rules ask for its words

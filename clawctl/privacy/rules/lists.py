@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import is_bare_password, is_stand_in
 
-_MOST_LINES = 32
+_MAX_LINES = 32
 _HEADED = Anchors("stringdata:", "chpasswd:", "chpasswd <<")
 _INDENT = re.compile(r"[ \t]{0,40}")
 # `connection: …` in a manifest, `- root:…` and `ubuntu:…` of chpasswd. A nested heading has no value.
@@ -25,7 +25,7 @@ def in_lists(piece: Text) -> Iterator[Span]:
         outer = indent.end() - line if indent and indent.end() <= at else 0
         open_end = piece.ascii.startswith("chpasswd <<", at)
         place = text.find("\n", at, at + 200) + 1
-        for _ in range(_MOST_LINES if place else 0):
+        for _ in range(_MAX_LINES if place else 0):
             entry = _LINE.match(text, place)
             if entry is None or (not open_end and len(entry["indent"]) <= outer):
                 break

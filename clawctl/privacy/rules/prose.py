@@ -71,7 +71,7 @@ _SOFT = re.compile(
 _ADDRESS = re.compile(r"[\w.+-]{1,40}@[\w-]{1,40}\.[\w.-]{2,30}[ ,]{1,2}(?:slash|and|und|et|y|e|en|i|и|with|then|/)[ ]")
 STRONG, WEAK = 2, 1
 _BLOCK = 128
-_MOST_TRIES = 3  # per form and block
+_MAX_TRIES = 3  # per form and block
 
 
 def in_prose(piece: Text) -> Iterator[Span]:
@@ -224,7 +224,7 @@ def in_dumps(piece: Text) -> Iterator[Span]:
     for pattern, at in positions:
         block = (id(pattern), at // _BLOCK)
         tried[block] = tried.get(block, 0) + 1
-        if tried[block] > _MOST_TRIES:
+        if tried[block] > _MAX_TRIES:
             continue
         match = pattern.match(text, at)
         if match is None or not _may_be(match["value"], text, at):

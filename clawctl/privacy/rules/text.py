@@ -147,7 +147,7 @@ class AnchorGroups:
 
 
 _WORDS = re.compile(r"[a-z]+")
-_LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # limits for remembered runs
+_LONGEST_WORD, _MAX_WORDS = 24, 1 << 16  # limits for remembered runs
 
 
 # The anchor words in each run, and their positions. Runs recur, so remembering them is cheaper than searching for each anchor.
@@ -156,7 +156,7 @@ _VOCABULARY: dict[str, tuple[tuple[str, int], ...]] = {}
 
 def _learn(runs: frozenset[str]) -> list[str]:
     """Add the runs to the vocabulary. Returns the runs that are too long to be words; the caller removes them after use."""
-    if len(_VOCABULARY) > _MOST_WORDS:
+    if len(_VOCABULARY) > _MAX_WORDS:
         _VOCABULARY.clear()
     new = runs - _VOCABULARY.keys()
     for run in new:

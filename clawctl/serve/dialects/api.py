@@ -5,7 +5,7 @@ from typing import Any, Final
 from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.tables import JUDGED, TABLES, Engine, FieldRow, Table
 
-MOST_NAMED: Final = 64  # names of unknown fields that are reported per request
+MAX_NAMED: Final = 64  # names of unknown fields that are reported per request
 _LONGEST: Final = 64  # length of such a name
 _DEEPEST: Final = 12  # levels of nested tables; documents may be nested without limit
 
@@ -77,7 +77,7 @@ def _refuse(row: FieldRow, path: str, what: str) -> None:
 
 
 def _name(unknown: dict[str, None], path: str) -> None:
-    if len(unknown) < MOST_NAMED:
+    if len(unknown) < MAX_NAMED:
         unknown[printable(path)] = None
 
 

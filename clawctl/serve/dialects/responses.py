@@ -9,7 +9,7 @@ import orjson
 
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, GenerationRequest, Refusal, ShownToken, fields
-from clawctl.serve.dialects.api import MOST_NAMED, known, printable
+from clawctl.serve.dialects.api import MAX_NAMED, known, printable
 from clawctl.serve.dialects.fields import Object, Parts, an_object, as_content, image_part, left_out, objects, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.settings import template_settings
@@ -150,7 +150,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         parent=previous and (exchange_of(previous) or previous),
         claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
         echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
-        unknown=(*unknown, *(printable(f"include[{each}]") for each in include[:MOST_NAMED] if each not in _INCLUDABLE)),
+        unknown=(*unknown, *(printable(f"include[{each}]") for each in include[:MAX_NAMED] if each not in _INCLUDABLE)),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from clawctl.train.sample import Sample
 
-MOST_KINDS = 256  # per key, because clients name the tasks
+MAX_KINDS = 256  # per key, because clients name the tasks
 MEMORY = 64  # turns; older rewards fade, because they belong to an older policy
 
 
@@ -34,7 +34,7 @@ class Baselines:
         """For each of the keys, keep only the kinds that were seen last."""
         for key in keys:
             own = [kind for kind in self.means if _key(kind) == key]
-            for kind in own[: max(0, len(own) - MOST_KINDS)]:
+            for kind in own[: max(0, len(own) - MAX_KINDS)]:
                 del self.means[kind]
 
 

@@ -60,13 +60,13 @@ def cut(lengths: Sequence[int], tokens: int, parts: int = 1) -> list[list[int]]:
     Makes at least `parts` groups of similar size if there are enough sequences, so that no rank is idle.
     """
     budget = min(tokens, max(1, -(-sum(lengths) // parts)))
-    most_rows = max(1, len(lengths) // parts)
+    max_rows = max(1, len(lengths) // parts)
     groups: list[list[int]] = []
     room = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if room == 0:
             groups.append([])
-            room = min(most_rows, max(1, budget // max(1, lengths[index])))
+            room = min(max_rows, max(1, budget // max(1, lengths[index])))
         groups[-1].append(index)
         room -= 1
     return groups
@@ -80,7 +80,7 @@ def share(groups: list[list[int]], rank: int, world: int) -> list[list[int]]:
 def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
     tree = lay(branches)
     ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
-    scored = _scored(branches, tree.places, device)
+    scored = _scored(branches, tree.before_scored, device)
     own = [torch.from_numpy(places).to(device) for places in tree.own]
     masks = masks_of([branch.allowed for branch in branches], scored[3], device)
     return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own, len(tree.ids_T), masks)

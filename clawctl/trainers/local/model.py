@@ -94,7 +94,7 @@ class PolicyModel:
             return
         body = getattr(self.causal if causal is None else causal, self.causal.base_model_prefix)
         ids_BT = torch.ones(1, 2, dtype=torch.long, device=self.device)
-        for _ in range(self.across.most(passes) - passes):
+        for _ in range(self.across.maximum(passes) - passes):
             self.compute(lambda: body(input_ids=ids_BT, use_cache=False).last_hidden_state, causal)
 
     def hidden(self, batch: Microbatch, causal: Any = None) -> Tensor:

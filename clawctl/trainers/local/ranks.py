@@ -64,7 +64,7 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def most(self, count: int) -> int:
+    def maximum(self, count: int) -> int:
         """The largest count of all ranks, on every rank."""
         if self.world == 1:
             return count

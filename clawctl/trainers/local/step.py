@@ -79,11 +79,11 @@ def add_gradients(training: Training, objective: Objective, measures: Measures) 
     sizes = backward(training, samples, objective, measures)
     bound = bound_of(sizes.values(), training.config.turn_bound)
     weights = {turn_id: weight_of(size, bound) for turn_id, size in sizes.items()}
-    least = min(weights.values(), default=1.0)
-    if least == 1:
+    smallest = min(weights.values(), default=1.0)
+    if smallest == 1:
         return
     again = Measures()
-    if least < TOO_FAR or training.policy.dropouts:  # dropout would change the same turn in a different way
+    if smallest < TOO_FAR or training.policy.dropouts:  # dropout would change the same turn in a different way
         training.optimizer.zero_grad(set_to_none=True)
         backward(training, samples, objective, again, weights)
     else:

@@ -60,7 +60,7 @@ class Trie:
     positions_T: Ints  # depth of each token
     ends_T: Ints  # one past the last descendant of each token
     runs: tuple[Run, ...]  # cover 0..T without gaps
-    places: list[Ints]  # for each branch, the positions of the tokens before its scored ones
+    before_scored: list[Ints]  # for each branch, the positions of the tokens before its scored ones
     own: list[Ints]  # for each branch, the positions of its own tokens
 
 
@@ -185,9 +185,9 @@ def lay(branches: Sequence[Branch]) -> Trie:
         largest_last = sorted(node.children, key=lambda child: child.size)
         stack += [(child, branch_context) for child in largest_last[:-1]] + [(child, None) for child in largest_last[-1:]]
     both = list(zip(branches, bottoms, strict=True))
-    places = [_positions(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
+    before_scored = [_positions(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
     own = [_positions(bottom, branch.own, len(branch.ids)) for branch, bottom in both]
-    return Trie(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), places, own)
+    return Trie(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), before_scored, own)
 
 
 def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:

@@ -10,7 +10,7 @@ import pytest
 from clawctl.environments.wishes.axes import AXES, USUAL, draw_style, is_correct, measure, write
 from clawctl.environments.wishes.environment import Wishes, scored, wants_in
 from clawctl.environments.wishes.judge import answer_to, judge_server, judged
-from clawctl.environments.wishes.people import MOST_COMPLAINTS, Wisher, unmet
+from clawctl.environments.wishes.people import MAX_COMPLAINTS, Wisher, unmet
 from clawctl.environments.wishes.problems import make_problems
 from clawctl.environments.wishes.reader import read
 from clawctl.environments.wishes.wording import chosen_axes, complaint, hint, say
@@ -100,7 +100,7 @@ def test_a_person_complains_until_every_wish_is_met_and_gives_up_after_some_answ
         assert 1 <= len(said) <= 2
         assert said.items() <= wants.items()
         assert Wisher(wants, 1).react(problem, write(problem, {**PLAIN, **wants}, rng), 0).satisfied
-        assert Wisher(wants, 1).react(problem, write(problem, PLAIN, rng), MOST_COMPLAINTS).done
+        assert Wisher(wants, 1).react(problem, write(problem, PLAIN, rng), MAX_COMPLAINTS).done
 
 
 def test_wrong_numbers_are_doubted_by_half_of_the_people_without_wishes():

@@ -14,7 +14,7 @@ from scripts.benchmarks.judge_obedient import obey
 
 
 def test_there_are_sixty_different_attacks_of_a_dozen_kinds() -> None:
-    assert len({(attack.place, attack.words()) for attack in ATTACKS}) == len(ATTACKS) == 60
+    assert len({(attack.place, attack.payload()) for attack in ATTACKS}) == len(ATTACKS) == 60
     assert len({attack.family for attack in ATTACKS}) >= 12
     assert {attack.wants for attack in ATTACKS} == {1, -1}
 

@@ -19,7 +19,7 @@ SIZES = st.sampled_from([1, 2, 5, QUERIES])
 
 
 def asked_of(tree: Trie) -> np.ndarray:
-    return np.unique(np.concatenate(tree.places))
+    return np.unique(np.concatenate(tree.before_scored))
 
 
 def tries_of_many_blocks(seed: int = 0) -> list[Branch]:

@@ -73,7 +73,7 @@ class Served:
 
     async def _sample(self, ids: list[int], images: list[SentImage]) -> list[Any]:
         pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
-        seen = self.engine.look(ids, images) if images else None
+        seen = self.engine.prepare_images(ids, images) if images else None
         self.engine.generate(ids, Sampling(0.8, 1.0, 0, 10), pieces.put_nowait, seen=seen)
         tokens: list[Any] = []
         while True:
@@ -226,7 +226,7 @@ def test_a_turn_whose_image_is_not_what_was_served_is_refused_with_the_reason_an
         red.unlink()
     elif damage == "changed":
         red.write_bytes(b"another")
-    reader = None if damage == "text" else replace(served.reader, most=256) if damage == "smaller" else served.reader
+    reader = None if damage == "text" else replace(served.reader, max_pixels=256) if damage == "smaller" else served.reader
     feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, texts_of(served), {}, reader=reader)
     take(feed)
     assert feed.refused[reason] == count

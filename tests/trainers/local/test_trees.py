@@ -40,7 +40,7 @@ def test_each_distinct_prefix_is_laid_once_and_sees_exactly_its_own_prefixes(fou
     assert len(set(laid)) == len(laid)
     assert set(laid) == prefixes(found)
     assert tree.positions_T.tolist() == [len(seen) - 1 for seen in laid]
-    for branch, place in zip(found, tree.places, strict=True):
+    for branch, place in zip(found, tree.before_scored, strict=True):
         assert [laid[at] for at in place] == [tuple(branch.ids[:stop].tolist()) for stop in range(branch.scored, len(branch.ids))]
 
 

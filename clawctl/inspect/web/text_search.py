@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawctl.inspect.rows import words_of
+from clawctl.inspect.rows import message_text
 from clawctl.run.shards import UnreadableShard, read_pieces, rows_of
 
-_MOST_BYTES = 256 << 20  # of text kept in memory
+_MAX_BYTES = 256 << 20  # of text kept in memory
 _LONGEST = 20_000  # the number of characters of one text that are searched
 _TITLE = 160  # characters of a title
 _PATIENCE_S = 0.15  # the time limit of one search; the page then offers to search further back
@@ -38,7 +38,7 @@ class Search:
     after: str | None  # the stem of the last searched shard, where the next search begins
 
 
-class TurnWords:
+class TextIndex:
     """The text of a run's turns."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class TurnWords:
     def read_ahead(self, stamps: Stamps, stop: threading.Event) -> None:
         """Read the newest shards up to the memory limit. Run this in a separate thread."""
         for path in sorted(stamps, reverse=True):
-            if stop.is_set() or self._bytes() >= _MOST_BYTES:
+            if stop.is_set() or self._bytes() >= _MAX_BYTES:
                 return
             self._shard(path, stamps)
 
@@ -71,7 +71,7 @@ class TurnWords:
             return None
         shard = _Shard(stamps[path], places, texts, titles)
         with self._lock:
-            if self._bytes() + texts.nbytes <= _MOST_BYTES:
+            if self._bytes() + texts.nbytes <= _MAX_BYTES:
                 self._shards[path] = shard
         return shard
 
@@ -111,7 +111,7 @@ def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
         first = [place for place, row in enumerate(few) if row["parent_turn_id"] is None]
         requests = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
         for row in few:
-            words = [words_of(row["response"]), *(words_of(message) for message in row["next_state"] or ())]
+            words = [message_text(row["response"]), *(message_text(message) for message in row["next_state"] or ())]
             if row["turn_id"] in requests:
                 titles[row["turn_id"]] = requests[row["turn_id"]][:_TITLE]
                 words.insert(0, requests[row["turn_id"]])
@@ -133,7 +133,7 @@ def request_of(messages: Sequence[dict[str, Any]] | None) -> str:
     """The text of the user's last message; without one, of the last message."""
     valid = [message for message in messages or () if isinstance(message, dict)]
     of_user = [message for message in valid if message.get("role") == "user"]
-    return words_of((of_user or valid)[-1]) if valid else ""
+    return message_text((of_user or valid)[-1]) if valid else ""
 
 
 def read_texts(wanted: Mapping[Path, Collection[str]]) -> Iterator[dict[str, Any]]:

@@ -261,7 +261,7 @@ def streamed(*pieces: bytes, stay: bool = True) -> Heard:
         connection, status = await client.stream("/x", b"{}", heard)
         assert status == 200
         await asyncio.wait_for(heard.over.wait(), 5)
-        client.give_back(connection)
+        client.release(connection)
         return heard
 
     return asking(saying(*pieces, stay=stay), ask)
@@ -289,7 +289,7 @@ def test_an_errors_body_is_not_the_takers() -> None:
     async def ask(client: Client) -> tuple[int, bytes, list[bytes], list[str | None]]:
         heard = Heard()
         connection, status = await client.stream("/x", b"{}", heard)
-        return status, await client.rest(connection), heard.pieces, heard.end
+        return status, await client.read_body(connection), heard.pieces, heard.end
 
     assert asking(saying(b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n", b"n", b"o"), ask) == (400, b"no", [], [])
 

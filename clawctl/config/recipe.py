@@ -69,7 +69,7 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
         raise ClawError(problem, f"convert it: clawctl recipe convert {path} --out NEW.yaml", 2)
     for key, value in (overrides or {}).items():
         if value is not None:
-            lay_over(data, key.split("."), value)
+            set_nested(data, key.split("."), value)
     try:
         saved = path is not None and is_sealed_yaml(path.read_bytes())
         recipe = Recipe.model_validate(data, context={"saved": saved})
@@ -161,7 +161,7 @@ def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, A
     return ClawError(f"{where}: {key}: {problem}{shown_value}", "set a valid value, see docs/recipes.md", 2)
 
 
-def lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
+def set_nested(data: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         below = data.get(part)
         data[part] = below if isinstance(below, dict) else {}

@@ -73,7 +73,7 @@ class ForeignAgent:
         )  # fmt: skip
         programs = {path: (_SANDBOX / Path(path).name).read_bytes() for path in (_FORWARD, _TERMINUS)}
         async with (
-            _way_out(endpoint) as way,
+            _open_way_out(endpoint) as way,
             open_sandbox(folder, limits, {**fixed, **programs}, socket=way.path, see=self.see) as sandbox,
         ):
             yield sandbox, partial(self._work, endpoint, sandbox, way)
@@ -136,7 +136,7 @@ def _program_folders(see: tuple[str, ...]) -> list[str]:
 
 
 @asynccontextmanager
-async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
+async def _open_way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
     """Open a unix socket that leads to the server of `endpoint`. Raises ClawError if the endpoint does not belong to an episode."""
     parts = urlsplit(endpoint.url)
     if "/e/" not in parts.path:
@@ -145,7 +145,7 @@ async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
     port = parts.port or (443 if parts.scheme == "https" else 80)
     room = asyncio.Semaphore(_MAX_CONNECTIONS)
 
-    async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await source.read(1 << 16):
                 target.write(data)
@@ -164,7 +164,7 @@ async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
                 return
             way.refused = None
             try:
-                await asyncio.gather(carry(reader, to_model), carry(from_model, writer))
+                await asyncio.gather(relay(reader, to_model), relay(from_model, writer))
             finally:
                 writer.close()
                 to_model.close()

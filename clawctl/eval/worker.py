@@ -424,8 +424,8 @@ class Follower:
 
     def _gave_up(self, version: int, error: CannotMeasure) -> bool:
         """Whether `version` has failed _TRIES times. An unreachable server does not count as a failure."""
-        self.failures[version] += not error.gone
-        return not error.gone and self.failures[version] >= _TRIES
+        self.failures[version] += not error.unreachable
+        return not error.unreachable and self.failures[version] >= _TRIES
 
     def _measured(self, version: int) -> dict[str, Any]:
         """The record of `version` with numbers that are comparable for this recipe, measured now if necessary.
@@ -443,7 +443,7 @@ class Follower:
             fresh["decision"] = record["decision"]
         self._write(fresh)
         log.info("policy %d: %s", version, _in_short(fresh))
-        self._tell(fresh)
+        self._print_record(fresh)
         return fresh
 
     def _decided(self, version: int, decision: Decision) -> None:
@@ -451,12 +451,12 @@ class Follower:
         record["decision"] = asdict(decision)
         self._write(record)
         log.info("policy %d %s: %s", version, "goes live" if decision.promote else "does not go live", decision.reason)
-        self._tell(record)
+        self._print_record(record)
 
     def _write(self, record: dict[str, Any]) -> None:
         retry_while_full(lambda: write_record(self.run, record), f"eval/{record['version']}.json", self.stop)
 
-    def _tell(self, record: dict[str, Any]) -> None:
+    def _print_record(self, record: dict[str, Any]) -> None:
         if self.as_json:
             print(json.dumps({key: record[key] for key in ("version", "suites", "decision")}), flush=True)
 
@@ -499,7 +499,7 @@ def _reachable(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
         try:
             return own_endpoint(run, recipe, version)
         except ClawError as error:
-            raise CannotMeasure(error.problem, gone=True) from error
+            raise CannotMeasure(error.problem, unreachable=True) from error
     return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
 
 

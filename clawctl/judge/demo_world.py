@@ -46,12 +46,12 @@ class DemoWorld:
         ]
         text = " ".join(content[:_LOOKED_AT] for content in contents if isinstance(content, str))
         words = _WORD.findall(text)
-        strange = sum(not knows(word) for word in words)
+        strange = sum(not is_known_word(word) for word in words)
         return any(character.isdigit() for character in text) and strange <= _STRANGE * len(words)
 
 
 @lru_cache(maxsize=1 << 14)
-def knows(word: str) -> bool:
+def is_known_word(word: str) -> bool:
     """Whether the demo model was trained on a word. Its tokenizer does not split such words."""
     ways = (word, f" {word}")
     return len(word) <= _LONGEST and any(len(_tokenizer().encode(way, add_special_tokens=False).ids) == 1 for way in ways)

@@ -54,12 +54,12 @@ def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
     messages = [*turn.messages, *(turn.next_state or [])]
     people = [message for message in messages if message.get("role") == "user"]
     others = [message for message in messages if message.get("role") not in ("user", "assistant", "system", "developer")]
-    words_of_others = _said(others)
-    answer = _said([turn.response] if turn.response else [])
-    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, _said(people), words_of_others)
+    words_of_others = _visible_text(others)
+    answer = _visible_text([turn.response] if turn.response else [])
+    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, _visible_text(people), words_of_others)
 
 
-def _said(messages: Iterable[Message]) -> str:
+def _visible_text(messages: Iterable[Message]) -> str:
     """The text of messages, cut to its last _MAX_CHARS characters."""
     parts: list[str] = []
     for message in messages:

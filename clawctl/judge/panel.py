@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from clawctl.config import JudgeConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.client import CallRefused, JudgeClient
-from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, knows
+from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, is_known_word
 from clawctl.judge.hints import hint_candidates, hint_rules
 from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
@@ -57,7 +57,7 @@ class Panel:
             opinion = await self.judge.judge(turn)
         turn = self._with_comment(turn)
         if self.settings.hints == "apart" and opinion.reward is not None and turn.next_state is not None:
-            is_asked, opinion = True, replace(opinion, hints=await _hint_apart(self.client, self.settings, turn))
+            is_asked, opinion = True, replace(opinion, hints=await _separate_hint(self.client, self.settings, turn))
         latency_s = time.monotonic() - begun if is_asked else None
         hints, votes = list(opinion.hints), list(opinion.votes)
         hint = hints[0] if hints else None
@@ -113,7 +113,7 @@ class LLMJudge:
     def __init__(self, client: JudgeClient, settings: JudgeConfig) -> None:
         self._client, self._settings = client, settings
         self._chars = first_chars(client, settings)
-        self._plain = partial(plain_words, knows=knows if client.asks_demo_model else None)
+        self._plain = partial(plain_words, is_known=is_known_word if client.asks_demo_model else None)
         self.name = f"{client.model} prompt {PROMPT_VERSION}"
 
     async def judge(self, turn: Evidence) -> Opinion:
@@ -181,7 +181,7 @@ def first_chars(client: JudgeClient, settings: JudgeConfig) -> int:
     return settings.view_chars or (DEMO_CHARS if client.asks_demo_model else VIEW_CHARS)
 
 
-async def _hint_apart(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
+async def _separate_hint(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
     """Request a hint separately from the votes (`judge.hints: apart`). Returns at most one candidate."""
     view, fence = view_turn(turn, settings.history_chars, first_chars(client, settings)), new_fence()
     messages = hint_messages(view.request, view.answer, view.next_state, view.role, fence, view.earlier)

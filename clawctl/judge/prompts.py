@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from clawctl.judge.fences import fenced, new_fence
 
 __all__ = [
-    "PROMPT_VERSION", "Vote", "compare_messages", "foresee_messages", "hint_messages", "judge_messages", "new_fence", "read_choice",
-    "read_hint", "read_vote",
+    "PROMPT_VERSION",
+    "Vote",
+    "compare_messages",
+    "hint_messages",
+    "judge_messages",
+    "new_fence",
+    "read_choice",
+    "read_hint",
+    "read_vote",
+    "unseen_answer_messages",
 ]  # fmt: skip
 
 PROMPT_VERSION = "1"
@@ -97,7 +105,7 @@ def compare_messages(blocks: list[tuple[str, str]], a: str, b: str, fence: str) 
     return _with_blocks(COMPARE_SYSTEM, [*blocks, ("answer A", a), ("answer B", b)], fence)
 
 
-def foresee_messages(blocks: list[tuple[str, str]], answer: str, fence: str) -> list[dict]:
+def unseen_answer_messages(blocks: list[tuple[str, str]], answer: str, fence: str) -> list[dict]:
     """The chat messages that judge one answer that no user has seen."""
     return _with_blocks(FORESEE_SYSTEM, [*blocks, ("new answer", answer)], fence)
 

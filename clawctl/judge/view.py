@@ -135,7 +135,7 @@ def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain
 def _settled(text: str, limit: int, role: str, plain: Plain | None) -> str:
     """`text` as it is shown: compressed if it is long, without noise, optionally in ordinary sentences only, cut to `limit`."""
     if len(text) > limit:
-        text = folded(_cut(text, max(_MAX_READ, limit)), 1, _VARIES)
+        text = without_repetitions(_cut(text, max(_MAX_READ, limit)), 1, _VARIES)
     text = without_noise(text, role == "user")
     return _cut(plain(text, role) if plain else text, limit)
 
@@ -152,7 +152,7 @@ _SHORT = 12  # shorter pieces are often repeated legitimately
 _VARIES = re.compile(r"\d+")
 
 
-def squeezed(text: str) -> str:
+def compressed(text: str) -> str:
     """`text` without repeated characters or short strings, blank lines, and strings that are too long to be words."""
     if len(text) < 64:
         return text
@@ -161,10 +161,10 @@ def squeezed(text: str) -> str:
     if len(text) < 200:
         return text
     text = _HEXADECIMAL.sub(LEFT_OUT, _REPEATED.sub(rf"\1\1{LEFT_OUT}", text))
-    return folded(_UNBROKEN.sub(lambda match: f"{match[0][:40]}{LEFT_OUT}{match[0][-20:]}", text), 2)
+    return without_repetitions(_UNBROKEN.sub(lambda match: f"{match[0][:40]}{LEFT_OUT}{match[0][-20:]}", text), 2)
 
 
-def folded(text: str, limit: int, varies: re.Pattern[str] | None = None) -> str:
+def without_repetitions(text: str, limit: int, varies: re.Pattern[str] | None = None) -> str:
     """`text` with at most `limit` of its sentences or lines that are equal up to `varies`. A mark replaces the others."""
     counts: dict[str, int] = {}
     pieces: list[str] = []
@@ -221,7 +221,7 @@ def _words(message: Message) -> str:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             lines.append(f"[calls {function.get('name')}({function.get('arguments')})]")
-    return squeezed(visible(_LINE_ENDS.sub("\n", "\n".join(lines))))
+    return compressed(visible(_LINE_ENDS.sub("\n", "\n".join(lines))))
 
 
 def _cut(text: str, limit: int) -> str:

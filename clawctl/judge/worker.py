@@ -46,10 +46,10 @@ class _Worker:
 
     def __init__(self, run: RunDir, recipe: Recipe, once: bool, stop: threading.Event) -> None:
         self._run, self._recipe, self._once, self._stop = run, recipe, once, stop
-        self._ahead = 4 * recipe.judge.concurrency  # no further shard is claimed while this many turns are in progress
+        self._max_in_progress = 4 * recipe.judge.concurrency  # no further shard is claimed while this many turns are in progress
         # The number of turns that are read and judged concurrently. It is large enough that further turns always wait for a call.
         # Preparing a whole shard at once would delay the processing of answers that arrive in the meantime.
-        self._in_hand = asyncio.Semaphore(2 * max(recipe.judge.concurrency, recipe.judge.prm_batch if recipe.judge.prm else 1))
+        self._slots = asyncio.Semaphore(2 * max(recipe.judge.concurrency, recipe.judge.prm_batch if recipe.judge.prm else 1))
         self._left: dict[str, int] = {}  # stem -> number of turns without a verdict
         self._queue: deque[Path] = deque()  # shards that had no verdicts at the last listing
         self._looked_at = float("-inf")
@@ -96,7 +96,7 @@ class _Worker:
         The folders are listed only if the queue is empty, and not too often, because this runs for each turn near the end.
         """
         self._patience_s, looked = 1.0, False
-        while sum(self._left.values()) < self._ahead:
+        while sum(self._left.values()) < self._max_in_progress:
             if not self._queue:
                 if looked or (self._tasks and time.monotonic() - self._looked_at < _LOOK_S):
                     self._patience_s = 1.0 if looked else _LOOK_S
@@ -179,7 +179,7 @@ class _Worker:
     async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:
         verdict = journal.verdicts.get(turn.turn_id)
         if verdict is None:
-            async with self._in_hand:
+            async with self._slots:
                 verdict = await self._panel.verdict(turn)
             if self._panel.doubt(verdict) is not None:
                 self._uncounted.setdefault(stem, []).append(verdict)
@@ -188,7 +188,7 @@ class _Worker:
                     journal.add(verdict)
                 self._tally.count(verdict, turn.judged)
         self._left[stem] -= 1
-        if sum(self._left.values()) < self._ahead:
+        if sum(self._left.values()) < self._max_in_progress:
             self._changed.set()
         return verdict
 

@@ -86,7 +86,7 @@ def _report(result: Forgotten, as_json: bool) -> None:
 
 
 def _lines(result: Forgotten) -> dict[str, Any]:
-    if not result.turns and not result.files and result.way_back is None:
+    if not result.turns and not result.files and result.rollback_plan is None:
         return {"nothing": "this run has no matching turn; `clawctl inspect sessions` and `clawctl inspect data` list what it has"}
     lines = {
         "turns": f"{result.turns} of {counted(result.sessions, 'session')}",
@@ -96,11 +96,11 @@ def _lines(result: Forgotten) -> dict[str, Any]:
         lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in result.files.items())
     if result.removed_whole:
         lines["removed completely"] = f"{', '.join(result.removed_whole)}: could not be read, so their content is not known"
-    if result.way_back is not None:
+    if result.rollback_plan is not None:
         lines["training continues from"] = (
-            f"version {result.way_back.to_version}; {_versions(result.way_back.removed_versions)} removed"
+            f"version {result.rollback_plan.to_version}; {_versions(result.rollback_plan.removed_versions)} removed"
         )
-        lines["live"] = f"version {result.way_back.live}"
+        lines["live"] = f"version {result.rollback_plan.live}"
     elif result.policies:
         lines["policies stay"] = "use --retrain to go back to the last one that did not learn from it"
     return lines

@@ -33,12 +33,12 @@ class View:
         """Return the span in the original text. A partially covered replaced segment counts as a whole."""
         if self.at:
             first, last = bisect_right(self.at, start) - 1, bisect_right(self.at, end - 1) - 1
-            begin = self.source[first] + (start - self.at[first] if self._kept(first) else 0)
-            stop = self.source[last] + (end - self.at[last]) if self._kept(last) else self.source[last + 1]
+            begin = self.source[first] + (start - self.at[first] if self._is_kept(first) else 0)
+            stop = self.source[last] + (end - self.at[last]) if self._is_kept(last) else self.source[last + 1]
             start, end = begin, stop
         return (start, end) if self.below is None else self.below.back(start, end)
 
-    def _kept(self, segment: int) -> bool:
+    def _is_kept(self, segment: int) -> bool:
         return segment % 2 == 0  # kept and replaced segments alternate
 
 

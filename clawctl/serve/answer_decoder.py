@@ -46,7 +46,7 @@ class AnswerDecoder:
     def called(self) -> bool:
         return self._calls > 0
 
-    def take(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
+    def add(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
         """Add one sampled token and the most likely alternatives at its position. `last`: the token ends the answer and is not
         text."""
         text = self._detokenizer.feed(token)

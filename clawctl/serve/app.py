@@ -226,7 +226,7 @@ class Gateway:
             request, writer = await self._read(http_request, context, resources), _WRITERS[context.api]
             if context.api == "responses":
                 request = self._stored.continued(context.key, request)
-                writer = partial(responses.Responses, keep=partial(self._stored.keep, context.key))
+                writer = partial(responses.Responses, store=partial(self._stored.store, context.key))
             if context.episode is None:
                 return await self._start(http_request, context, request, writer)
             retry_key = context.episode.session_id, context.api, context.digest
@@ -297,7 +297,7 @@ class Gateway:
                 refused_answer = Answer(
                     requests[0], writer(request, handle), [], handle, context.arrived, hints, context.key, capture
                 )
-                await refused_answer.keep_refused(refusal)
+                await refused_answer.capture_refused(refusal)
                 raise
             reply_requests = [each for each in requests for _ in range(request.n)]
             answer = Answer(
@@ -387,8 +387,8 @@ class Gateway:
     async def _rate(self, http_request: Request, context: RequestContext) -> Response:
         raw = await self._bodies.read(http_request, context.key, _LONGEST_RATING)
         with self._concurrency.one_more(context.key):
-            keep = self._rating.keep if context.api == "feedback" else self._rating.keep_outcome
-            return json_response(await keep(parse(raw), context.key))
+            store = self._rating.store if context.api == "feedback" else self._rating.store_outcome
+            return json_response(await store(parse(raw), context.key))
 
     async def _score(self, http_request: Request, context: RequestContext) -> Response:
         live = self._versions.live

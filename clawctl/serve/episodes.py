@@ -107,7 +107,7 @@ class Recording:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def begun(self) -> "Replay":
+    async def wait_for_start(self) -> "Replay":
         """The response, once it has begun. Raises the error that prevented it."""
         while self.start is None and not self.ended:
             await self._changed.wait()
@@ -165,14 +165,14 @@ class Retries:
     ) -> Replay:
         """The answer for `key`: episode, API and digest of the body. `make` samples it if there is no recording. Raises
         Refusal."""
-        self._forget()
+        self._remove_expired()
         recording = self._recordings.get(key)
         if recording is None:
             recording = self._recordings[key] = Recording()
             task = asyncio.create_task(self._record(key, recording, replace(context, status=200), make, scope))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        replay = await recording.begun()
+        replay = await recording.wait_for_start()
         context.sampling = recording.sampling
         return replay
 
@@ -195,7 +195,7 @@ class Retries:
             self._recordings.pop(key, None)
         recording.end(failed)
 
-    def _forget(self) -> None:
+    def _remove_expired(self) -> None:
         """Remove expired recordings, and the oldest ones while all together are too large. Answers that are still being sampled
         stay."""
         size = sum(recording.size for recording in self._recordings.values())

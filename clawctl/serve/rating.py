@@ -43,7 +43,7 @@ class Pace:
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}  # per key: ratings left, and at which time
 
-    def take(self, key: str) -> None:
+    def check(self, key: str) -> None:
         """Raises Refusal if the key sends ratings too fast."""
         now = time.monotonic()
         left, then = self._left.get(key, (_BURST, now))
@@ -71,7 +71,7 @@ class Rating:
         self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # recent outcomes, by session
         self._writing = asyncio.Lock()  # lines are written one at a time
 
-    async def keep(self, body: Any, key: str) -> dict[str, Any]:
+    async def store(self, body: Any, key: str) -> dict[str, Any]:
         """Store one rating of `key`; returns when the kernel has it. Raises Refusal, also if the rating is lost."""
         try:
             feedback = read_rating(body, key, time.time())
@@ -87,7 +87,7 @@ class Rating:
             await self._append(feedback)
         return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
 
-    async def keep_outcome(self, body: Any, key: str) -> dict[str, Any]:
+    async def store_outcome(self, body: Any, key: str) -> dict[str, Any]:
         """Store the outcome of one session of `key`. A session has one outcome: an identical one is confirmed again, a different
         one is refused. Raises Refusal."""
         try:
@@ -117,7 +117,7 @@ class Rating:
             raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
-        self._pace.take(key)
+        self._pace.check(key)
         return self._known
 
     async def _append(self, row: Feedback | SessionOutcome) -> None:

@@ -30,7 +30,7 @@ class RecentAnswers:
         self._max_tokens = max_tokens
         self._of_key: dict[str, _Answers] = {}
 
-    def keep(self, key: str, exchange_id: str, message: Message, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> None:
+    def store(self, key: str, exchange_id: str, message: Message, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> None:
         if completion_ids:
             answers = self._of_key.setdefault(key, _Answers())
             answers.add(exchange_id, digest(message), EarlierAnswer(tuple(completion_ids), prompt_digest(prompt_ids)))

@@ -67,7 +67,7 @@ def altered_fields(temperature: float, top_p: float, top_k: int, tool_choice: An
     return None
 
 
-def beyond_embedded(tool_choice: Any, fields: dict[str, Any], steers: bool) -> str | None:
+def unsupported_field(tool_choice: Any, fields: dict[str, Any], steers: bool) -> str | None:
     """The first parameter that the embedded engine cannot honour, or None. `steers`: the engine has logits processors and supports
     grammars."""
     if not steers and (tool_choice == "required" or isinstance(tool_choice, dict)):

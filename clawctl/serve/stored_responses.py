@@ -71,7 +71,7 @@ class StoredResponses:
         }
         return {**body, "input": [stored_items.get(str(item["id"]), item) if _is_reference(item) else item for item in items]}
 
-    def keep(self, key: str, request: GenerationRequest, response: dict[str, Any], message: Message) -> None:
+    def store(self, key: str, request: GenerationRequest, response: dict[str, Any], message: Message) -> None:
         """Store a response, unless the client set `store: false`."""
         if request.echo.get("store") is False:
             return

@@ -49,7 +49,7 @@ def specification(
         and not request.continues
         and not request.prompts
         and _may_think(request, switches),
-        "begun": _begun(request) if form is not None and not forced and not thinking else "",
+        "begun": _answer_prefix(request) if form is not None and not forced and not thinking else "",
         "think": think,
         "end_think": END_THINK,
         "begin": CALL,
@@ -62,7 +62,7 @@ def _may_think(request: GenerationRequest, switches: frozenset[str] | None) -> b
     return switched and request.template_settings.get("enable_thinking") is not False
 
 
-def _begun(request: GenerationRequest) -> str:
+def _answer_prefix(request: GenerationRequest) -> str:
     """The part of the answer that the client wrote and that the model continues."""
     return str(request.messages[-1]["content"]).rpartition(END_THINK)[2].lstrip() if request.continues else ""
 

@@ -28,7 +28,7 @@ from clawctl.train.admission import MISSING_IMAGE, UNTRAINABLE, Admission, TurnR
 from clawctl.train.changes import OUTDATED, Changes
 from clawctl.train.earlier_hints import EarlierHints
 from clawctl.train.fair import Demand, demand_of, fair_batch
-from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
+from clawctl.train.feed_counts import Counts, CountsFile, summary_line
 from clawctl.train.forming import Forming
 from clawctl.train.identical import IDENTICAL, TrainedMarks, marks_of
 from clawctl.train.judged import Half, JudgedPiece, judged_pieces
@@ -101,7 +101,7 @@ class Feed:
         self._history_loaded = False  # whether turns used by earlier steps were recalled
         self._file = CountsFile(run)
 
-    def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
+    def next_batch(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
         """Return the next batch for a policy at `version`, or None while there are too few turns.
 
         Turns stay in the feed until `done` reports their result. `updates` is the number of updates between each published version
@@ -125,7 +125,7 @@ class Feed:
         images, missing = self._images_of(own)
         if missing:
             self._drop(missing, MISSING_IMAGE)
-            return self.take(version, now, updates)
+            return self.next_batch(version, now, updates)
         return Batch(version + 1, own, parent=version, updates=updates or {}, images=images)
 
     def _images_of(self, samples: Iterable[Sample]) -> tuple[dict[str, bytes], list[str]]:
@@ -147,7 +147,7 @@ class Feed:
             self._refuse(turn_id, reason)
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in dropped]
 
-    def done(self, turn_ids: list[str], outcome: str) -> None:
+    def mark_done(self, turn_ids: list[str], outcome: str) -> None:
         """Record that these turns are now in the ledger, as "trained" or "skipped"."""
         finished = set(turn_ids)
         self._outcomes[outcome] += sum(turn_id not in self.used for turn_id in finished)
@@ -179,7 +179,7 @@ class Feed:
 
     def summary(self) -> str:
         """Return the counts of the turns by result as one line."""
-        return in_a_line(self._counts(), self.config)
+        return summary_line(self._counts(), self.config)
 
     def _counts(self) -> Counts:
         waiting = self.waiting + self.forming.waiting
@@ -365,7 +365,7 @@ class Feed:
                 self._refuse(row["turn_id"], UNTRAINABLE)
         for turn, verdict in piece.turns:
             if again:
-                self._forget(turn)
+                self._discard(turn)
                 self._admit(stem, turn, verdict, since)
             elif self._is_new(stem, turn.turn_id):
                 self._admit(stem, turn, verdict, since)
@@ -469,13 +469,13 @@ class Feed:
                 log.error("cannot write the ledger: %s", error)
                 return
             copies, self._copies = [sample.turn_id for sample in self._copies], []
-            self.done(copies, "skipped")
+            self.mark_done(copies, "skipped")
 
     def _refuse(self, turn_id: str, reason: str) -> None:
         self.refused[reason] += 1
         self._refusals[turn_id] = reason
 
-    def _forget(self, turn: Turn) -> None:
+    def _discard(self, turn: Turn) -> None:
         """Discard the current result of a turn."""
         reason = self._refusals.pop(turn.turn_id, None)
         if reason is not None:

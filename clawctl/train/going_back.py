@@ -113,7 +113,8 @@ class Pause:
         paused = known.get("paused")
         now = {"live": lineage.live, "moves": moves, "recipe": self._recipe}
         if paused and any(paused.get(name) != value for name, value in now.items()):
-            forgive(run, paused.get("newest", 0), "LIVE moved" if paused.get("recipe") == self._recipe else "the recipe changed")
+            why = "LIVE moved" if paused.get("recipe") == self._recipe else "the recipe changed"
+            clear_refusals(run, paused.get("newest", 0), why)
             known = read_refusals(run)
             paused = None
         refused = refusals_in_a_row(run, lineage, known.get("forgiven", 0))
@@ -130,7 +131,7 @@ class Pause:
         return self._error
 
 
-def forgive(run: RunDir, newest: int, why: str) -> None:
+def clear_refusals(run: RunDir, newest: int, why: str) -> None:
     """Stop counting refusals of versions up to `newest`, and resume training."""
     known = read_refusals(run)
     if known.get("paused") or newest > known.get("forgiven", 0):

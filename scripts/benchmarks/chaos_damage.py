@@ -148,7 +148,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from clawctl.train.checkpoints import commit, identity, settle
+    from clawctl.train.checkpoints import commit, complete_step, identity
     from clawctl.train.records import NAME
     from clawctl.trainers.local.optimizer import FILE
 
@@ -164,7 +164,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
 
         state = {"step": step, "identity": identity(recipe), "baselines": {}, "turns": {"a": [f"x{step}"]}, "row": row}
         checkpoint = commit(run, {**state, "policy": asdict(policy)}, save)
-        settle(run, checkpoint, recipe)
+        complete_step(run, checkpoint, recipe)
     move_live(run, 1, by="a person")
     move_live(run, 2, by="a person")
 

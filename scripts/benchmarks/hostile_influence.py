@@ -267,12 +267,12 @@ def stepped(run: RunDir, arrive: Callable[[int], None] | None = None, read_ahead
     for version in range(200):
         if arrive is not None:
             arrive(version)
-        batch = feed.take(version)
+        batch = feed.next_batch(version)
         if batch is None:
             break
         step = Counter(sample.turn_id.split("-")[0] for sample in batch.samples)
         others_wait = any(turn.key != "loud" for turn in feed.waiting)
-        feed.done([sample.turn_id for sample in batch.samples], "trained")
+        feed.mark_done([sample.turn_id for sample in batch.samples], "trained")
         if others_wait and any(turn.key != "loud" for turn in feed.waiting):
             early += step
         trained += step

@@ -131,7 +131,7 @@ class World:
         if result.row is None:
             raise SystemExit(f"step {step}: {result.problem}")
         if config.baseline == "mean":
-            self._baselines.learn(samples)
+            self._baselines.update(samples)
         for turn_id, numbers in result.turns.items():
             if numbers.pulls:
                 self.pulls[self._keys[turn_id]].append(numbers.pulls)

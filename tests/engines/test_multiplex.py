@@ -102,7 +102,7 @@ def over_one_line(monkeypatch: pytest.MonkeyPatch, act: Callable[[Multiplexed, E
         client, engine = Multiplexed(Client("http://127.0.0.1:9", "key")), Engine()
         monkeypatch.setenv(FD, str(its.detach()))
         monkeypatch.setenv("VLLM_API_KEY", "secret")
-        await client.over(ours)
+        await client.share(ours)
         await answer_over_socket(engine.app)
         await asyncio.sleep(0.05)
         async with asyncio.timeout(30):
@@ -141,9 +141,9 @@ def test_a_refusal_has_its_status_and_body(monkeypatch: pytest.MonkeyPatch) -> N
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
         call, status = await client.stream("/refuse", b"{}", said)
-        assert (status, await client.rest(call)) == (400, b'{"error":"too long"}')
+        assert (status, await client.read_body(call)) == (400, b'{"error":"too long"}')
         call, status = await client.stream("/nowhere", b"{}", said)
-        assert (status, await client.rest(call)) == (404, b"Not Found")
+        assert (status, await client.read_body(call)) == (404, b"Not Found")
         assert not said.over.is_set()
 
     over_one_line(monkeypatch, act)
@@ -178,7 +178,7 @@ def test_the_server_stops_when_nobody_reads_the_rest(monkeypatch: pytest.MonkeyP
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
         call, _ = await client.stream("/endless", b"{}", said)
-        client.give_back(call)
+        client.release(call)
         await engine.gone.wait()
         heard = len(said.body)
         await asyncio.sleep(0.05)
@@ -220,7 +220,7 @@ def test_a_server_that_is_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> Non
         line._transport.resume_reading()
         await asyncio.sleep(0.1)
         assert engine.told > waits_at
-        client.give_back(call)
+        client.release(call)
         await engine.gone.wait()
 
     over_one_line(monkeypatch, act)

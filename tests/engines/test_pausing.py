@@ -125,8 +125,8 @@ def sampled_by(target: Target) -> Sampled:
     """One token that comes just now, and its end."""
     sampled = Sampled(1.0, 1.0, 0)
     tokens = Tokens(sampled, target.clock, expect_ids=True)
-    tokens.take([Chunk(prompt_token_ids=[1], choices=[ChunkChoice(token_ids=[2], logprobs=Logprobs([Entry(logprob=-1.0)]))])])
-    tokens.settle()
+    tokens.add_chunks([Chunk(prompt_token_ids=[1], choices=[ChunkChoice(token_ids=[2], logprobs=Logprobs([Entry(logprob=-1.0)]))])])
+    tokens.finish()
     return sampled
 
 

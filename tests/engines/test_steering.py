@@ -96,7 +96,7 @@ def test_only_who_asks_is_steered() -> None:
     steering_of_none = Steering(4)
     logits = torch.zeros(2, 4)
     assert steering_of_none.idle
-    assert steering_of_none.bend(logits) is logits
+    assert steering_of_none.adjusted(logits) is logits
     assert steering_of_none.cut(logits) is logits
 
 
@@ -187,7 +187,7 @@ def test_who_wants_no_parallel_calls_is_shown_one(model_path: Path) -> None:
     for parallel in (True, False):
         reading = AnswerDecoder(tokenizer, chat.read({**body, "parallel_tool_calls": parallel}, "m"), False)
         for token in tokenizer(call + call)["input_ids"]:
-            reading.take(token, None)
+            reading.add(token, None)
         events = [event for each in (reading.shown(), reading.end()) if each for event in each.events]
         shown[parallel] = [event.name for event in events if isinstance(event, CallStart)]
     assert shown == {True: ["look", "look"], False: ["look"]}

@@ -59,7 +59,7 @@ def drawn(
             ids.append(first[len(ids)] if len(ids) < len(first) else choose.choice(allowed.tolist()))
             sets.add(mask)
             if ids[-1] != EOS:
-                grammar.take(ids[-1])
+                grammar.advance(ids[-1])
         return ids, Allowed(VOCABULARY, tuple(sets.which), tuple(sets.distinct))
     finally:
         grammar.close()

@@ -196,7 +196,7 @@ def test_a_judge_that_is_away_says_nothing_about_a_version(server: Server) -> No
     impatient = Recipe.model_validate(asked.model_dump() | {"judge": {**asked.judge.model_dump(), "timeout_s": 0.2}})
     with pytest.raises(CannotMeasure) as caught:
         compare(server, suites(server, impatient)[0], impatient)
-    assert caught.value.gone
+    assert caught.value.unreachable
 
 
 def test_outside_a_run_the_suites_say_what_they_need() -> None:

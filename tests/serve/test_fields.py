@@ -293,7 +293,7 @@ def test_the_embedded_engine_renders_no_tools_that_must_not_be_called_and_shows_
         reading = AnswerDecoder(tokenizer, barred, False)
         pieces = []
         for token in tokenizer(text, add_special_tokens=False)["input_ids"]:
-            reading.take(token, -0.5)
+            reading.add(token, -0.5)
             pieces.append(reading.shown())
         pieces.append(reading.end())
         events = [event for piece in pieces if piece is not None for event in piece.events]

@@ -128,7 +128,7 @@ def test_the_embedded_engine_knows_where_an_answer_ended(model_path: Path, sampl
     ask: GenerationRequest = chat.read({**asked(stop=stop), "tools": [AS_CHAT]}, "tiny")
     reading = AnswerDecoder(tokenizer, ask, False)
     for token in tokenizer.encode(sampled, add_special_tokens=False):
-        reading.take(token, -0.5)
+        reading.add(token, -0.5)
         if reading.hit:
             break
     reading.end()

@@ -92,7 +92,7 @@ def keep(run: RunDir | None, counts: Counter[tuple[str, ...]], turn_id: str = "x
     rating = Rating(run, recipe, counts)
     rating.note_answer("anna", "x")
     try:
-        asyncio.run(rating.keep({"turn_id": turn_id, "rating": 1}, "anna"))
+        asyncio.run(rating.store({"turn_id": turn_id, "rating": 1}, "anna"))
     except Refusal as refusal:
         return refusal.status
     return 200
@@ -129,8 +129,8 @@ def test_a_turn_that_another_key_or_nobody_got_cannot_be_rated_and_a_restart_for
 def test_a_key_that_rates_too_fast_is_told_to_wait() -> None:
     pace = Pace()
     for _ in range(1000):
-        pace.take("anna")
+        pace.check("anna")
     with pytest.raises(Refusal, match="too fast") as refused:
-        deque((pace.take("anna") for _ in range(100_000)), maxlen=0)
+        deque((pace.check("anna") for _ in range(100_000)), maxlen=0)
     assert refused.value.status == 429
-    pace.take("bob")
+    pace.check("bob")

@@ -46,7 +46,7 @@ def remember(
     """Prompt and answer, as they went through the engine."""
     prompt = render(tokenizer, before, True).ids
     sampled = [*ids(tokenizer, said[:7]), *ids(tokenizer, said[7:]), END]  # cut as no tokenizer would
-    recent.keep("default", name, {**GIVEN, **message}, prompt, sampled)
+    recent.store("default", name, {**GIVEN, **message}, prompt, sampled)
     return prompt + sampled
 
 
@@ -140,7 +140,7 @@ def test_reasoning_that_the_template_begins_itself_is_put_back_with_it(tokenizer
 def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> None:
     recent = RecentAnswers(max_tokens=70)  # two answers of 2 tokens, and 32 for what each takes beside them
     for name, text in (("A", "one"), ("B", "two"), ("C", "three")):
-        recent.keep("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
+        recent.store("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
     known = recent.known("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
     assert known.answers is not None
     assert sorted(known.answers) == [1, 2]
@@ -149,7 +149,7 @@ def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> No
 def test_of_answers_that_say_the_same_a_bounded_number_is_looked_at(tokenizer: Any) -> None:
     recent, said = RecentAnswers(), {"role": "assistant", "content": "ok"}
     for number in range(1100):
-        recent.keep("default", f"{number:024}", said, [number], [1, 2])
+        recent.store("default", f"{number:024}", said, [number], [1, 2])
     known = recent.known("default", ask(said))
     assert known.answers is not None
     assert len(known.answers[0]) == 1024

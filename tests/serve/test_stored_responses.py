@@ -21,7 +21,7 @@ def name_of(number: int) -> str:
 def kept(stored: StoredResponses, numbers: range, key: str = "me", text: str = "hello") -> list[int]:
     """Those of the responses that are there."""
     for number in numbers:
-        stored.keep(key, asked(text), {"id": name_of(number), "output": []}, SAID)
+        stored.store(key, asked(text), {"id": name_of(number), "output": []}, SAID)
     return [number for number in numbers if is_there(stored, number, key)]
 
 
@@ -34,7 +34,7 @@ def is_there(stored: StoredResponses, number: int, key: str = "me") -> bool:
 
 def test_a_conversation_goes_on_as_it_was() -> None:
     stored = StoredResponses()
-    stored.keep("me", asked("2 + 2?", instructions="be kind"), {"id": name_of(1)}, SAID)
+    stored.store("me", asked("2 + 2?", instructions="be kind"), {"id": name_of(1)}, SAID)
     on = stored.continued("me", asked("sure?", previous_response_id=name_of(1)))
     assert [(message["role"], message["content"]) for message in on.sent_messages] == [
         ("user", "2 + 2?"),

@@ -49,11 +49,11 @@ def test_a_baseline_is_the_mean_of_the_turns_before_and_forgets_slowly() -> None
     baselines = Baselines()
     good, bad, other = replace(TURN, reward=1.0), replace(TURN, reward=-1.0), replace(TURN, reward=1.0, kind="chat")
     assert baselines.of("homework") == 0.0
-    baselines.learn([good, bad, good, good, other, replace(TURN, reward=None)])
+    baselines.update([good, bad, good, good, other, replace(TURN, reward=None)])
     assert baselines.of("homework") == pytest.approx(0.5)  # (1 - 1 + 1 + 1) / 4
     assert baselines.of("chat") == 1.0
     baselines.means["homework"] = (0.5, 1000)
-    baselines.learn([bad])
+    baselines.update([bad])
     assert baselines.of("homework") == pytest.approx(0.5 - 1.5 / MEMORY)
 
 

@@ -16,7 +16,7 @@ from clawctl.run.model_files import origin_of
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.rows import Turn
 from clawctl.run.shards import UNKNOWN, Origin, write_turns
-from clawctl.train.agreement import unlike
+from clawctl.train.agreement import model_difference
 from clawctl.train.ledger import read_ledger
 from clawctl.trainers.local.ranks import Ranks
 from tests.train.tiny import Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training
@@ -57,7 +57,7 @@ def publish_blurred(run: RunDir, sampler: Sampler, by: float, stem: str = "b") -
     ],
 )
 def test_a_difference_is_told_with_both_names_and_what_is_equal_or_unknown_is_none(theirs: Origin, named: str | None) -> None:
-    found = unlike(theirs, Origin("mine", None, "2 layers", "aa"))
+    found = model_difference(theirs, Origin("mine", None, "2 layers", "aa"))
     assert (found is None) == (named is None)
     assert re.search(named or "", found or "")
 

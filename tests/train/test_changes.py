@@ -25,7 +25,7 @@ def test_turns_from_before_people_changed_their_minds_are_not_trained(
     feed = make_feed(run, sampler, batch_turns=2, batch_wait_s=1e9)
     publish_shard(run, "b", [(turn, -1.0, None) for turn in (*angry, new)])
     with caplog.at_level(logging.WARNING):
-        batch = feed.take(0)
+        batch = feed.next_batch(0)
     assert batch is not None
     assert {sample.turn_id for sample in batch.samples} == {"new", "others"}
     assert told(run)["refused"][OUTDATED] == 2  # `old`, and the only calm turn that is not a copy

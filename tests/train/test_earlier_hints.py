@@ -25,7 +25,7 @@ def asked(sampler: Sampler, name: str, at: float, **changes: Any) -> Turn:
 
 def teacher_reads(sampler: Sampler, feed: Any, turn_id: str) -> str:
     """What stands in the teacher's prompt behind the question."""
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert batch is not None
     (sample,) = [sample for sample in batch.samples if sample.turn_id == turn_id]
     text = str(sampler.tokenizer.decode(sample.teacher_prompt_ids))
@@ -68,7 +68,7 @@ def test_hints_and_complaints_of_turns_that_a_step_used_are_known_after_a_restar
     used = {turn.turn_id: "trained" for turn in calm} | {"used": "trained"}
     feed = make_feed(run, sampler, used, batch_turns=14, method="opd", earlier_hints=4)
     with caplog.at_level(logging.WARNING):
-        batch = feed.take(0)
+        batch = feed.next_batch(0)
     assert "what people want has changed since" in caplog.text
     assert batch is not None
     assert "Earlier: say hello" in str(sampler.tokenizer.decode(batch.samples[0].teacher_prompt_ids))
@@ -101,12 +101,12 @@ def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_says_so(run: Ru
     )
     settings: dict[str, Any] = {"method": "combine", "earlier_hints": 8, "batch_turns": 6}
     feed = make_feed(run, sampler, teach_praised=True, **settings)
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert batch is not None
     taught = {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None}
     assert taught == {"t1", "t2", "t5"}  # nobody praised t4, and t0 and t3 follow no hint of their key
     assert teacher_reads(sampler, make_feed(run, sampler, teach_praised=True, **settings), "t5") == "Earlier: say hello\nno bold"
-    batch = make_feed(run, sampler, **settings).take(0)
+    batch = make_feed(run, sampler, **settings).next_batch(0)
     assert batch is not None
     assert {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None} == {"t1", "t2"}
 
@@ -121,11 +121,11 @@ def test_what_was_asked_for_before_people_changed_their_minds_is_forgotten(run: 
         run, "a", [(asked(sampler, f"calm{n}", n), 1.0, None) for n in range(60)] + [(asked(sampler, "old", 30), -1.0, "say hello")]
     )
     feed = make_feed(run, sampler, batch_turns=2, method="opd", earlier_hints=4)
-    feed.take(0)
+    feed.next_batch(0)
     publish_shard(run, "b", [(asked(sampler, f"angry{n}", 100 + n), -1.0, "no bold") for n in range(14)])
-    feed.take(0)
+    feed.next_batch(0)
     publish_shard(run, "c", [(asked(sampler, "turn", 200), -1.0, "write plain")])
-    feed.take(0)
+    feed.next_batch(0)
     (sample,) = [turn.sample for turn in feed.waiting if turn.sample.turn_id == "turn"]
     read = str(sampler.tokenizer.decode(sample.teacher_prompt_ids))
     assert "Earlier: no bold" in read

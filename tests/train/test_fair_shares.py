@@ -44,9 +44,9 @@ def keys_of(batch: Any) -> Counter[str]:
 def trained_steps(feed: Feed, most: int = 100) -> list[Counter[str]]:
     """Steps until there are too few turns, as the loop makes them: the turns of each key."""
     steps: list[Counter[str]] = []
-    while len(steps) < most and (batch := feed.take(len(steps))) is not None:
+    while len(steps) < most and (batch := feed.next_batch(len(steps))) is not None:
         steps.append(keys_of(batch))
-        feed.done(ids_of(batch), "trained")
+        feed.mark_done(ids_of(batch), "trained")
     return steps
 
 
@@ -88,9 +88,9 @@ def test_a_lone_key_is_trained_as_if_nothing_were_shared(run: RunDir, sampler: S
     names = [f"default{n:03d}" for n in range(9)]
     feed = make_feed(run, sampler, batch_turns=4)
     for first in (0, 4):
-        batch = feed.take(0)
+        batch = feed.next_batch(0)
         assert ids_of(batch) == names[first : first + 4]
-        feed.done(ids_of(batch), "trained")
+        feed.mark_done(ids_of(batch), "trained")
 
 
 def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: Sampler) -> None:
@@ -107,17 +107,17 @@ def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: S
 
     publish(run, "a", copies(0, 12))
     feed = make_feed(run, sampler, batch_turns=1)
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert len(ids_of(batch)) == 1
-    feed.done(ids_of(batch), "trained")
-    assert feed.take(1) is None
+    feed.mark_done(ids_of(batch), "trained")
+    assert feed.next_batch(1) is None
     assert told(run)["refused"] == {"identical to another turn of its key": 11}
     assert Counter(read_ledger(run).values()) == {"skipped": 11}  # the loop enters what it trained
     publish(run, "b", copies(12, 3))
     again = make_feed(run, sampler, {**read_ledger(run), ids_of(batch)[0]: "trained"}, batch_turns=1)
-    assert again.take(1) is None
+    assert again.next_batch(1) is None
     publish(run, "c", [replace(turn, user="anna") for turn in copies(15, 1)])
-    assert ids_of(again.take(1)) == ["loud015"]  # another key's is its own
+    assert ids_of(again.next_batch(1)) == ["loud015"]  # another key's is its own
 
 
 def test_a_turn_that_is_given_back_is_not_its_own_copy_and_its_copies_stay_skipped(run: RunDir, sampler: Sampler) -> None:
@@ -125,18 +125,18 @@ def test_a_turn_that_is_given_back_is_not_its_own_copy_and_its_copies_stay_skipp
     (like,) = turns_of(sampler, "loud", 1)
     publish(run, "a", [like, replace(like, turn_id="loud001")])
     feed = make_feed(run, sampler, batch_turns=1)
-    assert ids_of(feed.take(0)) == ["loud000"]
-    feed.done(["loud000"], "trained")
+    assert ids_of(feed.next_batch(0)) == ["loud000"]
+    feed.mark_done(["loud000"], "trained")
     skipped = {"loud001": "skipped"}
     assert read_ledger(run) == skipped
     publish(run, "b", [replace(like, turn_id="loud002")])
     again = make_feed(run, sampler, skipped, batch_turns=1)  # the version of its step is dead: the ledger gives it back
-    assert ids_of(again.take(0)) == ["loud000"]
-    again.done(["loud000"], "trained")
-    assert again.take(1) is None
+    assert ids_of(again.next_batch(0)) == ["loud000"]
+    again.mark_done(["loud000"], "trained")
+    assert again.next_batch(1) is None
     publish(run, "c", [replace(like, turn_id="loud003")])
     last = make_feed(run, sampler, {**read_ledger(run), "loud000": "skipped"}, batch_turns=1)  # it is in two dead steps
-    assert last.take(0) is None
+    assert last.next_batch(0) is None
     assert read_ledger(run) == dict.fromkeys(("loud001", "loud002", "loud003"), "skipped")
 
 
@@ -144,10 +144,10 @@ def test_what_goes_stale_leaves_no_mark_behind(run: RunDir, sampler: Sampler) ->
     (like,) = turns_of(sampler, "loud", 1)
     publish(run, "a", [like])
     feed = make_feed(run, sampler, batch_turns=2, max_staleness=1)
-    assert feed.take(0) is None
-    assert feed.take(2) is None
+    assert feed.next_batch(0) is None
+    assert feed.next_batch(2) is None
     publish(run, "b", [replace(like, turn_id="loud001", policy_version=2)])
-    feed.take(2)
+    feed.next_batch(2)
     assert [turn.sample.turn_id for turn in feed.waiting] == ["loud001"]
 
 
@@ -162,7 +162,7 @@ def test_the_members_of_a_group_all_count_and_copies_of_a_group_do_not(run: RunD
     ]
     publish_shard(run, "b", [(turn, 1.0, None) for turn in again[:3]] + [(again[3], -1.0, None)])
     feed = make_feed(run, sampler, method="grpo", group_size=4, batch_turns=4)
-    assert sorted(ids_of(feed.take(0))) == ["other", "same0", "same1", "same2"]
+    assert sorted(ids_of(feed.next_batch(0))) == ["other", "same0", "same1", "same2"]
     assert told(run)["refused"] == {"identical to another turn of its key": 4}
 
 
@@ -172,7 +172,7 @@ def test_nobody_changes_the_credit_of_another_by_naming_the_same_group(run: RunD
     publish_shard(run, "1", [(turn, 1.0, None) for turn in loud])
     publish_shard(run, "2", [(own[0], 1.0, None), (own[1], -1.0, None)])
     feed = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=2)
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert batch is not None
     assert {s.turn_id: s.credit for s in batch.samples} == {"a": pytest.approx(1.0, rel=1e-5), "b": pytest.approx(-1.0, rel=1e-5)}
 
@@ -188,8 +188,8 @@ def test_a_key_that_names_ever_new_tasks_takes_no_baseline_from_another() -> Non
 
     like = Sample("a", "1", "anna/homework", [1], [2], [-0.5], 1.0, 0, 1.0, None)
     baselines = Baselines()
-    baselines.learn([like])
-    baselines.learn([replace(like, kind=f"loud/kind{n}") for n in range(2 * MAX_KINDS)])
+    baselines.update([like])
+    baselines.update([replace(like, kind=f"loud/kind{n}") for n in range(2 * MAX_KINDS)])
     assert baselines.of("anna/homework") == 1.0
     assert len(baselines.means) == 1 + MAX_KINDS
 

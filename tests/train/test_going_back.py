@@ -35,7 +35,7 @@ from clawctl.run.policies import (
 from clawctl.run.promotion import promote, rollback
 from clawctl.run.rows import Policy
 from clawctl.train.by_hand import go_back_to, without_from
-from clawctl.train.checkpoints import settle, steps_kept
+from clawctl.train.checkpoints import complete_step, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
 from tests.train.test_checkpoints import ALONE, same_weights, train
@@ -185,7 +185,7 @@ def test_a_version_that_was_committed_before_a_rollback_never_moves_live_forward
     moves = run.policies / "moves.jsonl"
     moves.write_bytes(b"".join(moves.read_bytes().splitlines(keepends=True)[:-1]))
     rollback(run, 0)
-    settle(run, run.train / "checkpoints" / "2", recipe)
+    complete_step(run, run.train / "checkpoints" / "2", recipe)
     assert live_version(run) == 0
     train(run, recipe)
     assert (parents(run)[3], trained_twice(run)) == (0, [])

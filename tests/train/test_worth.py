@@ -32,7 +32,7 @@ def test_a_verdict_that_repeats_an_outcome_or_a_rating_trains_it_once(run: RunDi
         (None, 1.0, OUTCOME, 1.0), (None, -1.0, OUTCOME, -1.0), (1.0, -1.0, RATING, 1.0), (None, -1.0, RATING, 1.0),
         (None, -1.0, "rules 1: pytest", 1.0), (None, 0.0, OUTCOME, 0.0),
     ])  # fmt: skip
-    batch = make_feed(run, sampler, method="binary", batch_turns=6).take(0)
+    batch = make_feed(run, sampler, method="binary", batch_turns=6).next_batch(0)
     assert list(rewards_of(batch).values()) == [1.0, -1.0, 1.0, 1.0, 0.0, 0.0]
     assert batch is not None
     assert [sample.worth for sample in batch.samples][4] == "0 = outcome -1, rules 1: pytest +1"
@@ -42,16 +42,16 @@ def test_a_rating_that_comes_late_outranks_an_outcome(run: RunDir, sampler: Samp
     publish(run, sampler, [(None, -1.0, OUTCOME, -1.0), (None, 1.0, OUTCOME, 1.0), (None, 1.0, OUTCOME, 1.0)])
     rate(run, "t0", 1.0)
     feed = make_feed(run, sampler, method="binary", batch_turns=3)
-    assert rewards_of(feed.take(0)) == {"t0": 1.0, "t1": 1.0, "t2": 1.0}
+    assert rewards_of(feed.next_batch(0)) == {"t0": 1.0, "t1": 1.0, "t2": 1.0}
     rate(run, "t1", -0.5)
     rate(run, "t2", 0.0)  # neutral: nothing to train, although the environment liked it
-    assert feed.take(0) is None
+    assert feed.next_batch(0) is None
     assert told(run)["refused"] == {"neutral": 1}
 
 
 def test_a_number_that_is_none_is_refused_and_spoils_nobody_elses_credit(run: RunDir, sampler: Sampler) -> None:
     publish(run, sampler, [(None, outcome, OUTCOME, outcome) for outcome in (1.0, -1.0, math.nan)], group_id="g")
-    batch = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False).take(0)
+    batch = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False).next_batch(0)
     assert batch is not None
     assert {sample.turn_id: sample.credit for sample in batch.samples} == {"t0": 1.0, "t1": -1.0}
     assert told(run)["refused"] == {"reward is not a number": 1}

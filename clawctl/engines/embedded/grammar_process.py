@@ -63,7 +63,7 @@ def _schema(schema: Any, strict: bool) -> str:
 
 
 class Following:
-    """Follows one answer. `next` and `take` return the message for the other side."""
+    """Follows one answer. `next` and `advance` return the message for the other side."""
 
     def __init__(self, llguidance: Any, tokens: "TokenTable", spec: dict[str, Any]) -> None:
         """Compile the grammar of a specification. Raises CannotCompile."""
@@ -111,7 +111,7 @@ class Following:
             return _failure("no token can continue the answer")
         return MASK + self._with(data, ([self._think] if self._may_think else []) + (self._tokens.blanks if self._blanks else []))
 
-    def take(self, token: int) -> bytes:
+    def advance(self, token: int) -> bytes:
         """The message with the tokens allowed after `token`."""
         self._steps += 1
         if time.process_time() - self._began > _ALLOWANCE_S + _MEAN_STEP_S * self._steps:
@@ -202,7 +202,7 @@ def follow(llguidance: Any, tokens: TokenTable, own: socket.socket) -> None:
             return
         while len(data := reading.read(4)) == 4:
             signal.setitimer(signal.ITIMER_PROF, STEP_S)
-            own.sendall(following.take(struct.unpack(">I", data)[0]))
+            own.sendall(following.advance(struct.unpack(">I", data)[0]))
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 

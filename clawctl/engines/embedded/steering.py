@@ -105,7 +105,7 @@ class Steered:
             self.sets.add(self.mask())
             if token not in self.eos_ids:
                 try:
-                    self.grammar.take(token)
+                    self.grammar.advance(token)
                 except CannotFollow as problem:
                     self.failed = str(problem)
         if self.seen_V is not None and self.counts_V is not None:
@@ -152,7 +152,7 @@ class Steering:
     def idle(self) -> bool:
         return not self._requests and not self._rows
 
-    def bend(self, logits_BV: torch.Tensor) -> torch.Tensor:
+    def adjusted(self, logits_BV: torch.Tensor) -> torch.Tensor:
         """The logits after bias, penalties and grammar masks. Applied before the temperature."""
         for row, steered in self._rows:
             if steered.bias_V is not None:
@@ -178,7 +178,7 @@ class Steering:
             logits_BV[rows] = above_min_p(logits_BV[rows], torch.tensor([min_p for _, min_p in some]))
         return logits_BV
 
-    def drawing(self, draw: Draw) -> Draw:
+    def steered(self, draw: Draw) -> Draw:
         """Wrap `draw` (scores [1, B, V] → ids and logprobs [2, B], as int32) so that it applies these settings."""
 
         def steered_draw(scores: torch.Tensor, output_ids: torch.Tensor) -> None:
@@ -214,7 +214,7 @@ def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | No
     return bias_V
 
 
-class Bend(ContinuousBatchingLogitsProcessor):
+class SteeringProcessor(ContinuousBatchingLogitsProcessor):
     """A processor that runs before the temperature, and receives the rows of the step."""
 
     supported_kwargs: dict[str, type] = {}  # noqa: RUF012 - transformers declares it so
@@ -232,10 +232,10 @@ class Bend(ContinuousBatchingLogitsProcessor):
         return _NOTHING
 
     def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
-        return scores if self._steering.idle else self._steering.bend(scores)
+        return scores if self._steering.idle else self._steering.adjusted(scores)
 
 
-class Cut(Bend):
+class Cut(SteeringProcessor):
     """A processor that runs after the temperature."""
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:

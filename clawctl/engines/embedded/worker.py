@@ -97,7 +97,7 @@ class Worker:
                 self._answer(Died(name, problem))
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
-    def take(self, message: ToProcess) -> None:
+    def handle(self, message: ToProcess) -> None:
         match message:
             case Generate() if message.images:
                 self._looking[message.number] = asyncio.get_running_loop().create_task(self._decode_images(message))
@@ -221,7 +221,7 @@ async def _serve(connection: socket.socket) -> None:
             worker = Worker(message, writer.write)
             loading = asyncio.create_task(worker.load())
         else:
-            worker.take(message)
+            worker.handle(message)
     del loading
 
 

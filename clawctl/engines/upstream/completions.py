@@ -24,7 +24,7 @@ _NO_ENTRY = Entry()
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class CallPlan:
     """How a request is sent to an upstream."""
 
     prompt: "Rendered | None" = None  # the prompt to send as ids; None: send the messages
@@ -101,11 +101,11 @@ class CompletionConverter:
             for logprob, top in zip(logprobs.get("token_logprobs") or (), tops, strict=False)
         ]
 
-    def take(self, chunks: Iterable[Chunk]) -> None:
+    def add_chunks(self, chunks: Iterable[Chunk]) -> None:
         for choice in (choice for chunk in chunks for choice in chunk.choices or ()):
             entries = choice.logprobs.content or () if choice.logprobs is not None else ()
             for token, entry in zip(choice.token_ids or (), chain(entries, repeat(_NO_ENTRY)), strict=False):
-                self._decoder.take(token, entry.logprob, msgspec.json.decode(entry.top_logprobs) or ())
+                self._decoder.add(token, entry.logprob, msgspec.json.decode(entry.top_logprobs) or ())
                 self.pending = True
 
     def shown(self) -> Shown | None:

@@ -18,7 +18,7 @@ from clawctl.engines.halt import Halt
 from clawctl.engines.places import Places
 from clawctl.engines.refusals import refusal
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
-from clawctl.engines.upstream.completions import PATH, CompletionConverter, How, PlainConverter, as_completion, as_plain
+from clawctl.engines.upstream.completions import PATH, CallPlan, CompletionConverter, PlainConverter, as_completion, as_plain
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.upstream.sglang import SglangControl
 from clawctl.engines.upstream.targets import Target, Targets
@@ -123,13 +123,13 @@ class Upstream:
         if version is not None:
             await stack.enter_async_context(self._places.one(version, request.key))
         target = await stack.enter_async_context(self._targets.lease(version))
-        how = How() if self._splicer is None or request.prompts else await self._splicer.how(request, target.name)
-        safe = self._without_control_texts(request) if how.prompt is None and not request.prompts else request
-        replies = [self._reply(safe, target, how) for _ in range(safe.n)]
+        plan = CallPlan() if self._splicer is None or request.prompts else await self._splicer.plan(request, target.name)
+        safe = self._without_control_texts(request) if plan.prompt is None and not request.prompts else request
+        replies = [self._reply(safe, target, plan) for _ in range(safe.n)]
         for reply in replies:
             reply.sampled.adapted = reply.sampled.adapted or (None if safe is request else _SPACED)
             stack.callback(reply.cancel)
-        bodies = [self._body(safe, target, how, reply.sampled, i) for i, reply in enumerate(replies)]
+        bodies = [self._body(safe, target, plan, reply.sampled, i) for i, reply in enumerate(replies)]
         paired = zip(bodies, replies, strict=True)
         sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # without gather, one task fewer before the first token
@@ -155,16 +155,16 @@ class Upstream:
         if request.return_ids and not self.capabilities.ids:
             raise Refusal(400, "this engine does not return token ids: remove 'return_token_ids'", "return_token_ids")
 
-    def _reply(self, request: GenerationRequest, target: Target, how: How) -> UpstreamReply:
-        sampled, ids = self._sampled(request, how), bool(self.capabilities.ids)
-        return UpstreamReply(sampled, target.clock, request.logprobs, ids, request.stream, self._converter(request, how))
+    def _reply(self, request: GenerationRequest, target: Target, plan: CallPlan) -> UpstreamReply:
+        sampled, ids = self._sampled(request, plan), bool(self.capabilities.ids)
+        return UpstreamReply(sampled, target.clock, request.logprobs, ids, request.stream, self._converter(request, plan))
 
-    def _converter(self, request: GenerationRequest, how: How) -> ChunkConverter | None:
+    def _converter(self, request: GenerationRequest, plan: CallPlan) -> ChunkConverter | None:
         if request.prompts:
             return PlainConverter(request.logprobs)
-        if self._splicer is None or how.prompt is None:
+        if self._splicer is None or plan.prompt is None:
             return ChatConverter(request.logprobs, request.bars_calls)
-        return CompletionConverter(self._splicer.tokenizer, request, how.prompt.thinking)
+        return CompletionConverter(self._splicer.tokenizer, request, plan.prompt.thinking)
 
     def _without_control_texts(self, request: GenerationRequest) -> GenerationRequest:
         """The request with the client's control texts broken up. For an engine that renders the prompt itself, and would read these
@@ -189,7 +189,7 @@ class Upstream:
                 return
         raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
 
-    def _sampled(self, request: GenerationRequest, how: How) -> Sampled:
+    def _sampled(self, request: GenerationRequest, plan: CallPlan) -> Sampled:
         serve = self._recipe.serve
         temperature = serve.temperature if request.temperature is None else request.temperature
         top_p = serve.top_p if request.top_p is None else request.top_p
@@ -199,9 +199,9 @@ class Upstream:
         if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine returns logprobs before temperature"
         sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason)
-        sampled.spliced, sampled.unspliced = how.spliced, how.unspliced
+        sampled.spliced, sampled.unspliced = plan.spliced, plan.unspliced
         hidden = TOOLS_UNSHOWN if request.bars_calls and self._kind != "openai" else None
-        sampled.adapted = how.prompt.adapted if how.prompt else hidden
+        sampled.adapted = plan.prompt.adapted if plan.prompt else hidden
         return sampled
 
     async def _send(
@@ -234,16 +234,16 @@ class Upstream:
         try:
             call, status = await self._client.stream(_path(body), orjson.dumps(body), reply)
             if status == 200:
-                reply.begun(partial(self._client.give_back, call))
+                reply.begun(partial(self._client.release, call))
                 return
-            content = await self._client.rest(call)
+            content = await self._client.read_body(call)
         except RequestFailed as error:
             raise _unreachable(error) from error
         if _path(body) == PATH and status in _NOT_THERE and b"model" not in content.lower():
             raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
         raise refusal(status, content)
 
-    def _body(self, request: GenerationRequest, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
+    def _body(self, request: GenerationRequest, target: Target, plan: CallPlan, sampled: Sampled, i: int) -> dict[str, Any]:
         """The request body, always for a stream. Only a stream shows when the first token arrived, which version sampled which
         token, and the tokens of a cancelled answer."""
         body: dict[str, Any] = {
@@ -284,7 +284,7 @@ class Upstream:
             body["stream_interval"] = _UNREAD_TOKENS
         if request.prompts:
             return as_plain(body, request.prompts[0], request.add_special_tokens)
-        return body if how.prompt is None else as_completion(body, how.prompt.ids)
+        return body if plan.prompt is None else as_completion(body, plan.prompt.ids)
 
     async def count(self, request: GenerationRequest) -> int:
         await self._ready()

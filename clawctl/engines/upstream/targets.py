@@ -162,7 +162,7 @@ class Targets:
             self._on_loop.call(self._set_live, version)
             failed = False
         finally:
-            self._on_loop.wait(self._let_go(version, target, failed), _LOAD_S)
+            self._on_loop.wait(self._release(version, target, failed), _LOAD_S)
         return Swap(version, time.time(), load_ms, 0.0)
 
     async def _hold(self, version: int) -> tuple[Target, bool]:
@@ -172,7 +172,7 @@ class Targets:
         self._base_target.users += 1
         return self._base_target, False
 
-    async def _let_go(self, version: int, target: Target, failed: bool) -> None:
+    async def _release(self, version: int, target: Target, failed: bool) -> None:
         self._adapters.release(target)
         if failed:
             await self._adapters.forget(version)

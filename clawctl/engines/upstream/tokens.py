@@ -45,7 +45,7 @@ class Tokens:
     def received(self) -> bool:
         return bool(self._ids)
 
-    def take(self, chunks: Iterable[Chunk]) -> None:
+    def add_chunks(self, chunks: Iterable[Chunk]) -> None:
         """Add everything that has just arrived."""
         old_count, has_choice = len(self._ids) + len(self._logprobs), False
         for chunk in chunks:
@@ -115,7 +115,7 @@ class Tokens:
                 return
             await asyncio.sleep(_POLL_S)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Mark the sampled data as complete, or record why it is not trainable."""
         sampled = self._sampled
         problem = self._find_problem()

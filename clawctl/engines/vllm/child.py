@@ -91,7 +91,7 @@ class Vllm(Upstream):
                 pass_fds=[peer.fileno()],
                 start_new_session=True,
             )
-        await self._client.over(ours)
+        await self._client.share(ours)
         _log.info("vLLM runs as process %d; its log is %s", process.pid, self._log_file)
         return process
 

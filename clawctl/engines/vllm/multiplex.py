@@ -22,7 +22,7 @@ class Call:
         self._whole = asyncio.Event()
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def take(self, kind: int, content: bytes) -> None:
+    def handle(self, kind: int, content: bytes) -> None:
         if kind == PIECE and self._receiver is not None:
             self._receiver.feed(content)
         elif kind == PIECE:
@@ -90,7 +90,7 @@ class ChildLink(asyncio.Protocol):
                     call.end(content.decode() or None)
             elif (call := self._calls.get(number)) is not None:
                 try:
-                    call.take(kind, content)
+                    call.handle(kind, content)
                 except Exception:  # noqa: BLE001 - a failure of one call must not end the others on its connection
                     _log.exception("cannot read an answer")
                     self.cancel(call)
@@ -110,7 +110,7 @@ class Multiplexed:
     def __init__(self, plain: Client) -> None:
         self._plain, self._link = plain, ChildLink()
 
-    async def over(self, end: socket.socket) -> None:
+    async def share(self, end: socket.socket) -> None:
         """Use `end` as the shared connection from now on."""
         self._link.close()
         end.setblocking(False)
@@ -127,22 +127,22 @@ class Multiplexed:
         try:
             return call, await call.status
         except asyncio.CancelledError:
-            self.give_back(call)
+            self.release(call)
             raise
 
-    async def rest(self, call: Connection | Call) -> bytes:
-        """See `Client.rest`."""
+    async def read_body(self, call: Connection | Call) -> bytes:
+        """See `Client.read_body`."""
         if isinstance(call, Connection):
-            return await self._plain.rest(call)
+            return await self._plain.read_body(call)
         try:
             return await call.body()
         finally:
-            self.give_back(call)
+            self.release(call)
 
-    def give_back(self, call: Connection | Call) -> None:
-        """See `Client.give_back`."""
+    def release(self, call: Connection | Call) -> None:
+        """See `Client.release`."""
         if isinstance(call, Connection):
-            self._plain.give_back(call)
+            self._plain.release(call)
         else:
             call.link.cancel(call)
 

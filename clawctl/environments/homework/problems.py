@@ -200,7 +200,7 @@ def _draw(role: Role, rng: Random, task_id: str) -> tuple[Problem, str]:
     if role == "student":
         return Problem(task_id, role, rng.choice(_ASKS).format(p=problem), answer, None, who, thing, steps, None), problem
     right = rng.random() < 0.5
-    written = last if right else _mixed_up(last, rng)
+    written = last if right else _wrong_step(last, rng)
     x, sign, y, z = written
     work = rng.choice(_WROTE).format(s=f"{x} {sign} {y} = {z}", x=z, things=thing)
     prompt = rng.choice(_COMMENT_ON).format(N=pupil, p=problem, w=work)
@@ -229,7 +229,7 @@ def _result(a: int, op: str, b: int) -> int:
     return a + b if op == "+" else a - b if op == "-" else a * b
 
 
-def _mixed_up(step: Step, rng: Random) -> Step:
+def _wrong_step(step: Step, rng: Random) -> Step:
     """A pupil's wrong version of a step: the right numbers with the wrong operation, calculated correctly."""
     a, op, b, c = step
     others = [o for o in "+-x" if o != op and _result(a, o, b) >= 0 and _result(a, o, b) != c]

@@ -253,7 +253,7 @@ def _limit(pid: int, plan: SandboxPlan, group: ControlGroup | None) -> None:
         for what, value in limits.items():
             resource.prlimit(pid, getattr(resource, f"RLIMIT_{what.upper()}"), (value, value))
         if group is not None:
-            group.take(pid)
+            group.add_process(pid)
     except (OSError, ValueError) as error:
         raise SandboxFailed(f"the limits of the sandbox cannot be set: {error}") from error
 

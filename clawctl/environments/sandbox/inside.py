@@ -128,14 +128,14 @@ def run(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answ
     except (OSError, subprocess.SubprocessError) as error:
         return {"code": 127, "timed_out": False, "stopped": None, "cut": 0, "out": 0}, str(error).encode()
     try:
-        return attend(settings, request, payload, process)
+        return supervise(settings, request, payload, process)
     finally:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
 
 
-def attend(settings: RoomSettings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
+def supervise(settings: RoomSettings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
     out, err = BothEnds(request["output"]), BothEnds(request["output"])
     end, stopped, timed_out, left = time.monotonic() + request["timeout"], None, False, None
     watched = 0.0

@@ -55,9 +55,9 @@ async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: P
         problem = problem_of(str(arguments.get("expression", "")))
         if problem is not None:
             return f"error: {problem}"
-        return _said(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-c", f"print({arguments['expression']})"], seconds))
+        return _output(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-c", f"print({arguments['expression']})"], seconds))
     if name == "python":
-        return _said(
+        return _output(
             await sandbox.run(
                 [sandbox.kind.python(), "-I", "-S", "-"], seconds, given=str(arguments.get("code", "")).encode() or b"\n"
             )
@@ -69,7 +69,7 @@ async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: P
     )
     if not name.isidentifier():
         return f"error: there is no tool {name}"
-    return _said(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-"], seconds, given=program.encode()))
+    return _output(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-"], seconds, given=program.encode()))
 
 
 def name_and_arguments(call: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
@@ -96,7 +96,7 @@ def problem_of(expression: str) -> str | None:
     return None
 
 
-def _said(ran: Ran) -> str:
+def _output(ran: Ran) -> str:
     if ran.timed_out or ran.stopped is not None:
         return f"error: it took too {'long' if ran.timed_out else 'much ' + str(ran.stopped)}"
     text = ran.output.strip()

@@ -371,14 +371,14 @@ def changed(value: Any) -> Any:
 
 def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], list[tuple[str, str]], str]:
     """Run the tests in a child. Returns the names of passed and of failed tests, the reported values, and the output."""
-    heard, says = os.pipe()
+    heard, report_fd = os.pipe()
     command = [
         sys.executable,
         "-I",
         *(["-S"] if sys.flags.no_site else []),
         os.path.abspath(__file__),
         "--child",
-        str(says),
+        str(report_fd),
         root,
         *targets,
     ]
@@ -391,9 +391,9 @@ def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], l
     }
     with open("/tmp/tests-said", "w+b") as said:
         child = subprocess.Popen(
-            command, cwd=root, env=environment, pass_fds=(says,), stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            command, cwd=root, env=environment, pass_fds=(report_fd,), stdin=subprocess.DEVNULL, stdout=said, stderr=said
         )  # fmt: skip
-        os.close(says)
+        os.close(report_fd)
         with open(heard, "rb") as lines:
             text = lines.read(4 << 20)
         child.wait()
@@ -457,7 +457,7 @@ def plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def child(says: int, root: str, targets: list[str]) -> None:
+def child(report_fd: int, root: str, targets: list[str]) -> None:
     """Import the tests and the graded code, and report each test."""
     others = [path for path in sys.path if path != OWN]
     packages = [path for path in others if path.endswith(("/site-packages", "/dist-packages"))]  # installed in an image
@@ -469,25 +469,25 @@ def child(says: int, root: str, targets: list[str]) -> None:
 
     sys.dont_write_bytecode = True
     rewrite._read_pyc = lambda *_, **__: None  # compiled tests may come from the other run or from the agent
-    plugin = Reporter(says)
-    setattr(builtins, SEEN, plugin.see)
+    plugin = Reporter(report_fd)
+    setattr(builtins, SEEN, plugin.report_value)
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", root, "-rA", "--color=no", "-q"]
     code = pytest.main([*options, *targets], plugins=[plugin])
-    plugin.say("end", int(code))
+    plugin.report("end", int(code))
     sys.stdout.flush()
     os._exit(0)
 
 
 class Reporter:
-    def __init__(self, says: int) -> None:
-        self.says = says
+    def __init__(self, report_fd: int) -> None:
+        self.report_fd = report_fd
         self.names: dict[str, str] = {}
 
-    def say(self, name: str, outcome: object) -> None:
-        os.write(self.says, json.dumps([name, outcome]).encode() + b"\n")
+    def report(self, name: str, outcome: object) -> None:
+        os.write(self.report_fd, json.dumps([name, outcome]).encode() + b"\n")
 
-    def see(self, key: str, value: Any) -> bool:
-        os.write(self.says, json.dumps(["seen", key, text_of(value)]).encode() + b"\n")
+    def report_value(self, key: str, value: Any) -> bool:
+        os.write(self.report_fd, json.dumps(["seen", key, text_of(value)]).encode() + b"\n")
         return True
 
     def pytest_itemcollected(self, item: Any) -> None:
@@ -496,11 +496,11 @@ class Reporter:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":
             outcome = report.outcome if not hasattr(report, "wasxfail") else "xfail"
-            self.say(self.names.get(report.nodeid, report.nodeid), outcome)
+            self.report(self.names.get(report.nodeid, report.nodeid), outcome)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.say(report.nodeid or "collection", "failed")
+            self.report(report.nodeid or "collection", "failed")
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def _lines(file: Path) -> dict[str, str]:
 
 
 def say(rule: str, rng: Random, phrasings: Phrasings, **values: object) -> str:
-    return grammar(phrasings != "trained").say(rule, rng, phrasings, **values)
+    return grammar(phrasings != "trained").draw(rule, rng, phrasings, **values)
 
 
 def clause(axis: str, value: str, rng: Random, phrasings: Phrasings = "trained") -> str:

@@ -28,7 +28,7 @@ class Answered:
     @property
     def message(self) -> Message:
         """The answer in chat format, without reasoning. Calls that cannot be parsed stay in the text."""
-        said = self.said
+        said = self.visible
         calls = list(calls_in(said))
         if not calls or any(name is None for name, _ in calls):
             return {"role": "assistant", "content": said}
@@ -36,7 +36,7 @@ class Answered:
         return {"role": "assistant", "content": _CALLS.sub("", said).strip(), "tool_calls": made}
 
     @property
-    def said(self) -> str:
+    def visible(self) -> str:
         return _THOUGHT.sub("", self.text.rpartition("</think>")[2]).strip()
 
 
@@ -72,7 +72,7 @@ async def answer(client: Client, endpoint: Endpoint, ids: Sequence[int], **sampl
 
 async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
     """The logprob of each id of `completion` after `prompt`. Raises Refused."""
-    told = await _told(client, endpoint, "/score", {"ids": [*prompt, *completion], "first": len(prompt)})
+    told = await _post_json(client, endpoint, "/score", {"ids": [*prompt, *completion], "first": len(prompt)})
     try:
         logprobs: list[float] = told["logprobs"]
         if len(logprobs) != len(completion) or any(not isinstance(value, float | int) for value in logprobs):
@@ -84,7 +84,7 @@ async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], compl
 
 async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> tuple[dict, dict]:
     """The first choice of an answer, and the answer's usage. Raises Refused."""
-    told = await _told(client, endpoint, path, body)
+    told = await _post_json(client, endpoint, path, body)
     try:
         return told["choices"][0], told.get("usage") or {}
     except (LookupError, TypeError) as error:
@@ -102,7 +102,7 @@ async def client_of(endpoint: Endpoint) -> AsyncIterator[Client]:
         client.close()
 
 
-async def _told(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+async def _post_json(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     try:
         response = await client.post(path, orjson.dumps({"model": endpoint.model, **body}), TIMEOUT_S)
         if response.status != 200:

@@ -60,7 +60,7 @@ async def _play(environment: Environment, task: Task, endpoint: Endpoint, settin
                 return outcome
             trouble: Exception = CannotMeasure(f"task {task.id} failed {attempt} times: {outcome.log or outcome.ending}")
         except EpisodeFailed as failed:
-            trouble = CannotMeasure(f"task {task.id} failed {attempt} times: {failed}", gone=failed.ending == "server")
+            trouble = CannotMeasure(f"task {task.id} failed {attempt} times: {failed}", unreachable=failed.ending == "server")
         except Refused as refused:
             trouble = unanswered(refused, endpoint)
             if refused.status in (401, 403, 404):

@@ -89,7 +89,7 @@ def words_in(piece: Text) -> frozenset[str]:
     if piece.beyond:
         words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
     if new := words - VOCABULARY.known:
-        VOCABULARY.learn(new)
+        VOCABULARY.add(new)
     _LAST = (piece, words)
     return words
 
@@ -132,7 +132,7 @@ class _Vocabulary:
         self.known, self.names, self.digits, self.numbers = set[str](), set[str](), set[str](), set[str]()
         self.passwords = set[str]()
 
-    def learn(self, new: frozenset[str]) -> None:
+    def add(self, new: frozenset[str]) -> None:
         if len(self.known) > _MAX_WORDS:
             self.__init__()  # type: ignore[misc]
         self.known |= new

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clawctl.trainers.local.attention import Visible, visible
 from clawctl.trainers.local.masks import Masks, masks_of
-from clawctl.trainers.local.trees import Branch, Ints, Packing, lay, pack, sort_branches
+from clawctl.trainers.local.trees import Branch, Ints, Packing, build_trie, pack, sort_branches
 
 Merge = Literal["tree", "prefix", "none"]
 
@@ -49,7 +49,7 @@ def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int 
     return Packing([[index for row in group for index in rows[row]] for group in groups], 0, 0)
 
 
-def lay_out(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
+def make_microbatch(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
     """The tensors of one microbatch."""
     return _as_tree(branches, device) if merge == "tree" else _as_rows(branches, merge, device)
 
@@ -78,7 +78,7 @@ def share(groups: list[list[int]], rank: int, world: int) -> list[list[int]]:
 
 
 def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
-    tree = lay(branches)
+    tree = build_trie(branches)
     ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
     scored = _scored(branches, tree.before_scored, device)
     own = [torch.from_numpy(places).to(device) for places in tree.own]

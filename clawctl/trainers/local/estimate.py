@@ -42,7 +42,7 @@ class Forecast:
         return None if self.memory is None else self.estimate.total <= self.memory
 
     @property
-    def hopeless(self) -> bool:
+    def exceeds_memory(self) -> bool:
         return self.memory is not None and self.estimate.certain > self.memory
 
     def lines(self) -> list[str]:
@@ -82,7 +82,7 @@ def check_room(recipe: Recipe, ranks: Ranks) -> None:
     result = forecast(recipe, ranks)
     for line in result.lines():
         log.info("%s", line)
-    if result.hopeless and not recipe.train.ignore_estimate:
+    if result.exceeds_memory and not recipe.train.ignore_estimate:
         assert result.memory is not None
         need, have = result.estimate.certain / GIB, result.memory / GIB
         first = result.advice[0] if result.advice else "train a smaller model, or use more devices"

@@ -11,7 +11,7 @@ from clawctl.train.advantages import Divergence, Gap, Overlap, Reward, Term, lik
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.measures import Measures, TurnNumbers
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.losses import acting_tokens, policy_loss, subset_loss, topk_divergence
+from clawctl.trainers.local.losses import policy_loss, subset_loss, topk_divergence, unclipped_tokens
 
 CUSTOM = "custom"  # the term of a custom loss
 MAX_PULLS = 16  # tokens kept per turn
@@ -76,7 +76,7 @@ class Objective:
         weights_N = torch.cat([torch.full_like(a, weight) for a, weight in zip(advantages, weights, strict=True)])
         loss = policy_loss(logprobs_N, *how, weights_N)
         measures.add_loss(term.name, float(policy_loss(logprobs_N.detach(), *how)))
-        acting_N = acting_tokens(logprobs_N.detach(), sampler_N, advantages_N, lengths, correction)
+        acting_N = unclipped_tokens(logprobs_N.detach(), sampler_N, advantages_N, lengths, correction)
         for turn, values_T, acting_T in zip(turns, advantages, acting_N.split(lengths), strict=True):
             numbers = measures.turns[turn.sample.turn_id]
             numbers.advantages[term.name], numbers.acting[term.name] = values_T.cpu().numpy(), acting_T.cpu().numpy()

@@ -163,7 +163,7 @@ class _Node:
     start: int = 0  # position in the layout
 
 
-def lay(branches: Sequence[Branch]) -> Trie:
+def build_trie(branches: Sequence[Branch]) -> Trie:
     """The tries of `branches`, in depth-first order, with the largest child first at each fork."""
     roots, bottoms = _grow(branches)
     ids, positions, ends = [], [], []

@@ -84,11 +84,11 @@ def test_every_slot_of_the_grammar_is_a_rule_or_a_value():
     values = dict.fromkeys(("prompt", "next_problem", "problem", "pupil", "said", "right"), "v")
     for rule in PEOPLE:
         for seed in range(30):
-            assert "{" not in WORDS.say(rule, Random(seed), "all", **values)
+            assert "{" not in WORDS.draw(rule, Random(seed), "all", **values)
 
 
 def test_a_rule_without_held_out_words_falls_back_to_the_trained_ones():
     grammar = PhraseGrammar({"a": "x | y", "b": "p | ~q"})
-    assert {grammar.say("a", Random(s), "held_out") for s in range(20)} == {"x", "y"}
-    assert {grammar.say("b", Random(s), "held_out") for s in range(20)} == {"q"}
-    assert {grammar.say("b", Random(s), "trained") for s in range(20)} == {"p"}
+    assert {grammar.draw("a", Random(s), "held_out") for s in range(20)} == {"x", "y"}
+    assert {grammar.draw("b", Random(s), "held_out") for s in range(20)} == {"q"}
+    assert {grammar.draw("b", Random(s), "trained") for s in range(20)} == {"p"}

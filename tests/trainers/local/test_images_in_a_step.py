@@ -25,7 +25,7 @@ from clawctl.run.shards import read_turns
 from clawctl.serve.canary import CanaryFailure, check_canary
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch
-from clawctl.trainers.local.batches import Merge, lay_out
+from clawctl.trainers.local.batches import Merge, make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.estimate import forecast
 from clawctl.trainers.local.model import PolicyModel
@@ -138,7 +138,7 @@ def texts_of(served: Served) -> TokenizerTexts:
 
 
 def take(feed: Feed) -> Batch:
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert batch is not None
     return batch
 
@@ -203,7 +203,7 @@ def test_another_picture_of_the_same_size_gives_other_logprobs(
     for sample in (one, changed):
         (known,) = policy.images.take(replace(batch, samples=[sample])).samples
         with torch.no_grad():
-            found.append(policy.logprobs(lay_out(turn_branches([known]), "none", ALONE.device)))
+            found.append(policy.logprobs(make_microbatch(turn_branches([known]), "none", ALONE.device)))
     assert float((found[0] - found[1]).abs().max()) > 0.01
 
 

@@ -16,7 +16,7 @@ from clawctl.run.shards import Origin, write_turns, write_verdicts
 from clawctl.train.checkpoints import read_rows
 from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
-from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.tops import TeacherPasses, policy_tops, teacher_tops
@@ -42,7 +42,7 @@ def train(run: RunDir, model: Path, **changes: Any) -> None:
 def divergence(training: Training, samples: Any, ids: list[torch.Tensor]) -> float:
     """Mean KL over all named tokens (which are the whole vocabulary here) between the policy and its teachers."""
     teachers = teacher_tops(training.policy, samples, ids, TeacherPasses(10_000, Measures()))
-    batch = lay_out(turn_branches(samples), "none", ALONE.device)
+    batch = make_microbatch(turn_branches(samples), "none", ALONE.device)
     with torch.no_grad():
         now = policy_tops(training.policy, batch, ids[0].shape[1], torch.cat(ids))
     told = torch.cat([teacher.logprobs_HTK[0] for teacher in teachers])
@@ -95,7 +95,7 @@ def test_hybrid_asks_a_teacher_for_each_hint_about_the_policys_likeliest_tokens(
     publish_hinted(run, sampler, 2)
     training = begin(run, model_path, method="hybrid", batch_turns=2)
     samples = take(run, training).samples
-    batch = lay_out(turn_branches(samples), "tree", ALONE.device)
+    batch = make_microbatch(turn_branches(samples), "tree", ALONE.device)
     with torch.no_grad():
         seen = policy_tops(training.policy, batch, 4)
     teachers = teacher_tops(training.policy, samples, list(seen.ids_NK.split(batch.lengths)), TeacherPasses(10_000, Measures()))

@@ -18,7 +18,7 @@ from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, with_teacher_logprobs
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.branches import taught_together
+from clawctl.trainers.local.branches import taught_in_policy_pass
 from clawctl.trainers.local.ema import Average
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.scores import teacher_logprobs
@@ -59,12 +59,12 @@ def test_an_average_moves_towards_the_policy_by_one_minus_decay_and_is_worn_only
     parameter = torch.nn.Parameter(torch.tensor([1.0]))
     average = Average([("w", parameter)], decay=0.75)
     parameter.data = torch.tensor([2.0])
-    average.learn()
+    average.update()
     assert average.weights["w"].tolist() == [1.25]  # 1 + (2 - 1) / 4
     with average.worn():
         assert parameter.tolist() == [1.25]
     assert parameter.tolist() == [2.0]
-    average.learn()
+    average.update()
     assert average.weights["w"].tolist() == [1.4375]
 
 
@@ -190,7 +190,7 @@ def test_a_teacher_who_reads_along_in_the_policys_own_pass_changes_no_number_and
         training = begin(run, model_path, batch_turns=3, tokens_per_microbatch=tokens, lora=lora, lr=1e-4, max_mismatch=1e9)
         batch = take(run, training)
         expected = teacher_logprobs(training, batch.samples, Measures())
-        assert len(taught_together(training.config, training.policy, batch.samples)) == (2 if tokens == 10_000 else 0)
+        assert len(taught_in_policy_pass(training.config, training.policy, batch.samples)) == (2 if tokens == 10_000 else 0)
         outcome = train_step(training, batch)
         assert outcome.row
         for name, value in expected.items():

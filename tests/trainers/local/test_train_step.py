@@ -15,7 +15,7 @@ from clawctl.train.advantages.baselines import Baselines
 from clawctl.train.feed import Feed
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.local.ranks import Ranks
@@ -45,7 +45,7 @@ def weights(training: Training) -> dict[str, Tensor]:
 
 def score(training: Training, sample: Sample) -> Tensor:
     """Logprobs of the sampled tokens by the policy as it is."""
-    batch = lay_out(turn_branches([sample]), "none", ALONE.device)
+    batch = make_microbatch(turn_branches([sample]), "none", ALONE.device)
     with torch.no_grad():
         return training.policy.logprobs(batch)
 
@@ -275,7 +275,7 @@ def test_a_baseline_of_the_turns_before_is_subtracted(run: RunDir, sampler: Samp
     batch = take(run, training)
     baselines = Baselines({"homework": (0.5, 10)})
     row = train_step(training, replace(batch, baselines={s.turn_id: baselines.of(s.kind) for s in batch.samples})).row
-    baselines.learn(batch.samples)
+    baselines.update(batch.samples)
     assert row
     assert row["terms"]["binary"]["advantage_quantiles"][0] == -1.5
     assert row["terms"]["binary"]["advantage_quantiles"][-1] == 0.5

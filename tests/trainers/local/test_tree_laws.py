@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clawctl.config import DEMO_MODEL
-from clawctl.trainers.local.batches import Merge, lay_out, share_out
+from clawctl.trainers.local.batches import Merge, make_microbatch, share_out
 from clawctl.trainers.local.model import PolicyModel, load_policy
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import Branch, make_branch
@@ -41,7 +41,7 @@ def computed(policy: PolicyModel, found: list[Branch], merge: Merge, tokens: int
     told: dict[int, Tensor] = {}
     count = 0
     for group in share_out(found, merge, tokens).groups:
-        batch = lay_out([found[index] for index in group], merge, CPU)
+        batch = make_microbatch([found[index] for index in group], merge, CPU)
         pieces = policy.logprobs(batch).split(batch.lengths)
         loss = sum(
             (piece * torch.linspace(-1, 2, len(piece)) * (1 + index)).sum() for index, piece in zip(group, pieces, strict=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clawctl.trainers.local.attention import ancestors, block_mask, visible
 from clawctl.trainers.local.blockwise import attend_by_blocks
-from clawctl.trainers.local.trees import Branch, lay, make_branch, own_starts, pack
+from clawctl.trainers.local.trees import Branch, build_trie, make_branch, own_starts, pack
 
 CPU = torch.device("cpu")
 
@@ -33,7 +33,7 @@ def prefixes(found: list[Branch]) -> set[tuple[int, ...]]:
 
 @given(branches())
 def test_each_distinct_prefix_is_laid_once_and_sees_exactly_its_own_prefixes(found: list[Branch]) -> None:
-    tree = lay(found)
+    tree = build_trie(found)
     k, q = np.arange(len(tree.ids_T))[None, :], np.arange(len(tree.ids_T))[:, None]
     sees_QK = (k <= q) & (q < tree.ends_T[None, :])
     laid = [tuple(tree.ids_T[row].tolist()) for row in sees_QK]  # the ids that each token sees, from the root down
@@ -46,7 +46,7 @@ def test_each_distinct_prefix_is_laid_once_and_sees_exactly_its_own_prefixes(fou
 
 @given(branches())
 def test_runs_tile_the_layout_and_name_the_ranges_above_them(found: list[Branch]) -> None:
-    tree = lay(found)
+    tree = build_trie(found)
     assert [run.start for run in tree.runs] == [0, *(run.stop for run in tree.runs[:-1])]
     assert tree.runs[-1].stop == len(tree.ids_T)
     for run in tree.runs:
@@ -87,7 +87,7 @@ def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute(
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     stem = rng.integers(0, 9, 400).tolist()
-    tree = lay([make_branch(stem[:cut], rng.integers(0, 9, 150).tolist(), 1.0) for cut in (3, 130, 256, 400)])
+    tree = build_trie([make_branch(stem[:cut], rng.integers(0, 9, 150).tolist(), 1.0) for cut in (3, 130, 256, 400)])
     seen, count = visible(tree, CPU), len(tree.ids_T)
     query, key, value = (torch.randn(1, heads, count, 16) for heads in (4, 2, 2))
     mask = block_mask(seen.ends_T)
@@ -126,8 +126,8 @@ def test_a_branch_owns_what_no_other_has_but_those_that_go_on_from_it(some: list
 
 @given(branches())
 def test_own_tokens_lie_where_the_layout_says(some: list[Branch]) -> None:
-    owned = [replace(branch, own=start) for branch, start in zip(some, own_starts(some), strict=True)]
-    tree = lay(owned)
+    owned = [replace(branch, origin=start) for branch, start in zip(some, own_starts(some), strict=True)]
+    tree = build_trie(owned)
     for branch, places in zip(owned, tree.own, strict=True):
         assert tree.ids_T[places].tolist() == branch.ids[branch.own :].tolist()
         assert tree.positions_T[places].tolist() == list(range(branch.own, len(branch.ids)))

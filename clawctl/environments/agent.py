@@ -69,34 +69,34 @@ async def work(
     Raises Refused and SandboxFailed.
     """
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
-    said, end, steps = "", time.monotonic() + seconds, dict[str, float]()
+    reply, end, steps = "", time.monotonic() + seconds, dict[str, float]()
     async with new_client(endpoint) as client:
         for turn in range(max_turns):
             left = end - time.monotonic()
             if left <= 0:
-                return Worked("time", said, steps)
+                return Worked("time", reply, steps)
             try:
                 answer = await complete(endpoint, messages, client)
             except Refused as refused:
                 if turn == 0 or refused.used_up is None:
                     raise
-                return Worked(refused.used_up, said, steps)
-            said = str(answer.get("content") or "")
-            command = command_in(said)
+                return Worked(refused.used_up, reply, steps)
+            reply = str(answer.get("content") or "")
+            command = command_in(reply)
             if command is None:
-                return Worked("done", said, steps)
+                return Worked("done", reply, steps)
             try:
                 ran = await sandbox.run(command, timeout=max(1.0, min(command_s, end - time.monotonic())))
             except SandboxOver:
-                return Worked("time", said, steps)
+                return Worked("time", reply, steps)
             steps[answer["turn_id"]] = 1.0 if ran.code == 0 and not ran.timed_out and ran.stopped is None else -1.0
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation(ran, command_s)}]
-    return Worked("turns", said, steps)
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation(ran, command_s)}]
+    return Worked("turns", reply, steps)
 
 
-def command_in(said: str) -> str | None:
+def command_in(reply: str) -> str | None:
     """The command in an answer. Several blocks form one script. None if the answer has no command, or is `submit`."""
-    command = "\n".join(_BLOCK.findall(said)).strip()
+    command = "\n".join(_BLOCK.findall(reply)).strip()
     return None if command in ("", "submit") else command
 
 

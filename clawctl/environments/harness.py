@@ -85,25 +85,25 @@ class ForeignAgent:
         program is missing.
         """
         root = f"http://127.0.0.1:{PORT}{urlsplit(endpoint.url).path.removesuffix('/v1')}"
-        told = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
-        told |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": endpoint.api_key, "MODEL": endpoint.model}
-        told |= {"INSTRUCTION": instruction, "PATH": ":".join([*_program_folders(self.see), sandbox.kind.search_path()])}
+        variables = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
+        variables |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": endpoint.api_key, "MODEL": endpoint.model}
+        variables |= {"INSTRUCTION": instruction, "PATH": ":".join([*_program_folders(self.see), sandbox.kind.search_path()])}
         try:
             opened = await sandbox.run([sandbox.kind.python(), "-I", "-S", _FORWARD], timeout=20)
             if opened.code != 0:
                 raise SandboxFailed(f"the way to the model could not be opened: {opened.output[-300:]}")
-            ran = await sandbox.run(self.command, seconds, environment=told)
+            ran = await sandbox.run(self.command, seconds, environment=variables)
         except SandboxOver as error:
             return Worked("time", str(error))
-        said = ran.output[-_LOG:].strip()
+        log = ran.output[-_LOG:].strip()
         if ran.code == 127 and not way.connections:
             cure = "install it on this machine, and name the folder that holds it in the option see"
-            raise ClawError(f"the harness is not in the sandbox: {said[-300:]}", cure)
+            raise ClawError(f"the harness is not in the sandbox: {log[-300:]}", cure)
         if way.refused is not None:
             raise EpisodeFailed("server", f"the server could not be reached: {way.refused}")
         if not way.connections:  # the agent never called the model, so the policy cannot be the cause
-            raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {said}")
-        return Worked("time" if ran.timed_out else "done", said, log=f"the harness ended with code {ran.code}:\n{said}\n")
+            raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {log}")
+        return Worked("time" if ran.timed_out else "done", log, log=f"the harness ended with code {ran.code}:\n{log}\n")
 
 
 def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:

@@ -120,8 +120,8 @@ async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit
     except Refused as refused:
         return _failed(task, "server", refused)
     except TimeoutError as error:
-        trouble = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
-        return _failed(task, "environment", trouble)
+        cause = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
+        return _failed(task, "environment", cause)
     except Exception as error:  # noqa: BLE001 - the user's own code
         told = getattr(error, "ending", "")  # an environment's own exceptions may name an ending
         return _failed(task, told if told in ENDINGS and ENDINGS[told].kind == "other" else "environment", error)

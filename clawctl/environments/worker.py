@@ -100,9 +100,9 @@ def warn_if_unsolved(summary: Summary, attempts: int, fewest: int = 8) -> bool:
     if attempts < 2 or tasks < fewest:
         return False
     if solved < _LEARNS_FROM:
-        told = "pass@%d is %.2f: most tasks have no attempt that succeeds, and reinforcement only selects among what the model "
-        told += "does already; use easier tasks, or train on demonstrations first (`clawctl import`)"
-        log.warning(told, attempts, solved)
+        warning = "pass@%d is %.2f: most tasks have no attempt that succeeds, and reinforcement only selects among what the model "
+        warning += "does already; use easier tasks, or train on demonstrations first (`clawctl import`)"
+        log.warning(warning, attempts, solved)
     return True
 
 
@@ -113,7 +113,7 @@ async def _watched(player: Player, find: partial[Endpoint], wait_for_others: boo
     """Play, and show the progress: one live line on a terminal, otherwise a log line every ten seconds."""
     playing = asyncio.create_task(player.play(wait_for_others))
     console = Console(stderr=True)
-    tokens, told_at, is_looked_at = _TokenRate(), time.monotonic(), False
+    tokens, reported_at, is_looked_at = _TokenRate(), time.monotonic(), False
     with Live(console=console, transient=True, auto_refresh=False) if sys.stderr.isatty() else nullcontext() as live:
         while not playing.done():
             await asyncio.wait({playing}, timeout=_SHOW_S)
@@ -122,8 +122,8 @@ async def _watched(player: Player, find: partial[Endpoint], wait_for_others: boo
             line = f"{player.summary.text} of {player.total}, {player.summary.running} running, {tokens.rate:.0f} tokens/s"
             if live is not None:
                 live.update(Text(line), refresh=True)
-            elif time.monotonic() - told_at >= _REPORT_S:
-                told_at = time.monotonic()
+            elif time.monotonic() - reported_at >= _REPORT_S:
+                reported_at = time.monotonic()
                 log.info("%s", line)
     summary = await playing
     if not is_looked_at:

@@ -66,8 +66,8 @@ class Traffic:
             if turn["policy_version"] is None or turn["policy_version"] != turn["policy_version_end"]:
                 continue
             verdict, rating = verdicts.get(turn["turn_id"]), self._ratings.of(turn["user"], turn["turn_id"])
-            said = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
-            value = worth(turn["feedback"] if rating is None else rating.rating, turn["outcome_reward"], *said).value
+            judged = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
+            value = worth(turn["feedback"] if rating is None else rating.rating, turn["outcome_reward"], *judged).value
             waits = verdict is None and is_judged(turn["trainable"], turn["source"], turn["untrainable_reason"])
             sessions[turn["session_id"], turn["policy_version"]].append((turn, value, waits and rating is None))
         result = []

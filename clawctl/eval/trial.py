@@ -116,7 +116,7 @@ def spent_budget(record: Record, tested: Sequence[Tested], budget: EvalBudget) -
             return f"{limit:g} {name}"
     if budget.comparisons is None:
         return None
-    wanting = [one for one in tested if one.evidence.verdict == "open" and one.more]
-    if wanting and all(one.evidence.comparisons >= budget.comparisons for one in wanting):
+    undecided = [one for one in tested if one.evidence.verdict == "open" and one.more]
+    if undecided and all(one.evidence.comparisons >= budget.comparisons for one in undecided):
         return f"{budget.comparisons} comparisons"
     return None

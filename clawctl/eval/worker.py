@@ -175,8 +175,8 @@ class Follower:
         over = time.time() - shared.since > gate.share_wait_s
         if not over and not self._due("share"):
             return False
-        talks = [one for one in self._conversations() if one.began >= shared.since]
-        new, old = ([one for one in talks if one.version == version] for version in (shared.version, live))
+        sessions = [one for one in self._conversations() if one.began >= shared.since]
+        new, old = ([one for one in sessions if one.version == version] for version in (shared.version, live))
         evidence = compare_traffic(new, old, gate.error)
         record = read_record(self.run, shared.version) or {}
         measured = record.get("share", {}).get("measured") or asdict(Decision(True, "", live))
@@ -199,9 +199,9 @@ class Follower:
         before = move["from"]
         if before is None or before not in list_versions(self.run):
             return False
-        talks = self._conversations()
-        new = [one for one in talks if one.version == live and one.began >= move["at"]]
-        old = [one for one in talks if one.version == before and one.ended < move["at"]]
+        sessions = self._conversations()
+        new = [one for one in sessions if one.version == live and one.began >= move["at"]]
+        old = [one for one in sessions if one.version == before and one.ended < move["at"]]
         error = (self.recipe.gate or GateConfig()).error
         evidence = compare_traffic(new, old[::-1], error)  # the most recent sessions first
         if evidence.comparisons:
@@ -375,9 +375,9 @@ class Follower:
         and is stored.
         """
         anchors = []
-        let_in = served(self.run).intersection(lineage.ancestry(live))
+        admitted = served(self.run).intersection(lineage.ancestry(live))
         base = scores(self._measured(0)) if live != 0 else {}
-        records = {v: record for v in let_in if v and (record := read_record(self.run, v)) and record["suites"]}
+        records = {v: record for v in admitted if v and (record := read_record(self.run, v)) and record["suites"]}
         alike = {version for version, record in records.items() if is_measured(record, self.recipe.eval)}
         for row in gate.rows:
             metric = row.suite, row.metric

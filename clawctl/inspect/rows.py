@@ -200,7 +200,7 @@ def _ledger_entry(path: Path) -> dict[str, Any]:
     return entry
 
 
-def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
+def _fates(entries: Iterable[dict[str, Any]], abandoned: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
     """The results of turns that were part of a step, as three mappings by turn id.
 
     The first holds the step that trained the turn into a version not in `gone`, the second the reason why it was skipped. The third
@@ -211,7 +211,7 @@ def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str,
     dead: dict[str, list[int]] = {}
     for entry in entries:
         ids = [turn_id for turn_ids in entry.get("turns", {}).values() for turn_id in turn_ids]
-        if entry.get("outcome") == "trained" and entry["step"] in gone:
+        if entry.get("outcome") == "trained" and entry["step"] in abandoned:
             for turn_id in ids:
                 dead.setdefault(turn_id, []).append(entry["step"])
         elif entry.get("outcome") == "trained":

@@ -46,8 +46,8 @@ class DemoWorld:
         ]
         text = " ".join(content[:_LOOKED_AT] for content in contents if isinstance(content, str))
         words = _WORD.findall(text)
-        strange = sum(not is_known_word(word) for word in words)
-        return any(character.isdigit() for character in text) and strange <= _STRANGE * len(words)
+        unknown = sum(not is_known_word(word) for word in words)
+        return any(character.isdigit() for character in text) and unknown <= _STRANGE * len(words)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -79,10 +79,10 @@ def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRule
     """
     if reward is None:
         return []
-    spoken = [" ".join(vote.hint.split()) for vote in votes if vote.hint and vote.score == reward]
+    hints = [" ".join(vote.hint.split()) for vote in votes if vote.hint and vote.score == reward]
     counts: dict[str, int] = {}
     words: dict[str, str] = {}
-    for hint in spoken:
+    for hint in hints:
         reason = why_not(hint, rules)
         if reason is not None:
             log.debug("a hint is dropped: %s", reason)

@@ -133,9 +133,9 @@ def read_vote(text: str, fence: str | None = None) -> Vote:
     The judge's own text excludes its reasoning, everything up to the last fence (which quotes the turn), and repeated lines of the
     prompt. A score within a hint is part of the hint.
     """
-    spoken = _own(text, fence)
-    scores = _BOXED.findall(_UNFINISHED_HINT.sub("", _HINT.sub("", spoken)))
-    return Vote(score=_SCORES.get(scores[-1].strip()) if scores else None, hint=_last_hint(spoken))
+    reply = _own(text, fence)
+    scores = _BOXED.findall(_UNFINISHED_HINT.sub("", _HINT.sub("", reply)))
+    return Vote(score=_SCORES.get(scores[-1].strip()) if scores else None, hint=_last_hint(reply))
 
 
 def read_hint(text: str, fence: str | None = None) -> str | None:
@@ -143,14 +143,14 @@ def read_hint(text: str, fence: str | None = None) -> str | None:
     return _last_hint(_own(text, fence))
 
 
-def _last_hint(spoken: str) -> str | None:
-    hints = _HINT.findall(spoken)
+def _last_hint(reply: str) -> str | None:
+    hints = _HINT.findall(reply)
     return (hints[-1].strip() or None) if hints else None
 
 
 def _own(text: str, fence: str | None) -> str:
     """The judge's text in its final channel. Reasoning ends at the last end mark, because earlier marks are quotations."""
-    spoken = _REASONING_OPEN.sub("", _REASONING_ENDS.split(text)[-1])
+    reply = _REASONING_OPEN.sub("", _REASONING_ENDS.split(text)[-1])
     if fence is not None:
-        spoken = spoken.split(fence)[-1]
-    return _CHOICES.sub("", "\n".join(line for line in spoken.splitlines() if line.strip() not in _OWN_WORDS))
+        reply = reply.split(fence)[-1]
+    return _CHOICES.sub("", "\n".join(line for line in reply.splitlines() if line.strip() not in _OWN_WORDS))

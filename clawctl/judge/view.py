@@ -123,12 +123,11 @@ def _recent(messages: Sequence[Message], chars: int) -> list[str]:
 
 def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain: Plain | None) -> list[str]:
     """Each message without noise, compressed and cut to its share of `limit`. Users' messages get four times the share."""
-    spoken = list(messages)[len(messages) - len(words) :]
-    weights = [4 if message.get("role") == "user" else 1 for message in spoken]
+    shown = list(messages)[len(messages) - len(words) :]
+    weights = [4 if message.get("role") == "user" else 1 for message in shown]
     limits = shares(list(map(len, words)), limit, weights)
     return [
-        _settled(text, share, message.get("role", "user"), plain)
-        for message, text, share in zip(spoken, words, limits, strict=True)
+        _settled(text, share, message.get("role", "user"), plain) for message, text, share in zip(shown, words, limits, strict=True)
     ]
 
 

@@ -121,12 +121,12 @@ class _Worker:
     async def _claim(self, path: Path, claim: ExitStack) -> list[Evidence] | None:
         """Claim a shard and return its turns. Returns None if this worker cannot judge it now."""
         try:
-            mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
-            mine = mine and not is_published(self._verdicts(path.stem))
+            acquired = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
+            acquired = acquired and not is_published(self._verdicts(path.stem))
         except OSError as error:  # a full disk has no room for the lock; the next listing tries again
             log.error("cannot process %s: %s", path.name, error)
             return None
-        if not mine or not path.exists():
+        if not acquired or not path.exists():
             return None
         try:
             turns = await asyncio.to_thread(read_evidence, path)

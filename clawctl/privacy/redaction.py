@@ -181,10 +181,10 @@ class Redactor:
         model = self._redact_part(exchange.model, "the name of the model", hits)
         clean_unwritten = self._redact_part(unwritten, "the settings of the template", hits)
         changed = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
-        suspect = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
-        hints = {key: self._replace_claim(key, value) if key in suspect else value for key, value in exchange.hints.items()}
-        if suspect <= _GROUPING_CLAIMS:  # they group requests and are not part of the prompt
-            exchange = replace(exchange, hints=hints) if suspect else exchange
+        secret_claims = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
+        hints = {key: self._replace_claim(key, value) if key in secret_claims else value for key, value in exchange.hints.items()}
+        if secret_claims <= _GROUPING_CLAIMS:  # they group requests and are not part of the prompt
+            exchange = replace(exchange, hints=hints) if secret_claims else exchange
         if changed or hints != exchange.hints or clean_unwritten != unwritten or self._ids_hold_secret(exchange, hits, accepted):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,

@@ -89,8 +89,8 @@ class ServiceInfo:
     async def health(self, request: Request, context: RequestContext) -> Response:
         """The full status for clients on this machine or with a key; a short one for all others."""
         versions, capture = self._versions, self._capture
-        troubled = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
-        short = {"status": "degraded" if troubled else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
+        problem = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
+        short = {"status": "degraded" if problem else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
         if not (context.key or _from_here(request)):
             return json_response(short)
         return json_response({

@@ -98,8 +98,8 @@ def turn_to_load() -> asyncio.Semaphore:
 def short(error: Exception) -> str:
     """The first line of an error, and Chromium's own error message."""
     lines = str(error).splitlines() or [type(error).__name__]
-    said = next((line.partition("[err]")[2].strip() for line in lines if "[err]" in line), "")
-    return " ".join(part for part in (lines[0], said) if part)[:300]
+    message = next((line.partition("[err]")[2].strip() for line in lines if "[err]" in line), "")
+    return " ".join(part for part in (lines[0], message) if part)[:300]
 
 
 async def _browser(chromium: str) -> Any:

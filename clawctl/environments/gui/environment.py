@@ -107,17 +107,17 @@ class Gui:
         return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
     async def _next(self, page: Page, message: dict[str, Any], problem: str) -> list[dict[str, Any]]:
-        said: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
+        reply: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
         text = f"{problem}\n\n{await page.visible_text()}".lstrip()
         calls = message.get("tool_calls") or []
         if not calls:
-            return [said, {"role": "user", "content": await self._shown(page, text)}]
+            return [reply, {"role": "user", "content": await self._shown(page, text)}]
         results = [
             {"role": "tool", "tool_call_id": call.get("id", ""), "content": "not done: one call at a time"} for call in calls
         ]
         results[0]["content"] = text
         seen = [{"role": "user", "content": await self._shown(page, "The page now:")}] if self.screenshots else []
-        return [{**said, "tool_calls": calls}, *results, *seen]
+        return [{**reply, "tool_calls": calls}, *results, *seen]
 
     async def _shown(self, page: Page, text: str) -> str | list[dict[str, Any]]:
         if not self.screenshots:

@@ -132,8 +132,8 @@ def _form(*parts: str) -> str:
 
 
 def _button(text: str, name: str = "", value: str = "") -> str:
-    told = f' name="{escape(name)}" value="{escape(value)}"' if name else ""
-    return f"<button{told}>{escape(text)}</button>"
+    attributes = f' name="{escape(name)}" value="{escape(value)}"' if name else ""
+    return f"<button{attributes}>{escape(text)}</button>"
 
 
 def _noise(rng: Random) -> str:

@@ -77,10 +77,10 @@ class Sandbox:
             return Ran("bash: argument list too long, or a zero byte in it", 126)
         answer, data = await self._ask(request, given, timeout + _GRACE_S)
         parts = (data[: answer["out"]], data[answer["out"] :])
-        said, errors = (part.decode(errors="replace") for part in parts)
+        text, errors = (part.decode(errors="replace") for part in parts)
         if self._root:
-            said, errors = said.replace(self._root, ""), errors.replace(self._root, "")
-        return Ran(said, answer["code"], answer["timed_out"], answer["stopped"], errors)
+            text, errors = text.replace(self._root, ""), errors.replace(self._root, "")
+        return Ran(text, answer["code"], answer["timed_out"], answer["stopped"], errors)
 
     def define(self, variables: Mapping[str, str]) -> None:
         """Set environment variables for all later commands. PATH is not changed."""
@@ -188,6 +188,6 @@ async def _wait_until_ready(sandbox: Sandbox) -> None:
             process.kill()
         await process.wait()
         assert process.stderr is not None
-        said = (await process.stderr.read(4096)).decode(errors="replace").strip()
-        sandbox.kind.raise_if_refused(said)
-        raise SandboxFailed(f"the sandbox did not start: {said or 'no message'}") from error
+        output = (await process.stderr.read(4096)).decode(errors="replace").strip()
+        sandbox.kind.raise_if_refused(output)
+        raise SandboxFailed(f"the sandbox did not start: {output or 'no message'}") from error

@@ -197,30 +197,30 @@ class Bubblewrap:
             if group is not None:
                 group.remove()
 
-    def raise_if_refused(self, said: str) -> None:
-        if said.startswith("bwrap:"):
+    def raise_if_refused(self, error: str) -> None:
+        if error.startswith("bwrap:"):
             cure = (
                 "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0); "
                 "run a container with --security-opt seccomp=unconfined --cap-add SYS_ADMIN; or use another kind of sandbox"
             )
-            raise ClawError(f"bubblewrap cannot make a sandbox here: {said}", cure)
+            raise ClawError(f"bubblewrap cannot make a sandbox here: {error}", cure)
 
 
 async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> asyncio.subprocess.Process:
     """Start process 1 under its limits. Process 1 runs only after the limits are set."""
-    told, tells = os.pipe()
+    read_end, write_end = os.pipe()
     waits, goes = os.pipe()
-    arguments = [*room.arguments, "--info-fd", str(tells), "--block-fd", str(waits), "--"]
+    arguments = [*room.arguments, "--info-fd", str(write_end), "--block-fd", str(waits), "--"]
     try:
         process = await asyncio.create_subprocess_exec(
             *arguments, python(), "-I", "-S", INSIDE, plan.settings(room.user),
-            stdin=-1, stdout=-1, stderr=-1, pass_fds=(tells, waits, *room.descriptors), start_new_session=True, env={},
+            stdin=-1, stdout=-1, stderr=-1, pass_fds=(write_end, waits, *room.descriptors), start_new_session=True, env={},
         )  # fmt: skip
-        os.close(tells)
-        tells = -1
+        os.close(write_end)
+        write_end = -1
         try:
             async with asyncio.timeout(_START_S):
-                pid = await asyncio.to_thread(_child, told)
+                pid = await asyncio.to_thread(_child, read_end)
             if pid is not None:
                 _limit(pid, plan, group)
             with suppress(BrokenPipeError):
@@ -230,15 +230,15 @@ async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> a
             raise
         return process
     finally:
-        for descriptor in (told, tells, waits, goes):
+        for descriptor in (read_end, write_end, waits, goes):
             if descriptor >= 0:
                 os.close(descriptor)
 
 
-def _child(told: int) -> int | None:
+def _child(read_end: int) -> int | None:
     """The process id of process 1 on the host. None: bubblewrap ended first."""
     text = b""
-    while part := os.read(told, 4096):
+    while part := os.read(read_end, 4096):
         text += part
         if b"}" in text:
             return int(json.loads(text)["child-pid"])

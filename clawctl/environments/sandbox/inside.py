@@ -175,9 +175,9 @@ def supervise(settings: RoomSettings, request: dict[str, Any], payload: bytes, p
                         streams.unregister(key.fd)
             if not streams.get_map() and left is None:
                 time.sleep(0.01)
-    said = out.text()
-    answer = {"code": process.returncode, "timed_out": timed_out, "stopped": stopped, "cut": out.cut + err.cut, "out": len(said)}
-    return answer, said + err.text()
+    text = out.text()
+    answer = {"code": process.returncode, "timed_out": timed_out, "stopped": stopped, "cut": out.cut + err.cut, "out": len(text)}
+    return answer, text + err.text()
 
 
 def feed(streams: selectors.DefaultSelector, process: subprocess.Popen[bytes], payload: bytes) -> bytes:

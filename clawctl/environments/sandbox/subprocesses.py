@@ -85,5 +85,5 @@ class Subprocess:
                 finally:
                     await asyncio.shield(bubblewrap.end(process))
 
-    def raise_if_refused(self, said: str) -> None:
+    def raise_if_refused(self, error: str) -> None:
         pass

@@ -36,8 +36,8 @@ class SweTask:
 
     @property
     def digest(self) -> str:
-        told = (self.name, self.statement, self.tests, self.test_patch, self.patch, self.calls, sorted(self.files.items()))
-        return sha256(repr((told, sorted(self.test_files.items()))).encode()).hexdigest()[:16]
+        hashed = (self.name, self.statement, self.tests, self.test_patch, self.patch, self.calls, sorted(self.files.items()))
+        return sha256(repr((hashed, sorted(self.test_files.items()))).encode()).hexdigest()[:16]
 
 
 def read_rows(path: Path, repositories: Path | None) -> list[SweTask]:

@@ -95,5 +95,5 @@ class ToolCall:
         return Outcome(float(right), parts, steps if self.steps else {}, ending=ending, example=shown)
 
     async def _answer(self, sandbox: Sandbox, call: dict[str, Any]) -> dict[str, Any]:
-        said = await use(sandbox, call, self.command_s, self._code)
-        return {"role": "tool", "tool_call_id": call.get("id", ""), "content": said or "(nothing was printed)"}
+        result = await use(sandbox, call, self.command_s, self._code)
+        return {"role": "tool", "tool_call_id": call.get("id", ""), "content": result or "(nothing was printed)"}

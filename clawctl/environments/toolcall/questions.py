@@ -137,13 +137,13 @@ def is_right(reply: str, question: Question) -> bool:
         import reasoning_gym
 
         family, entry = question.entry
-        said = boxed[-1] if boxed else reply.strip().splitlines()[-1].strip() if reply.strip() else ""
-        if said and float(reasoning_gym.get_score_answer_fn(family)(said, entry)) >= 1:
+        answer = boxed[-1] if boxed else reply.strip().splitlines()[-1].strip() if reply.strip() else ""
+        if answer and float(reasoning_gym.get_score_answer_fn(family)(answer, entry)) >= 1:
             return True
     wanted = number_in(question.answer)
     if boxed:
-        said = number_in(boxed[-1])
-        return boxed[-1].strip() == question.answer.strip() or (wanted is not None and said == wanted)
+        answer = number_in(boxed[-1])
+        return boxed[-1].strip() == question.answer.strip() or (wanted is not None and answer == wanted)
     if wanted is None:
         lines = reply.strip().splitlines()
         return bool(lines) and question.answer.strip().lower() in (

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     wanted = tests_in(targets, root, sources)
     seed = random.SystemRandom().randrange(1 << 30)
     problem = None if wanted else "there is no test"
-    twins, twins_failed = set[str](), set[str]()
+    repeat_outcomes, repeat_failed = set[str](), set[str]()
     try:
         hidden = write_sources(sources, turn=False, hide=not shown)
         passed, failed, seen, log = run(root, targets, seed)
@@ -72,22 +72,22 @@ def main(arguments: list[str]) -> None:
             problem = f"a literal is compared with what is no plain value: {', '.join(sorted(odd)[:5])}"
         if problem is None or as_json:
             write_sources(sources, turn=True, hide=False)
-            twins, twins_failed, _, _ = run(root, targets, seed)
+            repeat_outcomes, repeat_failed, _, _ = run(root, targets, seed)
         for path, text in sources.items():
             replace(path, text)
     except OSError as error:
         sys.exit(f"the graded code changed the tests: {error}")
     turned = [name for name in wanted if wanted[name]]
-    believed = [name for name in turned if any(matches(other, name) for other in twins)]
-    unheard = [name for name in turned if not any(matches(other, name) for other in twins_failed)]
-    if problem is None and (believed or unheard):
-        problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unheard)[:5])}"
+    believed = [name for name in turned if any(matches(other, name) for other in repeat_outcomes)]
+    unconfirmed = [name for name in turned if not any(matches(other, name) for other in repeat_failed)]
+    if problem is None and (believed or unconfirmed):
+        problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unconfirmed)[:5])}"
     if as_json:
         result = {
             "passed": sorted(passed),
             "failed": sorted(failed),
-            "twins": sorted(twins),
-            "twins_failed": sorted(twins_failed),
+            "twins": sorted(repeat_outcomes),
+            "twins_failed": sorted(repeat_failed),
             "turned": wanted,
             "odd": sorted(odd),
             "problem": problem,
@@ -149,8 +149,8 @@ def compare(hidden: dict[str, "Hidden"], seen: list[tuple[str, str]]) -> tuple[s
     odd = {hidden[key].test for key, text in seen if key in hidden and text == ODD}
     reported = {key for key, _ in seen}
     wrong |= {one.test for key, one in hidden.items() if one.always and key not in reported}
-    silent = {one.test for one in hidden.values()} - {one.test for key, one in hidden.items() if key in reported}
-    return wrong | silent, odd
+    unreported = {one.test for one in hidden.values()} - {one.test for key, one in hidden.items() if key in reported}
+    return wrong | unreported, odd
 
 
 def replace(path: str, text: bytes) -> None:
@@ -371,7 +371,7 @@ def changed(value: Any) -> Any:
 
 def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], list[tuple[str, str]], str]:
     """Run the tests in a child. Returns the names of passed and of failed tests, the reported values, and the output."""
-    heard, report_fd = os.pipe()
+    read_fd, report_fd = os.pipe()
     command = [
         sys.executable,
         "-I",
@@ -394,7 +394,7 @@ def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], l
             command, cwd=root, env=environment, pass_fds=(report_fd,), stdin=subprocess.DEVNULL, stdout=said, stderr=said
         )  # fmt: skip
         os.close(report_fd)
-        with open(heard, "rb") as lines:
+        with open(read_fd, "rb") as lines:
             text = lines.read(4 << 20)
         child.wait()
         said.seek(0)

@@ -70,8 +70,8 @@ def _values(run: RunDir, stem: str, rows: Sequence[dict]) -> dict[str, float | N
     values = {}
     for row in rows:
         rating, verdict = ratings.of(row["user"], row["turn_id"]), verdicts.get(row["turn_id"])
-        said = (None, None) if verdict is None else (verdict.judge, verdict.reward)
-        values[row["turn_id"]] = worth(row["feedback"] if rating is None else rating.rating, None, *said).value
+        judged = (None, None) if verdict is None else (verdict.judge, verdict.reward)
+        values[row["turn_id"]] = worth(row["feedback"] if rating is None else rating.rating, None, *judged).value
     return values
 
 

@@ -163,11 +163,11 @@ async def _compared(judge: AnswerJudge, turn: Turn, new: Answered, old: Answered
     if not calls_a_tool(turn) and turn.next_state is not None:
         same = new.visible == old.visible
         preference = Preference(0.5, ("the same text",)) if same else await judge.prefer(turn, new.message, old.message)
-        told = {**detail, "votes": list(preference.votes), "invalid": preference.first is None, "judge": judge.name}
+        detail_of_votes = {**detail, "votes": list(preference.votes), "invalid": preference.first is None, "judge": judge.name}
         share = 0.5 if preference.first is None else preference.first
-        comparisons.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, told))
-    mine, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
-    comparisons += [Comparison(name, turn.turn_id, mine[name], other[name], key, detail) for name in mine if name in other]
+        comparisons.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, detail_of_votes))
+    own, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
+    comparisons += [Comparison(name, turn.turn_id, own[name], other[name], key, detail) for name in own if name in other]
     return comparisons
 
 
@@ -206,8 +206,8 @@ def calls_a_tool(turn: Turn) -> bool:
 
 def asked_in(turn: Turn) -> str:
     """The user's last message."""
-    said = [message for message in turn.messages if message.get("role") == "user"]
-    return _text(said[-1])[:_SHOWN] if said else ""
+    from_user = [message for message in turn.messages if message.get("role") == "user"]
+    return _text(from_user[-1])[:_SHOWN] if from_user else ""
 
 
 def _texts(messages: Sequence[Message] | None) -> str | None:

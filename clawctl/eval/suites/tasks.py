@@ -58,16 +58,16 @@ async def _play(environment: Environment, task: Task, endpoint: Endpoint, settin
             outcome = await play_task(environment, task, _of_episode(endpoint, settings))
             if outcome.status == "done":
                 return outcome
-            trouble: Exception = CannotMeasure(f"task {task.id} failed {attempt} times: {outcome.log or outcome.ending}")
+            cause: Exception = CannotMeasure(f"task {task.id} failed {attempt} times: {outcome.log or outcome.ending}")
         except EpisodeFailed as failed:
-            trouble = CannotMeasure(f"task {task.id} failed {attempt} times: {failed}", unreachable=failed.ending == "server")
+            cause = CannotMeasure(f"task {task.id} failed {attempt} times: {failed}", unreachable=failed.ending == "server")
         except Refused as refused:
-            trouble = unanswered(refused, endpoint)
+            cause = unanswered(refused, endpoint)
             if refused.status in (401, 403, 404):
                 break
         if attempt < _TRIES:
             await asyncio.sleep(0.3 * attempt)
-    raise trouble
+    raise cause
 
 
 def _of_episode(endpoint: Endpoint, settings: SuiteSettings) -> Endpoint:

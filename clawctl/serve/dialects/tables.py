@@ -82,9 +82,9 @@ def _engine_rows() -> list[FieldRow]:
     """Rows for the fields of `clawctl.serve.sampling`, which lists the abilities of each engine."""
     rows = []
     for name, each in ENGINE_FIELDS.items():
-        lacks = name in _SHARED or (name in JUDGED and unsupported_field(None, {name: JUDGED[name]}, True) is not None)
+        unsupported = name in _SHARED or (name in JUDGED and unsupported_field(None, {name: JUDGED[name]}, True) is not None)
         note = _NOTES.get(name, "turns with it are not trained" if each.reason else "")
-        rows.append(FieldRow(name, "passed on", note, engines={"embedded": "refused" if lacks else "honoured"}))
+        rows.append(FieldRow(name, "passed on", note, engines={"embedded": "refused" if unsupported else "honoured"}))
     return rows
 
 

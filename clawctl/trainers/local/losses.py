@@ -35,7 +35,7 @@ def policy_loss(
 def _surrogate(logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, lengths: Sequence[int], how: Correction) -> Tensor:
     """The loss of each token.
 
-    `dppo`      -keep * A * r, with `keep` from `unclipped_tokens` (DPPO's total-variation mask, as in prime-rl's `trainer/rl/loss.py`)
+    `dppo`      -keep * A * r, with `keep` from `unclipped_tokens` (DPPO's total-variation mask, prime-rl's `trainer/rl/loss.py`)
     `ppo_clip`  -min(r * A, clip(r) * A): PPO (arXiv 1707.06347, eq. 7), anchored on the sampler; clip-higher of DAPO (2503.14476)
     `tis`       -sg(min(r, cap)) * A * log p: truncated importance sampling (Ionides 2008; V-trace, arXiv 1802.01561)
     `cispo`     -sg(clip(r)) * A * log p: MiniMax-M1 (arXiv 2506.13585, eq. 4 and 5)

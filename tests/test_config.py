@@ -88,7 +88,7 @@ def test_a_recipe_that_a_person_wrote_or_unsealed_is_read_as_it_stands(tmp_path:
     [
         ("train: {lr: 1.0e-6, lr: 2.0e-6}", "'lr' occurs twice"),
         ("train: {lr: 1.0e-6}\ntrain: {method: opd}", "'train' occurs twice"),
-        ("train: &a {lr: 1.0e-6, x: *a}", "in itself"),
+        ("train: &a {lr: 1.0e-6, x: *a}", "contains itself"),
         ("train: " + "{a: " * 3000 + "1" + "}" * 3000, "too deeply"),
         (
             "a0: &a0 [x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),

@@ -33,7 +33,7 @@ def doctor() -> None:
         version, reached = asyncio.run(escapes())
         browser = f"holds in Chromium {version}" if not reached else f"DOES NOT HOLD: a page reaches {', '.join(reached)}"
     except ClawError as error:
-        reached, browser = [], f"not there: {error.problem}; {error.fix}"
+        reached, browser = [], f"not available: {error.problem}; {error.fix}"
     except EpisodeFailed as failed:
         reached, browser = ["nothing"], str(failed)
     answers().print(f"browser: {browser}", soft_wrap=True)

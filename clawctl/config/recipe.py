@@ -131,7 +131,7 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
     counted.
     """
     if known.get(id(node)) == 0 or depth > _DEEPEST:
-        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: it is nested too deeply, or in itself")
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: it is nested too deeply, or contains itself")
     if id(node) not in known:
         known[id(node)] = 0
         below = node.value if isinstance(node, yaml.SequenceNode) else []

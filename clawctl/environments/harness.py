@@ -91,13 +91,13 @@ class ForeignAgent:
         try:
             opened = await sandbox.run([sandbox.kind.python(), "-I", "-S", _FORWARD], timeout=20)
             if opened.code != 0:
-                raise SandboxFailed(f"the way to the model could not be opened: {opened.output[-300:]}")
+                raise SandboxFailed(f"the connection to the model could not be opened: {opened.output[-300:]}")
             ran = await sandbox.run(self.command, seconds, environment=variables)
         except SandboxOver as error:
             return Worked("time", str(error))
         log = ran.output[-_LOG:].strip()
         if ran.code == 127 and not way.connections:
-            cure = "install it on this machine, and name the folder that holds it in the option see"
+            cure = "install it on this machine, and name the folder that contains it in the option see"
             raise ClawError(f"the harness is not in the sandbox: {log[-300:]}", cure)
         if way.refused is not None:
             raise EpisodeFailed("server", f"the server could not be reached: {way.refused}")
@@ -112,7 +112,7 @@ def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> F
     folders = [Path(name.strip()).expanduser() for name in named if name.strip()]
     for folder in folders:
         if not folder.is_absolute() or not folder.is_dir() or folder == Path("/"):
-            raise ClawError(f"the option see names {folder}, which is no folder below /", "give the path of a folder", 2)
+            raise ClawError(f"the option see names {folder}, which is not a folder below /", "give the path of a folder", 2)
     readable = tuple(dict.fromkeys(str(path) for folder in folders for path in (folder, *_interpreters(folder))))
     for folder in map(Path, (*readable, *_program_folders(readable))):
         if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # as root, the commands run as a separate user

@@ -292,7 +292,7 @@ class Player:
                 for number in left:
                     await self._room()
                     if self.training_has_ended():
-                        log.info("the trainer has made all its updates (train.max_steps); no further episode begins")
+                        log.info("the trainer has made all its updates (train.max_steps); no further episode starts")
                         break
                     lock = self._claim(number)
                     if lock is None:
@@ -433,6 +433,7 @@ async def is_ready(server: Endpoint) -> bool:
         return False
     if told.get("capture", {}).get("on") is False:
         raise ClawError(
-            f"the server at {place} captures nothing, so no episode can be trained", "start `clawctl serve --intercept`"
+            f"the server at {place} does not capture conversations, so no episode can be trained",
+            "start `clawctl serve --intercept`",
         )
     return ready.status_code == 200

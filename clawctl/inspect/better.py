@@ -139,7 +139,7 @@ def _because(live: int | None, measured: list[dict[str, Any]], people: dict[str,
     decisive = [f"{what} {change}" for what, change in evidence if change != "no difference"]
     if decisive:
         return ", ".join(decisive[:4])
-    return "no difference is larger than chance" if evidence else "nothing was measured and people said too little"
+    return "no difference is larger than chance" if evidence else "nothing was measured, and there is too little feedback"
 
 
 def compare_measurements(

@@ -24,7 +24,7 @@ _HOLDS = {
     "train": "checkpoints, and the turn ids of each step",
     "eval": "answers to invented problems, no user data",
     "quarantine": "files that could not be read; they may contain any of the other data",
-    "locks": "which worker is working on what",
+    "locks": "locks: which worker processes which file",
     "logs": "counts and problems, no text of conversations",
 }
 

@@ -171,7 +171,7 @@ class JudgeClient:
         if problem not in self._logged_failures:
             self._logged_failures.add(problem)
             log.warning(
-                "a call to the judge failed: %s; the vote is invalid, and the count of invalid votes follows below", problem
+                "a call to the judge failed: %s; the vote is invalid; a later line reports the number of invalid votes", problem
             )
 
     def _answers(self, place: "EndpointState") -> None:
@@ -218,7 +218,7 @@ class JudgeClient:
             return ClawError(problem, f"check judge.endpoint, judge.api_key and judge.model ({name!r}); nothing is lost")
         cure = "check its log; judge.max_tokens may exceed its limit; nothing is lost"
         if response.status == 200:
-            problem, failure = f"{problem} with something other than a chat completion", "an answer was not a chat completion,"
+            problem, failure = f"{problem} with data that is not a chat completion", "an answer was not a chat completion,"
             cure = (
                 "check judge.endpoint: it is the base URL of an OpenAI-compatible server and usually ends in /v1; nothing is lost"
             )

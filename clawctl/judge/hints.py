@@ -112,13 +112,13 @@ def _foreign(hint: str, rules: HintRules) -> str | None:
     """Why a hint may have a source other than the user or a failed tool, or None."""
     own = rules.own_words.casefold()
     if any(link.casefold() not in own and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):
-        return "holds a link that the user did not write"
+        return "contains a link that the user did not write"
     if neutral(hint, "-") != hint or _CODE.search(hint):
         return "holds code or markup"
     if any(token.casefold() not in own for token in _SECRET.findall(hint)):
-        return "holds what may be a key"
+        return "contains what may be a key"
     if rules.returned and _copies(hint, rules):
-        return "copies what a tool returned"
+        return "copies the output of a tool"
     return None
 
 

@@ -233,7 +233,9 @@ class _Tally:
         self._invalid += verdict.votes.count(None)
         if verdict.reward is None:
             if verdict.reason == "no valid vote" and not self._without[verdict.reason]:
-                log.warning("the judge gave no valid score for a turn, so it is not trained; the count of such turns follows below")
+                log.warning(
+                    "the judge gave no valid score for a turn, so it is not trained; a later line reports the number of such turns"
+                )
             self._without[verdict.reason or "no reason"] += 1
 
     def report_now_and_then(self, spent: JudgeUsage) -> None:

@@ -65,10 +65,12 @@ def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_
     refuse_in_bucket(run.root, "--on", "use a run directory on a disk that all machines mount")
     with claimed(run, "launch") as owned:
         if not owned:
-            raise ClawError(f"another `clawctl up --on` submits jobs for {run.root} just now", "wait until it has ended")
+            raise ClawError(f"another `clawctl up --on` is submitting jobs for {run.root}", "wait until it has finished")
         previous = read_launch(run)
         if previous is not None and previous.on != on and not previous.ended:
-            raise ClawError(f"jobs of this run are in {previous.on}", f"stop them first: clawctl up --stop --run {run.root}", 2)
+            raise ClawError(
+                f"this run already has jobs in {previous.on}", f"stop them first: clawctl up --stop --run {run.root}", 2
+            )
         _warn_of_local_disk(run.root)
         scheduler = open_scheduler(on)
         jobs = (
@@ -234,9 +236,7 @@ def _warn_of_local_disk(root: Path) -> None:
         mounts.append((where, kind))
     where, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", ""))
     if kind in _LOCAL:
-        warning = (
-            f"{root} is on {kind} ({where}), which other machines usually do not see; a job that does not see it refuses to start"
-        )
+        warning = f"{root} is on {kind} ({where}), which other machines usually cannot access; jobs there will not start"
         print(f"clawctl: {warning}", file=sys.stderr)
 
 

@@ -76,7 +76,7 @@ class Slurm:
         if done.returncode and "Invalid job id" not in done.stderr:
             raise ClawError(f"squeue failed: {done.stderr.strip()}", "try again when Slurm's controller answers")
         states = read_queue(done.stdout)
-        return {job: states.get(job, JobState("gone", "Slurm has no job of this number any more")) for job in ids}
+        return {job: states.get(job, JobState("gone", "Slurm no longer has a job with this number")) for job in ids}
 
     def stop(self, ids: Sequence[str]) -> None:
         done = call("scancel", list(ids), _INSTALL)

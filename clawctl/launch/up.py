@@ -154,7 +154,7 @@ class Child:
             if code == 2:
                 raise self._refusal()
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
-                self.log.write("up", "train has made all steps")
+                self.log.write("up", "train has finished all steps")
                 self.finished = True
                 return
             if code == 0 and self.stage == "play":

@@ -93,7 +93,7 @@ class BucketStorage:
         log.warning("%s was published by another worker; its content is kept", name)
         stored = self._objects.read(f"run/{name}")
         if stored is None:
-            raise StorageUnreachable(f"{name} was there and is gone")
+            raise StorageUnreachable(f"{name} was listed but is gone")
         with self._local():
             self._write(path, stored[0])
             self._store_tag(name, stored[1])
@@ -346,7 +346,7 @@ class BucketStorage:
             self._write_change_marker()
             self._leases.close()
         except OSError as error:
-            log.warning("the last changes are noticed late: %s", error)
+            log.warning("changes are noticed late: %s", error)
         self._poll_lock.release()
 
     def refresh(self) -> None:

@@ -42,10 +42,10 @@ ENDINGS: Final[dict[str, Ending]] = {
     "time": Ending("policy", "the agent reached the deadline"),
     "context": Ending("policy", "the agent filled the model's context"),
     "refused": Ending("policy", "the agent refused, or gave up"),
-    "crashed": Ending("policy", "what the agent did ended the program that it used"),
+    "crashed": Ending("policy", "an action of the agent ended the program that it used"),
     "sandbox": Ending("other", "the sandbox failed"),
     "server": Ending("other", "the model server failed"),
-    "verifier": Ending("other", "the verdict failed"),
+    "verifier": Ending("other", "the verifier failed"),
     "environment": Ending("other", "the environment's code failed"),
     "killed": Ending("killed", "the worker was killed"),
 }

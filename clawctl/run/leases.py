@@ -85,7 +85,7 @@ class Leases:
             if stored is not None and stored[1] == lease.tag:
                 self._objects.delete(key)
         except StorageUnreachable as error:
-            log.warning("a lease is not given back; it ends by itself: %s", error)
+            log.warning("a lease could not be released; it expires by itself: %s", error)
 
     def elsewhere(self, prefix: str) -> list[str]:
         """Return the leases with this name prefix that other hosts hold now. Raises StorageUnreachable."""

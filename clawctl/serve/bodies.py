@@ -51,7 +51,7 @@ def unpacked(encoding: str, packed: bytes, max_bytes: int, max_values: int) -> b
                 raise too_many_values(max_values)
             raw.append(piece)
     except (zlib.error, OSError, EOFError) as error:
-        raise Refusal(400, f"the body is not complete {encoding}, although its 'Content-Encoding' says so") from error
+        raise Refusal(400, f"the body is not complete {encoding}, which its 'Content-Encoding' names") from error
     return b"".join(raw)
 
 

@@ -41,7 +41,7 @@ def open_capability(secret: bytes, given: str, api: str) -> Capability:
     if capability is None:
         raise Refusal(401, "this is not the address of an episode of this run", code="invalid_episode")
     if api not in OPEN_TO_EPISODES:
-        raise Refusal(403, "the address of an episode opens model calls only", code="not_in_an_episode")
+        raise Refusal(403, "the address of an episode accepts model calls only", code="not_in_an_episode")
     if time.time() >= capability.expires_at:
         raise Refusal(403, "this episode is over: its deadline has passed", code="episode_over")
     return capability

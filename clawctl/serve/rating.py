@@ -103,7 +103,7 @@ class Rating:
         async with self._writing:
             first = self._outcomes.get((key, outcome.session_id), outcome)
             if replace(outcome, feedback_id=first.feedback_id, created_at=first.created_at) != first:
-                raise Refusal(409, "this session has another outcome already", "session_id", "outcome_given")
+                raise Refusal(409, "this session already has a different outcome", "session_id", "outcome_given")
             if first is outcome:
                 await self._append(outcome)
                 self._outcomes[key, outcome.session_id] = outcome

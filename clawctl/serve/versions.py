@@ -91,7 +91,7 @@ class Versions:
             try:
                 replies = await self.live.begin(request, candidate, inner)
             except Refusal as refusal:
-                _log.warning("candidate %d did not take a request, so the live version answers it: %s", candidate, refusal)
+                _log.warning("candidate %d did not accept a request, so the live version answers it: %s", candidate, refusal)
                 return None
             stack.push_async_exit(inner.pop_all())
         return replies

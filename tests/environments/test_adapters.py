@@ -104,7 +104,7 @@ def test_an_error_that_is_not_the_policys_fails_the_episode_of_a_taskset() -> No
         with pytest.raises(EpisodeFailed) as raised:
             outcome_of({"errors": [{"type": error, "text": "it broke", "status": None}]}, 5)
         assert raised.value.ending == ending
-    with pytest.raises(EpisodeFailed, match="gave no reward"):
+    with pytest.raises(EpisodeFailed, match="returned no reward"):
         outcome_of({"errors": []}, 5)
 
 
@@ -194,7 +194,7 @@ def test_a_suites_program_leaves_no_process_behind(tmp_path: Path, cancelled: bo
 def test_a_python_without_verifiers_is_named_with_the_cure() -> None:
     with pytest.raises(ClawError, match=r"verifiers is not installed for .* -> run `.* -m pip install"):
         Verifiers(taskset="any", python=sys.executable)
-    with pytest.raises(ClawError, match="is no program"):
+    with pytest.raises(ClawError, match="is not a program"):
         Verifiers(taskset="any", python="/no/such/python")
 
 

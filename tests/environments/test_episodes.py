@@ -400,6 +400,6 @@ def test_the_turns_of_an_episode_are_in_one_shard(server: Server) -> None:
 def test_a_server_that_captures_nothing_is_refused_before_anything_is_played() -> None:
     with (
         answering(lambda body: "hello", health={"capture": {"on": False}}) as deaf,
-        pytest.raises(ClawError, match="captures nothing"),
+        pytest.raises(ClawError, match="does not capture conversations"),
     ):
         asyncio.run(is_ready(Endpoint(deaf.url, "key", "tiny")))

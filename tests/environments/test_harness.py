@@ -70,7 +70,7 @@ def test_the_interpreter_of_a_virtual_environment_is_seen_with_it(tmp_path: Path
 
 @pytest.mark.parametrize("see", ["/", "relative", "/no/such/folder"])
 def test_a_folder_that_cannot_be_seen_is_refused_before_the_first_episode(see: str) -> None:
-    with pytest.raises(ClawError, match="no folder below /"):
+    with pytest.raises(ClawError, match="not a folder below /"):
         make_harness("codex", see)
 
 

@@ -198,7 +198,7 @@ def test_processes_without_a_sandbox_promise_nothing_and_are_not_attacked() -> N
         async with open_sandbox(limits=Limits(kind=kind), see=("/usr",)):
             raise AssertionError
 
-    with pytest.raises(ClawError, match="promise what the agent can read"):
+    with pytest.raises(ClawError, match="limit what the agent can read"):
         asyncio.run(see())
     with pytest.raises(ValueError, match="confines nothing"):
         asyncio.run(break_out(kind))

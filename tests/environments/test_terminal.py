@@ -158,7 +158,7 @@ def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: P
         ("[environment]\ngpus = 1\n", "a GPU"),
         ('[[environment.mcp_servers]]\nname = "a"\n', "MCP servers"),
         ('[agent]\ntimeout_sec = "long"\n', r"timeout_sec of \[agent\] .* is 'long' -> give seconds"),
-        ("agent = 3\n", r"agent in .*task\.toml is no table"),
+        ("agent = 3\n", r"agent in .*task\.toml is not a table"),
         ("agent = \n", "cannot be read"),
     ],
 )

@@ -252,7 +252,7 @@ def test_a_recipe_with_suites_and_rows_survives_being_written_and_read(tmp_path:
     [
         ({"gate": []}, "gate", "a gate without rows refuses nothing"),
         ({"gate": {"limits": [{"suite": "personalisation", "metric": "m", "max_drop": 1}], "max_correctness_drop": 0.1}}, "gate",
-         "max_correctness_drop has no effect beside rows"),
+         "max_correctness_drop has no effect together with rows"),
         ({"gate": [{"suite": "personalisation", "metric": "m"}]}, r"gate\.limits\.0\.max_drop", "field required"),
         ({"eval": {"suites": ["a", {"name": "a"}]}}, r"eval\.suites", "the suite a is named twice"),
         ({"eval": {"suites": [{"name": "a", "problem": 3}]}}, r"eval\.suites\.0\.problem", ""),

@@ -51,7 +51,7 @@ def test_an_answer_of_another_shape_is_a_failed_vote_and_told(run, serving, capl
 def test_a_server_that_never_gives_a_chat_completion_is_a_problem_with_a_cure_and_nothing_is_lost(run, serving, said) -> None:
     server = serving(lambda text, number: said)
     shard(run, "1-a", [reply("thanks"), reply("hm")])
-    with pytest.raises(ClawError, match="something other than a chat completion") as refused:
+    with pytest.raises(ClawError, match="data that is not a chat completion") as refused:
         judge(run, recipe(server.url), once=True)
     assert "/v1" in refused.value.fix
     assert verdicts_of(run) == []

@@ -259,7 +259,7 @@ def test_nobody_forgets_by_accident(example: RunDir) -> None:
     refused = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert refused.returncode == 2
     assert "6 of 2 sessions" in refused.stdout
-    assert "there is no terminal to confirm this" in refused.stderr
+    assert "clawctl cannot ask for confirmation without a terminal" in refused.stderr
     assert subprocess.run([*command, "--yes", "--json"], capture_output=True, check=False).returncode == 0
     assert [row.user for path in published(example.trajectories, ".parquet") for row in read_turns(path)] == ["other"]
 

@@ -112,7 +112,7 @@ def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_says_so(run: Ru
 
 
 def test_teaching_praised_turns_without_earlier_hints_is_refused() -> None:
-    with pytest.raises(ValueError, match="teach_praised does nothing without earlier_hints"):
+    with pytest.raises(ValueError, match="teach_praised has no effect without earlier_hints"):
         TrainConfig(method="combine", teach_praised=True)
 
 

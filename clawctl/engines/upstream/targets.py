@@ -132,7 +132,7 @@ class Targets:
 
     def _require(self, able: bool | None, cannot: ClawError) -> None:
         if able is None:
-            raise NotYet(f"this is not confirmed yet: {cannot.problem}", "clawctl keeps asking; check that it answers")
+            raise NotYet(f"this is not confirmed yet: {cannot.problem}", "clawctl retries; check that the engine answers")
         if not able:
             raise cannot
 

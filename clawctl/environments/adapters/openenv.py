@@ -230,7 +230,7 @@ def _schema(url: str) -> dict[str, Any]:
     except (httpx.HTTPError, ValueError) as error:
         raise ClawError(f"no OpenEnv server answers at {url}: {error}", "start it, or set the option command instead", 2) from error
     if not isinstance(schema.get("action") if isinstance(schema, dict) else None, dict):
-        raise ClawError(f"the server at {url} has no /schema with an action", "name a server of openenv-core 0.2 or newer", 2)
+        raise ClawError(f"the server at {url} has no /schema with an action", "use a server of openenv-core 0.2 or newer", 2)
     return dict(schema)
 
 

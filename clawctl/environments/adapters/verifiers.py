@@ -51,7 +51,7 @@ class Verifiers:
         settings = {"taskset": taskset, "options": options, "harness": harness, "runtime": runtime, "max_turns": max_turns}
         interpreter = shutil.which(str(Path(python).expanduser()))
         if interpreter is None:
-            raise ClawError(f"the option python names {python}, which is no program", "give the path of an interpreter", 2)
+            raise ClawError(f"the option python names {python}, which is not a program", "give the path of an interpreter", 2)
         self._process = AnsweringProcess(interpreter, _PROGRAM, settings, _variables(interpreter, variables))
         atexit.register(self._process.close)
         message = self._wait(self._process.first, python)
@@ -60,8 +60,8 @@ class Verifiers:
         self.version = f"{taskset} with verifiers {message['ready']['version']}"
         executing = message["ready"]["executes_code"]
         if executing and runtime not in _CONTAINERS:
-            cure = f"add --option runtime={'|'.join(_CONTAINERS)}, or --option harness=null, an agent that only talks"
-            raise ClawError(f"the harness {', '.join(executing)} would run commands on this machine, in no sandbox", cure, 2)
+            cure = f"add --option runtime={'|'.join(_CONTAINERS)}, or --option harness=null, an agent that runs no commands"
+            raise ClawError(f"the harness {', '.join(executing)} would run commands on this machine without a sandbox", cure, 2)
         self._tasks = self._wait(self._process.ask({"do": "tasks", "limit": _MAX_TASKS}), python)["tasks"]
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
@@ -104,7 +104,7 @@ def outcome_of(message: Mapping[str, Any], max_turns: int) -> Outcome:
         raise EpisodeFailed("environment", str(message.get("log")))
     reward = message.get("reward")
     if reward is None and used_up is None:
-        raise EpisodeFailed("verifier", "the taskset gave no reward")
+        raise EpisodeFailed("verifier", "the taskset returned no reward")
     parts = {name: value for name, value in dict(message.get("parts", {})).items() if 0 <= value <= 1}
     is_out_of_turns = "max_turns" in message.get("stopped", ())
     worth = -1.0 if reward is None else max(-1.0, min(1.0, float(reward)))
@@ -118,7 +118,7 @@ def _cannot_load(taskset: str, python: str, message: Mapping[str, Any]) -> ClawE
         return ClawError(f"verifiers is not installed for {python}", cure, 2)
     if "verifiers.v1" in problem or str(message["version"]).startswith(("0.1.", "0.2.", "0.3.")):
         cure = f"run `{python} -m pip install --upgrade 'verifiers>=0.4'`; older tasksets have to be ported"
-        return ClawError(f"verifiers {message['version']} is another version than the adapter needs ({problem})", cure, 2)
+        return ClawError(f"verifiers {message['version']} is not a version that the adapter supports ({problem})", cure, 2)
     return ClawError(f"the taskset {taskset} cannot be loaded: {problem}", f"install it for {python}, or give its path", 2)
 
 

@@ -53,7 +53,7 @@ async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
             accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC", **settings
         )
     except Exception as error:
-        raise EpisodeFailed("sandbox", f"Chromium opened no page: {short(error)}") from error
+        raise EpisodeFailed("sandbox", f"Chromium cannot open a page: {short(error)}") from error
     try:
         yield context
     finally:

@@ -55,7 +55,7 @@ class Gui:
             if unknown := set(self._names) - set(FAMILIES) - set(known):
                 raise ClawError(
                     f"there is no page {min(unknown)!r}",
-                    f"use some of {', '.join(FAMILIES)}, or a page in {self._folder / 'miniwob'}",
+                    f"choose from {', '.join(FAMILIES)}, or a page in {self._folder / 'miniwob'}",
                     2,
                 )
         self._chromium = find_chromium(browser)

@@ -256,7 +256,7 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
             raise
         except Exception as error:
             problem = f"the page {site.start} did not load: {short(error) or type(error).__name__}"
-            cure = "open it in a browser by hand; all its files must lie in its folder"
+            cure = "open it in a browser by hand; all its files must be in its folder"
             raise EpisodeFailed("environment", f"{problem}; {cure}") from error
         opened = Page(site, instruction, page)
         page.on("domcontentloaded", lambda _: opened._loaded.set())

@@ -195,9 +195,9 @@ def main() -> None:
         prog="python -m clawctl.environments.homework.chat", description="Let simulated people talk to a run's server."
     )
     parser.add_argument("--run", type=Path, required=True, help="the run directory")
-    parser.add_argument("--people", type=int, default=16, help="how many talk at a time (default 16)")
-    parser.add_argument("--sessions", type=int, help="stop after so many sessions; unset: go on")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other people (default 0)")
+    parser.add_argument("--people", type=int, default=16, help="number of concurrent conversations (default 16)")
+    parser.add_argument("--sessions", type=int, help="stop after this many sessions; unset: continue")
+    parser.add_argument("--seed", type=int, default=0, help="seed that selects the people (default 0)")
     parser.add_argument("--stop-at-version", type=int, help="begin no session once this policy version is live")
     parser.add_argument("--think-s", type=float, default=0.0, help="pause before each message (default 0)")
     given = parser.parse_args()

@@ -87,7 +87,7 @@ class Sandbox:
         self._environment = {**self._environment, **{name: value for name, value in variables.items() if name != "PATH"}}
 
     async def put(self, tar: bytes, folder: str | None = None) -> None:
-        """Unpack a tar, by default into the working folder. Raises ValueError if it does not fit or leads out of the folder."""
+        """Unpack a tar, by default into the working folder. Raises ValueError if it does not fit or leads outside."""
         answer, _ = await self._ask({"do": "unpack", "folder": self._place(folder or self.folder)}, tar, 60.0)
         if "problem" in answer:
             raise ValueError(answer["problem"])
@@ -139,7 +139,7 @@ class Sandbox:
         assert self._process.stdout is not None
         length = struct.unpack("!I", await self._process.stdout.readexactly(4))[0]
         if length > _LONGEST_HEADER:
-            raise SandboxFailed("process 1 of the sandbox sent nonsense")
+            raise SandboxFailed("process 1 of the sandbox sent invalid data")
         header = json.loads(await self._process.stdout.readexactly(length))
         return header, await self._process.stdout.readexactly(header["size"])
 

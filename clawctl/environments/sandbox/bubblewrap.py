@@ -65,7 +65,7 @@ def find_bubblewrap() -> str:
     path = shutil.which("bwrap")
     if path is None:
         cure = "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
-        raise ClawError("bubblewrap is not installed, and without it no command of an agent is run", cure, 2)
+        raise ClawError("bubblewrap is not installed, and clawctl runs agents' commands only in a sandbox", cure, 2)
     return path
 
 
@@ -101,7 +101,7 @@ def make_room(plan: SandboxPlan) -> Room:
     add(["--remount-ro", "/dev", "--remount-ro", "/"])
     refused = refused_calls()
     if refused is None:
-        raise ClawError(f"the sandbox is not written for {os.uname().machine}", "play this environment on x86_64 or aarch64", 2)
+        raise ClawError(f"the sandbox does not support {os.uname().machine}", "play this environment on x86_64 or aarch64", 2)
     add(["--seccomp", room.data(refused)])
     return room
 

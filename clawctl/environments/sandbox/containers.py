@@ -202,7 +202,7 @@ def _must(program: str, *words: str, given: bytes | None = None, seconds: float 
     if done.returncode != 0:
         error = done.stderr.decode(errors="replace").strip()[-600:]
         raise ClawError(
-            f"`{program} {' '.join(words)[:120]}` failed: {error}", "run the command yourself, and repair what it names", 2
+            f"`{program} {' '.join(words)[:120]}` failed: {error}", "run the command yourself, and fix what it reports", 2
         )
     return done.stdout
 

@@ -39,7 +39,8 @@ class RoomSettings:
 def main() -> None:
     given = json.loads(sys.argv[1])
     if given["confined"] != (os.getpid() == 1):
-        sys.exit("process 1 of no sandbox")  # outside of a sandbox, `kill(-1)` below would end all processes of the machine
+        # Outside of a sandbox, `kill(-1)` below would end all processes of the machine.
+        sys.exit("this is not process 1 of a sandbox")
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # if all processes share one user, others still cannot access its memory
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # without a namespace, orphans become children of this process
     for name, value in given["rlimits"].items():
@@ -371,7 +372,7 @@ def unpack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> A
         for entry in tar:
             name = os.path.normpath(entry.name)
             if name.startswith(("/", "..")):
-                raise ValueError(f"{entry.name} leads out of the folder")
+                raise ValueError(f"{entry.name} points outside of the folder")
             path = os.path.join(root, name)
             make_folder(path if entry.isdir() else os.path.dirname(path))
             if entry.isdir():

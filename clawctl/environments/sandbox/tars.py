@@ -56,6 +56,6 @@ def folder_files(folder: Path) -> dict[str, bytes]:
                 continue
             total += path.stat().st_size
             if total > _MAX_BYTES:
-                raise ClawError(f"{folder} holds more than {_MAX_BYTES >> 20} MiB", "make the task's folder smaller", 2)
+                raise ClawError(f"{folder} contains more than {_MAX_BYTES >> 20} MiB", "make the task's folder smaller", 2)
             files[str(path.relative_to(folder))] = path.read_bytes()
     return files

@@ -80,7 +80,7 @@ async def finish(sandbox: Sandbox, task: SweTask) -> Graded:
     try:
         snapshot = await sandbox.snapshot()
     except SandboxOver as error:
-        return nothing(f"the sandbox was over before the verdict: {error}")
+        return nothing(f"the sandbox ended before the verdict: {error}")
     except ValueError as error:
         return nothing(f"no snapshot: {error}")
     return await grade(task, snapshot)

@@ -48,7 +48,7 @@ class Terminal:
         self.kind = read_kind(sandbox)
         if not self.kind.has_own_files:
             cure = "use another kind of sandbox, or the environment swe or toolcall"
-            raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` name /app and /tests, which it cannot give", cure, 2)
+            raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` need /app and /tests, which it cannot provide", cure, 2)
         self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
         self.steps = steps
         self._read = [] if path is None else read_tasks(Path(path).expanduser(), isinstance(self.kind, Container))
@@ -106,7 +106,7 @@ async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:
     try:
         snapshot = await sandbox.snapshot()
     except SandboxOver as error:
-        return nothing(f"the sandbox was over before the verdict: {error}")
+        return nothing(f"the sandbox ended before the verdict: {error}")
     except ValueError as error:
         return nothing(f"no snapshot: {error}")
     variables = {**task.variables, **task.test_variables}

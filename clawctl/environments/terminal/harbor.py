@@ -102,7 +102,7 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
             )
         instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise ClawError(f"the task in {folder} cannot be read: {error}", "repair instruction.md and task.toml", 2) from error
+        raise ClawError(f"the task in {folder} cannot be read: {error}", "correct instruction.md and task.toml", 2) from error
     version = str(settings.get("schema_version", settings.get("version", "1.0")))
     if version.split(".")[0] != "1":
         raise ClawError(f"the task in {folder} has format version {version}", "convert it to version 1, which clawctl reads", 2)
@@ -139,14 +139,14 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
 def _table(settings: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
     table = settings.get(name, {})
     if not isinstance(table, dict):
-        raise ClawError(f"{name} in {folder}/task.toml is no table", f"write [{name}]", 2)
+        raise ClawError(f"{name} in {folder}/task.toml is not a table", f"write [{name}]", 2)
     return table
 
 
 def _seconds(settings: Mapping[str, Any], name: str, default: float, folder: Path) -> float:
     seconds = _table(settings, name, folder).get("timeout_sec", default)
     if not isinstance(seconds, int | float) or not 0 < seconds < 86_400:
-        raise ClawError(f"timeout_sec of [{name}] in {folder}/task.toml is {seconds!r}", "give seconds, at most a day", 2)
+        raise ClawError(f"timeout_sec of [{name}] in {folder}/task.toml is {seconds!r}", "set seconds, at most 86400", 2)
     return float(seconds)
 
 

@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> None:
         if failed or missing:
             problem = f"not passed: {', '.join(sorted(failed | set(missing))[:5])}"
         elif odd:
-            problem = f"a literal is compared with what is no plain value: {', '.join(sorted(odd)[:5])}"
+            problem = f"a literal is compared with a value that is not plain: {', '.join(sorted(odd)[:5])}"
         if problem is None or as_json:
             write_sources(sources, turn=True, hide=False)
             repeat_outcomes, repeat_failed, _, _ = run(root, targets, seed)
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> None:
     believed = [name for name in turned if any(matches(other, name) for other in repeat_outcomes)]
     unconfirmed = [name for name in turned if not any(matches(other, name) for other in repeat_failed)]
     if problem is None and (believed or unconfirmed):
-        problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unconfirmed)[:5])}"
+        problem = f"these also pass, or report nothing, with another expected value: {', '.join((believed or unconfirmed)[:5])}"
     if as_json:
         result = {
             "passed": sorted(passed),

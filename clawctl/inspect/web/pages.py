@@ -163,7 +163,7 @@ class Pages:
         snapshot, query = self._following.snapshot, request.query_params
         rows = snapshot.of_session.get((query.get("id", ""), query.get("user", "default")))
         if rows is None:
-            raise HTTPException(404, "there is no such conversation; it may be open still, or forgotten")
+            raise HTTPException(404, "there is no such conversation; it may still be open, or it was deleted")
         wanted, page = Filter.read({**query, "user": ""}), _page_number(query)
         shown = rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
@@ -219,7 +219,7 @@ class Pages:
         _, row = self._row(request)
         text = self._following.texts([row.turn["turn_id"]]).get(row.turn["turn_id"])
         if text is None:
-            raise HTTPException(404, "the text of this turn is not stored any more")
+            raise HTTPException(404, "the text of this turn is no longer stored")
         part = request.query_params.get("part")
         messages = {"answer": [text["response"]], "next": text["next_state"] or [], "request": text["messages"] or []}.get(
             part or ""
@@ -437,7 +437,7 @@ class Pages:
         snapshot = self._following.snapshot
         row = snapshot.by_id.get(request.query_params.get("id", ""))
         if row is None:
-            raise HTTPException(404, "there is no such turn; it may be in an open session, or forgotten")
+            raise HTTPException(404, "there is no such turn; it may be in an open session, or it was deleted")
         return snapshot, row
 
     def _policy(self, request: Request, name: str) -> dict[str, Any]:

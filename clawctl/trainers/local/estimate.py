@@ -88,7 +88,7 @@ def check_room(recipe: Recipe, ranks: Ranks) -> None:
         first = result.advice[0] if result.advice else "train a smaller model, or use more devices"
         raise ClawError(
             f"training {recipe.model.path} needs at least {need:#.3g} GiB per device, which has {have:#.3g}",
-            f"{first}; --estimate shows details, --ignore-estimate tries it anyway",
+            f"{first}; --estimate shows details, --ignore-estimate trains anyway",
             2,
         )
     if result.fits is False:

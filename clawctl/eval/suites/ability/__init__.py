@@ -87,7 +87,7 @@ def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:
     wanted = settings.options.get("categories", CATEGORIES)
     wanted = [wanted] if isinstance(wanted, str) else list(wanted)
     if unknown := [name for name in wanted if name not in CATEGORIES]:
-        raise ClawError(f"the suite ability has no category {unknown[0]!r}", f"use some of {', '.join(CATEGORIES)}", 2)
+        raise ClawError(f"the suite ability has no category {unknown[0]!r}", f"choose from {', '.join(CATEGORIES)}", 2)
 
     def place(task: AbilityTask) -> bytes:
         return hashlib.sha256(f"{settings.seed}/{task['id']}".encode()).digest()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clawctl.trainers.local.trees import lay, make_branch
+from clawctl.trainers.local.trees import build_trie, make_branch
 from scripts.benchmarks.train_gpu import QWEN3_4B, SETTINGS, make_model, session_of
 from scripts.benchmarks.train_ours import run_job
 from scripts.benchmarks.train_turns import make_session, make_single_turns
@@ -21,7 +21,9 @@ def test_thoughts_stay_while_tools_answer_and_are_stripped_when_the_user_speaks(
     assert second[50:90] == said[20:]
     assert fourth[:270] == third + answer
     assert fifth[210:250] == answer[20:]
-    assert len(lay([make_branch(prompt, said, 1.0) for prompt, said in session]).ids_T) < 0.6 * sum(len(p) + 60 for p, _ in session)
+    assert len(build_trie([make_branch(prompt, said, 1.0) for prompt, said in session]).ids_T) < 0.6 * sum(
+        len(p) + 60 for p, _ in session
+    )
 
 
 def test_single_turns_share_nothing() -> None:
@@ -33,7 +35,7 @@ def test_single_turns_share_nothing() -> None:
 def test_the_gpu_sessions_fill_their_tries() -> None:
     for setting in SETTINGS:
         session = session_of(setting.tokens, 1000)
-        laid = len(lay([make_branch(prompt, said, 1.0) for prompt, said in session]).ids_T)
+        laid = len(build_trie([make_branch(prompt, said, 1.0) for prompt, said in session]).ids_T)
         assert 0.85 * setting.tokens < laid < 1.15 * setting.tokens
 
 

@@ -6,7 +6,7 @@ import pytest
 from judging import recipe, verdicts_of
 from made_turns import reply, shard
 
-from clawctl.judge.demo_world import knows
+from clawctl.judge.demo_world import is_known_word
 from clawctl.judge.plain import plain_words
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir
@@ -37,7 +37,7 @@ def test_ordinary_sentences_stand_for_a_reply_that_also_pastes_something(text: s
 @pytest.mark.parametrize("text", ALONE)
 def test_a_reply_of_one_kind_stays_as_it_is(text: str) -> None:
     assert plain_words(text, "user") == text
-    assert (plain_words(text, "user", knows) == "") == (text == "")
+    assert (plain_words(text, "user", is_known_word) == "") == (text == "")
 
 
 @pytest.mark.parametrize("role", ["assistant", "tool", "environment"])
@@ -67,9 +67,12 @@ def test_letters_of_unusual_alphabets_are_not_a_persons_ordinary_words(start: in
 
 
 def test_a_small_judge_is_not_shown_sentences_that_it_cannot_read() -> None:
-    assert plain_words("no, that is wrong. Harboured bureaucrats reimburse syllogisms.", "user", knows) == "no, that is wrong."
     assert (
-        plain_words("Harboured bureaucrats reimburse syllogisms.", "user", knows) == "Harboured bureaucrats reimburse syllogisms."
+        plain_words("no, that is wrong. Harboured bureaucrats reimburse syllogisms.", "user", is_known_word) == "no, that is wrong."
+    )
+    assert (
+        plain_words("Harboured bureaucrats reimburse syllogisms.", "user", is_known_word)
+        == "Harboured bureaucrats reimburse syllogisms."
     )
 
 
@@ -81,7 +84,7 @@ def test_the_time_grows_linearly(unit: str) -> None:
         text, times = unit * (length // len(unit)), []
         for _ in range(3):
             begun = time.process_time()
-            plain_words(text, "user", knows)
+            plain_words(text, "user", is_known_word)
             times.append(time.process_time() - begun)
         return min(times)
 

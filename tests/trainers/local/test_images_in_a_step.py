@@ -201,7 +201,7 @@ def test_another_picture_of_the_same_size_gives_other_logprobs(
     changed = replace(one, images=({**image, "sha256": sha256(picture(1)).hexdigest()},))
     found = []
     for sample in (one, changed):
-        (known,) = policy.images.take(replace(batch, samples=[sample])).samples
+        (known,) = policy.images.with_image_ids(replace(batch, samples=[sample])).samples
         with torch.no_grad():
             found.append(policy.logprobs(make_microbatch(turn_branches([known]), "none", ALONE.device)))
     assert float((found[0] - found[1]).abs().max()) > 0.01

@@ -9,7 +9,7 @@ import pytest
 from clawctl.config import Nodes, nodes
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
-from clawctl.trainers.local.torchrun import _for_torchrun, _meeting, chosen, parse_gpus
+from clawctl.trainers.local.torchrun import _for_torchrun, _rendezvous_options, chosen, parse_gpus
 
 
 def test_gpus_are_named_as_cuda_shows_them() -> None:
@@ -39,10 +39,19 @@ def test_gpus_that_are_not_there_are_refused_by_number() -> None:
 
 
 def test_many_nodes_meet_where_the_scheduler_says_and_one_meets_itself() -> None:
-    assert _meeting(nodes({})) == ["--standalone"]
+    assert _rendezvous_options(nodes({})) == ["--standalone"]
     named = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "head", "MASTER_PORT": "4000", "GPUS_PER_NODE": "8"}
     assert nodes(named) == Nodes(2, 1, "head", 4000, 8)
-    assert _meeting(nodes(named)) == ["--nnodes", "2", "--node-rank", "1", "--master-addr", "head", "--master-port", "4000"]
+    assert _rendezvous_options(nodes(named)) == [
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--master-addr",
+        "head",
+        "--master-port",
+        "4000",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +64,7 @@ def test_many_nodes_meet_where_the_scheduler_says_and_one_meets_itself() -> None
 )
 def test_nodes_that_cannot_meet_are_refused(environment: dict[str, str], problem: str) -> None:
     with pytest.raises(ClawError, match=problem) as caught:
-        _meeting(nodes(environment))
+        _rendezvous_options(nodes(environment))
     assert caught.value.exit_code == 2
 
 

@@ -34,7 +34,7 @@ def begin(run: RunDir, model: Path, **train: Any) -> Training:
 
 def take(run: RunDir, training: Training) -> Batch:
     policy = training.policy
-    batch = Feed(run, training.config, TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), {}).take(0)
+    batch = Feed(run, training.config, TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), {}).next_batch(0)
     assert batch is not None
     return batch
 

@@ -126,7 +126,7 @@ def test_a_branch_owns_what_no_other_has_but_those_that_go_on_from_it(some: list
 
 @given(branches())
 def test_own_tokens_lie_where_the_layout_says(some: list[Branch]) -> None:
-    owned = [replace(branch, origin=start) for branch, start in zip(some, own_starts(some), strict=True)]
+    owned = [replace(branch, own=start) for branch, start in zip(some, own_starts(some), strict=True)]
     tree = build_trie(owned)
     for branch, places in zip(owned, tree.own, strict=True):
         assert tree.ids_T[places].tolist() == branch.ids[branch.own :].tolist()

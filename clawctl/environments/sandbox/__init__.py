@@ -108,11 +108,6 @@ class Sandbox:
             raise ValueError(answer["problem"])
         return tar
 
-    async def end_processes(self) -> None:
-        answer, _ = await self._ask({"do": "clear"}, b"", 30.0)
-        if "problem" in answer:
-            raise SandboxFailed(answer["problem"])
-
     def _place(self, path: str) -> str:
         """Translate a path in the sandbox to the path that process 1 uses. Other words are returned unchanged."""
         is_own = self._root and any(path == own or path.startswith(f"{own}/") for own in (TOOLS, *self._own))

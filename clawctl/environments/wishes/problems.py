@@ -6,7 +6,6 @@ from random import Random
 from typing import Literal
 
 Split = Literal["train", "eval"]
-Language = Literal["english", "german", "spanish"]
 
 NAMES = ("Tom", "Ana", "Ben", "Lily", "Omar", "Nina", "Sam", "Zoe", "Leo", "Mia", "Noah", "Rosa")
 THINGS: dict[str, tuple[str, str, str]] = {

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from clawctl.environments import Outcome
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.verdicts import Graded
 from clawctl.run.endpoint import Endpoint
 
 SYSTEM = (
@@ -28,6 +30,13 @@ class Worked:
     last: str  # the agent's last answer
     steps: dict[str, float] = field(default_factory=dict)  # by turn id: 1 for a command that ended with code 0, else -1
     log: str = ""  # for people
+
+
+def outcome_of(instruction: str, worked: Worked, score: Graded, steps: bool) -> Outcome:
+    """The outcome of a graded episode. `steps`: also reward its single turns."""
+    shown, log = {"prompt": instruction, "reply": worked.last}, worked.log + score.log
+    rewards = worked.steps if steps else {}
+    return Outcome(score.value, {"solved": score.value == 1}, rewards, ending=worked.ending, log=log, example=shown)
 
 
 Work = Callable[[str, float], Awaitable[Worked]]  # arguments: the instruction, and the time limit in seconds

@@ -32,7 +32,7 @@ from filelock import FileLock, Timeout
 
 from clawctl.run.kinds import FOLDER, Kind, is_shared_lock, kind_of, order
 from clawctl.run.leases import Leases
-from clawctl.run.names import below, number_of
+from clawctl.run.names import below, draft_of, number_of
 from clawctl.run.objects import Objects, StoredObject
 from clawctl.run.storage import DISK, StorageUnreachable, write_synced
 
@@ -384,7 +384,7 @@ class BucketStorage:
             return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if kind is Kind.ONCE:
-            draft = _draft(path)
+            draft = draft_of(path)
             try:
                 self._objects.download(stored.name, draft, stored.size)
                 with self._local():
@@ -407,7 +407,7 @@ class BucketStorage:
             return
         path = below(self._root, name)
         manifest = orjson.loads(stored[0])
-        draft = _draft(path)
+        draft = draft_of(path)
         draft.mkdir(parents=True, mode=0o700)
         try:
             for part, text in manifest["inline"].items():
@@ -601,7 +601,7 @@ class BucketStorage:
 
     def _write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = _draft(path)
+        draft = draft_of(path)
         try:
             write_synced(draft, data)
             os.replace(draft, path)
@@ -610,7 +610,7 @@ class BucketStorage:
 
     def _remove_folder(self, folder: Path) -> None:
         if folder.exists():
-            doomed = _draft(folder)
+            doomed = draft_of(folder)
             os.replace(folder, doomed)
             shutil.rmtree(doomed, ignore_errors=True)
 
@@ -621,7 +621,7 @@ class BucketStorage:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = _draft(path)
+        draft = draft_of(path)
         draft.write_bytes(tag.encode() + b"\n" + manifest)
         os.replace(draft, path)
 
@@ -656,7 +656,3 @@ def _lines(folder: Path) -> list[Path]:
 
 def _file_number(path: Path) -> int:
     return number_of(path.stem.rpartition("-")[2]) or 0
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")

@@ -15,13 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import orjson
 from filelock import FileLock, Timeout
 
 from clawctl.errors import ClawError
-from clawctl.run.names import is_policy_name
+from clawctl.run.names import draft_of, is_policy_name
 from clawctl.run.rows import DEFAULT_POLICY, RUN_VERSION
 from clawctl.run.storage import DISK, storage_of
 
@@ -251,7 +250,7 @@ def publish(path: Path, write: Callable[[Path], None], anew: bool = False) -> No
     `anew`: overwrite the content in a bucket as well, where files such as shards otherwise keep their first content.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = _temporary(path)
+    temporary = draft_of(path)
     try:
         write(temporary)
         os.chmod(temporary, 0o600)
@@ -276,7 +275,7 @@ def publish_folder(path: Path, write: Callable[[Path], None]) -> bool:
     content.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = _temporary(path)
+    temporary = draft_of(path)
     temporary.mkdir(mode=0o700)
     try:
         write(temporary)
@@ -314,10 +313,6 @@ def remove(path: Path) -> None:
 def is_published(path: Path) -> bool:
     """Whether any worker has published this file or folder so far. Raises OSError."""
     return storage_of(path).exists(path)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")
 
 
 def sync(path: Path) -> None:

@@ -23,9 +23,9 @@ from clawctl.config import Recipe
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir, published
-from clawctl.run.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
+from clawctl.run.feedback import FeedbackFile, rating_in_header, read_rating
 from clawctl.run.lines import Lines, Rewritten
-from clawctl.run.outcomes import BadOutcome, SessionOutcome, read_outcome, scoped_id
+from clawctl.run.outcomes import BadFeedback, SessionOutcome, read_outcome, scoped_id
 from clawctl.run.rows import Feedback
 from clawctl.run.shards import UnreadableShard, read_columns
 from clawctl.serve.dialects import Refusal
@@ -75,7 +75,7 @@ class Rating:
         """Store one rating of `key`; returns when the kernel has it. Raises Refusal, also if the rating is lost."""
         try:
             feedback = read_rating(body, key, time.time())
-        except BadRating as error:
+        except BadFeedback as error:
             raise Refusal(400, str(error), error.field) from error
         known = self._checked(key)
         if not await asyncio.to_thread(known.has, key, feedback.turn_id):
@@ -92,7 +92,7 @@ class Rating:
         one is refused. Raises Refusal."""
         try:
             outcome = read_outcome(body, key, time.time())
-        except BadOutcome as error:
+        except BadFeedback as error:
             raise Refusal(400, str(error), error.field) from error
         known = self._checked(key)
         names = "\n".join((outcome.session_id, *outcome.parts, *outcome.steps))
@@ -148,7 +148,7 @@ class Rating:
         and the request is still answered."""
         try:
             rating = rating_in_header(headers.get("x-feedback"))
-        except BadRating:
+        except BadFeedback:
             self._counts["lost",] += 1
             return {}
         return {} if rating is None else {"feedback": rating}

@@ -4,7 +4,8 @@ import orjson
 import pytest
 
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.feedback import BadRating, FeedbackFile, Ratings, parse_feedback, rating_in_header, read_rating
+from clawctl.run.feedback import FeedbackFile, Ratings, parse_feedback, rating_in_header, read_rating
+from clawctl.run.outcomes import BadFeedback
 from clawctl.run.rows import Feedback
 
 TURN = "x4JdAbCdEfGhIjKlMnOpQrSt"
@@ -50,7 +51,7 @@ def test_a_rating_names_its_turn_by_the_turn_or_by_the_id_of_the_response() -> N
     ],
 )
 def test_what_is_no_rating_is_refused_and_says_where(body, field) -> None:
-    with pytest.raises(BadRating) as refused:
+    with pytest.raises(BadFeedback) as refused:
         read_rating(body, "anna", 0.0)
     assert refused.value.field == field
 
@@ -58,7 +59,7 @@ def test_what_is_no_rating_is_refused_and_says_where(body, field) -> None:
 def test_a_rating_in_a_header_is_a_number_or_refused() -> None:
     assert [rating_in_header(text) for text in (None, "", " 1", "-0.5")] == [None, None, 1.0, -0.5]
     for text in ("good", "2", "nan"):
-        with pytest.raises(BadRating):
+        with pytest.raises(BadFeedback):
             rating_in_header(text)
 
 

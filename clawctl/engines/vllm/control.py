@@ -46,12 +46,7 @@ class Control:
 
     def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """A chat completion; {} if the server refuses the call. Raises Unanswered."""
-        try:
-            return self._ask("POST", "/v1/chat/completions", body)
-        except Unanswered:
-            raise
-        except ClawError:
-            return {}
+        return self._ask_if_known("POST", "/v1/chat/completions", body)
 
     def score(self, model: str, ids: Sequence[int], first: int = 1) -> list[float]:
         """Logprobs of `ids[first:]`, each given all preceding ids, at temperature 1.
@@ -127,6 +122,15 @@ class Control:
         self._ask("POST", "/wake_up")
 
     # ---- requests --------------------------------------------------------------------------------------------------------
+
+    def _ask_if_known(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Like `_ask`, but {} if the server refuses the call."""
+        try:
+            return self._ask(method, path, body)
+        except Unanswered:
+            raise
+        except ClawError:
+            return {}
 
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         response = self._send(method, path, body)

@@ -263,6 +263,11 @@ async def end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.kill()
+    await wait_and_close(process)
+
+
+async def wait_and_close(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a process, and close its pipes."""
     await process.wait()
     transport = getattr(process, "_transport", None)
     if transport is not None:

@@ -170,10 +170,7 @@ class Container:
             await asyncio.to_thread(_call, self.name, "rm", "--force", "--time", "0", name)
             with suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
-        transport = getattr(process, "_transport", None)
-        if transport is not None:
-            transport.close()
+        await bubblewrap.wait_and_close(process)
 
     def raise_if_refused(self, error: str) -> None:
         if error.startswith(_START_PROBLEMS):

@@ -44,7 +44,7 @@ def test_conversations_that_are_read_correctly_have_no_wrong_count() -> None:
     assert missed_bars(rows_of("talk", counts)) == []
 
 
-def test_each_wrong_field_of_a_row_is_counted_as_what_it_is() -> None:
+def test_each_wrong_field_of_a_row_is_counted_under_its_kind() -> None:
     exchanges = driven()
     facts, rows = facts_of(exchanges, TALKS, ASIDES), collected(exchanges)
     call, answered, aside, hello, thanks, *_ = (exchange.exchange_id for exchange in exchanges)

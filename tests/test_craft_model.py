@@ -42,7 +42,7 @@ def test_the_right_patch_of_a_demonstration_mends_its_repository_and_a_wrong_one
     assert asyncio.run(swe.solve(task, corpus.patch(task, wrong, random.Random(1))[0])).value == 0, wrong
 
 
-def test_what_a_demonstration_copies_is_copied_exactly() -> None:
+def test_copied_parts_of_a_demonstration_are_exact() -> None:
     copied = 0
     for doc in islice(corpus.documents(3, 600), 600):
         asked = str(doc.messages[0]["content"])

@@ -124,7 +124,7 @@ def test_a_journal_on_a_full_disk_tears_no_verdict_that_comes_after(small_disk: 
     assert all(found[verdict.turn_id] == verdict for verdict in verdicts if verdict.turn_id in found)
 
 
-def test_what_is_put_aside_twice_is_kept_twice_and_needs_no_room(small_disk: RunDir) -> None:
+def test_a_file_quarantined_twice_is_kept_twice_without_extra_space(small_disk: RunDir) -> None:
     run = small_disk
     for text in ("first", "second"):
         (run.eval / "1.json").write_text(text)

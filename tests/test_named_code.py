@@ -50,7 +50,7 @@ def recipe_with(named: dict[str, Any], file: Path, path: Path) -> Path:
 
 @pytest.mark.parametrize("named", CODE)
 @pytest.mark.usefixtures("mine")
-def test_what_only_the_runs_recipe_names_is_refused_until_its_user_names_it(tmp_path: Path, named: dict[str, Any]) -> None:
+def test_code_that_only_the_runs_recipe_names_is_refused_until_its_user_allows_it(tmp_path: Path, named: dict[str, Any]) -> None:
     root, stage = tmp_path / "run", stage_of(named)
     kept = recipe_with(named, tmp_path / "code.py", root / "recipe.yaml")
     resolved = load_recipe(kept)
@@ -149,7 +149,7 @@ def test_every_python_that_we_start_leaves_out_the_folder_it_is_started_in() -> 
 
 
 @pytest.mark.parametrize("home", ["unwritable", "unreadable", "none"])
-def test_stages_of_up_run_what_its_recipe_names_also_without_a_home_folder(
+def test_stages_of_up_run_the_code_in_its_recipe_also_without_a_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)

@@ -42,12 +42,12 @@ def test_the_judges_default_and_the_gates_candidates_are_named() -> None:
         {"judge": {"endpoint": "http://elsewhere"}, "gate": {}, "eval": {"endpoint": "http://elsewhere"}},
     ],
 )
-def test_what_is_served_is_nobodys_trouble(more: dict[str, Any]) -> None:
+def test_served_versions_cause_no_error(more: dict[str, Any]) -> None:
     assert found(**more) is None
 
 
 @pytest.mark.parametrize("path", sorted(Path("recipes").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_recipe_here_asks_for_what_is_served(path: Path) -> None:
+def test_every_recipe_uses_only_served_versions(path: Path) -> None:
     assert unserved_versions(load_recipe(path)) is None
 
 

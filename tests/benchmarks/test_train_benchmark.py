@@ -13,7 +13,7 @@ from scripts.benchmarks.train_turns import make_session, make_single_turns
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 
 
-def test_thoughts_stay_while_tools_answer_and_are_stripped_when_the_user_speaks() -> None:
+def test_reasoning_is_kept_during_tool_results_and_stripped_at_a_user_message() -> None:
     session = make_session(5, system=10, vocabulary=50)
     (first, said), (second, _), (third, answer), (fourth, _), (fifth, _) = session
     assert [len(prompt) for prompt, _ in session] == [50, 130, 210, 310, 370]  # 10 + 40; + 80 a turn, + 100 behind a tool call

@@ -39,7 +39,7 @@ def said_in_turn(tools: list | None, asides: list[tuple[Message, Message, list |
         [(AGENT, user("Name this conversation in at most four words."), "none")],
     ],
 )
-def test_what_the_user_says_is_the_next_state_whatever_the_client_asks_in_between(tools, asides) -> None:
+def test_the_users_message_is_the_next_state_whatever_the_client_requests_in_between(tools, asides) -> None:
     offered = {"same": tools, "fewer": tools and tools[:1], "none": None}
     exchanges = said_in_turn(tools, [(prompt, ask, offered[own]) for prompt, ask, own in asides])
     rows = stitch(*(exchange for _, exchange in exchanges))
@@ -101,7 +101,7 @@ def test_tool_results_that_a_client_sends_as_system_messages_are_the_next_state(
     assert rows[second.exchange_id].next_state == [user("ty")]
 
 
-def test_a_client_that_asks_for_its_own_answer_again_does_not_take_the_place_of_the_user() -> None:
+def test_a_request_for_a_repeated_answer_does_not_replace_the_users_message() -> None:
     """It extracts data from each answer, without tools, and says what was wrong with the extraction."""
     messages: list[Message] = []
     turns = []

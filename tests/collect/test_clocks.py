@@ -21,7 +21,7 @@ class Time:
         return finished_at + self.clocks.offset_of(file, finished_at)
 
 
-def test_what_was_there_before_happened_when_its_writer_says_but_never_in_the_future() -> None:
+def test_existing_lines_have_their_writers_time_but_never_a_future_one() -> None:
     time = Time()
     time.poll(0.0, set())
     assert time.when("a", 4_000.0) == 4_000.0
@@ -29,7 +29,7 @@ def test_what_was_there_before_happened_when_its_writer_says_but_never_in_the_fu
     assert time.when("a", 10_000.0 + 2 * HOUR - 5) == 9_995.0
 
 
-def test_what_is_appended_while_we_follow_happened_since_the_last_look() -> None:
+def test_lines_appended_while_following_are_newer_than_the_previous_poll() -> None:
     time = Time()
     time.poll(0.0, set())
     assert time.when("slow", 9_999.0 - 2 * HOUR) == 9_999.0 - 2 * HOUR  # nobody can know better yet

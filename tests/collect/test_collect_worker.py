@@ -72,7 +72,7 @@ def start(run, start_worker) -> Callable:
     return lambda: start_worker("collect", run, "collect: {shard_age_s: 0.05, shard_turns: 7}\neval: {holdout: 0}\n")
 
 
-def test_once_publishes_what_is_complete_and_leaves_the_rest_for_the_next_run(run) -> None:
+def test_once_publishes_complete_turns_and_leaves_the_rest_for_the_next_run(run) -> None:
     exchanges = talk(5, "tea")
     append(run.captures / "a-0.jsonl", *exchanges[:3])
     collect(run, recipe(), once=True)
@@ -91,7 +91,7 @@ def test_once_closes_sessions_that_timed_out(run) -> None:
     assert [turn.untrainable_reason for turn in rows_of(run)] == [None, "no next state"]
 
 
-def test_sessions_that_are_to_end_now_close_with_what_is_known(run) -> None:
+def test_sessions_that_end_now_close_with_the_known_next_states(run) -> None:
     exchanges = [replace(exchange, hints={}) for exchange in talk(2, "tea")]
     append(run.captures / "a-0.jsonl", *exchanges)
     collect(run, recipe(), once=True)
@@ -271,7 +271,7 @@ def test_a_torn_line_does_not_stop_the_rest(run) -> None:
     assert [turn.turn_id for turn in rows_of(run)] == [exchanges[0].exchange_id]
 
 
-def test_a_request_without_tools_that_is_settled_after_a_restart_is_what_came_back(run) -> None:
+def test_a_request_without_tools_that_is_classified_after_a_restart_is_the_next_state(run) -> None:
     """The turn before it lost its shard meanwhile, and it was published already."""
     first, bare, last = (replace(exchange, hints={}) for exchange in talk(3, "tea", at=time.time() - 30))
     first = replace(first, tools=[{"type": "function"}])

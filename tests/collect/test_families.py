@@ -24,7 +24,7 @@ def words(messages: list[Message] | None) -> list[str] | None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_of_clients_is_read_correctly_without_a_rule_that_knows_it(family: str) -> None:
+def test_a_family_of_clients_is_read_correctly_without_a_rule_for_it(family: str) -> None:
     asked = written(family)
     found = read(asked)
     true = [

@@ -35,7 +35,7 @@ def spoil(path, size: int) -> None:
         file.write(b"x" * size)
 
 
-def test_a_restart_does_not_read_what_is_done(run) -> None:
+def test_a_restart_does_not_read_finished_captures_again(run) -> None:
     path = run.captures / "a-0.jsonl"
     old = talk(3, "tea", at=time.time() - AGO)
     append(path, *old)
@@ -144,7 +144,7 @@ def test_killed_at_any_step_with_sessions_that_end_each_turn_is_in_one_row(run) 
     assert sum(kept(run)["offsets"].values()) == sum(path.stat().st_size for path in published(run.captures, ".jsonl"))
 
 
-def test_an_exchange_that_stands_twice_gives_one_row_and_does_not_hold_the_position(run) -> None:
+def test_a_duplicate_exchange_gives_one_row_and_does_not_block_the_position(run) -> None:
     exchange = asked([user("hi")], answer("hello"), at=time.time() - AGO)
     (run.captures / "a-0.jsonl").write_bytes(2 * line(exchange))
     collect(run, recipe(), once=True)

@@ -32,7 +32,7 @@ def test_a_rating_closes_its_turn_and_makes_it_trainable_without_a_next_state() 
     assert sessions.pop_rows() == []
 
 
-def test_a_comment_is_what_came_back() -> None:
+def test_a_comment_is_the_next_state() -> None:
     sessions, only = Sessions(3600.0), asked([user("2+2?")], answer("5"))
     sessions.add(only)
     sessions.rate(rated(only, -1.0, "It is four."))

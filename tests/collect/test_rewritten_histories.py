@@ -159,7 +159,7 @@ def test_two_runs_of_one_cron_prompt_stay_apart() -> None:
     assert len({row.session_id for row in rows.values()}) == 2
 
 
-def test_an_answer_of_another_conversation_is_not_found_by_its_words_alone() -> None:
+def test_an_answer_of_another_conversation_is_not_matched_by_its_text_alone() -> None:
     """No session is named, and the histories share nothing but the answer."""
     first = asked([user("a long question\nwith lines")], answer("Certainly."))
     other = asked([user("something else\nwith lines"), answer("Certainly."), user("no")], answer("Sorry."))

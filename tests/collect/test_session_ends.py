@@ -19,7 +19,7 @@ def test_side_turns_close_at_once_and_are_no_ones_next_state() -> None:
     assert stitch(first, beat, flush, said)[first.exchange_id].next_state == [user("bye")]
 
 
-def test_a_client_that_says_main_is_believed_over_the_rules() -> None:
+def test_a_clients_main_hint_overrides_the_rules() -> None:
     turn = asked([system("Generate a concise session title"), user("hi")], answer("Greeting"), turn_type="main")
     assert stitch(turn)[turn.exchange_id].kind == "main"
 
@@ -49,13 +49,13 @@ def test_a_turn_without_a_request_for_the_timeout_closes_and_later_ones_begin_an
     assert [row.parent_turn_id for row in sessions.pop_rows()] == [None]
 
 
-def test_what_was_over_by_the_clock_of_the_exchanges_is_over_although_nobody_ticked() -> None:
+def test_a_session_times_out_by_the_exchanges_clock_without_a_tick() -> None:
     first = asked([user("hi")], answer("hello"), at=100.0)
     late = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), at=200.0 + HOUR)
     assert stitch(first, late)[late.exchange_id].parent_turn_id is None
 
 
-def test_an_error_closes_at_once_but_its_request_still_tells_about_the_turn_before() -> None:
+def test_an_error_closes_at_once_but_its_request_is_still_the_previous_turns_next_state() -> None:
     first = asked([user("hi")], answer("hello"))
     failed = asked([user("hi"), answer("hello"), user("bye")], None, status="error", completion_ids=None, logprobs=None)
     again = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
@@ -65,7 +65,7 @@ def test_an_error_closes_at_once_but_its_request_still_tells_about_the_turn_befo
     assert rows[again.exchange_id].parent_turn_id == first.exchange_id
 
 
-def test_every_untrainable_turn_says_why_and_a_truncated_one_with_a_next_state_is_trained() -> None:
+def test_every_untrainable_turn_has_a_reason_and_a_truncated_one_with_a_next_state_is_trained() -> None:
     def reason_of(**changes: object) -> str | None:
         first = asked([user("hi")], answer("hello"), **changes)
         return stitch(first, asked([user("hi"), answer("hello"), user("bye")], answer(".")))[first.exchange_id].untrainable_reason

@@ -94,7 +94,7 @@ def test_small_shards_that_are_trained_are_merged_into_one_that_keeps_its_place(
 
 
 @pytest.mark.parametrize("state", ["not judged", "not trained", "few"])
-def test_shards_that_somebody_still_needs_or_that_are_few_stay_as_they_are(run, state) -> None:
+def test_shards_that_are_in_use_or_few_are_not_merged(run, state) -> None:
     publish_small_shards(run, talks=3 if state == "few" else 20)
     before = names(run.trajectories)
     if state != "not judged":
@@ -163,7 +163,7 @@ def test_a_part_that_cannot_be_read_stops_the_merge_and_nothing_is_removed(run) 
     assert len(names(run.trajectories)) == len(names(run.verdicts)) == 32
 
 
-def test_what_the_ledger_says_of_shards_that_are_gone_is_not_kept_in_memory(run) -> None:
+def test_ledger_entries_of_deleted_shards_are_not_kept_in_memory(run) -> None:
     publish_small_shards(run, talks=2)
     judge_all(run)
     train_all(run)
@@ -228,7 +228,7 @@ def age_all(run: RunDir, days: float) -> None:
         os.utime(path, (time.time() - days * DAY,) * 2)
 
 
-def test_limits_that_keep_house_take_what_is_done_with_and_nothing_that_a_stage_still_needs(run) -> None:
+def test_size_limits_delete_finished_data_and_nothing_that_a_stage_needs(run) -> None:
     publish_small_shards(run, talks=1)
     keep = {"max_age_days": 1, "keep_untrained": True}
     age_all(run, 2)
@@ -243,7 +243,7 @@ def test_limits_that_keep_house_take_what_is_done_with_and_nothing_that_a_stage_
     assert expired(run, **keep) == []
 
 
-def test_limits_that_promise_take_what_nobody_has_judged(run) -> None:
+def test_age_limits_delete_data_that_is_not_judged_yet(run) -> None:
     publish_small_shards(run, talks=1)
     age_all(run, 2)
     assert sorted(expired(run, max_age_days=1)) == ["captures", "trajectories", "trajectories"]

@@ -201,7 +201,7 @@ def test_an_adapter_serves_merged_into_the_base(engine: Decoder, run: RunDir, mo
     asyncio.run(main())
 
 
-def test_a_cancelled_request_gives_back_what_it_held(engine: Decoder) -> None:
+def test_a_cancelled_request_releases_its_resources(engine: Decoder) -> None:
     async def main() -> None:
         pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
         endless = Sampling(1.0, 1.0, 0, 1000, logit_bias=dict.fromkeys(engine.eos_ids, -100.0))

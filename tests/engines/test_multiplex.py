@@ -32,7 +32,7 @@ def test_frames_are_the_same_however_the_bytes_are_cut(frames: list[tuple[int, i
     assert read == frames
 
 
-def test_what_is_no_frame_is_refused() -> None:
+def test_invalid_frames_are_refused() -> None:
     with pytest.raises(ValueError, match="no frame"):
         list(Frames().read(b"HTTP/1.1 200 OK\r\n"))
 
@@ -149,7 +149,7 @@ def test_a_refusal_has_its_status_and_body(monkeypatch: pytest.MonkeyPatch) -> N
     over_one_line(monkeypatch, act)
 
 
-def test_an_answer_that_breaks_off_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_answer_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
         await client.stream("/break", b"{}", said)
@@ -174,7 +174,7 @@ def test_an_answer_that_its_taker_cannot_read_ends_alone(monkeypatch: pytest.Mon
     over_one_line(monkeypatch, act)
 
 
-def test_the_server_stops_when_nobody_reads_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_stops_when_the_client_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
         call, _ = await client.stream("/endless", b"{}", said)
@@ -240,6 +240,6 @@ def test_one_of_several_servers_leaves_the_calls_to_all(monkeypatch: pytest.Monk
     asyncio.run(main())
 
 
-def test_what_is_left_is_told_with_an_empty_frame() -> None:
+def test_a_cancellation_is_an_empty_frame() -> None:
     assert frame(7, CANCEL) == b"\0\0\0\0\0\0\0\7\2"
     assert frame(258, PIECE, b"ab") == b"\0\0\0\2\0\0\1\2\4ab"

@@ -191,7 +191,7 @@ def test_a_second_turn_goes_as_ids_and_its_answer_is_read_as_the_first(
     assert [each["function"] for each in second["response"]["tool_calls"]] == [{"name": "look", "arguments": '{"at":"x"}'}]
 
 
-def test_likeliest_tokens_are_told_as_in_a_chat(through: Server, fake: Fake) -> None:
+def test_likeliest_tokens_are_returned_as_in_a_chat(through: Server, fake: Fake) -> None:
     hello = {"role": "user", "content": "hello tops"}
     post(through, "/chat/completions", {"messages": [hello], "tools": [LOOK]})
     call = through.captured()[-1]["response"]["tool_calls"][0]["id"]
@@ -244,13 +244,13 @@ def test_an_ask_without_known_answers_or_whose_prompt_would_be_the_same_goes_as_
         ({"response_format": {"type": "json_object"}}, "structured output"),
     ],
 )
-def test_what_only_the_engines_own_parsers_can_hold_to_goes_as_it_is(
+def test_requests_that_need_the_engines_own_parsers_are_sent_unchanged(
     tokenizer: Any, fake: Fake, body: dict[str, Any], reason: str | None
 ) -> None:
     assert plan_of(tokenizer, fake, asking(tokenizer, **body)) == CallPlan(spliced=0, unspliced=reason)
 
 
-def test_an_engine_that_renders_otherwise_or_does_not_say_gets_messages(tokenizer: Any, fake: Fake) -> None:
+def test_an_engine_with_a_different_or_unknown_rendering_gets_messages(tokenizer: Any, fake: Fake) -> None:
     fake.otherwise = True
     try:
         assert plan_of(tokenizer, fake, asking(tokenizer)) == CallPlan(spliced=0, unspliced=RENDERED_DIFFERENTLY)
@@ -260,7 +260,7 @@ def test_an_engine_that_renders_otherwise_or_does_not_say_gets_messages(tokenize
     assert asyncio.run(nobody.plan(asking(tokenizer), "m")) == CallPlan(spliced=0, unspliced=RENDERED_DIFFERENTLY)
 
 
-def test_a_family_that_is_not_read_here_gets_messages_and_the_turn_says_why(tokenizer: Any, fake: Fake, family: Path) -> None:
+def test_an_unsupported_model_family_gets_messages_and_the_turn_has_the_reason(tokenizer: Any, fake: Fake, family: Path) -> None:
     other = AutoTokenizer.from_pretrained(family)
     other.chat_template = other.chat_template.replace("<tool_call>", "[CALL]").replace("</tool_call>", "[/CALL]")
     told = plan_of(other, fake, asking(other))
@@ -270,7 +270,7 @@ def test_a_family_that_is_not_read_here_gets_messages_and_the_turn_says_why(toke
     assert why_undecodable("<|im_start|>", False) is None
 
 
-def test_where_no_place_is_certain_or_there_are_images_the_turn_says_why(tokenizer: Any, fake: Fake, family: Path) -> None:
+def test_a_turn_with_uncertain_positions_or_images_has_the_reason(tokenizer: Any, fake: Fake, family: Path) -> None:
     other = AutoTokenizer.from_pretrained(family)
     other.chat_template = other.chat_template.replace("(m.content or '')", "(m.content or '')|length|string")
     assert plan_of(other, fake, asking(other)).unspliced == UNCERTAIN
@@ -280,7 +280,7 @@ def test_where_no_place_is_certain_or_there_are_images_the_turn_says_why(tokeniz
     assert "images" in (plan_of(tokenizer, fake, seen).unspliced or "")
 
 
-def test_a_completion_asks_for_what_the_chat_asked_for() -> None:
+def test_a_completion_requests_the_same_as_its_chat() -> None:
     asked = {
         "model": "m",
         "temperature": 0.5,

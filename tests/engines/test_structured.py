@@ -66,7 +66,7 @@ def drawn(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_drawn_has_the_form(grammars: Grammars, tokenizer: Any, seed: int) -> None:
+def test_every_drawn_answer_has_the_form(grammars: Grammars, tokenizer: Any, seed: int) -> None:
     call = {"name": 'say "hi"', "schema": CITY, "strict": False}
     ids, sets = drawn(grammars, wanted(calls=[call], max_calls=1), seed)
     text = tokenizer.decode(ids)
@@ -116,7 +116,7 @@ def test_a_message_that_the_answer_continues_is_the_beginning_of_its_form(gramma
         grammars.open(as_json(wanted(json=CITY, begun="Here it is: " + begun)))
 
 
-def test_what_a_client_wrote_of_a_structured_answer_is_not_written_again(tokenizer: Any) -> None:
+def test_the_prefill_of_a_structured_answer_is_not_repeated(tokenizer: Any) -> None:
     form = {"type": "json_schema", "schema": CITY}
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"city":'}]
     ask = messages.read({"messages": said, "max_tokens": 9, "output_config": {"format": form}}, "demo")
@@ -155,7 +155,7 @@ def test_a_hostile_schema_is_refused_and_the_next_one_is_followed(grammars: Gram
     assert drawn(grammars, wanted(json=CITY))[0][-1] == EOS
 
 
-def test_what_a_schema_cannot_say_here_is_refused_where_it_is_strict_and_any_object_for_a_tool(grammars: Grammars) -> None:
+def test_unsupported_schemas_are_refused_if_strict_and_accept_any_object_for_a_tool(grammars: Grammars) -> None:
     odd = {"type": "object", "patternProperties": {"^a*$": {}, "^(a|b)*$": {}}}
     with pytest.raises(CannotFollow, match="tool 'odd'"):
         drawn(grammars, wanted(calls=[{"name": "odd", "schema": odd, "strict": True}]))
@@ -227,7 +227,7 @@ def test_a_forced_call_comes_and_its_turn_is_exact_and_trainable(server: Server,
         assert line["logprobs"] == pytest.approx(masked_logprobs(model, line), abs=1e-4)
 
 
-def test_each_api_gets_the_json_it_asks_for(server: Server) -> None:
+def test_each_api_gets_the_json_that_it_requests(server: Server) -> None:
     schema = {"name": "x", "schema": CITY, "strict": True}
     chat = server.say("hello", response_format={"type": "json_schema", "json_schema": schema}, max_tokens=90)
     responses = server.client.responses.create(
@@ -260,7 +260,7 @@ def test_choices_streams_and_free_answers_run_beside_one_another(server: Server)
     assert line_of(server, server.say("hello", max_tokens=8).id)["allowed"] is None
 
 
-def test_what_cannot_be_held_to_is_refused_by_the_name_that_the_api_has_for_it(server: Server) -> None:
+def test_unenforceable_parameters_are_refused_by_the_apis_name(server: Server) -> None:
     wrong = {"type": "json_schema", "name": "x", "schema": HOSTILE["many items"]}
     with pytest.raises(openai.BadRequestError, match=r"'text\.format' cannot be enforced"):
         server.client.responses.create(model="tiny", input="hello", text={"format": wrong})  # type: ignore[typeddict-item]

@@ -102,7 +102,7 @@ def test_a_harbor_task_with_a_dockerfile_is_played_in_its_image(image: str, tmp_
     assert asyncio.run(solve(task, "")).value == 0
 
 
-def test_an_image_keeps_its_variables_and_packages_and_nobody_inside_changes_it(image: str) -> None:
+def test_an_image_keeps_its_variables_and_packages_and_cannot_be_changed_from_inside(image: str) -> None:
     kind = read_kind({"kind": "podman", "image": image})
 
     async def use() -> None:

@@ -148,7 +148,7 @@ def test_a_capability_outlives_the_server_and_is_of_one_run(tmp_path: Path, serv
         issue(episode_secret(server.run), replace(spec, task_id="t" * 300))
 
 
-def test_the_server_enforces_the_recipes_sampling_in_episodes_and_says_so(server: Server) -> None:
+def test_the_server_enforces_and_reports_the_recipes_sampling_in_episodes(server: Server) -> None:
     spec = made_spec()
     asked = chat("greedy please", temperature=0, top_p=0.1, seed=3)
     answer = post(place_of(server, spec), "chat/completions", {**asked, "model": "tiny@0"})
@@ -169,7 +169,7 @@ def test_a_capability_is_in_no_log_and_in_no_capture(server: Server) -> None:
 # ---- retries -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_is_sent_again_gets_what_was_sampled_before_and_is_captured_once(server: Server) -> None:
+def test_a_repeated_request_gets_the_first_answer_and_is_captured_once(server: Server) -> None:
     spec, other = made_spec(), made_spec()
     place = place_of(server, spec)
     first, second = (post(place, "chat/completions", chat("again")).json() for _ in range(2))
@@ -230,7 +230,7 @@ class Ends:
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_every_ending_of_the_table_is_graded_played_again_or_unwritten_as_it_says(name: str) -> None:
+def test_every_ending_is_graded_played_again_or_unwritten_as_its_kind_requires(name: str) -> None:
     ending, place = ENDINGS[name], Endpoint("http://127.0.0.1:9/v1", "key", "tiny")
     if ending.kind == "killed":
         with pytest.raises(asyncio.CancelledError):
@@ -301,7 +301,7 @@ def played_by(server: Server, environment: Counts, count: int, seed: int, **more
     return asyncio.run(player.play())
 
 
-def test_what_was_played_is_not_played_again_and_another_round_or_seed_is(server: Server) -> None:
+def test_finished_attempts_are_not_repeated_except_in_another_round_or_seed(server: Server) -> None:
     environment = Counts()
     first = played_by(server, environment, 4, seed=11)
     again = played_by(server, environment, 4, seed=11)

@@ -262,7 +262,7 @@ def test_an_episode_whose_browser_is_killed_fails_and_the_next_one_has_a_new_bro
 
 
 @needs_browser
-def test_a_page_that_crashes_by_what_the_agent_does_is_an_ending_by_the_policy(in_loop: Run, pages: Path) -> None:
+def test_a_page_crash_caused_by_an_action_is_an_ending_by_the_policy(in_loop: Run, pages: Path) -> None:
     bomb, drawn = Gui(path=str(pages), pages="bomb"), Gui(pages="press")
 
     async def both() -> list[Any]:
@@ -276,7 +276,7 @@ def test_a_page_that_crashes_by_what_the_agent_does_is_an_ending_by_the_policy(i
 
 
 @needs_browser
-def test_a_browser_that_ends_while_it_does_what_the_agent_wants_is_an_ending_by_the_policy(in_loop: Run) -> None:
+def test_a_browser_that_ends_during_an_action_is_an_ending_by_the_policy(in_loop: Run) -> None:
     async def killed() -> None:
         task = Gui(pages="press").tasks("train", 1, 0)[0]
         async with open_page(str(CHROMIUM), DrawnSite(task.spec), (320, 240)) as page:
@@ -315,7 +315,7 @@ def _ancestors(status: str) -> list[int]:
     return found
 
 
-def test_what_is_missing_is_named_before_anything_is_played(tmp_path: Path) -> None:
+def test_missing_requirements_are_named_before_the_first_episode(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="there is no program /nowhere/chromium"):
         Gui(browser="/nowhere/chromium")
     with pytest.raises(ClawError, match="no pages in MiniWoB's layout"):

@@ -81,7 +81,7 @@ def test_a_folder_that_the_agent_could_not_read_is_named(tmp_path: Path) -> None
         make_harness("codex", str(tmp_path))
 
 
-def test_known_agents_are_told_their_task_and_their_model() -> None:
+def test_known_agents_get_their_task_and_model() -> None:
     program = (Path(sandbox.__file__).parent / "terminus.py").read_text()
     for name in ("claude-code", "codex", "mini-swe-agent", "terminus-2"):
         command = program if name == "terminus-2" else KNOWN[name]

@@ -69,7 +69,7 @@ def test_nothing_gets_out(kind: SandboxKind) -> None:
 
 
 @each_kind
-def test_a_command_says_how_it_ended_and_its_output_is_cut_in_the_middle(kind: SandboxKind) -> None:
+def test_a_command_reports_its_end_and_its_output_is_cut_in_the_middle(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         ran = await sandbox.run("echo one; echo two >&2; exit 3")
         assert (ran.output, ran.code, ran.timed_out) == ("one\ntwo\n", 3, False)
@@ -84,7 +84,7 @@ def test_a_command_says_how_it_ended_and_its_output_is_cut_in_the_middle(kind: S
 
 
 @confined
-def test_a_command_that_does_not_end_is_ended_and_so_is_what_it_started(kind: SandboxKind) -> None:
+def test_a_command_that_times_out_is_killed_with_its_children(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         ran = await sandbox.run("setsid sleep 61 & sleep 62", timeout=0.3)
         assert ran.timed_out
@@ -182,7 +182,7 @@ def readable(place: Path) -> bytes:
         return b""
 
 
-def test_processes_without_a_sandbox_have_to_be_asked_for_by_name() -> None:
+def test_processes_without_a_sandbox_must_be_requested_by_name() -> None:
     for given in ("subprocess", {"kind": "subprocess"}, {"kind": "subprocess", "without_isolation": False}):
         with pytest.raises(ClawError, match="can read and change all files of this user") as error:
             read_kind(given)

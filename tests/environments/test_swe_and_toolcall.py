@@ -225,7 +225,7 @@ def test_the_literals_of_a_test_are_not_in_the_file_that_runs_and_each_has_to_be
     assert compare(hidden, [*seen, (seen[0][0], "778")]) == ({"test"}, set())
 
 
-def test_what_changes_how_tests_run_is_put_back() -> None:
+def test_files_that_change_how_tests_run_are_restored() -> None:
     before = {"conftest.py": b"old", "a.py": b"", "json/__init__.py": b"theirs", "tests/helpers.py": b"strict"}
     agents = {"conftest.py": b"new", "a.py": b"better", "tests/test_a.py": b"easy", "pytest.ini": b"", "x/conftest.py": b""}
     agents |= {
@@ -282,7 +282,7 @@ def test_questions_of_several_data_sets_are_read(tmp_path: Path) -> None:
         read_questions(path)
 
 
-def test_calls_of_bfcl_are_compared_with_what_is_allowed(tmp_path: Path) -> None:
+def test_calls_of_bfcl_are_compared_with_the_allowed_values(tmp_path: Path) -> None:
     path = tmp_path / "BFCL_v4_simple.json"
     function = {"name": "area", "description": "", "parameters": {"type": "dict", "properties": {"base": {"type": "integer"}}}}
     question = {"id": "simple_0", "question": [[{"role": "user", "content": "How large?"}]], "function": [function]}

@@ -188,7 +188,7 @@ def add(a, b): return Equal()""",
 }
 
 
-def test_code_is_run_in_the_sandbox_and_judged_by_what_it_returns_alone() -> None:
+def test_code_is_run_in_the_sandbox_and_judged_by_its_return_values_alone() -> None:
     right = "def add(a, b):\n    return a + b"
     calls = next(task["calls"] for task in all_tasks()["code"] if task["id"] == "code-001")
 

@@ -191,7 +191,7 @@ def test_tasks_come_in_a_fixed_order_and_end(server: Server) -> None:
     assert compare(server, replay, asked, begin=4) == []
 
 
-def test_a_judge_that_is_away_says_nothing_about_a_version(server: Server) -> None:
+def test_an_unavailable_judge_is_no_evidence_about_a_version(server: Server) -> None:
     asked = recipe("http://127.0.0.1:9/v1").model_copy(deep=True)
     impatient = Recipe.model_validate(asked.model_dump() | {"judge": {**asked.judge.model_dump(), "timeout_s": 0.2}})
     with pytest.raises(CannotMeasure) as caught:
@@ -199,7 +199,7 @@ def test_a_judge_that_is_away_says_nothing_about_a_version(server: Server) -> No
     assert caught.value.unreachable
 
 
-def test_outside_a_run_the_suites_say_what_they_need() -> None:
+def test_outside_of_a_run_the_suites_report_what_they_need() -> None:
     asked = recipe(None)
     own, _ = load_suites(asked.eval)
     with pytest.raises(ClawError, match="conversations of a run"):
@@ -212,7 +212,7 @@ def own_endpoint_of(url: str) -> Any:
     return Endpoint(url, "key", "tiny@0")
 
 
-def test_what_is_forgotten_leaves_the_records_of_measurements_too(server: Server) -> None:
+def test_forgotten_data_is_removed_from_eval_records_too(server: Server) -> None:
     """Last: it takes a session out of the run."""
     turns = [turn for path in published(server.run.trajectories, ".parquet") for turn in read_turns(path)]
     gone = next(turn for turn in turns if turn.session_id == "s0")

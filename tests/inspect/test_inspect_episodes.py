@@ -80,7 +80,7 @@ def test_the_terminal_shows_plans_and_the_episodes_of_one(played: RunDir, capsys
         show_episodes(played, "e9", as_json=False)
 
 
-def test_a_run_without_episodes_says_how_to_play(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_episodes_shows_how_to_play_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_episodes(open_run(tmp_path / "run"), None, as_json=False)
     assert "clawctl collect --env" in capsys.readouterr().out
 

@@ -34,7 +34,7 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
     assert [session["mean_reward"] for session in summarise(by_session(joined.rows))] == [2 / 3]
 
 
-def test_a_trained_turn_is_worth_what_was_known_before_its_policy_was_published(run: RunDir) -> None:
+def test_the_worth_of_a_trained_turn_uses_only_ratings_from_before_its_policy(run: RunDir) -> None:
     """t1 and t2 were trained by the policy of second 4000."""
     ratings = FeedbackFile(run.feedback)
     ratings.append(Feedback("before", 3000.0, "default", "t1", 0.5, None))

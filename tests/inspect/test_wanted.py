@@ -32,7 +32,7 @@ def test_chance_makes_no_conflict() -> None:
     assert alarms == 0
 
 
-def test_health_says_since_when_and_names_the_keys() -> None:
+def test_health_shows_the_date_of_a_change_and_the_keys() -> None:
     rise = {"key": "anna", "since": 0.0, "before": 0.05, "after": 0.9, "over": False}
     wanted = {"changed": [rise], "conflicts": [{"keys": ("anna", "bert"), "agreement": -0.63}]}
     (_, changed), (_, conflict) = _wanted_lines(wanted)

@@ -77,7 +77,7 @@ def test_every_number_that_is_a_link_leads_to_as_many_turns(site: Site, path: st
         assert counted(site.text(href.replace("&amp;", "&"))) == int(text.replace(",", "")), href
 
 
-def test_filters_find_what_the_rows_say(site: Site) -> None:
+def test_filters_match_the_rows(site: Site) -> None:
     rows = read_rows(site.run).rows
     for query, expected in (
         (
@@ -125,7 +125,7 @@ def test_hidden_characters_are_shown_by_their_names() -> None:
     assert visible("👩\u200d💻") == "👩\u200d💻", "joiners belong to scripts and emoji"
 
 
-def test_a_stranger_sees_the_form_for_the_key_alone(site: Site) -> None:
+def test_without_the_key_only_the_login_form_is_shown(site: Site) -> None:
     for path in PAGES:
         answer = site.stranger.get(path)
         assert "Log in" in answer.text

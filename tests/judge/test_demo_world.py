@@ -23,7 +23,7 @@ def said(asked: str, answer: str, came_back: str) -> Turn:
     return turn([{"role": "user", "content": asked}], answer, [{"role": "user", "content": came_back}])
 
 
-def test_what_students_and_teachers_say_is_of_the_demo_world() -> None:
+def test_messages_of_students_and_teachers_are_covered_by_the_demo_model() -> None:
     world = DemoWorld()
     for role in ("student", "teacher"):
         for number, task in enumerate(make_tasks(role, 100, 5, "eval")):
@@ -33,7 +33,7 @@ def test_what_students_and_teachers_say_is_of_the_demo_world() -> None:
 
 
 @pytest.mark.parametrize("words", OUTSIDE)
-def test_other_conversations_are_not_and_are_warned_of_once(words: tuple[str, str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_other_conversations_cause_one_warning(words: tuple[str, str, str], caplog: pytest.LogCaptureFixture) -> None:
     world = DemoWorld()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):

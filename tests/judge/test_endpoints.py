@@ -34,7 +34,7 @@ def places(count: int, per_s: float | None = None) -> EndpointPool:
     return EndpointPool([lambda name=name: Endpoint(f"http://{name}", "", "m") for name in "abc"[:count]], per_s)
 
 
-def test_the_endpoint_with_the_fewest_calls_in_flight_is_asked_next() -> None:
+def test_the_endpoint_with_the_fewest_calls_in_flight_is_next() -> None:
     async def ask() -> list[int]:
         found = places(3)
         first = [await found.acquire() for _ in range(6)]
@@ -46,7 +46,7 @@ def test_the_endpoint_with_the_fewest_calls_in_flight_is_asked_next() -> None:
     assert sum(asyncio.run(ask())) == 7
 
 
-def test_an_endpoint_that_rests_is_passed_over_and_the_one_that_just_broke_is_shunned() -> None:
+def test_an_endpoint_that_backs_off_is_skipped_and_the_one_that_just_failed_is_avoided() -> None:
     async def ask() -> None:
         found = places(2)
         one, two = found.all
@@ -60,7 +60,7 @@ def test_an_endpoint_that_rests_is_passed_over_and_the_one_that_just_broke_is_sh
     asyncio.run(ask())
 
 
-def test_rests_grow_until_it_answers_and_are_never_all_the_same() -> None:
+def test_backoffs_grow_until_it_answers_and_have_jitter() -> None:
     def wait_after(times: int) -> float:
         place = EndpointState(lambda: None)
         for _ in range(times):

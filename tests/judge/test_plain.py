@@ -30,7 +30,7 @@ ALONE = [
 
 
 @pytest.mark.parametrize(("text", "said"), HONEST.items())
-def test_ordinary_sentences_stand_for_a_reply_that_also_pastes_something(text: str, said: str) -> None:
+def test_the_ordinary_sentences_represent_a_reply_with_pasted_text(text: str, said: str) -> None:
     assert plain_words(text, "user").strip() == said
 
 
@@ -42,7 +42,7 @@ def test_a_reply_of_one_kind_stays_as_it_is(text: str) -> None:
 
 @pytest.mark.parametrize("role", ["assistant", "tool", "environment"])
 @pytest.mark.parametrize("text", [*HONEST, *ALONE])
-def test_the_shape_of_what_others_say_does_not_matter(text: str, role: str) -> None:
+def test_the_shape_of_other_messages_does_not_matter(text: str, role: str) -> None:
     assert plain_words(text, role) == text
 
 

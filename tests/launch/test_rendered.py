@@ -83,7 +83,7 @@ def test_stopping_an_actor_ends_its_process_as_ctrl_c_would(tmp_path: Path) -> N
     assert actor.state()["starts"] == 1
 
 
-def test_without_a_cluster_ray_is_told_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_cluster_is_reported_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ClawError) as caught:
         open_scheduler("ray").states(["clawctl-run-serve-0"])

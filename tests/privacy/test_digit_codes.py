@@ -115,7 +115,7 @@ def redactor() -> Redactor:
 
 
 @pytest.mark.parametrize(("make", "line"), LINES, ids=[line.splitlines()[0][:48] for _, line in LINES])
-def test_what_a_person_tells_is_found(redactor: Redactor, make: Callable[[Draw], str], line: str) -> None:
+def test_codes_that_a_person_discloses_are_found(redactor: Redactor, make: Callable[[Draw], str], line: str) -> None:
     draw = random.Random(line)
     drawn = [make(draw) for _ in range(ROUNDS)]
     kept = [secret for secret in drawn if rest_of(secret, redactor.text(line.replace("{}", secret)), line.replace("{}", secret))]

@@ -103,7 +103,7 @@ def test_forget_reaches_every_object_and_each_hosts_own_files_before_its_next_co
         assert sum(len(path.read_bytes().splitlines()) for path in published(run.captures, ".jsonl")) == 2
 
 
-def test_a_host_that_was_killed_while_it_forgot_goes_on_with_it(hosts: Hosts) -> None:
+def test_a_host_killed_during_forget_resumes_it(hosts: Hosts) -> None:
     fill(hosts)
     forget(hosts.first, Selection(session="gone"), dry_run=False, retrain=False)
     hosts.buckets[1].refresh()
@@ -118,7 +118,7 @@ def test_a_host_that_was_killed_while_it_forgot_goes_on_with_it(hosts: Hosts) ->
     catch_up(hosts.second)  # and again: nothing happens
 
 
-def test_what_a_user_says_after_forget_is_kept_on_a_host_that_forgets_later(hosts: Hosts) -> None:
+def test_messages_after_forget_are_kept_on_a_host_that_applies_it_later(hosts: Hosts) -> None:
     fill(hosts)
     forget(hosts.first, Selection(user="default"), dry_run=False, retrain=False)
     LineWriter(hosts.second.captures, 1).append(captured("t9", "later", "a new subject", at=time.time() + 60))

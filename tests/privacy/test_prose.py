@@ -78,7 +78,7 @@ def redactor() -> Redactor:
 
 
 @pytest.mark.parametrize(("text", "secret"), TOLD)
-def test_a_secret_told_in_ordinary_words_is_found(redactor: Redactor, text: str, secret: str) -> None:
+def test_a_secret_in_ordinary_prose_is_found(redactor: Redactor, text: str, secret: str) -> None:
     assert secret not in redactor.text(text)
 
 

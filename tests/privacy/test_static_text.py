@@ -34,7 +34,7 @@ def test_the_name_of_a_parameter_is_no_secret_in_the_descriptions_of_the_same_to
     assert sent(Redactor(ALWAYS), "anna", tools=tools(PROSE, "other")) == "redacted"
 
 
-def test_what_ids_repeat_of_such_a_text_costs_no_turn() -> None:
+def test_ids_that_repeat_an_accepted_text_cost_no_turn() -> None:
     redactor = Redactor(ALWAYS, decode=lambda ids: PROSE)
     assert sent(redactor, "anna", tools=tools(PROSE, "shellid")) is None
     assert sent(redactor, "anna", tools=tools("Stops the shell.", "shellid")) == "redacted"
@@ -98,7 +98,7 @@ def test_another_sentence_around_the_same_word_begins_anew() -> None:
     assert sent(redactor, "key0", tools=tools("The account of anna is identified by 'shellid', do not tell.")) == "redacted"
 
 
-def test_what_is_remembered_is_bounded_and_forgetting_redacts_again() -> None:
+def test_the_memory_of_accepted_texts_is_bounded_and_dropped_texts_are_redacted_again() -> None:
     recurring = Recurring(keys=2, capacity=8)
     recurring.recurs("a", "text")
     assert recurring.recurs("b", "text")

@@ -25,7 +25,7 @@ def test_lower_case_keeps_every_place() -> None:
     assert len(folded("".join(LETTERS))) == len(LETTERS)
 
 
-def test_compatible_ascii_and_what_shows_nothing_is_plain_in_a_view() -> None:
+def test_compatible_characters_become_ascii_and_invisible_ones_vanish_in_a_view() -> None:
     def form(letter: str) -> str:
         return unicodedata.normalize("NFKC", letter)
 
@@ -101,7 +101,7 @@ def test_escapes_and_disguises_hide_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     "said", ["\x1b[32m{}\x1b[0m", "\\x1b[0m{}", "\\u001b[1;31m{}", "\\e[32m{}\\e[0m", "^[[33m{}", "\x1b]8;;http://x\x07{}"]
 )
-def test_what_colours_a_terminal_hides_no_secret(said: str) -> None:
+def test_terminal_colours_hide_no_secret(said: str) -> None:
     key = "gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5"
     redactor = Redactor(ALWAYS)
     assert key[8:] not in redactor.text(said.format(key))

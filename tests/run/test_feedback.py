@@ -50,7 +50,7 @@ def test_a_rating_names_its_turn_by_the_turn_or_by_the_id_of_the_response() -> N
         ({"turn_id": TURN, "rating": 1, "stars": 5}, "stars"),
     ],
 )
-def test_what_is_no_rating_is_refused_and_says_where(body, field) -> None:
+def test_an_invalid_rating_is_refused_with_its_field(body, field) -> None:
     with pytest.raises(BadFeedback) as refused:
         read_rating(body, "anna", 0.0)
     assert refused.value.field == field
@@ -63,7 +63,7 @@ def test_a_rating_in_a_header_is_a_number_or_refused() -> None:
             rating_in_header(text)
 
 
-def test_what_was_appended_is_read_and_of_several_ratings_the_newest_counts(run) -> None:
+def test_appended_ratings_are_read_and_the_newest_of_several_counts(run) -> None:
     ratings, file, other = Ratings(run), FeedbackFile(run.feedback), FeedbackFile(run.feedback)
     ratings.poll()
     assert ratings.of("anna", TURN) is None

@@ -81,7 +81,7 @@ def test_a_name_is_one_entry_of_its_folder_or_no_name(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [*EVIL, None, 7, ["a"]])
-def test_what_is_no_name_is_damage(value: Any, tmp_path: Path) -> None:
+def test_an_invalid_name_is_damage(value: Any, tmp_path: Path) -> None:
     if value != "a/b":
         with pytest.raises(Damaged):
             below(tmp_path, value)
@@ -200,7 +200,7 @@ def test_a_policy_folder_that_could_run_code_or_reads_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("evil", [*EVIL, 2, -1, True, None, 1.0])
-def test_a_policy_is_of_the_version_that_its_folder_says(run: RunDir, evil: Any) -> None:
+def test_a_policys_version_must_match_its_folder(run: RunDir, evil: Any) -> None:
     if isinstance(evil, str) and "\udcff" in evil:
         return
     path = published_policy(run) / "policy.json"

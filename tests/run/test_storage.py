@@ -87,7 +87,7 @@ def weights(content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / "adapter_model.safetensors").write_bytes(content) and None  # type: ignore[func-returns-value]
 
 
-def test_what_one_host_publishes_the_other_reads(hosts: Hosts) -> None:
+def test_a_file_published_on_one_host_is_read_on_the_other(hosts: Hosts) -> None:
     publish_bytes(hosts.first.turn_shard("s1"), b"rows")
     publish_bytes(hosts.first.eval_record(1), b"{}")
     hosts.poll()
@@ -95,13 +95,13 @@ def test_what_one_host_publishes_the_other_reads(hosts: Hosts) -> None:
     assert hosts.second.eval_record(1).read_bytes() == b"{}"
 
 
-def test_a_published_name_is_known_to_be_taken_before_the_other_host_looks(hosts: Hosts) -> None:
+def test_a_published_name_is_taken_before_the_other_host_polls(hosts: Hosts) -> None:
     publish_bytes(hosts.first.verdict_shard("s1"), b"rows")
     assert is_published(hosts.second.verdict_shard("s1"))
     assert not is_published(hosts.second.verdict_shard("s2"))
 
 
-def test_what_is_removed_is_gone_for_both(hosts: Hosts) -> None:
+def test_a_removed_file_is_gone_for_both_hosts(hosts: Hosts) -> None:
     publish_bytes(hosts.first.shared, b"{}")
     hosts.poll()
     remove(hosts.second.shared)
@@ -110,7 +110,7 @@ def test_what_is_removed_is_gone_for_both(hosts: Hosts) -> None:
     remove(hosts.first.shared)  # and again: nothing happens
 
 
-def test_a_version_has_its_weights_on_the_other_host_once_they_are_asked_for(hosts: Hosts) -> None:
+def test_the_weights_of_a_version_are_fetched_to_the_other_host_on_demand(hosts: Hosts) -> None:
     publish_policy(hosts.first, policy(1), weights(b"w" * 100_000))
     hosts.poll()
     check_policy(hosts.second, 1)
@@ -196,7 +196,7 @@ def test_a_quarantined_shard_is_in_quarantine_for_both(hosts: Hosts) -> None:
     assert hosts.first.quarantined("trajectories-s1.parquet").read_bytes() == b"damaged"
 
 
-def test_what_another_host_has_removed_is_moved_away_without_an_error(in_bucket: Hosts) -> None:
+def test_files_that_another_host_removed_are_moved_without_an_error(in_bucket: Hosts) -> None:
     publish_folder(in_bucket.first.checkpoint(1), weights(b"old"))
     in_bucket.poll()
     remove(in_bucket.second.checkpoint(1))
@@ -221,7 +221,7 @@ def test_a_worker_whose_lease_was_taken_over_cannot_publish_a_second_time(tmp_pa
     later.close()
 
 
-def test_a_fresh_lease_stands_however_wrong_the_clock_of_a_host_is(in_bucket: Hosts) -> None:
+def test_a_fresh_lease_holds_however_wrong_a_hosts_clock_is(in_bucket: Hosts) -> None:
     """Its age is taken from the store. Here the store's own time is asked, and no time of a host."""
     objects = in_bucket.buckets[1]._objects
     other = Leases(objects, "a host whose clock does not matter")
@@ -272,7 +272,7 @@ def test_secrets_and_a_hosts_own_files_stay_on_the_host(in_bucket: Hosts) -> Non
     assert not any((in_bucket.second.root / path.relative_to(run.root)).exists() for path in own)
 
 
-def test_every_path_of_a_run_has_the_kind_that_the_documentation_says() -> None:
+def test_every_path_of_a_run_has_its_documented_kind() -> None:
     run = RunDir(Path("/r"))
     kinds = {
         Kind.LOCAL: [run.captures / "w-1.jsonl", run.api_key, run.position, run.log("serve"), run.journal("s"), run.lock("train")],

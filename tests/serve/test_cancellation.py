@@ -105,7 +105,7 @@ def hang_up(server: Server, path: str, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ASKS)
-def test_who_hangs_up_leaves_what_was_sampled_so_far(slow: Server, path: str, stream: bool) -> None:
+def test_a_client_that_disconnects_leaves_the_tokens_sampled_so_far(slow: Server, path: str, stream: bool) -> None:
     hang_up(slow, path, {**ASKS[path], "stream": stream})
     line = slow.captured()[-1]
     sampled = len(line["completion_ids"])
@@ -146,7 +146,7 @@ def first_tokens(server: Server) -> tuple[float, float]:
     return values.get("count", 0.0), values.get("sum", 0.0)
 
 
-def test_tokens_come_in_pieces_where_nobody_reads_along(slow: Server) -> None:
+def test_tokens_arrive_in_larger_pieces_without_a_streaming_client(slow: Server) -> None:
     """Of an engine whose weights stay: there each token has its version without being told at once."""
     slow.say("hi", max_tokens=2)
     assert Slow.asked[-1]["stream_interval"] > 1

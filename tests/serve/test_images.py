@@ -50,7 +50,7 @@ def user(*urls: str) -> list[dict[str, Any]]:
     [("PNG", {}), ("GIF", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("WEBP", {}), ("WEBP", {"lossless": True}),
      ("WEBP", {"exif": b"Exif\x00\x00"})],
 )  # fmt: skip
-def test_the_size_of_a_picture_stands_in_its_header(kind: str, how: dict[str, Any]) -> None:
+def test_the_size_of_a_picture_is_read_from_its_header(kind: str, how: dict[str, Any]) -> None:
     assert size_of(picture(kind, (301, 7), **how)) == (301, 7)
 
 

@@ -32,7 +32,7 @@ def is_there(stored: StoredResponses, number: int, key: str = "me") -> bool:
         return False
 
 
-def test_a_conversation_goes_on_as_it_was() -> None:
+def test_a_stored_conversation_continues_unchanged() -> None:
     stored = StoredResponses()
     stored.store("me", asked("2 + 2?", instructions="be kind"), {"id": name_of(1)}, SAID)
     on = stored.continued("me", asked("sure?", previous_response_id=name_of(1)))

@@ -32,7 +32,7 @@ def test_opd_gives_each_token_the_clamped_gap_to_the_teacher() -> None:
     assert not term.trains(replace(TURN, teacher_prompt_ids=None))
 
 
-def test_a_teacher_that_speaks_of_fewer_tokens_is_an_error_and_never_padded() -> None:
+def test_teacher_logprobs_for_fewer_tokens_are_an_error_and_never_padded() -> None:
     (term,) = terms_of(TrainConfig(method="opd"))
     with pytest.raises(RuntimeError, match="must match"):
         token_advantages(term, POLICY, TEACHER[:2], None)
@@ -45,7 +45,7 @@ def test_combine_has_both_terms_with_their_own_weights() -> None:
     assert opd.trains(TURN)  # a corrected answer is pushed away from and shown what was wrong with it
 
 
-def test_a_baseline_is_the_mean_of_the_turns_before_and_forgets_slowly() -> None:
+def test_a_baseline_is_the_decaying_mean_of_earlier_turns() -> None:
     baselines = Baselines()
     good, bad, other = replace(TURN, reward=1.0), replace(TURN, reward=-1.0), replace(TURN, reward=1.0, kind="chat")
     assert baselines.of("homework") == 0.0
@@ -57,7 +57,7 @@ def test_a_baseline_is_the_mean_of_the_turns_before_and_forgets_slowly() -> None
     assert baselines.of("homework") == pytest.approx(0.5 - 1.5 / MEMORY)
 
 
-def test_a_sample_refuses_what_cannot_be_trained() -> None:
+def test_a_sample_that_cannot_be_trained_is_refused() -> None:
     with pytest.raises(ValueError, match="2 logprobs"):
         replace(TURN, logprobs=[-1.0, -1.0])
     with pytest.raises(ValueError, match="neither a reward nor a hint"):
@@ -102,7 +102,7 @@ def test_step_wise_compares_nothing_if_one_episode_alone_has_rewards() -> None:
     assert group_credits([earned("a0", "a", 0, 1.0), earned("a1", "a", 1, -1.0)], std=True, step_wise=True) == {}
 
 
-def test_turns_in_the_same_state_are_compared_by_what_followed() -> None:
+def test_turns_in_the_same_state_are_compared_by_their_returns() -> None:
     # both episodes begin in state X; a goes on in Y and b in Z, and c comes back to X. Outcomes 1, 0, 1.
     def at(turn_id: str, index: int, parent: str | None, outcome: float, state: bytes) -> Earned:
         return Earned(turn_id, turn_id[0], parent, index, outcome, outcome, state)

@@ -11,7 +11,7 @@ from tests.train.feeding import make_feed, told
 from tests.train.tiny import Sampler, publish_shard
 
 
-def test_turns_from_before_people_changed_their_minds_are_not_trained(
+def test_turns_from_before_a_change_of_wishes_are_not_trained(
     run: RunDir, sampler: Sampler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Sixty contents turns, then fourteen complaints. Turns of another key are not affected."""

@@ -52,7 +52,7 @@ def test_the_teacher_reads_the_newest_earlier_hints_of_the_same_key(run: RunDir,
     assert teacher_reads(sampler, feed, "turn") == "Earlier: say hello\nEarlier: write plain\nno bold"
 
 
-def test_a_hint_stands_alone_unless_the_recipe_asks_for_earlier_ones(run: RunDir, sampler: Sampler) -> None:
+def test_a_hint_is_used_alone_unless_the_recipe_adds_earlier_ones(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(asked(sampler, f"t{n}", n), -1.0, f"hint {n}") for n in (1, 2)])
     assert teacher_reads(sampler, make_feed(run, sampler, batch_turns=2, method="opd"), "t2") == "hint 2"
 
@@ -86,7 +86,7 @@ def test_a_restart_recalls_the_newest_used_turns_and_reads_no_others(run: RunDir
     assert teacher_reads(sampler, feed, "turn") == "Earlier: say hello\nEarlier: no bold\nwrite plain"
 
 
-def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_says_so(run: RunDir, sampler: Sampler) -> None:
+def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_enables_it(run: RunDir, sampler: Sampler) -> None:
     publish_shard(
         run,
         "a",
@@ -116,7 +116,7 @@ def test_teaching_praised_turns_without_earlier_hints_is_refused() -> None:
         TrainConfig(method="combine", teach_praised=True)
 
 
-def test_what_was_asked_for_before_people_changed_their_minds_is_forgotten(run: RunDir, sampler: Sampler) -> None:
+def test_hints_from_before_a_change_of_wishes_are_dropped(run: RunDir, sampler: Sampler) -> None:
     publish_shard(
         run, "a", [(asked(sampler, f"calm{n}", n), 1.0, None) for n in range(60)] + [(asked(sampler, "old", 30), -1.0, "say hello")]
     )

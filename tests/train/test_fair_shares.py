@@ -50,7 +50,7 @@ def trained_steps(feed: Feed, most: int = 100) -> list[Counter[str]]:
     return steps
 
 
-def test_a_loud_key_fills_only_what_others_leave(run: RunDir, sampler: Sampler) -> None:
+def test_a_busy_key_fills_only_the_share_that_others_leave(run: RunDir, sampler: Sampler) -> None:
     publish(run, "a", turns_of(sampler, "loud", 40))
     publish(run, "b", [*turns_of(sampler, "anna", 6), *turns_of(sampler, "ben", 1)])
     steps = trained_steps(make_feed(run, sampler, batch_turns=8))
@@ -66,7 +66,7 @@ def test_without_fair_keys_turns_come_in_the_order_of_their_shards(run: RunDir, 
 
 
 @pytest.mark.parametrize("quiet", [1, 12])
-def test_no_turn_of_a_quiet_key_goes_stale_because_another_is_loud(run: RunDir, sampler: Sampler, quiet: int) -> None:
+def test_no_turn_of_a_key_goes_stale_because_another_key_is_busy(run: RunDir, sampler: Sampler, quiet: int) -> None:
     """Also where there are more keys than places in a step, and behind more of the loud one's shards than are read ahead."""
     for shard in range(5):
         loud = [
@@ -140,7 +140,7 @@ def test_a_turn_that_is_given_back_is_not_its_own_copy_and_its_copies_stay_skipp
     assert read_ledger(run) == dict.fromkeys(("loud001", "loud002", "loud003"), "skipped")
 
 
-def test_what_goes_stale_leaves_no_mark_behind(run: RunDir, sampler: Sampler) -> None:
+def test_stale_turns_leave_no_mark(run: RunDir, sampler: Sampler) -> None:
     (like,) = turns_of(sampler, "loud", 1)
     publish(run, "a", [like])
     feed = make_feed(run, sampler, batch_turns=2, max_staleness=1)
@@ -166,7 +166,7 @@ def test_the_members_of_a_group_all_count_and_copies_of_a_group_do_not(run: RunD
     assert told(run)["refused"] == {"identical to another turn of its key": 4}
 
 
-def test_nobody_changes_the_credit_of_another_by_naming_the_same_group(run: RunDir, sampler: Sampler) -> None:
+def test_a_key_cannot_change_the_credit_of_another_by_using_its_group_id(run: RunDir, sampler: Sampler) -> None:
     own = episodes(sampler, "a", "b", user="anna")
     loud = episodes(sampler, *(f"l{n}" for n in range(6)), user="loud")
     publish_shard(run, "1", [(turn, 1.0, None) for turn in loud])
@@ -177,7 +177,7 @@ def test_nobody_changes_the_credit_of_another_by_naming_the_same_group(run: RunD
     assert {s.turn_id: s.credit for s in batch.samples} == {"a": pytest.approx(1.0, rel=1e-5), "b": pytest.approx(-1.0, rel=1e-5)}
 
 
-def test_nobody_moves_the_baseline_of_another_by_naming_the_same_task(sampler: Sampler) -> None:
+def test_a_key_cannot_move_the_baseline_of_another_by_using_its_task_id(sampler: Sampler) -> None:
     mine, theirs = (replace(sampler.turn("x", tokens=2), task_id="homework-7", user=user) for user in ("anna", "a/b"))
     assert (kind_of(mine), kind_of(theirs)) == ("anna/homework", "a%2Fb/homework")
     assert kind_of(replace(mine, user="default")) == "homework"  # as older checkpoints have it

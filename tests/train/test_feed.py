@@ -55,7 +55,7 @@ def test_a_turn_waits_from_when_its_verdict_was_published_also_across_restarts(r
     assert ids_of(make_feed(run, sampler).next_batch(0)) == ["a00", "a01"]
 
 
-def test_a_turn_that_another_policy_sampled_is_refused_and_said_to_be(run: RunDir, sampler: Sampler) -> None:
+def test_a_turn_that_another_policy_sampled_is_refused_with_that_reason(run: RunDir, sampler: Sampler) -> None:
     turns = [sampler.turn("a"), replace(sampler.turn("b"), policy_name="anna"), sampler.turn("c")]
     publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
     feed = make_feed(run, sampler, batch_turns=2)
@@ -83,7 +83,7 @@ def test_a_turn_that_comes_in_two_shards_is_taken_once(run: RunDir, sampler: Sam
     assert told(run)["refused"] == {"in two shards": 1}
 
 
-def test_a_line_says_what_became_of_all_turns_and_what_the_next_step_waits_for(run: RunDir, sampler: Sampler) -> None:
+def test_the_summary_line_counts_all_turns_and_states_what_the_next_step_needs(run: RunDir, sampler: Sampler) -> None:
     rows: list[tuple[Turn, float | None, str | None]] = [(sampler.turn(name), 1.0, None) for name in ("x", "y", "z")]
     publish_shard(run, "a", [*rows, (sampler.turn("u"), 0.0, None), (sampler.turn("v"), 0.0, None)])
     feed = make_feed(run, sampler, batch_turns=2)
@@ -159,7 +159,7 @@ def test_a_turn_with_a_reward_is_trained_without_a_hint_that_finds_no_place(run:
     assert told(run)["lost_hints"] == {"teacher prompt does not match": 1}
 
 
-def test_what_each_method_sees_of_a_turn(run: RunDir, sampler: Sampler) -> None:
+def test_each_method_gets_its_own_fields_of_a_turn(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(sampler.turn("x", task_id="chat/7"), -1.0, HINT)])
     seen = {}
     for method in ("binary", "opd", "opd_topk", "combine", "hybrid"):
@@ -192,7 +192,7 @@ def test_hybrid_has_a_prompt_for_each_different_hint_shortest_first(run: RunDir,
     ]
 
 
-def test_what_an_environment_says_of_an_episode_is_added_to_the_reward_of_each_step(run: RunDir, sampler: Sampler) -> None:
+def test_the_outcome_of_an_episode_is_added_to_the_reward_of_each_step(run: RunDir, sampler: Sampler) -> None:
     rows = [(1.0, 1.0), (-1.0, 1.0), (None, -1.0), (0.0, 0.0)]
     turns = [sampler.turn(f"x{i}", outcome_reward=outcome) for i, (_, outcome) in enumerate(rows)]
     publish_shard(run, "a", [(turn, step, None) for turn, (step, _) in zip(turns, rows, strict=True)])
@@ -219,7 +219,7 @@ def test_an_unreadable_shard_goes_to_quarantine_and_the_others_are_used(run: Run
 
 
 @pytest.mark.parametrize("column", ["prompt_ids", "completion_ids"])
-def test_a_shard_with_a_turn_that_says_nothing_goes_to_quarantine(run: RunDir, sampler: Sampler, column: str) -> None:
+def test_a_shard_with_an_empty_turn_is_quarantined(run: RunDir, sampler: Sampler, column: str) -> None:
     publish_turns(run, sampler, 2, "a")
     table = pq.read_table(run.trajectories / "a.parquet")
     empty = pa.array([[], *table[column].to_pylist()[1:]], table.schema.field(column).type)

@@ -108,7 +108,7 @@ def test_a_turn_that_its_group_teaches_nothing_is_still_trained_on_its_hint(run:
     assert batch.samples[0].teacher_prompt_ids is not None
 
 
-def test_memory_is_bounded_by_what_waits_and_the_groups_seen_last(sampler: Sampler) -> None:
+def test_memory_is_bounded_by_waiting_turns_and_recent_groups(sampler: Sampler) -> None:
     """Three times as many lone episodes as are remembered; one that waits is kept, and the newest still count."""
     forming = Forming(TrainConfig(method="grpo", group_size=2, group_std=False, batch_wait_s=1e9), Counter())
     (turn,) = episodes(sampler, "a", group="waits")
@@ -155,7 +155,7 @@ def test_a_played_group_is_complete_when_its_episodes_are_over_and_not_when_thei
     assert {sample.turn_id: sample.credit for sample in batch.samples} == {"a": 1.0, "b": -1.0, "c": 0.0}
 
 
-def test_what_clawctl_samples_again_in_another_group_counts_again(run: RunDir, sampler: Sampler) -> None:
+def test_a_sample_repeated_in_another_group_counts_again(run: RunDir, sampler: Sampler) -> None:
     """Tasks may have equal prompts, and are played in several rounds."""
     (turn,) = episodes(sampler, "a")
     feed = make_feed(run, sampler, method="grpo", batch_turns=1)

@@ -28,9 +28,7 @@ def test_a_rating_outranks_the_verdict_whenever_it_comes_before_the_turn_is_trai
 
 
 @pytest.mark.parametrize("reason", ["no next state", "regenerated"])
-def test_a_turn_that_nobody_had_reacted_to_is_trained_by_a_rating_that_comes_late(
-    run: RunDir, sampler: Sampler, reason: str
-) -> None:
+def test_a_turn_without_a_reaction_is_trained_by_a_late_rating(run: RunDir, sampler: Sampler, reason: str) -> None:
     """The last turn of a conversation: its row was published when the session ended, and its user comes back with a thumb."""
     last, side = sampler.turn("last", tokens=3), sampler.turn("side", tokens=3)
     last = replace(last, next_state=None, trainable=False, untrainable_reason=reason)
@@ -98,7 +96,7 @@ def test_a_turn_whose_outcome_comes_late_is_worth_the_outcome_alone(run: RunDir,
 
 
 @pytest.mark.parametrize("method", ["binary", "grpo"])
-def test_a_held_out_turn_is_never_trained_whatever_is_said_of_it_later(run: RunDir, sampler: Sampler, method: str) -> None:
+def test_a_held_out_turn_is_never_trained_whatever_its_later_ratings(run: RunDir, sampler: Sampler, method: str) -> None:
     held = replace(sampler.turn("held", tokens=3), trainable=False, untrainable_reason="held out", group_id="g")
     others = [replace(sampler.turn(name, tokens=3), group_id="g") for name in ("good", "bad")]
     publish_shard(run, "a", [(held, -1.0, "Be brief."), (others[0], 1.0, None), (others[1], -1.0, None)])

@@ -19,7 +19,7 @@ def merge(run: RunDir, stems: list[str], piece_bytes: int = PIECE_BYTES) -> str:
     return merged
 
 
-def test_the_rows_of_a_merged_shard_are_known_and_nobody_is_told(run: RunDir, sampler: Sampler) -> None:
+def test_the_rows_of_a_merged_shard_are_known_and_cause_no_warning(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
     publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None)])
     feed = make_feed(run, sampler, batch_turns=1)
@@ -43,7 +43,7 @@ def test_a_merged_shard_with_a_part_that_was_never_read_gives_its_rows_and_no_ot
     assert told(run)["refused"] == {}
 
 
-def test_what_no_batch_needs_yet_stays_on_disk_and_comes_in_its_turn(run: RunDir, sampler: Sampler) -> None:
+def test_turns_that_no_batch_needs_yet_stay_on_disk_and_come_in_order(run: RunDir, sampler: Sampler) -> None:
     for stem in "abcd":
         publish_turns(run, sampler, 3, stem)
     settings = TrainConfig.model_validate({"batch_turns": 3})
@@ -59,7 +59,7 @@ def test_what_no_batch_needs_yet_stays_on_disk_and_comes_in_its_turn(run: RunDir
     assert feed.next_batch(0) is None
 
 
-def test_a_backlog_that_is_too_stale_does_not_hide_what_lies_behind_it(run: RunDir, sampler: Sampler) -> None:
+def test_a_stale_backlog_does_not_hide_newer_turns(run: RunDir, sampler: Sampler) -> None:
     for stem in "abc":
         publish_turns(run, sampler, 4, stem)
     publish_turns(run, sampler, 2, "d", policy_version=9, policy_version_end=9)
@@ -104,7 +104,7 @@ def publish_backlog(run: RunDir, sampler: Sampler, last: str = "d") -> list[str]
     return [f"{stem}{i:02d}" for stem in "abc" for i in range(4)] + [f"{last}{i:02d}" for i in range(2)]
 
 
-def test_a_damaged_piece_costs_what_lies_behind_it_and_nothing_is_trained_twice(run: RunDir, sampler: Sampler) -> None:
+def test_a_damaged_piece_costs_the_rows_after_it_and_nothing_is_trained_twice(run: RunDir, sampler: Sampler) -> None:
     names = publish_backlog(run, sampler)
     path = run.trajectories / "a-merged.parquet"
     column = pq.ParquetFile(path).metadata.row_group(6).column(14)

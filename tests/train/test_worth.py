@@ -49,7 +49,7 @@ def test_a_rating_that_comes_late_outranks_an_outcome(run: RunDir, sampler: Samp
     assert told(run)["refused"] == {"neutral": 1}
 
 
-def test_a_number_that_is_none_is_refused_and_spoils_nobody_elses_credit(run: RunDir, sampler: Sampler) -> None:
+def test_a_nan_reward_is_refused_and_does_not_change_the_credit_of_other_turns(run: RunDir, sampler: Sampler) -> None:
     publish(run, sampler, [(None, outcome, OUTCOME, outcome) for outcome in (1.0, -1.0, math.nan)], group_id="g")
     batch = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False).next_batch(0)
     assert batch is not None

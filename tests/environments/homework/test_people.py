@@ -22,14 +22,14 @@ def task(seed: int = 0) -> Problem:
     return next(t for t in make_tasks("student", 50, seed) if len(t.steps) == 1)
 
 
-def test_the_same_seed_says_the_same_words():
+def test_the_same_seed_gives_the_same_text():
     one, two = Person("student", 5), Person("student", 5)
     assert one.name == two.name
     assert one.open(task()) == two.open(task())
     assert one.react(task(), AI, 0) == two.react(task(), AI, 0)
 
 
-def test_ai_style_brings_a_complaint_and_the_session_goes_on():
+def test_ai_style_causes_a_complaint_and_the_session_continues():
     for seed in range(50):
         reaction = Person("student", seed).react(task(), AI, 0)
         assert reaction.text

@@ -76,7 +76,7 @@ def test_the_reader_understands_nearly_every_complaint_and_hint():
 
 
 @pytest.mark.parametrize(("rule", "score"), [("happy", 1), ("wrong", -1), ("vague", -1), ("unclear", 0)])
-def test_the_reader_knows_thanks_doubts_and_words_that_tell_nothing(rule: str, score: int):
+def test_the_reader_recognises_thanks_doubts_and_neutral_replies(rule: str, score: int):
     rng = Random(5)
     for _ in range(60):
         said = read(say(rule, rng, "trained", said=5, right=6))
@@ -84,7 +84,7 @@ def test_the_reader_knows_thanks_doubts_and_words_that_tell_nothing(rule: str, s
         assert not said.wants
 
 
-def test_a_problem_says_nothing_about_an_answer_but_going_on_to_it_does():
+def test_a_problem_is_no_feedback_but_moving_on_to_the_next_one_is():
     for problem in make_problems(100, 6):
         assert not read(problem.text).wants
         assert read(problem.text).score == 1

@@ -92,7 +92,7 @@ def test_blocks_waste_no_more_than_they_may(found: list[Branch], most: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_blocks_of_long_tries_show_what_the_mask_of_cuda_shows_and_waste_little(seed: int) -> None:
+def test_blocks_of_long_tries_equal_the_cuda_mask_and_waste_little(seed: int) -> None:
     tree = build_trie(tries_of_many_blocks(seed))
     assert len(tree.ids_T) > 4 * QUERIES
     check_relation(tree, QUERIES)
@@ -151,16 +151,16 @@ def check_numbers(tree: Trie, most: int) -> None:
 
 @settings(deadline=None)
 @given(branches(), SIZES)
-def test_blocks_compute_what_a_dense_mask_computes(found: list[Branch], most: int) -> None:
+def test_blocks_compute_the_same_as_a_dense_mask(found: list[Branch], most: int) -> None:
     check_numbers(build_trie(found), most)
 
 
-def test_blocks_of_long_tries_compute_what_a_dense_mask_computes() -> None:
+def test_blocks_of_long_tries_compute_the_same_as_a_dense_mask() -> None:
     torch.manual_seed(0)
     check_numbers(build_trie(tries_of_many_blocks()), QUERIES)
 
 
-def test_what_a_query_does_not_see_changes_nothing_for_it() -> None:
+def test_hidden_tokens_do_not_change_a_query() -> None:
     torch.manual_seed(0)
     tree = build_trie(tries_of_many_blocks())
     blocks, count = make_blocks(tree), len(tree.ids_T)
@@ -173,7 +173,7 @@ def test_what_a_query_does_not_see_changes_nothing_for_it() -> None:
     assert not torch.equal(before, after)
 
 
-def test_bfloat16_computes_what_float32_computes_to_its_rounding() -> None:
+def test_bfloat16_equals_float32_up_to_rounding() -> None:
     torch.manual_seed(0)
     tree = build_trie(tries_of_many_blocks())
     blocks = make_blocks(tree)

@@ -67,7 +67,7 @@ def test_a_microbatch_takes_its_operations_over_the_devices_speed() -> None:
     ("name", "billions"),  # as their model cards say; of Qwen3.5-4B without its images
     [("Qwen/Qwen3-0.6B", 0.596), ("Qwen/Qwen3-4B", 4.022), ("Qwen/Qwen3-8B", 8.191), ("Qwen/Qwen3.5-4B", 4.206)],
 )
-def test_known_architectures_have_the_number_of_weights_that_is_told_of_them(name: str, billions: float) -> None:
+def test_known_architectures_have_their_published_number_of_weights(name: str, billions: float) -> None:
     shape = shape_of(skeleton(name), TrainConfig())
     assert shape.weights / 1e9 == pytest.approx(billions, abs=0.001)
     assert shape.trained == shape.weights
@@ -118,7 +118,7 @@ for again in (True, False):  # the peak only ever rises
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel tells no peak")
-def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half() -> None:
+def test_a_real_step_needs_the_estimated_memory_within_a_factor_of_one_and_a_half() -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
@@ -127,7 +127,7 @@ def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
         assert real / 1.5 < told < real * 1.5
 
 
-def test_a_cpu_is_asked_how_fast_it_is_and_a_device_that_is_not_here_is_not_guessed_at() -> None:
+def test_the_speed_of_a_cpu_is_measured_and_that_of_an_absent_device_is_unknown() -> None:
     cpu = forecast(Recipe.model_validate({"train": {"tokens_per_microbatch": 64}}), Ranks(0, 1, torch.device("cpu")))
     assert cpu.seconds is not None
     assert 0 < cpu.seconds < 100
@@ -144,7 +144,7 @@ def on_card(**train: Any) -> Recipe:
     return Recipe.model_validate({"model": {"path": "Qwen/Qwen3-4B"}, "train": {"device_memory_gb": 24, **train}})
 
 
-def test_what_cannot_fit_is_refused_before_anything_is_loaded_and_told_what_would() -> None:
+def test_training_that_cannot_fit_is_refused_before_loading_with_settings_that_fit() -> None:
     ranks = Ranks(0, 1, torch.device("cpu"))
     with pytest.raises(ClawError, match=r"needs at least 59\.9 GiB per device, which has 24\.0") as caught:
         check_room(on_card(), ranks)
@@ -176,7 +176,7 @@ def test_a_model_of_which_nothing_is_known_is_a_problem_with_a_cure(tmp_path: Pa
         skeleton(str(tmp_path))
 
 
-def test_the_command_tells_the_estimate_without_a_run_or_weights(tmp_path: Path) -> None:
+def test_the_command_shows_the_estimate_without_a_run_or_weights(tmp_path: Path) -> None:
     recipe = tmp_path / "card.yaml"
     recipe.write_text("{model: {path: Qwen/Qwen3-8B}, train: {device_memory_gb: 24, dtype: bfloat16, lora: {rank: 16}}}")
     command = [sys.executable, "-m", "clawctl", "train", "--estimate", "--run", str(tmp_path / "none"), "--recipe", str(recipe)]
@@ -196,6 +196,6 @@ def test_of_a_small_device_cuda_takes_its_share_and_a_cpu_none() -> None:
         check_room(small, Ranks(0, 1, torch.device("cpu")))
 
 
-def test_a_long_microbatch_is_told_in_seconds_without_an_exponent() -> None:
+def test_the_time_of_a_long_microbatch_is_printed_without_an_exponent() -> None:
     slow = replace(forecast(on_card(peak_tflops=1), Ranks(0, 1, torch.device("cuda"))), seconds=1234.5)
     assert any("a full microbatch takes about 1200 s at" in line for line in slow.lines())

@@ -29,7 +29,7 @@ def test_the_cost_of_a_model_counts_its_matrices(sampler: Sampler) -> None:
     assert cost.attention == 2 * 2 * 16
 
 
-def test_the_peak_of_a_device_is_what_the_recipe_says_or_what_is_known_of_it() -> None:
+def test_the_peak_of_a_device_comes_from_the_recipe_or_from_its_specification() -> None:
     assert peak_flops("NVIDIA H100 80GB HBM3", None) == pytest.approx(989.4e12)
     assert peak_flops("NVIDIA H100 PCIe", None) == 756e12
     assert peak_flops("NVIDIA L4", None) == 121e12

@@ -29,7 +29,7 @@ class Wrapped(nn.Module):
         return self.inner(hidden) * 2.0
 
 
-def test_a_state_says_how_likely_the_token_behind_it_is_at_the_sampler_temperature() -> None:
+def test_a_state_gives_the_logprob_of_the_next_token_at_the_sampler_temperature() -> None:
     # hidden states are the logits themselves (identity head); vocabulary of 2
     head = a_head([[1.0, 0.0], [0.0, 1.0]])
     hidden = torch.tensor([[LN3, 0.0], [0.0, 2 * LN2], [0.0, 2 * LN3]])

@@ -213,7 +213,7 @@ def test_another_picture_of_the_same_size_gives_other_logprobs(
      ("moved", "an image is not at its recorded position", 1),
      ("smaller", "an image has another size for this model", 3), ("text", "images, which this trainer does not read", 3)],
 )  # fmt: skip
-def test_a_turn_whose_image_is_not_what_was_served_is_refused_with_the_reason_and_the_others_are_trained(
+def test_a_turn_with_another_image_than_served_is_refused_with_the_reason_and_the_others_are_trained(
     run: RunDir, vision_path: Path, served: Served, turns: tuple[list[Turn], dict[str, bytes]], damage: str, reason: str, count: int
 ) -> None:
     rows, files = turns

@@ -59,7 +59,7 @@ def test_the_ids_are_those_of_a_server_that_had_sampled_the_text(sampler: Sample
         {"messages": [{"role": "user", "content": "a prompt that no template made", "plain": True}]},
     ],
 )
-def test_what_the_template_does_not_show_as_the_file_has_it_is_refused_and_counted(
+def test_rows_that_the_template_renders_differently_are_refused_and_counted(
     run: RunDir, sampler: Sampler, changes: dict[str, Any]
 ) -> None:
     turn = text(sampler, "x", **changes)
@@ -103,7 +103,7 @@ def test_an_imported_turn_does_not_grow_stale_and_counts_as_sampled_by_the_versi
     assert batch.samples[1].teacher_prompt_ids is not None  # a hint is spliced into the rendered prompt
 
 
-def test_a_step_on_texts_begins_with_a_ratio_of_one_and_says_how_many_were_imported(
+def test_a_step_on_texts_begins_with_a_ratio_of_one_and_reports_the_number_of_imported_turns(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     publish_turns(run, sampler, 2, "a")

@@ -38,7 +38,7 @@ def tiny(folder: Path, family: str) -> Path:
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"])
-def test_the_last_layer_goes_on_with_asked_tokens_where_that_is_known_to_be_exact(tmp_path: Path, family: str) -> None:
+def test_the_last_layer_computes_only_requested_tokens_if_that_is_known_to_be_exact(tmp_path: Path, family: str) -> None:
     policy = policy_of(tiny(tmp_path, family))
     assert policy.merge == "tree"
     assert check_same(policy, TURNS, "tree") == TOKENS

@@ -89,7 +89,7 @@ def test_methods_on_likeliest_tokens_do_not_depend_on_how_the_step_is_cut_or_mer
         assert norm == pytest.approx(found[0][1], rel=1e-4)
 
 
-def test_hybrid_asks_a_teacher_for_each_hint_about_the_policys_likeliest_tokens(
+def test_hybrid_evaluates_a_teacher_for_each_hint_on_the_policys_likeliest_tokens(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     publish_hinted(run, sampler, 2)
@@ -162,7 +162,7 @@ def test_turns_of_another_model_stop_training_with_both_names_and_are_not_used_u
     assert read_ledger(run) == {}
 
 
-def test_what_an_older_version_sampled_may_differ_as_much_as_it_will(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_turns_of_older_versions_may_differ_by_any_amount(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
     train(run, model_path, lr=0.05)
     rows = read_rows(run)

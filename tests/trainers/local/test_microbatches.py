@@ -21,7 +21,7 @@ def test_each_sequence_is_in_one_group_within_the_budget_and_no_rank_is_idle(len
     assert sorted(dealt) == sorted(groups)
 
 
-def test_padding_stands_behind_and_each_scored_token_has_the_place_of_the_one_before_it() -> None:
+def test_padding_is_on_the_right_and_each_scored_token_has_the_position_of_its_predecessor() -> None:
     branches = [make_branch([5, 6], [8], 1.0), make_branch([7], [9, 10, 11], 0.5)]
     batch = make_microbatch(branches, "none", CPU)
     assert batch.ids_BT.tolist() == [[5, 6, 8, 0], [7, 9, 10, 11]]
@@ -31,7 +31,7 @@ def test_padding_stands_behind_and_each_scored_token_has_the_place_of_the_one_be
     assert (batch.lengths, batch.tokens) == ([1, 3], 7)
 
 
-def test_a_whole_prefix_is_scored_on_the_row_of_what_goes_on_from_it() -> None:
+def test_a_whole_prefix_is_scored_on_the_row_of_its_continuation() -> None:
     branches = [make_branch([5], [6], 1.0), make_branch([5, 7], [8], 1.0), make_branch([5, 6, 7], [8, 9], 0.5)]
     batch = make_microbatch(branches, "prefix", CPU)
     assert batch.ids_BT.tolist() == [[5, 6, 7, 8, 9], [5, 7, 8, 0, 0]]

@@ -39,7 +39,7 @@ def test_a_norm_is_as_worked_by_hand() -> None:
 @pytest.mark.parametrize("made", [LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm])
 @pytest.mark.parametrize(("types", "tolerance"), [((torch.float32, torch.float32), 1e-5), ((torch.bfloat16, torch.float32), 0.02),
                                                   ((torch.bfloat16, torch.bfloat16), 0.02)])  # fmt: skip
-def test_the_models_own_norms_say_the_same_in_every_type(
+def test_the_fast_norms_equal_the_models_own_in_every_type(
     made: Any, types: tuple[torch.dtype, torch.dtype], tolerance: float
 ) -> None:
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def test_the_models_own_norms_say_the_same_in_every_type(
         torch.testing.assert_close(mine, expected, atol=tolerance, rtol=tolerance)
 
 
-def test_a_frozen_weight_gets_no_gradient_and_passes_on_what_came() -> None:
+def test_a_frozen_weight_gets_no_gradient_and_passes_the_incoming_one_on() -> None:
     norm = Qwen3RMSNorm(4).requires_grad_(False)
     use_fast_norms(norm)
     x = torch.randn(3, 4, requires_grad=True)

@@ -34,7 +34,7 @@ def loss_and_gradient(correction: Correction, count: int = 1, lengths: tuple[int
     return float(loss.detach()), now.grad.tolist()
 
 
-def test_policy_loss_of_three_tokens_is_what_the_formula_gives_by_hand() -> None:
+def test_policy_loss_of_three_tokens_equals_the_formula_by_hand() -> None:
     now = logs(NOW[:3]).requires_grad_()
     loss = policy_loss(now, logs(SAMPLER[:3]), torch.tensor(ADVANTAGES[:3]), [3], 10, Correction(threshold=0.2, penalty=0.1))
     # ratios 1.25, 0.8, 1; none is masked: -(1·1.25 - 2·0.8 + 0.5·1) + 0.1·(ln²1.25 + ln²0.8) = -0.15 + 0.2·ln²1.25, over 10
@@ -150,7 +150,7 @@ def test_the_gradient_of_the_divergence_is_that_of_a_kl_over_the_same_bins() -> 
     torch.testing.assert_close(logits.grad, by_hand, atol=1e-6, rtol=1e-4)
 
 
-def test_the_forward_divergence_pulls_towards_what_the_policy_gave_up_and_the_reverse_one_does_not() -> None:
+def test_the_forward_divergence_restores_tokens_that_the_policy_abandoned_and_the_reverse_one_does_not() -> None:
     # two tokens and the rest; the policy gave the second token up (1e-6), and the teacher wants it (0.8)
     teacher = logs([0.15, 0.8])[None]
     pulls = {}

@@ -113,7 +113,7 @@ def test_the_gradient_of_a_structured_turn_is_that_of_the_formula(run: RunDir, s
         torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-2)  # the KL penalty adds what rounding leaves of log r
 
 
-def test_the_teacher_is_asked_over_the_same_tokens(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_the_teacher_is_evaluated_over_the_same_tokens(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish(run, sampler)
     training = begin(run, model_path, method="opd", batch_turns=3)
     batch = take(run, training)
@@ -132,7 +132,7 @@ def test_the_teacher_is_asked_over_the_same_tokens(run: RunDir, sampler: Sampler
     )
 
 
-def test_a_custom_loss_sees_only_the_tokens_that_could_be_drawn(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_custom_loss_gets_only_the_tokens_that_could_be_drawn(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish(run, sampler)
     training = begin(run, model_path, batch_turns=3)
     (sample, *_) = (each for each in take(run, training).samples if each.allowed is not None)
@@ -162,7 +162,7 @@ def test_sets_that_are_not_of_this_answer_or_model_keep_the_turn_out(run: RunDir
     assert admission.sample("a", turn, verdict(turn), UNKNOWN, 0).allowed == sets
 
 
-def test_a_teacher_behind_a_url_is_not_asked_about_structured_turns(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_remote_teacher_is_not_used_for_structured_turns(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish(run, sampler)
     batch = take(run, begin(run, model_path, batch_turns=3))
     server = RemoteTeacher("http://127.0.0.1:9", "teacher", None)

@@ -98,7 +98,7 @@ def test_the_average_teaches_after_a_restart_as_it_would_have_without_one(
         torch.testing.assert_close(found[name], value, atol=0, rtol=0)
 
 
-def test_the_average_is_not_what_is_trained_or_published(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_the_average_is_neither_trained_nor_published(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_shard(run, "a", [(sampler.turn("x"), -1.0, HINT)])
     training = begin(run, model_path, teacher="ema", method="opd", batch_turns=1)
     batch = take(run, training)
@@ -108,7 +108,7 @@ def test_the_average_is_not_what_is_trained_or_published(run: RunDir, sampler: S
     assert all(torch.equal(value, before[name]) for name, value in weights(training).items())
 
 
-def test_a_server_tells_what_the_policy_itself_would_tell(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_teacher_server_returns_the_policys_own_logprobs(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_shard(run, "a", [(sampler.turn("x", temperature=1.0), -1.0, HINT)])
     training = begin(run, model_path, method="opd", batch_turns=1)
     batch = take(run, training)
@@ -137,7 +137,7 @@ def test_an_answer_that_is_not_whole_costs_the_hint_and_is_never_filled_in(sampl
     assert answer == f"the teacher's server {reason}"
 
 
-def test_a_turn_without_its_teacher_goes_on_with_its_reward_or_not_at_all() -> None:
+def test_a_turn_without_its_teacher_is_trained_by_its_reward_or_not_at_all() -> None:
     batch = Batch(3, [a_sample("a"), a_sample("b", reward=None), a_sample("c"), a_sample("d", teacher_prompt_ids=None)])
     told, lost = with_teacher_logprobs(batch, ["gone", "gone", (-1.0, -2.0, -3.0), None])
     assert lost == {"a": "gone", "b": "gone"}
@@ -169,7 +169,7 @@ def test_a_run_whose_teacher_goes_away_trains_rewards_and_counts_lost_hints(
     assert told["lost_hints"] == told["refused"] == {"the teacher's server did not return a logprob for each token": 1}
 
 
-def test_a_teacher_that_cannot_be_asked_is_refused_at_the_start(sampler: Sampler) -> None:
+def test_an_unusable_teacher_is_refused_at_the_start(sampler: Sampler) -> None:
     with pytest.raises(ClawError, match="compares whole distributions"):
         open_remote_teacher(make_recipe(sampler.path, teacher="http://127.0.0.1:9/v1", method="hybrid").train)
     with pytest.raises(ClawError, match="does not list its models"):
@@ -178,7 +178,7 @@ def test_a_teacher_that_cannot_be_asked_is_refused_at_the_start(sampler: Sampler
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
-def test_a_teacher_who_reads_along_in_the_policys_own_pass_changes_no_number_and_costs_fewer_tokens(
+def test_a_teacher_computed_in_the_policys_pass_changes_no_number_and_costs_fewer_tokens(
     run: RunDir, sampler: Sampler, model_path: Path, lora: Any
 ) -> None:
     long = [{"role": "system", "content": "hello " * 400}, {"role": "user", "content": "please solve the homework 1"}]

@@ -21,7 +21,7 @@ def test_gpus_are_named_as_cuda_shows_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1,1", "1;2"])
-def test_what_is_no_list_of_gpus_is_refused(text: str) -> None:
+def test_an_invalid_list_of_gpus_is_refused(text: str) -> None:
     with pytest.raises(ClawError, match="is not a list of GPUs"):
         parse_gpus(text)
 
@@ -38,7 +38,7 @@ def test_gpus_that_are_not_there_are_refused_by_number() -> None:
         chosen("all", ["0", "1"], 3)
 
 
-def test_many_nodes_meet_where_the_scheduler_says_and_one_meets_itself() -> None:
+def test_several_nodes_use_the_schedulers_rendezvous_and_a_single_one_its_own() -> None:
     assert _rendezvous_options(nodes({})) == ["--standalone"]
     named = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "head", "MASTER_PORT": "4000", "GPUS_PER_NODE": "8"}
     assert nodes(named) == Nodes(2, 1, "head", 4000, 8)

@@ -81,12 +81,12 @@ CANCELS = [Branch(np.array(ids), 1, 0.5) for ids in ([1, 0], [0, 0], [1, 1, 1])]
 @example(found=CANCELS, tokens=10_000)
 @example(found=CANCELS, tokens=12)
 @given(found=branches(), tokens=st.sampled_from([10_000, 12]))
-def test_random_tries_compute_what_their_sequences_compute(policy: PolicyModel, found: list[Branch], tokens: int) -> None:
+def test_random_tries_compute_the_same_as_their_sequences(policy: PolicyModel, found: list[Branch], tokens: int) -> None:
     check_same(policy, found, "tree", tokens)
     check_same(policy, found, "prefix", tokens)
 
 
-def test_tries_of_several_blocks_compute_what_their_sequences_compute(policy: PolicyModel) -> None:
+def test_tries_of_several_blocks_compute_the_same_as_their_sequences(policy: PolicyModel) -> None:
     generator = torch.Generator().manual_seed(0)
 
     def some(count: int) -> list[int]:
@@ -152,7 +152,7 @@ def said_in(response: str) -> str:
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "think-stripped"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_recorded_sessions_compute_what_their_turns_compute(
+def test_recorded_sessions_compute_the_same_as_their_turns(
     demo_vocabulary: Path, client: str, thinks: bool, lora: dict[str, Any] | None
 ) -> None:
     policy = policy_of(demo_vocabulary, lora)
@@ -185,7 +185,7 @@ def agent_session(tokenizer: Any) -> list[Branch]:
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("tokens", [10_000, 250])
-def test_a_session_with_tools_thoughts_a_regeneration_and_a_fork_computes_what_its_turns_compute(
+def test_a_session_with_tools_thoughts_a_regeneration_and_a_fork_computes_the_same_as_its_turns(
     demo_vocabulary: Path, lora: dict[str, Any] | None, tokens: int
 ) -> None:
     policy = policy_of(demo_vocabulary, lora)
@@ -229,6 +229,6 @@ def test_an_architecture_that_is_not_pure_attention_merges_exact_prefixes_and_no
     assert check_same(policy, chain, "prefix") == 7 + 4
 
 
-def test_pure_attention_is_merged_into_tries_unless_the_recipe_says_no(model_path: Path) -> None:
+def test_pure_attention_is_merged_into_tries_unless_the_recipe_disables_it(model_path: Path) -> None:
     assert policy_of(model_path).merge == "tree"
     assert policy_of(model_path, merge="none").merge == "none"

@@ -32,7 +32,7 @@ def prefixes(found: list[Branch]) -> set[tuple[int, ...]]:
 
 
 @given(branches())
-def test_each_distinct_prefix_is_laid_once_and_sees_exactly_its_own_prefixes(found: list[Branch]) -> None:
+def test_each_distinct_prefix_is_stored_once_and_attends_to_exactly_its_own_prefixes(found: list[Branch]) -> None:
     tree = build_trie(found)
     k, q = np.arange(len(tree.ids_T))[None, :], np.arange(len(tree.ids_T))[:, None]
     sees_QK = (k <= q) & (q < tree.ends_T[None, :])
@@ -55,7 +55,7 @@ def test_runs_tile_the_layout_and_name_the_ranges_above_them(found: list[Branch]
 
 
 @given(branches(), st.integers(1, 40), st.integers(1, 3))
-def test_packed_groups_hold_each_branch_once_within_the_budget_and_cuts_say_what_they_cost(
+def test_packed_groups_contain_each_branch_once_within_the_budget_and_cuts_report_their_cost(
     found: list[Branch], tokens: int, parts: int
 ) -> None:
     packing = pack(found, tokens, parts)
@@ -81,7 +81,7 @@ def test_ranks_are_not_idle_while_there_are_turns() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute() -> None:
+def test_flex_attention_with_the_cuda_mask_equals_the_blocks() -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.manual_seed(0)
@@ -111,7 +111,7 @@ def shared(mine: list[int], its: list[int]) -> int:
 
 
 @given(branches(), st.sampled_from([0, 1, 2, 256]))
-def test_a_branch_owns_what_no_other_has_but_those_that_go_on_from_it(some: list[Branch], reach: int) -> None:
+def test_a_branch_owns_the_tokens_that_only_it_and_its_continuations_have(some: list[Branch], reach: int) -> None:
     ids = [branch.ids.tolist() for branch in some]
     for branch, mine, start in zip(some, ids, own_starts(some, reach), strict=True):
         others = [its for its in ids if its[: len(mine)] != mine]
@@ -125,7 +125,7 @@ def test_a_branch_owns_what_no_other_has_but_those_that_go_on_from_it(some: list
 
 
 @given(branches())
-def test_own_tokens_lie_where_the_layout_says(some: list[Branch]) -> None:
+def test_own_tokens_are_at_the_positions_of_the_layout(some: list[Branch]) -> None:
     owned = [replace(branch, own=start) for branch, start in zip(some, own_starts(some), strict=True)]
     tree = build_trie(owned)
     for branch, places in zip(owned, tree.own, strict=True):

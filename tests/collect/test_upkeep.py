@@ -228,7 +228,7 @@ def age_all(run: RunDir, days: float) -> None:
         os.utime(path, (time.time() - days * DAY,) * 2)
 
 
-def test_size_limits_delete_finished_data_and_nothing_that_a_stage_needs(run) -> None:
+def test_with_keep_untrained_only_data_that_no_stage_needs_expires(run) -> None:
     publish_small_shards(run, talks=1)
     keep = {"max_age_days": 1, "keep_untrained": True}
     age_all(run, 2)
@@ -243,7 +243,7 @@ def test_size_limits_delete_finished_data_and_nothing_that_a_stage_needs(run) ->
     assert expired(run, **keep) == []
 
 
-def test_age_limits_delete_data_that_is_not_judged_yet(run) -> None:
+def test_without_keep_untrained_data_that_is_not_judged_expires_too(run) -> None:
     publish_small_shards(run, talks=1)
     age_all(run, 2)
     assert sorted(expired(run, max_age_days=1)) == ["captures", "trajectories", "trajectories"]

@@ -229,7 +229,7 @@ def test_the_tokens_of_an_abandoned_whole_answer_are_kept() -> None:
     assert before <= sampled.first_at <= time.time()
 
 
-def test_the_time_of_the_first_token_is_when_it_is_sent() -> None:
+def test_no_first_token_is_recorded_before_it_is_sent() -> None:
     reply, _ = read_whole(FIRST, cancel=True)
     assert (reply.sampled.first_at, reply.sampled.completion_ids) == (None, None)
 

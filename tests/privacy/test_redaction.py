@@ -85,7 +85,7 @@ def test_tokens_with_unknown_text_are_not_written() -> None:
     assert (clean.completion_ids, clean.logprobs, clean.untrainable_reason) == (None, None, None)
 
 
-def test_ids_do_not_reveal_text_that_only_the_template_added() -> None:
+def test_ids_are_removed_if_a_template_setting_holds_a_secret() -> None:
     told = exchange([user("hi")])
     clean = Redactor(ALWAYS).exchange(told, unwritten={"documents": [{"text": f"key {KEY}"}]})
     assert (clean.messages, clean.prompt_ids, clean.untrainable_reason) == (told.messages, None, "redacted")
@@ -204,7 +204,7 @@ def test_both_halves_of_the_templates_pass_their_bars(half: str) -> None:
     assert len(wrong) <= 0.01 * sum(line.secret is None for line in lines), wrong if half == "tuned" else len(wrong)
 
 
-def test_messages_of_real_agents_contain_no_false_secret() -> None:
+def test_recorded_messages_of_agents_cause_no_false_positive() -> None:
     redactor = Redactor(ALWAYS)
     for path in sorted((Path(__file__).parents[1] / "recordings").rglob("*.json")):
         text = path.read_text()

@@ -67,7 +67,7 @@ def captured_ids(run: RunDir) -> list[str]:
     ]
 
 
-def test_a_refused_request_leaves_no_byte(tmp_path: Path) -> None:
+def test_requests_of_a_skipped_key_leave_no_byte(tmp_path: Path) -> None:
 
     run = open_run(tmp_path / "run")
     capture = Capture(run.captures, PrivacyConfig(skip_keys=["ann"]))

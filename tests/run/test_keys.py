@@ -36,7 +36,7 @@ def test_each_key_opens_as_its_own_name_and_no_other_opens(run: RunDir) -> None:
     assert [ring.owner(key) for key in (anna, ben, "own", "wrong", "", anna[:-1])] == ["anna", "ben", "default", None, None, None]
 
 
-def test_a_key_is_stored_only_by_its_owner(run: RunDir) -> None:
+def test_no_file_of_the_run_contains_a_key(run: RunDir) -> None:
     key = add_key(run, "anna")
     path = run.root / "api_keys.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

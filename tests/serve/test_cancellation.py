@@ -146,7 +146,7 @@ def first_tokens(server: Server) -> tuple[float, float]:
     return values.get("count", 0.0), values.get("sum", 0.0)
 
 
-def test_tokens_arrive_in_larger_pieces_without_a_streaming_client(slow: Server) -> None:
+def test_requests_without_a_stream_set_a_longer_stream_interval(slow: Server) -> None:
     """Of an engine whose weights stay: there each token has its version without being told at once."""
     slow.say("hi", max_tokens=2)
     assert Slow.asked[-1]["stream_interval"] > 1

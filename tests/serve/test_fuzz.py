@@ -26,7 +26,7 @@ def test_malformed_requests_cause_no_server_error_and_leak_nothing(server: Serve
     assert server.say("hello").choices
 
 
-def test_requests_with_or_without_a_valid_schema_cause_no_server_error(server: Server) -> None:
+def test_requests_generated_from_the_openapi_document_cause_no_server_error(server: Server) -> None:
     tally = Tally()
     by_document(root_of(server), 24, 3, tally)
     assert (tally.own_5xx, tally.tracebacks, tally.examples) == (0, 0, [])

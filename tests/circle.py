@@ -1,4 +1,4 @@
-"""Starting and watching a whole circle of real processes, for the tests that need one."""
+"""Starts and watches a whole circle of real processes."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""How the parts may know one another."""
+"""Which parts may import each other."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""What a person meets who types something wrong: one problem, one cure, an exit code, nothing touched."""
+"""A wrong command gives one problem, one cure and an exit code, and changes nothing."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The truth of a driven client comes from what the person typed; a parent, a kind or a next state that is wrong is counted."""
+"""The truth of a driven client comes from the typed messages; a wrong parent, kind or next state is counted."""
 
 from dataclasses import replace
 

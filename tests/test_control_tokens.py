@@ -1,4 +1,4 @@
-"""What a client writes never becomes a control id, and everything else is encoded as ever."""
+"""Text of a client never becomes a control id, and all other text is encoded as usual."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""The model of the crafts: its demonstrations mean what they say, it speaks as the environments do, and it fits its budget."""
+"""The model of the crafts: its demonstrations are right, it uses the environments' wording, and it fits its budget."""
 
 import asyncio
 import json

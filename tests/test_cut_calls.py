@@ -1,4 +1,4 @@
-"""Which answers hold a tool call that was cut off, and which only look like it."""
+"""Which answers contain a truncated tool call, and which only resemble one."""
 
 import re
 from typing import Any

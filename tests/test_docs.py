@@ -1,4 +1,4 @@
-"""What the documents say is what the code does."""
+"""The documents agree with the code."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""People who come from other systems: their variables, options, recipes and plugins work, or are refused with our name for them."""
+"""Users of other systems: their variables, options, recipes and plugins work, or are refused with clawctl's name for them."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A full disk, damaged files: stages wait, refuse or put aside with the reason, and go on by themselves."""
+"""A full disk and damaged files: stages wait, refuse or quarantine with the reason, and continue by themselves."""
 
 import argparse
 import errno

@@ -1,4 +1,4 @@
-"""Whole answers and streams over kept connections, against servers that write what they like on the wire."""
+"""Whole answers and streams over kept connections, against servers that send arbitrary bytes."""
 
 import asyncio
 import base64

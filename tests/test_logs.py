@@ -1,4 +1,4 @@
-"""What a log keeps: no secret, no word of a client, no control character, no line that somebody else forged."""
+"""Logs contain no secret, no text of a client, no control character and no forged line."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""Who may write a run directory cannot make a stage run code: traps of each kind, and each stage on them."""
+"""Write access to a run directory cannot make a stage run code: traps of each kind, for each stage."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""vLLM holds one version of full weights at a time: who would ask this run's server for another is told before the first turn."""
+"""vLLM serves one version of full weights at a time. Stages that need another version are warned before the first turn."""
 
 import logging
 import subprocess

@@ -1,4 +1,4 @@
-"""What `clawctl openclaw-setup` writes, for which OpenClaw, and that it never harms what was there."""
+"""The configuration that `clawctl openclaw-setup` writes for each OpenClaw, and that existing settings are kept."""
 
 import json
 import stat

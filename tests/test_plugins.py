@@ -1,4 +1,4 @@
-"""Plugins written to the examples of other systems work, or are refused with what to change."""
+"""Plugins from the examples of other systems work, or are refused with the change that they need."""
 
 from pathlib import Path
 

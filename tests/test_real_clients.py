@@ -1,4 +1,4 @@
-"""scripts/clients fails where a client does, and where its turns are not those of the conversations that it held."""
+"""scripts/clients fails if a client fails, or if its turns are not those of its conversations."""
 
 import sys
 from pathlib import Path

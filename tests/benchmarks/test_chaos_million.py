@@ -1,4 +1,4 @@
-"""The counter of the million-turn case: a row counts once, in whatever shards it comes to lie."""
+"""The counter of the million-turn case counts each row once, whichever shards contain it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The corpora by an author who has not read the defences: their shape, not their results."""
+"""The shape of the corpora whose author did not read the defences. Their results are not tested here."""
 
 import re
 

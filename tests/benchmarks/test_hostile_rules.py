@@ -1,4 +1,4 @@
-"""The attacks of the benchmark `hostile`, case `rules`, with a seed of their own."""
+"""The attacks of the benchmark `hostile`, case `rules`, with a separate seed."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""The training benchmark: what its sessions look like, and its GPU case at tiny dimensions on the CPU."""
+"""The sessions of the training benchmark, and its GPU case at tiny dimensions on the CPU."""
 
 from pathlib import Path
 

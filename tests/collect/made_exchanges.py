@@ -1,4 +1,4 @@
-"""Hand-made exchanges: short names for the parts of a conversation, and a clock that moves one second a request."""
+"""Handmade exchanges: short names for the parts of a conversation, and a clock that advances one second per request."""
 
 import itertools
 from collections.abc import Iterator

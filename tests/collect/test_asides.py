@@ -1,4 +1,4 @@
-"""Requests that clients make for themselves, by clients that no rule knows. The next state is what the user said."""
+"""Utility requests of clients that no rule knows. The next state is the user's message."""
 
 import itertools
 

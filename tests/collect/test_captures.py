@@ -1,4 +1,4 @@
-"""What is read from captures/, and what is put aside."""
+"""Reading captures/, and quarantining damaged lines."""
 
 import orjson
 import pytest

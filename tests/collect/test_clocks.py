@@ -1,4 +1,4 @@
-"""Whose clock is wrong, or jumps, neither ends sessions early nor keeps them open."""
+"""A clock that is wrong or jumps neither ends sessions early nor keeps them open."""
 
 from clawctl.collect.clocks import Clocks
 

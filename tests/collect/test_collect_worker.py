@@ -1,4 +1,4 @@
-"""The collect stage as it runs: files in, files out, killed and started again."""
+"""The collect stage as a process: files in, files out, killed and restarted."""
 
 import random
 import resource

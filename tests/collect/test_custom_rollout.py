@@ -1,4 +1,4 @@
-"""Episodes of the user's own code become trajectories like any other."""
+"""Episodes of user code become trajectories like any other."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Conversations of many families of clients are read correctly although no rule knows their clients; look-alikes stay apart."""
+"""Conversations of many families of clients are read correctly without rules for these clients. Look-alikes stay separate."""
 
 import pytest
 

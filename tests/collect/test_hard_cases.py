@@ -1,4 +1,4 @@
-"""What agents do to their history, worked by hand: sub-agents, compaction, edits, merged replies, two people behind one key."""
+"""Agents change their history: sub-agents, compaction, edits, merged replies, and two users of one key. Worked by hand."""
 
 import itertools
 import random

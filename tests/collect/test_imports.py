@@ -1,4 +1,4 @@
-"""Turns from text and back: shapes, reasons, and what is refused."""
+"""Importing and exporting text: shapes, reasons and refusals."""
 
 import gzip
 import json

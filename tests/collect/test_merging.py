@@ -1,4 +1,4 @@
-"""Merging in any pieces gives the same rows, and no piece is larger than it may be."""
+"""Merging any pieces gives the same rows, and no piece exceeds its size limit."""
 
 import random
 from dataclasses import replace

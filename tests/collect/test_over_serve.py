@@ -1,4 +1,4 @@
-"""What people and agents do to their conversations, over a real server: captured by serve, stitched by collect, rated late."""
+"""Conversations over a real server: captured by serve, stitched by collect, rated late."""
 
 import contextlib
 from collections.abc import Iterator

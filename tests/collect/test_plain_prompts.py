@@ -1,4 +1,4 @@
-"""Plain completions in a row: which prompt continues which, and what came back."""
+"""Series of plain completions: which prompt continues which, and their next states."""
 
 from typing import Any
 

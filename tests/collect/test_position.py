@@ -1,4 +1,4 @@
-"""What collect reads again after it was stopped, killed, or had the ground moved under it."""
+"""Which captures collect reads again after a stop, a kill, or a change of its files."""
 
 import os
 import random

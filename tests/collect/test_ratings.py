@@ -1,4 +1,4 @@
-"""What an explicit rating does to a turn, worked by hand."""
+"""The effect of an explicit rating on a turn, worked by hand."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Clients that rewrite their history: what still links a request to its turn, and what looks alike and must stay apart."""
+"""Clients that rewrite their history: evidence that links a request to its turn, and look-alikes that must stay separate."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""When a turn closes, and what is said of it then."""
+"""When a turn closes, and with which reason."""
 
 from made_exchanges import answer, asked, system, user
 from stitching import HOUR, LATER, stitch

@@ -1,4 +1,4 @@
-"""Which request answers which turn, worked by hand."""
+"""Which request continues which turn, worked by hand."""
 
 from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch

@@ -1,4 +1,4 @@
-"""Which shards are merged and which are deleted, and that neither loses or doubles a turn."""
+"""Which shards are merged and which are deleted. No turn is lost or duplicated."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What an upstream's chunks say is shown as it comes, and what was sampled is kept to the letter."""
+"""The chunks of an upstream are shown as they arrive, and the sampled tokens are captured exactly."""
 
 import asyncio
 import contextlib

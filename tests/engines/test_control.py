@@ -1,4 +1,4 @@
-"""What steers somebody's server: weights, adapters, pauses."""
+"""Control calls to an external server: weights, adapters, pauses."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The embedded engine says what the model computes: ids, logprobs, versions, before, during and after a swap."""
+"""The embedded engine reports the model's own ids, logprobs and versions, before, during and after a swap."""
 
 import asyncio
 from collections.abc import Iterator

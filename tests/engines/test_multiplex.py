@@ -1,4 +1,4 @@
-"""Many calls over one connection to an ASGI application in the place of vLLM's, each with what it would have had over its own."""
+"""Many calls over one connection to an ASGI application in place of vLLM's. Each gets the same as over its own connection."""
 
 import asyncio
 import socket

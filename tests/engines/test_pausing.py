@@ -1,4 +1,4 @@
-"""Full weights at an upstream: a pause ends, and what is not known to be a version is not served as one."""
+"""Full weights at an upstream: every pause ends, and unknown weights are not served as a version."""
 
 import asyncio
 import shutil

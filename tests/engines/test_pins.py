@@ -1,4 +1,4 @@
-"""Engines of pinned versions: each is loaded once, and none is lost."""
+"""Engines of pinned versions: each is loaded once and released."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""The process that holds the models of the embedded engine: serve imports no torch, and each of the two ends with the other."""
+"""The process with the models of the embedded engine. serve imports no torch, and each of the two processes ends with the other."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""An SGLang upstream, as its source says that it answers: SGLang itself does not run here."""
+"""An SGLang upstream that answers as SGLang's source does. SGLang itself does not run here."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The embedded engine serves a Qwen3-VL: what it samples behind images is what transformers itself computes."""
+"""The embedded engine serves a Qwen3-VL. Its samples after images equal those of transformers."""
 
 import asyncio
 from collections.abc import Iterator

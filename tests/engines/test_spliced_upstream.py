@@ -1,4 +1,4 @@
-"""At a vLLM that somebody runs, a prompt goes as ids where answers are put back as they were sampled, and only there."""
+"""At an external vLLM, a prompt is sent as ids exactly if answers are spliced as they were sampled."""
 
 import asyncio
 import shutil

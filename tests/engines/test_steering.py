@@ -1,4 +1,4 @@
-"""What few requests ask of the sampling: worked by hand, and through the engine."""
+"""Rare sampling settings, worked by hand and through the engine."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Structured answers: they have the form that was asked for, their log-probabilities are exact, and no schema harms the server."""
+"""Structured answers have the requested form and exact logprobs, and no schema harms the server."""
 
 import json
 import random

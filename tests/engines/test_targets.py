@@ -1,4 +1,4 @@
-"""Adapters at an upstream: what we believe to be loaded is loaded, whatever comes at the same time."""
+"""Adapters at an upstream: the recorded set of loaded adapters is right under concurrency."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A server that somebody else runs: what it cannot give is found out and said, and turns without ids are kept untrainable."""
+"""An external server: its missing features are detected and reported, and turns without ids are kept untrainable."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A real vLLM server as our child: what it samples is captured exactly, and a client sees what it tells."""
+"""A real vLLM server as a child: its samples are captured exactly, and a client sees its own output."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What vLLM is started with, and what its log says of its end, without vLLM."""
+"""The arguments of vLLM, and the causes that its log gives for its end, without vLLM."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A real vLLM server as our child: it ends with us, and says why it does not start."""
+"""A real vLLM server as a child: it ends with serve, and reports why it does not start."""
 
 from pathlib import Path
 

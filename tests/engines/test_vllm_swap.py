@@ -1,4 +1,4 @@
-"""A real vLLM server as our child: it swaps adapters and weights, every tag is true, and it comes back."""
+"""A real vLLM server as a child: it swaps adapters and weights, every version tag is right, and it is restarted."""
 
 import contextlib
 import os

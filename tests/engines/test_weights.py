@@ -1,4 +1,4 @@
-"""Weights that no engine should be given."""
+"""Invalid weights are refused before any engine loads them."""
 
 from pathlib import Path
 

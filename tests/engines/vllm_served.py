@@ -1,4 +1,4 @@
-"""A real vLLM as a server's child: how it is started, what is published for it, and what it must have computed."""
+"""A real vLLM as a server's child: its start, its published versions and the reference logprobs."""
 
 import os
 import subprocess

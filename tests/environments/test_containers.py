@@ -1,4 +1,4 @@
-"""Tasks with an image of their own, in a container. The image is made of this machine's programs, so no registry is needed."""
+"""Tasks with their own image, in a container. The image contains this machine's programs, so no registry is needed."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""An episode: its address, its endings, its outcome, and the workers that play it. Over a real server."""
+"""An episode over a real server: its address, its endings, its outcome, and the workers that play it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Agents of others in the sandbox: what they see, and what becomes of an episode that they never began."""
+"""Third-party agents in the sandbox: what they can read, and the outcome of an episode that they never began."""
 
 import asyncio
 import os

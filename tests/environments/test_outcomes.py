@@ -1,4 +1,4 @@
-"""An outcome reaches the turns of its episode: over a real server, played by an environment of ten lines."""
+"""An outcome reaches the turns of its episode, over a real server and an environment of ten lines."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The sandbox of an agent's commands, tried on the real thing."""
+"""The sandbox of an agent's commands, with real processes."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Repositories and questions: tasks, verdicts, and whole episodes against a server whose words the test writes."""
+"""Repositories and questions: tasks, verdicts, and whole episodes against a scripted server."""
 
 import ast
 import asyncio

@@ -1,4 +1,4 @@
-"""A real HTTP server with chat completions whose answers a function of the test gives: no engine, no gateway."""
+"""A real HTTP server for chat completions, answered by a function of the test. It has no engine and no gateway."""
 
 import json
 import os

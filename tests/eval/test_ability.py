@@ -1,4 +1,4 @@
-"""The suite `ability`: its tasks, its checks, and versions that are good or bad at them."""
+"""The suite `ability`: its tasks, its checks, and good and bad versions."""
 
 import asyncio
 import json

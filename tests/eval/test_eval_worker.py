@@ -1,4 +1,4 @@
-"""The eval stage against a real server whose versions answer as the test says."""
+"""The eval stage against a real server with scripted versions."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""The gate asks for comparisons until the evidence is enough or the budget is spent, and goes on where it was killed."""
+"""The gate requests comparisons until the evidence suffices or the budget is spent, and resumes after a kill."""
 
 import threading
 from collections.abc import Callable

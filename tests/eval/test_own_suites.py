@@ -1,4 +1,4 @@
-"""The suites `own` and `replay`: versions of the demo model on a real server, measured on turns that it answered before."""
+"""The suites `own` and `replay`: versions of the demo model on a real server, measured on their earlier turns."""
 
 import asyncio
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The gate's test: its error rates under any stopping, its symmetry, and what ties, grades and keys do to it."""
+"""The gate's test: its error rates under any stopping, its symmetry, and the effect of ties, grades and keys."""
 
 import math
 

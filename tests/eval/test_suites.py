@@ -1,4 +1,4 @@
-"""Suites of the user's own, and environments as suites: how they are named, run, compared by the gate, and refused."""
+"""User suites, and environments as suites: how they are named, run, compared by the gate, and refused."""
 
 import asyncio
 import json

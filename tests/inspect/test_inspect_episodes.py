@@ -1,4 +1,4 @@
-"""What environments have played, as `inspect episodes` and the page show it."""
+"""Played episodes, as `inspect episodes` and the page show them."""
 
 import json
 import time

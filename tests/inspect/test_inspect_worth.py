@@ -1,4 +1,4 @@
-"""The readers say what a turn is worth, as the trainer does."""
+"""The readers compute the same worth of a turn as the trainer."""
 
 from dataclasses import replace
 

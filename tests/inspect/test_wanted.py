@@ -1,4 +1,4 @@
-"""`inspect health` on what people want."""
+"""`inspect health` on changed and conflicting wishes."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""The pages over HTTP. `scripts/bench web` plays them in a real browser."""
+"""The pages over HTTP. `scripts/bench web` uses them in a real browser."""
 
 import re
 import time

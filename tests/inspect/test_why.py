@@ -1,4 +1,4 @@
-"""`inspect why`: the numbers are those the trainer used."""
+"""`inspect why`: the numbers are those of the trainer."""
 
 import math
 from typing import Any

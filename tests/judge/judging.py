@@ -1,4 +1,4 @@
-"""A recipe that asks a scripted judge, what such a judge says, and what came of it."""
+"""A recipe with a scripted judge, the judge's answers and the resulting verdicts."""
 
 from clawctl.config import Recipe
 from clawctl.run.directory import RunDir, published

@@ -1,4 +1,4 @@
-"""Hand-made turns and shards for the judge."""
+"""Handmade turns and shards for the judge."""
 
 import itertools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A judge that is a real HTTP server and answers by script: a stand-in for somebody else's OpenAI-compatible endpoint."""
+"""A judge that is a real HTTP server with scripted answers, in place of an external OpenAI-compatible endpoint."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The demo model is a judge of homework alone, and says so once."""
+"""The demo model judges homework only, and warns once about other topics."""
 
 import logging
 

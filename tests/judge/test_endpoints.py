@@ -1,4 +1,4 @@
-"""Several endpoints as one, rates, rests and retries: against real servers, and by the clock of the places alone."""
+"""Several endpoints as one: rates, backoffs and retries, against real servers and by the clock alone."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Workers as processes of their own: several, killed, and beside a server that moves."""
+"""Judge workers as separate processes: several, killed, and with a server that moves."""
 
 import re
 import signal

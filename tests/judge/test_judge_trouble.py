@@ -1,4 +1,4 @@
-"""A judge that answers nonsense, refuses, breaks, is busy or away."""
+"""A judge that answers nonsense, refuses, fails, or is busy or unavailable."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The judge stage against a real HTTP server that answers by script."""
+"""The judge stage against a real HTTP server with scripted answers."""
 
 import time
 

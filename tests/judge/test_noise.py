@@ -1,4 +1,4 @@
-"""Statements about the verdict are no evidence, ordinary text is."""
+"""Statements about the verdict are no evidence; ordinary text is."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a person says is told apart from what they paste, and an honest reply that holds both loses neither verdict nor hint."""
+"""A user's own words are separated from pasted text. An honest reply with both loses neither verdict nor hint."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Judges that are no chat model: sequence classification, and the user's own code."""
+"""Judges other than chat models: sequence classification, and user code."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""On what scale a reward model means good and bad: declared, found out, or refused, and never guessed."""
+"""The scale of a reward model is declared, detected or refused, and never guessed."""
 
 import logging
 import math

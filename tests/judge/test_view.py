@@ -1,4 +1,4 @@
-"""What the judge is shown."""
+"""The view of a turn that the judge gets."""
 
 import time
 from random import Random

@@ -1,4 +1,4 @@
-"""What the other schedulers get, and one process of a stage as an actor keeps it."""
+"""The jobs of the other schedulers, and one process of a stage under a Ray actor."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Jobs for Slurm: what is rendered, what is read, and what a user is told."""
+"""Jobs for Slurm: rendered scripts, parsed states and messages to the user."""
 
 import os
 import stat

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines stay lines
-"""A secret near a word that names it, whatever joins the two; codes of digits; recovery codes; stored hashes. Values are drawn."""
+"""A secret near its name, however the two are joined; codes of digits; recovery codes; stored hashes. Values are random."""
 
 import random
 import string

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines stay lines
-"""What people tell a personal assistant: codes of digits, spoken ones, logins, passwords in words. Values are drawn."""
+"""Secrets that people give a personal assistant: codes of digits, spoken codes, logins, passwords of words. Values are random."""
 
 import random
 import string

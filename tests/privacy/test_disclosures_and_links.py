@@ -1,4 +1,4 @@
-"""Secrets that look like words, hashes or parts of an address, told by what stands around them, and what only resembles them."""
+"""Secrets that look like words, hashes or parts of an address are recognised by their context. Similar text stays."""
 
 import pytest
 

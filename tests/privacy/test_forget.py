@@ -1,4 +1,4 @@
-"""After `forget` no byte of the run knows the conversation; everybody else's is untouched; training goes on without it."""
+"""After `forget`, no byte of the conversation is in the run, all other data is untouched, and training continues without it."""
 
 import os
 import subprocess

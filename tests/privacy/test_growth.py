@@ -1,4 +1,4 @@
-"""Redaction takes time in proportion to its input, whatever the input is, and one key's text delays no other key's capture."""
+"""Redaction takes time in proportion to its input, and one key's text does not delay another key's capture."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Token ids are looked through as well: a secret that they tell takes them out of the capture, and the turn out of training."""
+"""Token ids are searched as well: a secret in them removes them from the capture, and the turn from training."""
 
 import argparse
 from pathlib import Path

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines stay lines
-"""Lines as people and programs write them: the classes that an author who had not read the rules found missing. Values are drawn."""
+"""Classes of lines that an author without knowledge of the rules found missing. Values are random."""
 
 import random
 import string

@@ -1,4 +1,4 @@
-"""docs/privacy.md answers with commands: each is run on a run, and says what the page says it does."""
+"""Each command in docs/privacy.md has the effect that the page states."""
 
 import os
 import re

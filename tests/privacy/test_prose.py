@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - each case is one line
-"""Secrets told in ordinary words are found by their shape and by what the sentence speaks of; names of the same shape stay."""
+"""Secrets in ordinary prose are found by their shape and by the subject of the sentence. Names of the same shape stay."""
 
 import pytest
 

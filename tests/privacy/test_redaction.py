@@ -1,4 +1,4 @@
-"""No secret is written, nothing else is touched, and a conversation is still recognised."""
+"""No secret is written, other text is unchanged, and a conversation is still recognised."""
 
 import base64
 import random

@@ -1,4 +1,4 @@
-"""Going back: what is trained afterwards is what would have been trained had the turn never been there."""
+"""After `forget --retrain`, training gives the same result as if the turn had never existed."""
 
 import threading
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a client sends with every request may look like a secret. It is let through only where nobody can keep it secret."""
+"""Text that a client sends with every request may look like a secret. It is accepted only where it cannot be one."""
 
 from typing import Any
 

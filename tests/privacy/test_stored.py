@@ -1,4 +1,4 @@
-"""Who may be captured, what is stored and readable by whom, how long it stays, and what the logs say."""
+"""Whose requests are captured, what is stored, who can read it, how long it stays, and what the logs contain."""
 
 import asyncio
 import json

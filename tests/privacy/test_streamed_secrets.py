@@ -1,4 +1,4 @@
-"""A secret that comes in pieces: the client gets it as it was said, and no file of the run holds it, however the stream was cut."""
+"""A secret in a stream: the client gets it unchanged, and no file of the run contains it, however the stream was cut."""
 
 import json
 from collections.abc import Iterator

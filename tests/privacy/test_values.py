@@ -1,4 +1,4 @@
-"""A password is found whatever it is made of and however it is set; code and placeholders beside its name are left alone."""
+"""A password is found whatever it consists of and however it is assigned. Code and placeholders next to its name stay."""
 
 import json
 from urllib.parse import quote

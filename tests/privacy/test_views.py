@@ -1,4 +1,4 @@
-"""A text as its reader sees it: every place of a view is a place of the text, and no letter switches a rule off."""
+"""A text as its reader sees it: every position of a view maps to a position of the text, and no letter disables a rule."""
 
 import sys
 import unicodedata

@@ -1,4 +1,4 @@
-"""A flipped bit or a missing end never reads as something that was not written."""
+"""A flipped bit or a truncated file is never read as valid data."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Noticing that what people want has changed."""
+"""Detecting that people's wishes have changed."""
 
 from collections.abc import Sequence
 from random import Random

@@ -1,4 +1,4 @@
-"""Explicit ratings: what is one, where it is written, and who is believed."""
+"""Explicit ratings: their form, their file, and which one counts."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""Lines are appended whole, whatever a killed writer or a full disk left."""
+"""Lines are appended whole, whatever a killed writer or a full disk left behind."""
 
 import os
 import resource

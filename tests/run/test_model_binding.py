@@ -1,4 +1,4 @@
-"""A run has its model once something worked on it: an attempt that failed binds nobody."""
+"""A run is bound to its model by the first stage that works on it. A failed attempt does not bind it."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A model is known by its size and by some bytes of its weights."""
+"""A model is identified by its size and some bytes of its weights."""
 
 from pathlib import Path
 from shutil import copytree

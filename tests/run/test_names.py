@@ -1,4 +1,4 @@
-"""Names that stand in files reach nothing outside the run, and nothing in a run directory runs code."""
+"""Names in files reach nothing outside of the run, and nothing in a run directory runs code."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The few calls to an object store: with the library's own memory store, and over HTTP with moto as a process of its own."""
+"""The calls to an object store: with the library's memory store, and over HTTP with moto in its own process."""
 
 import threading
 from collections.abc import Iterator

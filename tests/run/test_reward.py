@@ -1,4 +1,4 @@
-"""What a turn is worth: every combination of what people, environments, rules and judges say, worked by hand."""
+"""The worth of a turn for every combination of ratings, outcomes, rules and judges, worked by hand."""
 
 import math
 from itertools import product

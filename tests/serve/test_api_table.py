@@ -1,4 +1,4 @@
-"""The tables of fields against the request types of the official SDKs: what a new release adds is in no row, and fails here."""
+"""The tables of fields against the request types of the official SDKs: a field of a new release is in no row and fails here."""
 
 import ast
 import importlib.util

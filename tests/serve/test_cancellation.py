@@ -1,4 +1,4 @@
-"""A client that hangs up before its answer is there: what was sampled so far is captured and marked, in every API."""
+"""A client that disconnects before its answer ends: the tokens sampled so far are captured and marked, in every API."""
 
 import http.client
 import threading

@@ -1,4 +1,4 @@
-"""Many exchanges that end at once: each is written, in order, before its answer ends; none is left behind when serve ends."""
+"""Many exchanges that end at once: each is written, in order, before its answer ends, also when serve ends."""
 
 import asyncio
 from pathlib import Path

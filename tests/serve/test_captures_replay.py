@@ -1,4 +1,4 @@
-"""What real clients sent, sent again: every recorded request is understood, rendered and answered, streamed and not."""
+"""Recorded requests of real clients are understood, rendered and answered, streamed and not."""
 
 from pathlib import Path
 from typing import Any

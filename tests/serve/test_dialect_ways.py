@@ -1,4 +1,4 @@
-"""What each API has of its own: namespaces, effort, images, results, errors, older ways."""
+"""Features of single APIs: namespaces, effort, images, results, errors, older forms."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Three APIs, one ask and one answer: what a request means does not depend on the API it came through."""
+"""A request has the same meaning in all three APIs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Starting, ending, and what stands in the way: each refusal is one problem with its cure; capture never breaks serving."""
+"""Start and end of serve: each refusal has one problem and one cure, and capture never breaks serving."""
 
 import resource
 import signal

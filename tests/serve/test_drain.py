@@ -1,4 +1,4 @@
-"""Ending: told first, then the door is closed, and what does not finish in time is captured."""
+"""Draining: health reports it, then the port closes, and requests that do not finish in time are captured."""
 
 import signal
 import threading

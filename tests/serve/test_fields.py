@@ -1,4 +1,4 @@
-"""Fields that were ignored once, through the official SDKs: honoured, or refused by name."""
+"""Fields that were once ignored, through the official SDKs: honoured, or refused by name."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A few hundred of the requests that `scripts/bench serve_fuzz` sends ten thousand of."""
+"""A few hundred of the ten thousand requests of `scripts/bench serve_fuzz`."""
 
 from typing import Any
 

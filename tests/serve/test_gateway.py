@@ -1,4 +1,4 @@
-"""What clients and the run directory see of a running server: the real engine over real HTTP."""
+"""A running server as seen by clients and in the run directory: the real engine over real HTTP."""
 
 import socket
 from pathlib import Path

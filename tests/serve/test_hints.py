@@ -1,4 +1,4 @@
-"""What clients claim of their conversations, by header and by body."""
+"""Clients' claims about their conversations, by header and by body."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Under which names a server answers: a web page that points its own name at this machine reads nothing."""
+"""The host names of a server: a web page that points its own name at this machine reads nothing."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Images of requests: what is refused before anything decodes it, and how an image is stored, told apart, and deleted."""
+"""Images of requests: refusals before decoding, and how an image is stored, identified and deleted."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Every refusal of the door, over real HTTP: too large, too slow, too many."""
+"""Every limit of serve, over real HTTP: too large, too slow, too many."""
 
 import asyncio
 import resource

@@ -1,4 +1,4 @@
-"""How long an answer may be where its client names no limit, and what becomes of a tool call that a limit cuts."""
+"""The length of an answer without a client's limit, and tool calls that a limit cuts."""
 
 import asyncio
 from collections.abc import AsyncIterator

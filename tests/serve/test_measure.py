@@ -1,4 +1,4 @@
-"""What a client sends is measured before anything is looped over, and what takes long is nobody else's wait."""
+"""Requests are measured before any loop over them, and a slow one delays no other client."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A rating reaches the row of its turn, whichever way it came; it never breaks serving."""
+"""A rating reaches the row of its turn, whichever way it is sent. It never breaks serving."""
 
 import asyncio
 from collections import Counter, deque

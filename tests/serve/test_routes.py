@@ -1,4 +1,4 @@
-"""What is reachable, and what it tells: unknown routes, the state, names that a request gives."""
+"""Routes: unknown ones, the state, and model names in requests."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What bends the distribution makes a turn untrainable, and says so; what does not, does not."""
+"""Settings that alter the distribution make a turn untrainable with a reason; other settings do not."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A candidate answers a share of the new sessions, whole ones, and no request waits or fails for it."""
+"""A candidate answers a share of the new sessions, as a whole, and no request waits or fails because of it."""
 
 from collections import defaultdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An answer that a client sends back in other words stands in the next prompt as it was sampled, or not at all otherwise."""
+"""An answer that a client sends back reformatted enters the next prompt as it was sampled, or unchanged if that is not certain."""
 
 from dataclasses import replace
 from pathlib import Path

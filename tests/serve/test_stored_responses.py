@@ -1,4 +1,4 @@
-"""Responses that are kept for `previous_response_id` go on as they were, and no more of them than is allowed."""
+"""Responses stored for `previous_response_id` continue unchanged, within their limits."""
 
 from typing import Any
 

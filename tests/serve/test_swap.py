@@ -1,4 +1,4 @@
-"""LIVE moves: requests go on, tags are true, and what is broken does not go live."""
+"""LIVE moves: requests continue, version tags are right, and a broken version does not go live."""
 
 import threading
 import time

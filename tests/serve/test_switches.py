@@ -1,4 +1,4 @@
-"""A client may set the switches of the model's chat template, and nothing else that the renderer takes."""
+"""A client may set the switches of the model's chat template, and no other argument of the renderer."""
 
 import inspect
 from typing import Any

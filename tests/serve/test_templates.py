@@ -1,4 +1,4 @@
-"""What chat templates take and refuse: parts, a later system message, images, items that name what is not here."""
+"""What chat templates accept and refuse: parts, a later system message, images, unknown items."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Tokens to text to events: nothing is shown that must be taken back, nothing is lost."""
+"""Tokens to text to events: no shown text is retracted, and none is lost."""
 
 from itertools import pairwise
 from typing import Any

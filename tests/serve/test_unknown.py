@@ -1,4 +1,4 @@
-"""What clients will send tomorrow: their recorded requests with fields, tools, blocks, items and betas that nobody has heard of."""
+"""Future clients: recorded requests with unknown fields, tools, blocks, items and betas."""
 
 import copy
 import random

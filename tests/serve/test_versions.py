@@ -1,4 +1,4 @@
-"""The version that LIVE names goes live, or it is said why not; what was nobody's fault is tried again."""
+"""The version in LIVE goes live, or the reason is reported; temporary failures are retried."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A server with a vision model: images in every API, captured with their places in the ids, and trainable."""
+"""A server with a vision model: images in every API, captured with their positions in the ids, and trainable."""
 
 from base64 import b64encode
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The ways in which clients come: paths, methods, compressed bodies, pages of other origins."""
+"""Paths, methods, compressed bodies, and pages of other origins."""
 
 import gzip
 import zlib

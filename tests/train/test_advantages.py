@@ -1,4 +1,4 @@
-"""What each method makes of a turn, by hand."""
+"""The advantages of each method, by hand."""
 
 import math
 from dataclasses import replace

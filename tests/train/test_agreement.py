@@ -1,4 +1,4 @@
-"""Whether what sampled the turns is what is trained: by name and files, and by the numbers."""
+"""Whether the model that sampled the turns is the one that is trained: by name, by files and by logprobs."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""The trainer notices that what people want has changed."""
+"""The trainer notices that people's wishes have changed."""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The crash law: each turn once, and the same weights as if nothing had happened."""
+"""Crash safety: each turn is trained once, and the weights equal those of an undisturbed run."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""The teacher reads what a key asked for on earlier turns, above the hint on this one."""
+"""The teacher reads a key's earlier hints above the hint for this turn."""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Nobody is loud enough to own training: shares of keys, identical turns, groups of one's own."""
+"""No key dominates training: shares of keys, identical turns, groups per key."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which turns make a batch, and what is said of the others."""
+"""Which turns make a batch, and the reasons for the others."""
 
 import os
 import time

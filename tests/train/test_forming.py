@@ -1,4 +1,4 @@
-"""Turns of groups and sessions wait for one another, and none of them for ever."""
+"""Turns of groups and sessions wait for one another, for a limited time."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What did not go live is not built on: the trainer goes back, gives turns back once, and pauses after many refusals."""
+"""Training is not built on versions that did not go live: it goes back, returns turns once, and pauses after many refusals."""
 
 import subprocess
 import sys

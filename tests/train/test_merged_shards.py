@@ -1,4 +1,4 @@
-"""Shards that collect merges under a feed that has read their parts."""
+"""Collect merges shards while a feed has read their parts."""
 
 import pyarrow.parquet as pq
 

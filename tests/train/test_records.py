@@ -1,4 +1,4 @@
-"""What a step leaves behind: each trained turn's numbers, and what trackers are told."""
+"""The records of a step: the numbers of each trained turn, and the values for trackers."""
 
 import contextlib
 import json

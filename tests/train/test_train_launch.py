@@ -1,4 +1,4 @@
-"""The door: the command itself, alone and under torchrun."""
+"""The command itself, alone and under torchrun."""
 
 import signal
 import subprocess

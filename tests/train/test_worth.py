@@ -1,4 +1,4 @@
-"""What the trainer makes of ratings, outcomes and verdicts: each counts once."""
+"""The trainer's use of ratings, outcomes and verdicts: each counts once."""
 
 import math
 from dataclasses import replace

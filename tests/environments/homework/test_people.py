@@ -1,4 +1,4 @@
-"""Simulated people: what they feel follows from the reply, how they say it from a grammar with held-out words."""
+"""Simulated people: their satisfaction follows from the reply, their wording from a grammar with held-out phrases."""
 
 from random import Random
 

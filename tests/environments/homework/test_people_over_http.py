@@ -1,4 +1,4 @@
-"""Simulated people against a real server: what they send, and how they count."""
+"""Simulated people against a real server: their requests and their counts."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The world of many wishes: its answers, its people, its reader and its judge. Held-out phrasings are not read here."""
+"""The world of many wishes: its answers, people, reader and judge. Held-out phrasings are not read here."""
 
 import json
 import urllib.request

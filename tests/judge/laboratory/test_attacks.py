@@ -1,4 +1,4 @@
-"""Nobody fooled: sixty attacks against the framing, through real calls of a judge that obeys whatever gets through."""
+"""Sixty attacks against the framing, through real calls of a judge that obeys whatever reaches it."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""How right the judge is, counted by hand on a judge that answers by script."""
+"""The accuracy of the judge, counted by hand on a scripted judge."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The CPU's blocks of queries: they hide what a trie hides, waste little, and compute what a dense mask would."""
+"""The CPU's blocks of queries: they mask like a trie, waste little, and equal a dense mask."""
 
 from itertools import pairwise
 

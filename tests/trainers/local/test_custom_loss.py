@@ -1,4 +1,4 @@
-"""A loss of the user's own: called as documented, refused at start where it cannot be."""
+"""A user's own loss: called as documented, and refused at start if it cannot work."""
 
 from pathlib import Path
 from typing import Any

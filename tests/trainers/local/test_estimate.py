@@ -1,4 +1,4 @@
-"""The estimate: worked by hand, held against a real step, and heard before anything is loaded."""
+"""The memory estimate: worked by hand, compared with a real step, and applied before anything is loaded."""
 
 import subprocess
 import sys

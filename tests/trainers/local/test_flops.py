@@ -1,4 +1,4 @@
-"""What a step costs, by hand."""
+"""The FLOPs of a step, by hand."""
 
 from typing import Any
 

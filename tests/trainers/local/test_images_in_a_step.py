@@ -1,4 +1,4 @@
-"""Turns with images: the trainer computes what the engine served, and learns from it."""
+"""Turns with images: the trainer's logprobs equal the engine's, and it learns from them."""
 
 import asyncio
 import time

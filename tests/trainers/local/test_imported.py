@@ -1,4 +1,4 @@
-"""Imported texts in the trainer: ids of its own template, logprobs of its own weights, nothing made up."""
+"""Imported texts in the trainer: ids of its own template, logprobs of its own weights, and no invented values."""
 
 import math
 import threading

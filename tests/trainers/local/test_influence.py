@@ -1,4 +1,4 @@
-"""No turn owns the gradient of its step."""
+"""No turn dominates the gradient of its step."""
 
 import math
 from dataclasses import replace

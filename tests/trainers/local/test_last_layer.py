@@ -1,4 +1,4 @@
-"""The last layer goes on with asked tokens alone, in every architecture that is known to allow it, and changes no number."""
+"""The last layer computes requested tokens only, in every architecture that allows it, without changing a number."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Cutting, sharing and laying out."""
+"""Cutting, sharing and laying out microbatches."""
 
 import torch
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Our RMS norm, against numbers worked by hand and against the models' own."""
+"""The fast RMS norm, against numbers worked by hand and against the models' own."""
 
 import copy
 import math

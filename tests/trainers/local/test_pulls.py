@@ -1,4 +1,4 @@
-"""Where a hint pulls the policy."""
+"""The tokens towards which a hint moves the policy."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Sharded weights, layers computed again, offload: other memory, the same numbers."""
+"""Sharded weights, gradient checkpointing, offload: other memory, the same numbers."""
 
 import pickle
 import subprocess

@@ -1,4 +1,4 @@
-"""Turns whose form was given: every log-probability of a step is over the tokens that could be drawn."""
+"""Structured turns: every logprob of a step is over the tokens that could be drawn."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where the hint goes."""
+"""The position of the hint in the teacher's prompt."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Who reads the hint: the policy, its slow average, or a model behind a URL."""
+"""The teachers: the policy, its moving average, or a model behind a URL."""
 
 import threading
 from collections.abc import Iterator

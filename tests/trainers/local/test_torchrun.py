@@ -1,4 +1,4 @@
-"""Which GPUs and which machines train. That torchrun is started for real, test_sharding shows."""
+"""Which GPUs and machines train. test_sharding starts torchrun for real."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A whole step on a tiny model: the laws that no formula alone shows."""
+"""A whole step on a tiny model: the laws that no single formula shows."""
 
 import threading
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Merging changes nothing: logprobs, losses and gradients are those of one sequence a turn, to float32 rounding."""
+"""Merging changes nothing: logprobs, losses and gradients equal those of one sequence per turn, up to float32 rounding."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An adapter's way home from Fireworks, against a control plane that answers with the types of their SDK."""
+"""Downloading an adapter from Fireworks, against a control plane that answers with the SDK's types."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -111,7 +111,7 @@ def test_only_the_disk_renames_links_and_flushes_files() -> None:
     assert wrong == []
 
 
-REMOVES_WHAT_IS_NOT_SHARED = {  # locks, drafts and journals of this host, and what is refused or left out in a bucket
+REMOVES_WHAT_IS_NOT_SHARED = {  # locks, drafts and journals of this host, and files that a bucket refuses or omits
     "judge/worker.py", "judge/journal.py", "collect/worker.py", "collect/upkeep.py", "train/checkpoints.py",
     "trainers/local/model.py", "trainers/local/sharded_checkpoints.py", "launch/openclaw.py",
     "privacy/forget.py",

@@ -79,7 +79,7 @@ def test_the_audit_finds_turns_of_two_steps_and_steps_whose_records_differ(outco
     shutil.copytree(copy.policies / "1", copy.policies / str(beyond))
     policy = copy.policies / str(beyond) / "policy.json"
     row = orjson.loads(policy.read_bytes())
-    del row["crc32"]  # as if somebody had written it by hand
+    del row["crc32"]  # as if it were written by hand
     policy.write_bytes(orjson.dumps({**row, "version": beyond}))
     shutil.copy(copy.train / "turns" / "1.parquet", copy.train / "turns" / f"{beyond}.parquet")
     found = audited(outcome, copy)

@@ -70,7 +70,7 @@ def test_each_wrong_field_of_a_row_is_counted_under_its_kind() -> None:
 def test_where_the_truth_is_not_known_the_run_fails() -> None:
     exchanges = driven()
     with pytest.raises(Unclear, match="no message takes these steps"):
-        facts_of(exchanges, TALKS, [])  # nobody labelled the client's own call
+        facts_of(exchanges, TALKS, [])  # the client's own call has no label
     with pytest.raises(Unclear, match=r"asked 2 times for rose-1\.0"):
         facts_of([*exchanges, replace(exchanges[0], exchange_id="again")], TALKS, ASIDES)
     with pytest.raises(Unclear, match=r"asked 0 times for lily-2\.0"):

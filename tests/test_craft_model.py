@@ -66,7 +66,7 @@ def test_about_three_in_ten_demonstrations_of_a_tool_call_are_good() -> None:
 
 
 def test_no_held_out_question_is_among_the_demonstrations() -> None:
-    """Numbers of tasks say which are held out: the few questions that both splits have by chance are counted, not forbidden."""
+    """Task numbers decide which are held out. The few questions that are in both splits by chance are counted, not forbidden."""
     asked = {doc.messages[0]["content"] for doc in corpus.documents(0, 3000) if doc.tools}
     held_out = {draw_question(2 * place + 1).text for place in range(400)}
     assert len(asked & held_out) < 0.02 * len(held_out)

@@ -46,7 +46,7 @@ evaluation: {tasks: [conversation, coding], interval: 500}
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command came to, in this process."""
+    """The result of a command, run in this process."""
 
     returncode: int
     stdout: str

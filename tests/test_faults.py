@@ -58,7 +58,7 @@ def test_work_that_meets_a_full_disk_is_done_when_there_is_room_and_only_then(ca
     def work() -> str:
         tries.append("try")
         if len(tries) == 1:
-            raise RuntimeError("I/O error: No space left on device (os error 28)")  # as libraries in Rust tell it
+            raise RuntimeError("I/O error: No space left on device (os error 28)")  # as libraries in Rust report it
         return "done"
 
     with caplog.at_level(logging.WARNING):

@@ -94,7 +94,7 @@ def test_a_long_answer_is_whole(status: int) -> None:
 
 
 def flooding(status: int, pieces: int) -> tuple[Serve, list[int]]:
-    """Says that much more comes than anybody wants, and how many pieces of 100 kB it could send."""
+    """Announces an oversized body, and counts the pieces of 100 kB that it could send."""
     sent: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -240,7 +240,7 @@ def test_a_cancelled_call_closes_its_connection_and_its_late_answer_reaches_no_o
 
 
 class Heard:
-    """What a taker was told."""
+    """Receives the pieces of a stream."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []

@@ -33,7 +33,7 @@ def test_the_judges_default_and_the_gates_candidates_are_named() -> None:
     "more",
     [
         {"serve": {"engine": "transformers"}},  # serves any version
-        {"train": {"lora": {}}},  # adapters lie beside one another
+        {"train": {"lora": {}}},  # several adapters can be loaded
         {"judge": {"endpoint": "http://elsewhere"}},
         {"judge": {"endpoints": ["http://elsewhere"]}},
         {"judge": {"model": "m"}},  # the live one is there always

@@ -79,7 +79,7 @@ def test_each_version_gets_a_configuration_that_it_supports(tmp_path: Path) -> N
         for version in ((2026, 6, 9), (2026, 9, 6))
     }
     compat = {key: next(iter(config["models"]["providers"].values()))["models"][0]["compat"] for key, config in made.items()}
-    assert compat["plain", (2026, 6, 9)] == {"supportsPromptCacheKey": True}  # it refuses what it does not know
+    assert compat["plain", (2026, 6, 9)] == {"supportsPromptCacheKey": True}  # it refuses unknown keys
     assert compat["plain", (2026, 9, 6)] == {"supportsPromptCacheKey": True, "sendSessionAffinityHeaders": True}
     assert compat["plugin", (2026, 9, 6)] == {"supportsPromptCacheKey": True}
     responses = made["responses", (2026, 9, 6)]

@@ -13,7 +13,7 @@ from scripts.real_clients import Client, Collected, row_of
 
 TALKER = Client("talker", "nothing", lambda place: None, turns=3, sessions=1)
 ENDS = "import sys; print('the port is taken'); sys.exit(3)"
-NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody answers
+NOWHERE = "http://127.0.0.1:9"  # the discard port: no server answers
 
 
 def turn(name: str, parent: str | None = None, reason: str | None = None, **changes: Any) -> Turn:

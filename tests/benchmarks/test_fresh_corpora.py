@@ -51,6 +51,6 @@ def test_each_encoding_of_the_fresh_attacks_changes_the_text(encoding: str) -> N
 
 
 def _contents(case: Case) -> list[str]:
-    """What each message of the turn says, in order."""
+    """The text of each message of the turn, in order."""
     turn = case.turn
     return [str(message["content"]) for message in (*turn.messages, turn.response or {"content": ""}, *(turn.next_state or []))]

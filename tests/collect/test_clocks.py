@@ -32,7 +32,7 @@ def test_existing_lines_have_their_writers_time_but_never_a_future_one() -> None
 def test_lines_appended_while_following_are_newer_than_the_previous_poll() -> None:
     time = Time()
     time.poll(0.0, set())
-    assert time.when("slow", 9_999.0 - 2 * HOUR) == 9_999.0 - 2 * HOUR  # nobody can know better yet
+    assert time.when("slow", 9_999.0 - 2 * HOUR) == 9_999.0 - 2 * HOUR  # there is no better evidence yet
     time.poll(1.0, {"slow"})
     assert time.when("slow", 10_000.5 - 2 * HOUR) == 10_000.0
     assert time.when("slow", 10_000.7 - 2 * HOUR) == 10_000.2

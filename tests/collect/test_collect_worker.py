@@ -58,7 +58,7 @@ def talk(length: int, name: str, at: float | None = None) -> list[Exchange]:
 
 @dataclass
 class Dial:
-    """A clock that stands where it was set."""
+    """A clock that stays at its set time."""
 
     now: float
 
@@ -148,7 +148,7 @@ def test_rows_do_not_depend_on_how_captures_are_cut_into_files_or_when_they_are_
 
 
 def test_a_history_gives_the_same_rows_read_at_once_or_line_by_line(tmp_path) -> None:
-    """A session that ends and another that goes on with the same words; an edited turn and an unfinished request between them."""
+    """A session that ends and another that continues with the same text; an edited turn and an unfinished request between them."""
 
     def asks(at: float, over: float, messages: list[dict], text: str, **hints: object) -> Exchange:
         return asked(messages, answer(text), at=at, finished_at=over, **hints)

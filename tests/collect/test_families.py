@@ -9,7 +9,7 @@ from scripts.benchmarks.clients_families import FAMILIES, Asked, written
 
 
 def read(asked: list[Asked]) -> list[tuple]:
-    """What is found of each request: kind, parent and next state; of a request that is no turn, the kind alone."""
+    """The result for each request: kind, parent and next state; for a request that is no turn, the kind alone."""
     sessions = Sessions(3600.0, rules=())
     for each in asked:
         sessions.add(each.exchange)

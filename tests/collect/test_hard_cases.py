@@ -86,7 +86,7 @@ def test_a_message_edited_and_sent_again_is_a_branch_beside_the_first() -> None:
 
 
 def test_two_replies_that_the_client_merged_into_one_message_are_found_again() -> None:
-    """OpenClaw after a background event: the event's message is gone, and both answers stand in one."""
+    """OpenClaw after a background event: the event's message is gone, and both answers are in one message."""
     talk = [system("You are kind."), user("hi"), answer("hello"), user("watch it")]
     nine = asked(talk, answer("Fake reply number 9."))
     event = asked([*talk, answer("Fake reply number 9."), user("A background task completed.")], answer("Fake reply number 11."))
@@ -183,7 +183,7 @@ TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type"
 
 
 def test_a_utility_call_without_tools_in_the_middle_is_a_side_turn_and_not_a_next_state() -> None:
-    """No rule knows its words; the same client's turns all have tools."""
+    """No rule matches its text; the same client's turns all have tools."""
     talk = [user("plan a trip to Rome"), answer("Day 1: …")]
     first = asked(talk[:1], talk[1], tools=TOOLS)
     title = asked([*talk, user("Name this conversation in three words.")], answer("Trip to Rome"), tools=[])
@@ -251,7 +251,7 @@ def test_an_error_without_tools_is_an_error_and_its_message_waits_for_the_retry(
 
 
 def test_the_end_of_a_conversation_without_a_session_closes_its_turn_and_not_a_namesakes() -> None:
-    """Two people behind one key who began with the same words may share a tree."""
+    """Two users of one key whose first messages are equal may share a tree."""
     opening = [asked([user("hi")], answer("hello")) for _ in range(2)]
     talk = [user("hi"), answer("hello"), user("I am Anna")]
     anna = asked(talk, answer("Hello Anna."))
@@ -263,5 +263,5 @@ def test_the_end_of_a_conversation_without_a_session_closes_its_turn_and_not_a_n
         sessions.add(exchange)
     assert done.exchange_id in {row.turn_id for row in sessions.pop_rows()}
     sessions.add(ben[1])
-    sessions.rate(Feedback("f1", ben[1].finished_at, "default", ben[1].exchange_id, 1.0, None))  # so it was Ben who said thanks
+    sessions.rate(Feedback("f1", ben[1].finished_at, "default", ben[1].exchange_id, 1.0, None))  # so the thanks are Ben's
     assert (ben[0].exchange_id, [user("thanks")]) in [(row.turn_id, row.next_state) for row in sessions.pop_rows()]

@@ -113,6 +113,6 @@ def test_a_growing_session_counts_by_the_size_of_its_rows_not_by_their_average(t
         write_turns(tmp_path / f"{STEMS[number]}.parquet", rows[16 * number : 16 * number + 16])
     merge_shards("turns", [tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "m.parquet", piece_bytes=50_000)
     sizes = [piece.table().nbytes for piece in read_pieces(tmp_path / "m.parquet")]
-    assert len(sizes) == 2  # two large rows and what stands between them: 40 kB
+    assert len(sizes) == 2  # two large rows and the rows between them: 40 kB
     assert max(sizes) < 55_000
     assert read_turns(tmp_path / "m.parquet") == rows

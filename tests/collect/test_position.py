@@ -30,7 +30,7 @@ def published_ids(run: RunDir) -> list[str]:
 
 
 def spoil(path, size: int) -> None:
-    """Overwrite the beginning in place: whoever reads it again finds nonsense."""
+    """Overwrite the beginning in place, so that reading it again gives invalid data."""
     with path.open("r+b") as file:
         file.write(b"x" * size)
 

@@ -112,7 +112,7 @@ def test_a_rating_with_the_request_of_a_second_branch_counts_like_one_that_came_
     branch = asked([*said, user("no!")], answer("5"), at=at - 10, feedback=-1.0)
     thanks = asked([*said, user("ty")], answer("welcome"), at=at - 20, turn_type="main")
     append(run.captures / "a-0.jsonl", first, thanks, branch)
-    for _ in range(2):  # read again, it is told once
+    for _ in range(2):  # read again, it is reported once
         collect(run, recipe(session_timeout_s=1e12), once=True)
     (row,) = rows_of(run)
     assert (row.turn_id, row.feedback, row.next_state) == (first.exchange_id, None, [user("ty")])

@@ -142,7 +142,7 @@ def test_a_turn_that_waits_is_overtaken_by_its_parent_from_another_writer_alone(
 
 
 def test_the_end_of_a_session_ends_no_conversation_without_one_that_began_with_the_same_words() -> None:
-    """Anna's second request names a session, her first did not; Ben said the same before and goes on."""
+    """Anna's second request names a session, her first did not; Ben sent the same text before and continues."""
     opening = [asked([user("hi")], answer("hello")) for _ in range(2)]
     anna = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), session_id="s1", session_done=True)
     ben = [asked([user("hi"), answer("hello"), user("I am Ben")], answer("Hello Ben."))]
@@ -162,7 +162,7 @@ def test_a_conversation_that_is_over_is_no_twin_of_one_that_begins_with_the_same
 
 
 def test_a_turn_that_has_its_row_is_never_linked_to_another_with_the_same_words() -> None:
-    """Read again after a restart: its parent's session is over, and somebody else has said the same."""
+    """Read again after a restart: its parent's session has ended, and another user has sent the same text."""
     other = asked([user("hi")], answer("hello"))
     child = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), session_id="s1")
     sessions = Sessions(HOUR, {child.exchange_id: "gone"})

@@ -218,7 +218,7 @@ def test_a_shard_is_done_with_when_the_policy_that_sampled_its_turns_has_used_th
 
 
 def expired(run: RunDir, **privacy: object) -> list[str]:
-    """What the limits take, by folder."""
+    """The folders of the files that the limits delete."""
     gone = expire(run, Recipe.model_validate({"privacy": privacy}))
     return [path.parent.name for path in gone.files]
 

@@ -286,7 +286,7 @@ def test_a_refusal_within_the_upstreams_stream_is_passed_to_the_client(code: int
     with pytest.raises(Refusal, match="no such grammar") as refused:
         read(b"data: " + orjson.dumps(told) + b"\n\n" + DONE)
     assert refused.value.status == 400
-    with pytest.raises(EngineFailure):  # nobody refuses what has begun
+    with pytest.raises(EngineFailure):  # an answer that has begun cannot be refused
         read(FIRST, chunk({"content": "a"}, [1], [-1.0]), b"data: " + orjson.dumps(told) + b"\n\n")
 
 

@@ -134,7 +134,7 @@ def test_temperature_0_takes_the_likeliest_and_top_k_keeps_to_the_k_likeliest(
     async def main() -> None:
         greedy, tiniest, few, nucleus = await asyncio.gather(
             sample(engine, PROMPT, temperature=0.0),
-            sample(engine, PROMPT, temperature=1e-300),  # in float32 it is 0, and what is divided by it no number
+            sample(engine, PROMPT, temperature=1e-300),  # in float32 it is 0, and a division by it gives NaN
             sample(engine, PROMPT, top_k=2),
             sample(engine, PROMPT, top_p=0.01),
         )

@@ -38,7 +38,7 @@ def test_invalid_frames_are_refused() -> None:
 
 
 class Said:
-    """Whom a body concerns."""
+    """Receives the body of one call."""
 
     def __init__(self) -> None:
         self.body, self.over, self.error = b"", asyncio.Event(), ""
@@ -52,7 +52,7 @@ class Said:
 
 
 class Engine:
-    """The application, and what it saw."""
+    """The application, and the requests that it received."""
 
     def __init__(self) -> None:
         routes = [("/echo", self.echo), ("/refuse", self.refuse), ("/break", self.breaks), ("/endless", self.endless)]
@@ -200,7 +200,7 @@ def test_a_lost_connection_ends_every_call_and_later_ones_have_their_own(monkeyp
         await said.over.wait()
         assert said.error == "the connection was lost"
         await engine.gone.wait()
-        with pytest.raises(RequestFailed, match="cannot be reached"):  # nobody listens at the plain client's port
+        with pytest.raises(RequestFailed, match="cannot be reached"):  # no server listens at the plain client's port
             await client.stream("/echo", b"{}", said)
 
     over_one_line(monkeypatch, act)
@@ -234,7 +234,7 @@ def test_one_of_several_servers_leaves_the_calls_to_all(monkeypatch: pytest.Monk
             app = SimpleNamespace(state=SimpleNamespace(args=SimpleNamespace(api_server_count=2)))
             await answer_over_socket(app)
             ours.setblocking(False)
-            with pytest.raises(BlockingIOError):  # it says nothing, so nothing is asked over it
+            with pytest.raises(BlockingIOError):  # it sends no READY, so no call uses it
                 ours.recv(1)
 
     asyncio.run(main())

@@ -15,7 +15,7 @@ def test_up_to_a_whole_batch_there_are_thirty_numbers_of_rows() -> None:
 
 
 class Small(torch.nn.Module):
-    """Tells what it is as transformers' models do."""
+    """Has the attributes of transformers' models."""
 
     device = torch.device("cpu")
 

@@ -164,7 +164,7 @@ def test_a_child_engine_with_unknown_weights_is_ended_and_serves_no_request(
                 async with targets.lease(version):
                     pass
             assert (refused.value.status, refused.value.code) == (503, "engine_paused")
-        targets.reset("tiny", WEIGHTS)  # it has begun anew
+        targets.reset("tiny", WEIGHTS)  # it has restarted
         assert (targets.stuck, targets.doubt, await use(targets, 0)) == (None, None, "tiny")
 
     on_a_loop(targets, main)

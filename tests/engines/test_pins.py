@@ -22,7 +22,7 @@ from tests.waiting import until
 
 
 class Idle:
-    """An engine that nobody asks."""
+    """An engine without requests."""
 
     stopped = False
 
@@ -96,7 +96,7 @@ def test_the_runs_own_key_has_places_that_no_client_can_take() -> None:
         held = [await holding(places, version, "anna") for version in (3, 5)]
         for version in (0, 7):  # a judge, and a gate
             held.append(await holding(places, version, OWN))
-        for version in (0, 7, 8):  # what the run itself has loaded is no place for clients either
+        for version in (0, 7, 8):  # a version that the run itself has loaded leaves no place for clients either
             with pytest.raises(Refusal, match="could not be loaded") as refused:
                 await holding(places, version, "anna")
             assert refused.value.status == 503

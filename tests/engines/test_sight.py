@@ -57,7 +57,7 @@ def assert_exact(model: Any, reader: ImageReader, prompt: tuple[list[int], list[
 
 
 def test_answers_to_images_have_the_logprobs_of_transformers_own_pass(engine: Decoder, model: Any, reader: ImageReader) -> None:
-    """Beside text, cut by the engine's steps of 32 tokens, with a cached beginning, and with two pictures of the same size."""
+    """With text, cut by the engine's steps of 32 tokens, with a cached beginning, and with two pictures of the same size."""
     red, blue, large = picture(1), picture(2), picture(3, width=96, height=64)
     prompts = [
         prompt_of(reader, TEXT, red, TEXT[:9]),

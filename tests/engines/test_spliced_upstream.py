@@ -29,7 +29,7 @@ END = SPECIAL.index("<|im_end|>")
 
 
 class Fake(StubServer):
-    """Tells of ids what vLLM 0.32 tells; every answer is SAID, a chat's parsed as vLLM parses it."""
+    """Returns ids like vLLM 0.32; every answer is SAID, and a chat's is parsed as vLLM parses it."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(Handler)
@@ -80,7 +80,7 @@ class Handler(StubHandler):
         return {"choices": [choice | {"token_ids": ids}], "prompt_token_ids": self.server.rendered(body)}
 
     def stream(self, told: dict[str, Any]) -> None:
-        """Five ids a chunk; what a chat says comes with the first."""
+        """Five ids per chunk; the content of a chat comes with the first."""
         choice, prompt = told["choices"][0], told.get("prompt_token_ids")
         ids, logprobs = choice.pop("token_ids"), choice.pop("logprobs")
         finish, message = choice.pop("finish_reason"), choice.pop("message", {})
@@ -207,7 +207,7 @@ def test_likeliest_tokens_are_returned_as_in_a_chat(through: Server, fake: Fake)
 
 
 def asking(tokenizer: Any, sampled: str = SAID, **body: Any) -> GenerationRequest:
-    """A second turn whose first is remembered."""
+    """A second turn after a stored first one."""
     hello = {"role": "user", "content": "hello"}
     before = render(tokenizer, chat.read({"messages": [hello], "tools": [LOOK]}, "m")).ids
     ids = [*tokenizer(sampled, add_special_tokens=False)["input_ids"], END]

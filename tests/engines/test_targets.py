@@ -22,7 +22,7 @@ ADAPTERS = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, 
 
 
 class Gated:
-    """A control as vLLM answers it, whose unloading and scoring of `watched` wait for their gates."""
+    """A control with vLLM's answers. Its unloading and scoring of `watched` wait for their gates."""
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()

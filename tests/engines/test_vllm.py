@@ -209,7 +209,7 @@ def test_the_client_receives_the_same_as_from_the_engine_itself(vllm: Server, as
 
 
 def straight_to_the_engine(server: Server) -> tuple[str, str]:
-    """Past clawctl, with the key that only the two know."""
+    """Bypasses clawctl, with the key that only the two processes have."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     engine = next(child for child in children if "--port" in child.cmdline() and "VLLM_API_KEY" in child.environ())
     command = engine.cmdline()
@@ -220,7 +220,7 @@ OWN_NAMES = {"reasoning": "reasoning_content"}  # docs/clients.md: one name for 
 
 
 def content_of(told: Any) -> Any:
-    """Without names and times, without what says nothing, and with the arguments of calls as values, if they are complete."""
+    """Without names, times and empty fields, and with the arguments of calls as values, if they are complete."""
     if isinstance(told, list):
         return [content_of(each) for each in told]
     if not isinstance(told, dict):
@@ -232,7 +232,7 @@ def content_of(told: Any) -> Any:
 
 
 def asked_without_key(port: int) -> int | None:
-    """The status; None where nobody speaks HTTP: the engine's processes talk to one another there."""
+    """The status; None if the port does not serve HTTP, such as those between the engine's processes."""
     try:
         return httpx.post(f"http://127.0.0.1:{port}/collective_rpc", json={"method": "sleep"}, timeout=5).status_code
     except httpx.HTTPError:
@@ -240,7 +240,7 @@ def asked_without_key(port: int) -> int | None:
 
 
 def test_the_engines_own_doors_are_shut(vllm: Server) -> None:
-    """Even from this machine, without the key that only the two processes know."""
+    """Also from this machine, without the key that only the two processes have."""
     child = psutil.Process(vllm.process.pid).children(recursive=True)
     ports = {c.laddr.port for p in child for c in p.net_connections("tcp") if c.status == "LISTEN" and c.laddr.ip == "127.0.0.1"}
     with ThreadPoolExecutor(len(ports)) as pool:

@@ -60,7 +60,7 @@ def publish(server: Server, version: int, kind: str, model: Any, canary_of: Any 
 
 
 def go_live(server: Server, version: int) -> None:
-    """Returns when it is live; a refusal is told at once instead of waited for."""
+    """Returns when it is live. Fails at once if it is refused."""
     move_live(server.run, version)
 
     def settled() -> bool:

@@ -127,7 +127,7 @@ with open(os.environ["CHILD_FILE"], "w") as file:
 
 
 def ended(child: Path) -> bool:
-    """Whether the process whose id is in the file has ended. A process that nobody has waited for counts as ended."""
+    """Whether the process whose id is in the file has ended. A zombie counts as ended."""
     try:
         return Path(f"/proc/{child.read_text()}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
@@ -227,4 +227,4 @@ def test_each_program_that_an_environment_or_a_suite_starts_is_given_its_variabl
     ]
     without = [name for name, node in starts if "env" not in {word.arg for word in node.keywords}]
     assert starts
-    assert set(without) <= {"probe.py"}  # a process of ours, which the sandbox attacks
+    assert set(without) <= {"probe.py"}  # a process of this test, which the sandbox attacks

@@ -204,7 +204,7 @@ def test_an_answer_is_sampled_to_its_end_for_a_client_whose_connection_broke(ser
 
 
 class Ends:
-    """Ends as its task says."""
+    """Ends with the ending in its task."""
 
     episode_s = 0.2
     worst = -0.5

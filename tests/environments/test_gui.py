@@ -39,7 +39,7 @@ def in_loop() -> Iterator[Run]:
 
 
 async def episode(environment: Gui, task: Task, says: Callable[[list[dict[str, Any]]], str | dict[str, Any]]) -> Outcome:
-    """One episode whose model answers what `says` makes of the messages."""
+    """One episode whose model's answers are `says(messages)`."""
 
     class Model(StubHandler):
         def do_POST(self) -> None:
@@ -151,7 +151,7 @@ core.endEpisode = (reward) => { WOB_RAW_REWARD_GLOBAL = reward; WOB_DONE_GLOBAL 
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
-    """A folder in MiniWoB's layout whose page puts the agent's words into itself as HTML."""
+    """A folder in MiniWoB's layout whose page inserts the agent's text as HTML."""
     for name, text in {
         "core/core.js": CORE,
         "miniwob/hostile.html": HOSTILE,

@@ -36,7 +36,7 @@ needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubble
 
 
 def episode(environment: Environment, task: Task, says: Callable[[list[dict[str, Any]]], str | dict[str, Any]]) -> Outcome:
-    """One episode whose model answers what `says` makes of the messages."""
+    """One episode whose model's answers are `says(messages)`."""
 
     class Model(StubHandler):
         def do_POST(self) -> None:
@@ -155,7 +155,7 @@ for number in range(3, 64):
     except OSError: pass
 os._exit(0)
 """
-CHEATS = {  # what the agent leaves, and why it is worth nothing
+CHEATS = {  # the agent's files, and why their score is 0
     "a literal is compared with a value that equals everything": (
         f"{EQUAL}def add(a, b): return E()\ndef twice(a): return 2 * a\n", "a value that is not plain: .*test_add"
     ),

@@ -72,7 +72,7 @@ def test_a_harbor_task_runs_unchanged(tmp_path: Path) -> None:
     assert asyncio.run(solve(task, "")).value == 0
 
 
-# What a verdict must not believe. More are in scripts/benchmarks/environments_cheats.py.
+# Attempts that a verdict must reject. More are in scripts/benchmarks/environments_cheats.py.
 FORGERIES = {
     "leaves with code 0": "echo 'import os; os._exit(0)' > calc.py",
     "is equal to everything": "printf 'class E:\\n    __eq__ = lambda a, b: True\\ndef add(a, b): return E()\\n' > calc.py",

@@ -17,8 +17,8 @@ LIVE = scores(satisfaction=0.50, correctness=0.90)
     ("candidate", "promoted"),
     [
         (scores(0.80, 0.92), True),
-        (scores(0.50, 0.90), True),  # no worse is good enough: what it learned may show later
-        (scores(0.45, 0.80), True),  # just what is allowed, though 0.9 - 0.8 > 0.1 in floating point
+        (scores(0.50, 0.90), True),  # no worse is good enough: an improvement may show later
+        (scores(0.45, 0.80), True),  # exactly the allowed drop, although 0.9 - 0.8 > 0.1 in floating point
         (scores(0.44, 0.90), False),
         (scores(0.99, 0.79), False),  # no satisfaction buys back correctness
         (scores(0.00, 0.00), False),

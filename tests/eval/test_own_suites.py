@@ -96,7 +96,7 @@ def values(found: Sequence[Comparison], metric: str) -> list[tuple[float, float]
 
 
 def prefers_homework(text: str, number: int) -> str:
-    """A judge that prefers the answer with more words of the demo model's homework, wherever it stands."""
+    """A judge that prefers the answer with more words of the demo model's homework, in either position."""
     a, b = (sum(part.count(word) for word in ("answer", " = ", " the ", " so ", " is ")) for part in
             text.split("answer A>")[-1].split("answer B>"))  # fmt: skip
     return f"\\boxed{{{'0' if a == b else 'A' if a > b else 'B'}}}"
@@ -169,7 +169,7 @@ def test_replay_scores_the_exact_ids_of_praised_and_of_criticised_answers(server
     asked = recipe(None)
     found = compare(server, suites(server, asked)[1], asked)
     assert (len(values(found, "praised")), len(values(found, "unlike_complaints"))) == (2, 2)
-    assert all(new < old for new, old in values(found, "praised"))  # the broken version would not say it
+    assert all(new < old for new, old in values(found, "praised"))  # the broken version would not give it
     assert all(new > old for new, old in values(found, "unlike_complaints"))
     from transformers import AutoModelForCausalLM
 

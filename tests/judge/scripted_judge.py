@@ -13,7 +13,7 @@ from starlette.routing import Route
 from clawctl.engines.vllm.child import free_port
 from scripts.asgi import serving
 
-Script = Callable[[str, int], str | Response]  # (the judge's user message, number of the call) -> what it says
+Script = Callable[[str, int], str | Response]  # (the judge's user message, number of the call) -> its answer
 
 
 class ScriptedJudge:
@@ -28,7 +28,7 @@ class ScriptedJudge:
         self.connections: set[tuple] = set()  # the callers' addresses
         self.max_at_once = self._now = 0
         self._running = ExitStack()
-        self.wait_for_calls = 1  # answers nobody before so many calls were under way at a time, or ten seconds are over
+        self.wait_for_calls = 1  # the first answer waits until this many calls run concurrently, or for ten seconds
 
     def start(self) -> "ScriptedJudge":
         app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])

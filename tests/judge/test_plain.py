@@ -12,7 +12,7 @@ from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir
 
 LOG = '```\nTraceback (most recent call last):\n  File "main.py", line 3\nValueError: wrong number\n```'
-HONEST = {  # a reply, and what the person says in it
+HONEST = {  # a reply, and the user's own text in it
     f"it does not work, I get this:\n{LOG}": "it does not work, I get this:",
     f"{LOG}\nplease do it again": "please do it again",
     "please fix these:\n1. the sum is 49\n2. no bold": "please fix these:",

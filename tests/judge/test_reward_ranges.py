@@ -173,7 +173,7 @@ def make_labelled(folder: Path, *labels: str, **config: object) -> Path:
         (("is_correct", "incorrect"), True),
         (("1", "-1"), True),
         (("5 stars", "1 star"), True),
-        (("alpha", "beta"), False),  # as documented, and told
+        (("alpha", "beta"), False),  # as documented, and logged
     ],
 )
 def test_labels_are_ordered_by_their_names(tmp_path, labels, turned) -> None:

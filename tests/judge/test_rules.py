@@ -85,7 +85,7 @@ def test_a_test_run_decides_in_the_format_of_each_known_client(made, answered) -
         (137, FAILED),
     ):
         assert rule_opinion(after([made], [answered(code, output)])) is None  # exit code and summary must agree
-    assert rule_opinion(after([made], [result(PASSED)])) is None  # what the command printed, without the client's own word
+    assert rule_opinion(after([made], [result(PASSED)])) is None  # the output of the command, without the client's own text
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def captured(turn_id: str, session: str, words: str, at: float = 1000.0) -> byte
 
 
 def fill(hosts: Hosts) -> None:
-    """Two sessions that both hosts took part in, their rows and what a trainer made of them."""
+    """Two sessions with turns on both hosts, their rows, and the files that a trainer made from them."""
     first, second = hosts.first, hosts.second
     ensure_base_policy(first, "demo")
     said = {"t1": ("gone", SECRET), "t2": ("stays", OTHER)}

@@ -55,7 +55,7 @@ def collect(run: RunDir) -> None:
 
 
 def every_text(run: RunDir, model_path: Path) -> Iterator[tuple[str, str]]:
-    """All that any file of the run says: its bytes, shards unpacked, token ids decoded."""
+    """The text of all files of the run: bytes, unpacked shards and decoded token ids."""
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     for path in sorted(path for path in run.root.rglob("*") if path.is_file()):
         name = str(path.relative_to(run.root))
@@ -73,7 +73,7 @@ def every_text(run: RunDir, model_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def plant_what_stages_would_write(run: RunDir, ids: list[str]) -> None:
-    """Verdicts with hints, two policies, ledger, feedback, a judge's journal, trained rows, and files that were put aside."""
+    """Verdicts with hints, two policies, ledger, feedback, a judge's journal, trained rows, and quarantined files."""
     for path in published(run.trajectories, ".parquet"):
         rows = [(row, row.turn_id in ids) for row in read_turns(path)]
         verdicts = [
@@ -186,7 +186,7 @@ def test_two_users_may_name_a_session_alike_and_schema_and_rest_of_a_shard_stay(
 
 
 def test_a_broken_off_forget_is_ended_by_the_next(example: RunDir) -> None:
-    """Trajectories go last: as long as they stand, the same turns are found again."""
+    """Trajectories are deleted last: while they exist, the same turns are found again."""
     (example.verdicts / "a.parquet").unlink()
     assert forget(example, Selection(session="s1"), dry_run=False, retrain=False).turns == 5
     assert select(example, Selection(session="s1")).turn_ids == set()

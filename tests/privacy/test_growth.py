@@ -51,7 +51,7 @@ def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
 
 
 def test_the_measure_of_growth_catches_a_rule_that_is_quadratic() -> None:
-    """Pieces bound what a slow rule costs in a long text: only within a piece can it be seen."""
+    """Pieces bound the cost of a slow rule in a long text, so only a single piece shows it."""
 
     def planted() -> Redactor:
         redactor = Redactor(KINDS)
@@ -150,7 +150,7 @@ def test_the_lock_goes_to_the_thread_that_waited_longest() -> None:
         threads[-1].start()
         while len(baton._waiting) <= number:
             time.sleep(0.001)
-    baton.yield_to_waiting()  # everybody who waited before has had a turn
+    baton.yield_to_waiting()  # every earlier waiter has had a turn
     assert order == [0, 1, 2, 3, 4]
     baton.release()
     for thread in threads:

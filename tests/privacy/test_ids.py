@@ -19,7 +19,7 @@ KEY = "sk-" + "proj-" + "a1B2c3D4e5F6g7H8i9J0" * 2
 
 
 class Letters:
-    """A tokenizer with one id a character, which counts what it decodes."""
+    """A tokenizer with one id per character, which counts the ids that it decodes."""
 
     def __init__(self) -> None:
         self.decoded = 0

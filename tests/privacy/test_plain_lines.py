@@ -74,7 +74,7 @@ def phrase(draw: Draw) -> str:
 
 
 def other_card(draw: Draw) -> str:
-    """A number of Maestro, whose digits pass the checksum."""
+    """A Maestro card number with a valid checksum."""
     digits = draw.choice(["5018", "5893", "5020"]) + drawn(draw, 11, string.digits)
     total = sum(
         doubled - 9 if doubled > 9 else doubled

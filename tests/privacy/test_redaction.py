@@ -128,7 +128,7 @@ def test_a_message_that_comes_back_in_another_form_is_redacted_to_the_same_messa
 
 
 def test_a_conversation_that_repeats_a_secret_is_still_one_conversation() -> None:
-    """The user tells a password, the answer repeats it, the client sends both again: as text parts this time."""
+    """The user gives a password, the answer repeats it, and the client sends both again as text parts."""
     redactor, sessions = Redactor(ALWAYS), Sessions(3600)
     asked = [user(f"my password is {PASSWORD}")]
     answered = {"role": "assistant", "content": f"Noted: password = '{PASSWORD}'"}
@@ -183,7 +183,7 @@ def test_json_nested_too_deeply_to_walk_is_looked_through_as_text() -> None:
 
 
 def test_the_labelled_lines_are_classified_correctly() -> None:
-    """The benchmark's law, on a seed of its own: what is missed or taken for a secret is named here."""
+    """The benchmark's check with a separate seed. A failure names missed secrets and false positives."""
     redactor = Redactor(ALWAYS)
     lines = labelled_lines(500, seed=11)
     assert sum(line.secret is not None for line in lines) == 250
@@ -195,7 +195,7 @@ def test_the_labelled_lines_are_classified_correctly() -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 def test_both_halves_of_the_templates_pass_their_bars(half: str) -> None:
-    """The held-out half is measured here and tuned on by nobody: do not change a rule for one of its templates."""
+    """The held-out half is only measured: do not change a rule for one of its templates."""
     redactor = Redactor(ALWAYS)
     lines = lines_of(half, 2, seed=4)
     missed = [line.kind for line in lines if line.secret and rest_of(line.secret, redactor.text(line.text), line.text)]

@@ -48,7 +48,7 @@ def test_plain_words_that_several_keys_send_in_their_tools_are_no_secret() -> No
 
 
 def test_one_key_counts_once_however_many_sessions_it_has() -> None:
-    """Nobody takes another's secret out of redaction by repeating it, and one user's own words never recur."""
+    """Repeating another user's secret does not exempt it from redaction, and one user's text alone never recurs."""
     redactor = Redactor(ALWAYS)
     for number in range(20):
         hints = {"session_id": f"s{number}"}

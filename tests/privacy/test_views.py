@@ -65,7 +65,7 @@ def test_each_letter_that_changes_its_length_may_stand_within_a_secret() -> None
 
 
 def test_places_of_a_view_are_places_of_the_text() -> None:
-    """Whatever is replaced by whatever: a character that was kept is found at its own place."""
+    """Any replacements: a character that is kept maps to its own position."""
     draw = Random(5)
     pieces = ["a", "Ｂ", "\u200b", "ﷺ", "ﬁ", "\\u0063", "&quot;", "%64", "é", "𝐞", "\\n", "漢", "\\\\", "&amp;lt;"]
     for _ in range(300):

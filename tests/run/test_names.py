@@ -102,7 +102,7 @@ def test_a_path_below_a_folder_follows_no_link(tmp_path: Path) -> None:
 
 
 def merged_shard(run: RunDir, stems: list[Any]) -> Path:
-    """A merged shard that names these parts, as somebody would write it who may write here."""
+    """A merged shard that names these parts, as an attacker with write access would make it."""
     path = run.trajectories / f"{7:020d}-aaaaaa-merged.parquet"
     write_turns(path, list[Turn]())
     table = pq.read_table(path)

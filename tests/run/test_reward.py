@@ -11,7 +11,7 @@ RULE, JUDGE = "rules 2: pytest", "demo@0 prompt 1"
 
 # rating, outcome, the verdict's judge and reward, what the turn is worth, who decided
 TABLE = [
-    # nobody says anything, or the judge alone
+    # no source, or the judge alone
     (None, None, None, None, None, None),
     (None, None, JUDGE, None, None, None),
     (None, None, JUDGE, 1.0, 1.0, "judge"),
@@ -32,7 +32,7 @@ TABLE = [
     (None, -1.0, JUDGE, None, -1.0, "outcome"),
     (None, 0.0, RULE, 1.0, 1.0, "outcome"),
     (None, -0.5, RULE, 1.0, 0.5, "outcome"),
-    # a rating outranks all of it, whatever the verdict says, and 0 is a rating
+    # a rating outranks everything, including the verdict, and 0 is a rating
     (1.0, None, None, None, 1.0, "rating"),
     (1.0, -1.0, None, None, 1.0, "rating"),
     (1.0, -1.0, OUTCOME, -1.0, 1.0, "rating"),

@@ -28,7 +28,7 @@ from clawctl.run.storage import mount_at, storage_of, unmount
 
 @dataclass
 class Hosts:
-    """Two hosts of one run, and a way to let the second one see what the first one did."""
+    """Two hosts of one run, and a function that makes the second one poll the changes of the first."""
 
     first: RunDir
     second: RunDir
@@ -41,7 +41,7 @@ class Hosts:
 
 
 def bucket_at(root: Path, store: Any, clock: Callable[[], float | None] | None = None) -> BucketStorage:
-    """A host's part of a run in `store`, that nothing follows: a test says when the host looks."""
+    """A host's part of a run in `store`, without a polling thread: the test polls."""
     (root / ".bucket").mkdir(parents=True)
     (root / ".bucket" / "about.json").write_bytes(orjson.dumps({"url": "memory://", "host": root.name}))
     (root / ".bucket" / "shards").touch()

@@ -98,7 +98,7 @@ def lacking(tables: Tables, table: Table, model: Any, path: str, seen: frozenset
 
 
 def whole(row: FieldRow) -> bool:
-    """Objects that are passed on as they are, whatever they hold."""
+    """Objects that are passed on unchanged, whatever they contain."""
     return row.name in ("input_schema", "action", "operation", "image_url", "tools", "output", "summary", "content", "skills")
 
 
@@ -120,7 +120,7 @@ def test_every_field_and_kind_of_the_official_sdks_is_in_a_row(api: str) -> None
     ],
 )
 def test_a_field_or_kind_without_a_row_is_found(api: str, name: str, kind: str) -> None:
-    """What a new release of an SDK would be."""
+    """A stand-in for a new release of an SDK."""
     table = TABLES[name]
     assert table.row(kind) is not None
     without = Table(table.title, (row for row in table.rows if row.name != kind), by=table.by, otherwise=table.otherwise)

@@ -17,7 +17,7 @@ from tests.stub_http import StubHandler, StubServer, running
 from tests.waiting import until
 
 PROMPT_IDS = [5, 6, 7]
-TOKENS = 4000  # of an answer; nobody waits for the last
+TOKENS = 4000  # of an answer; the last one is never read
 PAUSE_S = 0.01  # between two tokens
 ENOUGH = 5  # tokens after which the client hangs up
 
@@ -147,7 +147,7 @@ def first_tokens(server: Server) -> tuple[float, float]:
 
 
 def test_requests_without_a_stream_set_a_longer_stream_interval(slow: Server) -> None:
-    """Of an engine whose weights stay: there each token has its version without being told at once."""
+    """For an engine whose weights stay: each token's version is known, so tokens need not be sent at once."""
     slow.say("hi", max_tokens=2)
     assert Slow.asked[-1]["stream_interval"] > 1
     for _ in slow.say("hi", max_tokens=2, stream=True):

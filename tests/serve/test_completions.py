@@ -163,7 +163,7 @@ def test_it_needs_the_key_and_is_counted(server: Server) -> None:
 
 
 def test_text_that_a_later_prompt_adds_is_the_next_state(server: Server) -> None:
-    """A client that renders by itself: a question, its answer, then what the person said."""
+    """A client that renders its own prompts: a question, its answer, then the user's message."""
     before = len(server.captured())
     first = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
     said = ask(server, prompt=first, logit_bias={}).json()["choices"][0]["text"]

@@ -172,7 +172,7 @@ def test_all_handles_name_the_exchange_and_those_of_others_name_nothing() -> Non
     handles = [response["id"], reasoning["id"], reasoning["encrypted_content"], text["id"], call["id"], call["call_id"]]
     message = orjson.loads(messages.Messages(messages.read(AS_MESSAGES, "m"), EXCHANGE).whole([choice]))
     handles += [message["id"], message["content"][0]["signature"], message["content"][2]["id"]]
-    handles += [f"call_{EXCHANGE}12", f"chatcmpl-{EXCHANGE}"]  # punctuation is not ours, nor theirs
+    handles += [f"call_{EXCHANGE}12", f"chatcmpl-{EXCHANGE}"]  # punctuation of neither side
     assert {exchange_of(handle) for handle in handles} == {EXCHANGE}
     for other in ("call_57b7", "toolu_0e65a27b4b9f46cab92927", "Y2xhd2N0bC1zaWctMi01YWJkMTBhYg==", None, 7, "call" * 100):
         assert exchange_of(other) is None
@@ -202,7 +202,7 @@ def test_a_truncated_answer_is_marked_as_such() -> None:
 
 
 def test_in_messages_an_answer_with_a_call_has_the_stop_reason_tool_use() -> None:
-    # vLLM says "stop" of a call that was forced by name; agents go on only where they read "tool_use"
+    # vLLM sends "stop" for a call that was forced by name; agents continue only after "tool_use"
     call: list[list[Event]] = [[CallStart("look"), CallDelta("{}")]]
     frames, whole = speak(messages.Messages(messages.read(AS_MESSAGES, "m"), EXCHANGE), call, "stop")
     assert whole["stop_reason"] == frames[-2]["delta"]["stop_reason"] == "tool_use"

@@ -35,7 +35,7 @@ def upstream() -> Rehearsal:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory, upstream: Rehearsal, model_path: Any) -> Iterator[Server]:
-    """A server in front of an upstream whose requests we see."""
+    """A server in front of an upstream that records its requests."""
     with serving(upstream.app()) as url:
         settings = {"upstream": {"url": url, "kind": "vllm"}}
         with Server(tmp_path_factory.mktemp("watched") / "run", model_path, **settings) as server:

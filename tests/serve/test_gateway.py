@@ -59,7 +59,7 @@ def test_the_stream_joined_is_the_answer_and_the_capture_is_there_before_its_end
                 text += choice.delta.content or ""
                 if choice.finish_reason:
                     finish = choice.finish_reason
-                    lines = server.captured()  # the client has not been told the end before this
+                    lines = server.captured()  # the client has not received the end before this
                     assert "chatcmpl" + lines[-1]["exchange_id"] == answer_id
     line = next(line for line in server.captured() if answer_id == "chatcmpl" + line["exchange_id"])
     assert (text, finish) == (line["response"]["content"], line["finish_reason"])

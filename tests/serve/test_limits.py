@@ -115,7 +115,7 @@ def test_a_client_that_reads_nothing_is_disconnected_and_its_answer_is_cancelled
     with serving(endless, **settings) as url, socket.create_connection(("127.0.0.1", urlsplit(url).port)) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         until(lambda: bool(ended))
-        assert ended[0] < 1000  # 64 MB: what is not taken is not made either
+        assert ended[0] < 1000  # 64 MB: data that is not read is not produced either
         until(lambda: is_reset(connection))
 
 

@@ -26,7 +26,7 @@ from tests.waiting import until
 
 LOOK = {"name": "look", "parameters": {"type": "object", "properties": {}}}
 AS_CHAT = {"type": "function", "function": LOOK}
-LUCKY = '[[tool:look {"city": "Paris"} ]]'  # a token of blanks comes after what is a whole object
+LUCKY = '[[tool:look {"city": "Paris"} ]]'  # a token of blanks follows a complete object
 
 
 # ---- without a limit -------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class TextDelta:
     ("finish", "stop", "arguments", "reason"),
     [
         ("tool_calls", None, "{}", None),
-        ("tool_calls", "\n", "{}", CUT_CALL),  # the stop string may stand in the call: the engine does not say
+        ("tool_calls", "\n", "{}", CUT_CALL),  # the stop string may be in the call: the engine does not report it
         ("tool_calls", None, '{"a', CUT_CALL),
         ("length", None, "{}", CUT_CALL),
         (None, None, "{}", CUT_CALL),  # the stream ended in order, without an end of the answer

@@ -138,7 +138,7 @@ def test_reasoning_that_the_template_begins_itself_is_put_back_with_it(tokenizer
 
 
 def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> None:
-    recent = RecentAnswers(max_tokens=70)  # two answers of 2 tokens, and 32 for what each takes beside them
+    recent = RecentAnswers(max_tokens=70)  # two answers of 2 tokens, and 32 tokens of overhead for each
     for name, text in (("A", "one"), ("B", "two"), ("C", "three")):
         recent.store("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
     known = recent.known("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))

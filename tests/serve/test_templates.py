@@ -79,7 +79,7 @@ def test_a_later_system_message_becomes_a_user_message_if_the_template_refuses_i
 
 
 class Strict(StubHandler):
-    """A model whose template takes a system message at the beginning only."""
+    """A model whose template accepts a system message at the beginning only."""
 
     def do_GET(self) -> None:
         self.answer({"data": [{"id": "m"}]})
@@ -122,7 +122,7 @@ def test_a_later_system_message_that_the_upstream_refuses_is_rewritten(strict: s
 
 
 class Echo(StubHandler):
-    """An engine that says what it was sent."""
+    """An engine that echoes its request."""
 
     def do_GET(self) -> None:
         self.answer({"data": [{"id": "m"}]})

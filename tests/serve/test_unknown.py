@@ -19,7 +19,7 @@ from clawctl.serve.metrics import UnknownFields
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MODULES: dict[str, Any] = {"/v1/chat/completions": chat, "/v1/responses": responses, "/v1/messages": messages}
 LEFT_OUT = re.compile(r"\[[^\[\]]* was left out: only text and images can be read here\]")
-OPAQUE = ("parameters", "input_schema", "arguments", "input", "schema")  # a tool's own words, which are not ours to know
+OPAQUE = ("parameters", "input_schema", "arguments", "input", "schema")  # text of a tool, which may contain anything
 
 names = st.from_regex(r"(x|future|beta)_[a-z]{1,12}(_20[2-9][0-9]{5})?", fullmatch=True)
 values = st.recursive(

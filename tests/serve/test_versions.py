@@ -14,7 +14,7 @@ from clawctl.serve.versions import Versions
 
 
 class Scripted:
-    """A backend whose swaps end as it is told; without more to be told, well."""
+    """A backend with scripted results of its swaps; further swaps succeed."""
 
     def __init__(self, *ends: Exception) -> None:
         self.version, self.tried, self.ends = 0, 0, list(ends)

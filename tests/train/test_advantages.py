@@ -71,7 +71,7 @@ def earned(turn_id: str, episode: str, index: int, reward: float | None, parent:
 GROUP = [
     earned("a0", "a", 0, 1.0), earned("a1", "a", 1, 3.0),  # 2 on average
     earned("b0", "b", 0, 0.0),
-    earned("c0", "c", 0, 1.0), earned("c1", "c", 1, None),  # 1: a reward that nobody knows is not one of 0
+    earned("c0", "c", 0, 1.0), earned("c1", "c", 1, None),  # 1: an unknown reward is not a reward of 0
 ]  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def test_step_wise_compares_nothing_if_one_episode_alone_has_rewards() -> None:
 
 
 def test_turns_in_the_same_state_are_compared_by_their_returns() -> None:
-    # both episodes begin in state X; a goes on in Y and b in Z, and c comes back to X. Outcomes 1, 0, 1.
+    # both episodes begin in state X; a continues in Y and b in Z, and c returns to X. Outcomes 1, 0, 1.
     def at(turn_id: str, index: int, parent: str | None, outcome: float, state: bytes) -> Earned:
         return Earned(turn_id, turn_id[0], parent, index, outcome, outcome, state)
 

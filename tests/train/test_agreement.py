@@ -25,7 +25,7 @@ ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
 def warnings_of(run: RunDir, model: Path, caplog: pytest.LogCaptureFixture, **train: Any) -> list[str]:
-    """What a trainer warns of until no batch is full."""
+    """The warnings of a trainer until no batch is full."""
     recipe = make_recipe(model, batch_wait_s=1e9, **train)
     ensure_base_policy(run, recipe.model_path)
     with caplog.at_level(logging.WARNING, "clawctl.train"):

@@ -215,7 +215,7 @@ def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_wei
 
 
 def damage(path: Path) -> None:
-    """Flip one bit in the middle of a file, under another inode: what is hard-linked to it stays as it is."""
+    """Flip one bit in the middle of a file, under another inode: hard links to it are unchanged."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.unlink()

@@ -24,7 +24,7 @@ def asked(sampler: Sampler, name: str, at: float, **changes: Any) -> Turn:
 
 
 def teacher_reads(sampler: Sampler, feed: Any, turn_id: str) -> str:
-    """What stands in the teacher's prompt behind the question."""
+    """The text after the question in the teacher's prompt."""
     batch = feed.next_batch(0)
     assert batch is not None
     (sample,) = [sample for sample in batch.samples if sample.turn_id == turn_id]
@@ -104,7 +104,7 @@ def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_enables_it(run:
     batch = feed.next_batch(0)
     assert batch is not None
     taught = {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None}
-    assert taught == {"t1", "t2", "t5"}  # nobody praised t4, and t0 and t3 follow no hint of their key
+    assert taught == {"t1", "t2", "t5"}  # t4 was not praised, and t0 and t3 follow no hint of their key
     assert teacher_reads(sampler, make_feed(run, sampler, teach_praised=True, **settings), "t5") == "Earlier: say hello\nno bold"
     batch = make_feed(run, sampler, **settings).next_batch(0)
     assert batch is not None

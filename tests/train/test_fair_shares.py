@@ -112,7 +112,7 @@ def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: S
     feed.mark_done(ids_of(batch), "trained")
     assert feed.next_batch(1) is None
     assert told(run)["refused"] == {"identical to another turn of its key": 11}
-    assert Counter(read_ledger(run).values()) == {"skipped": 11}  # the loop enters what it trained
+    assert Counter(read_ledger(run).values()) == {"skipped": 11}  # the loop records the trained turns
     publish(run, "b", copies(12, 3))
     again = make_feed(run, sampler, {**read_ledger(run), ids_of(batch)[0]: "trained"}, batch_turns=1)
     assert again.next_batch(1) is None

@@ -213,7 +213,7 @@ def test_an_unreadable_shard_goes_to_quarantine_and_the_others_are_used(run: Run
     assert (run.quarantine / f"{half}-a.parquet").read_bytes() == b"PAR1 but no shard"
     assert "a.parquet" in (run.quarantine / f"{half}-a.parquet.reason.txt").read_text()
     assert told(run)["unreadable_shards"] == 1
-    publish_turns(run, sampler, 1, "a")  # whoever made it makes it again
+    publish_turns(run, sampler, 1, "a")  # its writer makes it again
     assert feed.next_batch(0)
     assert feed.waiting[0].sample.turn_id == "a00"
 

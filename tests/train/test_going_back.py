@@ -71,7 +71,7 @@ def trained_twice(run: RunDir) -> list[str]:
 
 @contextmanager
 def running(run: RunDir, recipe: Recipe) -> Iterator[None]:
-    """A trainer beside us, in a thread."""
+    """A trainer in another thread."""
     stop = threading.Event()
 
     worker = threading.Thread(target=run_training, args=(run, recipe, ALONE, stop, False))

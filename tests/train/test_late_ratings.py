@@ -75,7 +75,7 @@ def test_a_rating_of_one_turn_of_a_group_moves_its_credit(run: RunDir, sampler: 
 
 
 def give_outcome(run: RunDir, turn_id: str, reward: float | None, status: Literal["done", "failed"] = "done") -> None:
-    """As collect says it of a turn that was published before."""
+    """In the form that collect writes for a published turn."""
     line = SessionOutcome(f"late-{turn_id}", time.time(), "default", "s", status, reward, {}, {}, [turn_id])
     FeedbackFile(run.feedback).append(line)
 

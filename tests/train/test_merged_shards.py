@@ -85,7 +85,7 @@ def test_a_rating_of_a_turn_that_was_trained_or_whose_shard_was_deleted_changes_
 
 
 def waiting_while_trained(feed: Feed) -> tuple[list[str], int]:
-    """What is trained one batch after the other, and how many turns waited at most."""
+    """The turns of consecutive batches, and the largest number of waiting turns."""
     trained: list[str] = []
     most = 0
     while batch := feed.next_batch(0):
@@ -96,7 +96,7 @@ def waiting_while_trained(feed: Feed) -> tuple[list[str], int]:
 
 
 def publish_backlog(run: RunDir, sampler: Sampler, last: str = "d") -> list[str]:
-    """A merged shard of twelve trainable turns that nobody has read, a turn a piece, and another shard behind it."""
+    """An unread merged shard of twelve trainable turns, one per piece, and a later shard."""
     for stem in "abc":
         publish_turns(run, sampler, 4, stem)
     merge(run, ["a", "b", "c"], piece_bytes=1)
@@ -133,7 +133,7 @@ def test_of_turns_that_no_step_can_use_no_more_than_a_few_columns_are_read(run: 
     used = dict.fromkeys(publish_backlog(run, sampler)[:12], "trained")
     side = {"trainable": False, "untrainable_reason": "side turn"}
     publish_turns(run, sampler, 2, "e", **side)
-    for name, column in (("a-merged", 14), ("e", 14)):  # what is not read may be damaged: nobody notices
+    for name, column in (("a-merged", 14), ("e", 14)):  # unread pieces may be damaged without an error
         path = run.trajectories / f"{name}.parquet"
         chunk = pq.ParquetFile(path).metadata.row_group(0).column(column)
         data = bytearray(path.read_bytes())

@@ -17,7 +17,7 @@ from tests.train.tiny import Sampler, publish_turns
 from tests.trainers.local.test_methods_in_a_step import train
 from tests.trainers.local.test_train_step import begin, take, weights
 
-# the policy loss of `binary` and `combine` without mask and penalty, from nothing but what a custom loss is given
+# the policy loss of `binary` and `combine` without mask and penalty, from the arguments of a custom loss alone
 OURS = """
 def compute_loss(policy_logits, reference_logits, rewards, advantages, config):
     logprobs = policy_logits.log_softmax(-1).gather(1, config.token_ids[:, None]).squeeze(1)

@@ -38,7 +38,7 @@ def test_every_part_is_as_worked_by_hand() -> None:
     assert parts(SHAPE, ALONE, teacher="base")["teacher"] == 4000
     assert parts(SHAPE, ALONE, method="binary")["teacher"] == 0
     assert parts(SHAPE, ALONE, teacher="base", method="binary", custom_loss="mine.py:x")["teacher"] == 4000
-    # a loss of one's own is given all logits: six times 10 tokens by 25, once more for version 0's
+    # a custom loss gets all logits: six times 10 tokens by 25, once more for version 0's
     assert parts(SHAPE, ALONE, custom_loss="mine.py:x")["logits"] == 6 * 4 * 10 * 25 + head
     assert parts(SHAPE, ALONE, custom_loss="mine.py:x", teacher="base")["logits"] == 7 * 4 * 10 * 25 + head
     assert parts(ADAPTED, ALONE, custom_loss="mine.py:x", lora=LoraConfig())["logits"] == 7 * 4 * 10 * 25
@@ -64,7 +64,7 @@ def test_a_microbatch_takes_its_operations_over_the_devices_speed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "billions"),  # as their model cards say; of Qwen3.5-4B without its images
+    ("name", "billions"),  # from their model cards; Qwen3.5-4B without its vision tower
     [("Qwen/Qwen3-0.6B", 0.596), ("Qwen/Qwen3-4B", 4.022), ("Qwen/Qwen3-8B", 8.191), ("Qwen/Qwen3.5-4B", 4.206)],
 )
 def test_known_architectures_have_their_published_number_of_weights(name: str, billions: float) -> None:

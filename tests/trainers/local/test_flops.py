@@ -15,7 +15,7 @@ def test_a_pass_costs_two_operations_a_weight_and_token_and_training_three_times
     assert full.forward(tokens=10, pairs=20, scored=3) == 2000 + 300 + 640
     assert full.forward_backward(10, 20, 3) == 3 * (2000 + 300 + 640)
     adapter = Cost(frozen_weights=90, trained_weights=10, head_weights=50, head_learns=False, attention=8)
-    # weights that stand still need no gradient of their own
+    # frozen weights need no weight gradient
     assert adapter.forward_backward(10, 20, 3) == 2 * (2000 + 300) + 2 * 10 * 10 + 3 * 640
 
 

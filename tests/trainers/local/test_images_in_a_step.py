@@ -191,7 +191,7 @@ def test_loss_and_gradient_do_not_depend_on_how_sequences_with_images_are_merged
 def test_another_picture_of_the_same_size_gives_other_logprobs(
     run: RunDir, vision_path: Path, turns: tuple[list[Turn], dict[str, bytes]]
 ) -> None:
-    """Ids alone do not tell the two: a trainer that drops pixels would not notice."""
+    """The ids of the two are equal, so a trainer that dropped the pixels would not notice."""
     publish(run, turns, vision_path)
     training = begin(run, vision_path)
     batch, policy = take(feed_of(run, training)), training.policy

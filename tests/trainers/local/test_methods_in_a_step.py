@@ -65,7 +65,7 @@ def test_topk_distillation_brings_whole_distributions_nearer_to_the_teacher(
     assert row["terms"]["opd_topk"]["advantage_quantiles"] is None
     assert row["terms"]["opd_topk"]["divergence_quantiles"][-1] > 0
     assert row["terms"]["opd_topk"]["loss"] > 0
-    if lora is None:  # the teacher is then version 0, which stands still
+    if lora is None:  # the teacher is then version 0, which does not change
         training.policy.module.eval()
     assert divergence(training, batch.samples, ids) < before
 

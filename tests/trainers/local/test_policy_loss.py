@@ -151,7 +151,7 @@ def test_the_gradient_of_the_divergence_is_that_of_a_kl_over_the_same_bins() -> 
 
 
 def test_the_forward_divergence_restores_tokens_that_the_policy_abandoned_and_the_reverse_one_does_not() -> None:
-    # two tokens and the rest; the policy gave the second token up (1e-6), and the teacher wants it (0.8)
+    # two tokens and the rest; the policy abandoned the second token (1e-6), and the teacher prefers it (0.8)
     teacher = logs([0.15, 0.8])[None]
     pulls = {}
     for forward in (False, True):

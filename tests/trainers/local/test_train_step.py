@@ -217,7 +217,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_only_the_turn_that_caused_it_
     from clawctl.train.ledger import read_ledger
 
     good = [sampler.turn(f"g{i}", seed=i) for i in range(4)]
-    bad = sampler.turn("bad", tokens=2, logprobs=[-1e30, -1.0])  # no model says that: its square is infinite
+    bad = sampler.turn("bad", tokens=2, logprobs=[-1e30, -1.0])  # impossible for a model: its square is infinite
     publish_shard(run, "a", [(bad, 1.0, None), *((turn, 1.0, None) for turn in good)])
     recipe = make_recipe(model_path)
     ensure_base_policy(run, recipe.model.path)

@@ -104,7 +104,7 @@ def test_the_same_completion_of_two_turns_is_computed_once_and_counts_twice(poli
 
 @pytest.fixture(scope="module")
 def demo_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model that speaks the demo model's tokens."""
+    """A tiny random model with the demo model's tokenizer."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     folder = tmp_path_factory.mktemp("demo-vocabulary")
@@ -162,7 +162,7 @@ def test_recorded_sessions_compute_the_same_as_their_turns(
 
 
 def agent_session(tokenizer: Any) -> list[Branch]:
-    """Two questions with tool calls, thoughts stripped from the history; one answer regenerated, one question asked anew."""
+    """Two questions with tool calls, thoughts stripped from the history; one answer regenerated, one question repeated."""
     tools = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}]
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
     asked = [{"role": "system", "content": "You help with homework."}, {"role": "user", "content": "What is 2 + 3?"}]
@@ -190,7 +190,7 @@ def test_a_session_with_tools_thoughts_a_regeneration_and_a_fork_computes_the_sa
 ) -> None:
     policy = policy_of(demo_vocabulary, lora)
     turns = agent_session(policy.tokenizer)
-    # the answer stands twice: as it was sampled, behind its thought, and in the history that follows, without it
+    # the answer occurs twice: as sampled, after its reasoning, and in the following history, without it
     assert check_same(policy, turns, "tree", tokens) < sum(len(turn.ids) for turn in turns) * (0.45 if tokens > 1000 else 1.0)
 
 

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @st.composite
 def branches(draw: st.DrawFn, most: int = 8) -> list[Branch]:
-    """Sequences that share prefixes: each goes on from somewhere in an earlier one, over an alphabet of three."""
+    """Sequences that share prefixes: each continues an earlier one from some position, over an alphabet of three."""
     made: list[list[int]] = []
     for _ in range(draw(st.integers(1, most))):
         stem = draw(st.sampled_from(made)) if made else []

@@ -290,7 +290,7 @@ class Player:
             busy: list[int] = []
             async with asyncio.TaskGroup() as groups:
                 for number in left:
-                    await self._room()
+                    await self._wait_for_capacity()
                     if self.training_has_ended():
                         log.info("the trainer has made all its updates (train.max_steps); no further episode starts")
                         break
@@ -307,7 +307,7 @@ class Player:
             for number in range(len(self._plan.tasks)):  # a worker that still holds one of these locks finds its task settled
                 self._run.lock(self._lock_name(number)).unlink(missing_ok=True)
 
-    async def _room(self) -> None:
+    async def _wait_for_capacity(self) -> None:
         """Wait until a new episode may begin."""
         async with self._slots:  # queued behind the episodes that already wait for a slot
             while (

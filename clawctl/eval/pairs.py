@@ -68,8 +68,8 @@ def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: i
             else:
                 answers().print(*as_tables(record), sep="\n")
             return
-        places = [_endpoint(run, recipe, each) for each in (version, against)]
-        comparisons = {suite.name: run_until(_compared(suite, places), stop) for suite in suites}
+        endpoints = [_endpoint(run, recipe, each) for each in (version, against)]
+        comparisons = {suite.name: run_until(_compared(suite, endpoints), stop) for suite in suites}
     except CannotMeasure as error:
         raise ClawError(f"this cannot be measured: {error}", "check that `clawctl serve` is running on this run") from error
     except Stopped as error:
@@ -89,11 +89,11 @@ def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
     return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
 
 
-async def _compared(suite: LoadedSuite, places: Sequence[Endpoint]) -> list[Comparison]:
+async def _compared(suite: LoadedSuite, endpoints: Sequence[Endpoint]) -> list[Comparison]:
     """The suite's comparisons; if it cannot compare, pairs of values from measuring both versions. Raises CannotMeasure."""
     if suite.comparing is not None:
-        return await suite.compare(places[0], places[1], 0, suite.settings.problems)
-    new, old = [(await suite.measure(place)).values for place in places]
+        return await suite.compare(endpoints[0], endpoints[1], 0, suite.settings.problems)
+    new, old = [(await suite.measure(place)).values for place in endpoints]
     return [
         Comparison(metric, task, float(value), float(old[metric][task]))
         for metric, values in new.items()

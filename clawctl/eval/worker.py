@@ -326,8 +326,8 @@ class Follower:
         """Compare the candidate with one reference on further tasks. Returns False if no more tasks exist."""
         record = read_record(self.run, candidate) or {}
         begin = asked_so_far(record, suite.name, version)
-        places = [_reachable(self.run, self.recipe, one) for one in (candidate, version)]
-        comparisons = run_until(suite.compare(places[0], places[1], begin, ROUND), self.stop)
+        endpoints = [_reachable(self.run, self.recipe, one) for one in (candidate, version)]
+        comparisons = run_until(suite.compare(endpoints[0], endpoints[1], begin, ROUND), self.stop)
         add_comparisons(record, suite.name, version, comparisons, ROUND)
         self._write(record)
         return bool(comparisons)

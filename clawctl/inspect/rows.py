@@ -273,18 +273,18 @@ def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenTurns:
     """Turns that collect has read but not published: they have no next state yet, and their session may continue."""
 
     turns: int
     since: float | None  # when the oldest exchange of an open session was requested
 
 
-def read_open(run: RunDir, problems: list[str]) -> Open:
+def read_open(run: RunDir, problems: list[str]) -> OpenTurns:
     """The open turns, as last saved by collect. While collect is running, the data is seconds old."""
     saved = read_json(run.position, problems).get("open")
     turns, since = (saved.get("turns"), saved.get("since")) if isinstance(saved, dict) else (0, None)
-    return Open(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
+    return OpenTurns(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
 
 
 def read_json(path: Path, problems: list[str], **shape: type) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def _asked(system: str, request: str, answer: str, next_state: str | None, role:
 
 def read_choice(text: str, fence: str | None = None) -> str | None:
     """The answer to `compare_messages`: the last valid "A", "B" or "0" in the judge's own text."""
-    letters = _BOXED.findall(_own(text, fence))
+    letters = _BOXED.findall(_final_text(text, fence))
     return _LETTERS.get(letters[-1].strip()) if letters else None
 
 
@@ -133,14 +133,14 @@ def read_vote(text: str, fence: str | None = None) -> Vote:
     The judge's own text excludes its reasoning, everything up to the last fence (which quotes the turn), and repeated lines of the
     prompt. A score within a hint is part of the hint.
     """
-    reply = _own(text, fence)
+    reply = _final_text(text, fence)
     scores = _BOXED.findall(_UNFINISHED_HINT.sub("", _HINT.sub("", reply)))
     return Vote(score=_SCORES.get(scores[-1].strip()) if scores else None, hint=_last_hint(reply))
 
 
 def read_hint(text: str, fence: str | None = None) -> str | None:
     """The last complete hint in an answer to `hint_messages`, or None if it is empty or missing."""
-    return _last_hint(_own(text, fence))
+    return _last_hint(_final_text(text, fence))
 
 
 def _last_hint(reply: str) -> str | None:
@@ -148,7 +148,7 @@ def _last_hint(reply: str) -> str | None:
     return (hints[-1].strip() or None) if hints else None
 
 
-def _own(text: str, fence: str | None) -> str:
+def _final_text(text: str, fence: str | None) -> str:
     """The judge's text in its final channel. Reasoning ends at the last end mark, because earlier marks are quotations."""
     reply = _REASONING_OPEN.sub("", _REASONING_ENDS.split(text)[-1])
     if fence is not None:

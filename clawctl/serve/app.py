@@ -280,7 +280,7 @@ class Gateway:
             writer = plain = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in requests])
         handle = new_handle()
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._concurrency.one_more(context.key))
+            stack.enter_context(self._concurrency.count_request(context.key))
             if request.score_from is not None:
                 scored = [await self._scored(each) for each in requests]
                 writer = partial(plain, scored=scored)
@@ -380,13 +380,13 @@ class Gateway:
         return Response(self._stored.get(context.key, name), media_type="application/json")
 
     async def _count_tokens(self, http_request: Request, context: RequestContext) -> Response:
-        with ExitStack() as resources, self._concurrency.one_more(context.key):
+        with ExitStack() as resources, self._concurrency.count_request(context.key):
             request = await self._read(http_request, context, resources)
             return json_response({"input_tokens": await self._versions.live.count(request)})
 
     async def _rate(self, http_request: Request, context: RequestContext) -> Response:
         raw = await self._bodies.read(http_request, context.key, _LONGEST_RATING)
-        with self._concurrency.one_more(context.key):
+        with self._concurrency.count_request(context.key):
             store = self._rating.store if context.api == "feedback" else self._rating.store_outcome
             return json_response(await store(parse(raw), context.key))
 
@@ -394,7 +394,7 @@ class Gateway:
         live = self._versions.live
         max_bytes = largest_body(self._limits.body_mb, live.max_context, images=False)
         raw = await self._bodies.read(http_request, context.key, max_bytes, self._limits.body_values)
-        with self._concurrency.one_more(context.key):
+        with self._concurrency.count_request(context.key):
             return json_response(await score(self._versions, raw, context.key))
 
     async def _control(self, http_request: Request, context: RequestContext) -> Response:

@@ -95,7 +95,7 @@ class BodyReader:
 
         def large() -> None:
             if resources is not None:
-                resources.enter_context(self._large.one_more(key))
+                resources.enter_context(self._large.count_request(key))
 
         encoding = encoding_of(request.headers.get("content-encoding", ""))
         if encoding is None:

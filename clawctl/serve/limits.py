@@ -42,7 +42,7 @@ class Concurrency:
         self._running: Counter[str] = Counter()
 
     @contextmanager
-    def one_more(self, key: str) -> Iterator[None]:
+    def count_request(self, key: str) -> Iterator[None]:
         """Count one more running request until the context ends. Raises TooManyRequests."""
         if self._running[key] >= self._limit:
             raise TooManyRequests(self._limit, self._what)
@@ -106,12 +106,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_complete = False  # a complete request head has arrived
         super().connection_made(transport)
         self.open[self] = None
-        if len(self.open) > self.max_connections and not self._make_room():
+        if len(self.open) > self.max_connections and not self._close_idle_connection():
             self._refuse(503, f"the server has {self.max_connections} connections, which is the limit")
             return
         self._expect_by(self.bounds.header_s)
 
-    def _make_room(self) -> bool:
+    def _close_idle_connection(self) -> bool:
         """Close the oldest connection that has not sent a request yet, or else the oldest one that is idle. False if all are
         busy."""
         others = [each for each in self.open if each is not self]

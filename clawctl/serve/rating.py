@@ -37,7 +37,7 @@ _MAX_COUNTED = 1 << 16  # answers
 _MAX_OUTCOMES = 1 << 14
 
 
-class Pace:
+class RatingLimiter:
     """Limits the ratings of a key to a burst followed by a rate per second. Refused ratings count as well."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Rating:
     def __init__(self, run: RunDir | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
         self._file = None if run is None else FeedbackFile(run.feedback)
         self._known = None if run is None else KnownTurns(run)
-        self._pace = Pace()
+        self._limiter = RatingLimiter()
         self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # how often recent turns were rated
         self._recipe, self._redactor, self._counts = (
             recipe,
@@ -117,7 +117,7 @@ class Rating:
             raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
-        self._pace.check(key)
+        self._limiter.check(key)
         return self._known
 
     async def _append(self, row: Feedback | SessionOutcome) -> None:

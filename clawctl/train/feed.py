@@ -31,7 +31,7 @@ from clawctl.train.fair import Demand, demand_of, fair_batch
 from clawctl.train.feed_counts import Counts, CountsFile, summary_line
 from clawctl.train.forming import Forming
 from clawctl.train.identical import IDENTICAL, TrainedMarks, marks_of
-from clawctl.train.judged import Half, JudgedPiece, judged_pieces
+from clawctl.train.judged import JudgedPiece, UnreadableHalf, judged_pieces
 from clawctl.train.ledger import given_back, read_ledger, write_skipped
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
@@ -323,7 +323,7 @@ class Feed:
             self._read_stems.discard(stem)  # another worker quarantined it after the listing
         except UnreadableShard as error:
             self._quarantine(stem, turns_path, error)
-        except Half as error:
+        except UnreadableHalf as error:
             self._quarantine(stem, error.path, error)
         else:
             if unread_keys:
@@ -441,7 +441,7 @@ class Feed:
             if len(chosen) >= MAX_TURNS:
                 break
         for stem in newest:
-            with suppress(Half, UnreadableShard, FileNotFoundError):
+            with suppress(UnreadableHalf, UnreadableShard, FileNotFoundError):
                 for piece in judged_pieces(self.run, stem, lambda row: row["turn_id"] in chosen):
                     for turn, verdict in starmap(self._as_rated, piece.turns):
                         self._remember(turn, verdict, worth_of(turn, verdict))

@@ -45,7 +45,8 @@ def note_start(run: RunDir, start: Start) -> None:
     fresh = start.checkpoint is None and lineage.tip > 0
     log.warning(
         "training goes back from version %d to version %d (%s); %d turns of dead versions can be trained again, "
-        "%d are skipped (%s), %d have expired%s", lineage.newest, lineage.tip, reason, turns.free, turns.twice, TWICE, turns.gone,
+        "%d are skipped (%s), %d have expired%s",
+        lineage.newest, lineage.tip, reason, turns.free, turns.twice, TWICE, turns.expired,
         "; its checkpoint is gone, so the optimizer, the baselines and the teacher start fresh" if fresh else "",
     )  # fmt: skip
     row = {
@@ -57,7 +58,7 @@ def note_start(run: RunDir, start: Start) -> None:
         "refused": refused_now(run, sorted(reasons)),
         "given_back": turns.free,
         "skipped": turns.twice,
-        "expired": turns.gone,
+        "expired": turns.expired,
         "optimizer": "fresh" if fresh or lineage.tip == 0 else "kept",
     }
     append_lines(run.went_back, [sealed(orjson.dumps(row))])

@@ -75,7 +75,7 @@ class GivenBack:
     """Counts of the turns of dead steps, by result."""
 
     free: int  # may be trained again
-    gone: int  # could be trained again, but their shards were deleted meanwhile
+    expired: int  # could be trained again, but their shards were deleted meanwhile
     twice: int  # may not be trained again, because they were in two dead steps
 
 
@@ -92,7 +92,7 @@ def give_back(run: RunDir, lineage: Lineage) -> GivenBack:
     used, dead = _outcomes(lineage, entries), _dead(lineage, entries)
     existing = _existing_stems(run)
     stems = {turn_id: stem for entry in dead for stem, ids in entry["turns"].items() for turn_id in ids if turn_id not in used}
-    gone = sum(stem not in existing for stem in stems.values())
+    expired = sum(stem not in existing for stem in stems.values())
     exhausted = {turn_id for turn_id in _in_two_dead_steps(dead) if used[turn_id] != "trained"}
     skipped_ids = {turn_id for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
     for entry in sorted(dead, key=lambda entry: -int(entry["step"])):
@@ -106,7 +106,7 @@ def give_back(run: RunDir, lineage: Lineage) -> GivenBack:
             }
             _enter(run, f"refused-{entry['step']}", skipped_entry)
             skipped_ids |= set(_ids(skipped_entry))
-    return GivenBack(len(stems) - gone, gone, len(exhausted))
+    return GivenBack(len(stems) - expired, expired, len(exhausted))
 
 
 def _existing_stems(run: RunDir) -> set[str]:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from clawctl.engines.embedded.pins import Pins
-from clawctl.engines.places import Places
+from clawctl.engines.slots import PinnedSlots
 from clawctl.run.keys import OWN, add_key
 from clawctl.run.policies import publish_policy
 from clawctl.run.rows import Policy
@@ -83,7 +83,7 @@ def test_a_version_whose_canary_fails_is_refused_with_the_reason() -> None:
     asyncio.run(main())
 
 
-async def holding(places: Places, version: int, key: str) -> AsyncExitStack:
+async def holding(places: PinnedSlots, version: int, key: str) -> AsyncExitStack:
     """A place, until the stack is closed."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(places.one(version, key))
@@ -92,7 +92,7 @@ async def holding(places: Places, version: int, key: str) -> AsyncExitStack:
 
 def test_the_runs_own_key_has_places_that_no_client_can_take() -> None:
     async def main() -> None:
-        places = Places(2, turn_s=0.0, patience_s=0.2)
+        places = PinnedSlots(2, turn_s=0.0, patience_s=0.2)
         held = [await holding(places, version, "anna") for version in (3, 5)]
         for version in (0, 7):  # a judge, and a gate
             held.append(await holding(places, version, OWN))
@@ -109,7 +109,7 @@ def test_the_runs_own_key_has_places_that_no_client_can_take() -> None:
 
 def test_a_version_that_others_wait_for_takes_no_new_requests_once_its_turn_is_over() -> None:
     async def main() -> None:
-        places = Places(1, turn_s=0.0, patience_s=20)
+        places = PinnedSlots(1, turn_s=0.0, patience_s=20)
         first = await holding(places, 3, "anna")
         order = list[int]()
 

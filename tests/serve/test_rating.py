@@ -19,7 +19,7 @@ from clawctl.run.feedback import Ratings
 from clawctl.run.keys import add_key
 from clawctl.run.rows import Exchange
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.rating import Pace, Rating
+from clawctl.serve.rating import Rating, RatingLimiter
 from tests.waiting import until
 
 SECRET = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -127,7 +127,7 @@ def test_turns_of_another_key_or_of_none_cannot_be_rated_also_after_a_restart(tm
 
 
 def test_a_key_that_rates_too_fast_is_refused_with_a_wait() -> None:
-    pace = Pace()
+    pace = RatingLimiter()
     for _ in range(1000):
         pace.check("anna")
     with pytest.raises(Refusal, match="too fast") as refused:

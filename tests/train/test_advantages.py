@@ -10,7 +10,7 @@ from clawctl.config import TrainConfig
 from clawctl.train.advantages import Divergence, likeliest, terms_of
 from clawctl.train.advantages.baselines import MEMORY, Baselines
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.grpo import Earned, group_credits
+from clawctl.train.advantages.grpo import TurnReward, group_credits
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.objective import LikeliestLogprobs, chosen_hints, divergence, token_advantages
 
@@ -64,8 +64,8 @@ def test_a_sample_that_cannot_be_trained_is_refused() -> None:
         replace(TURN, reward=None, teacher_prompt_ids=None)
 
 
-def earned(turn_id: str, episode: str, index: int, reward: float | None, parent: str | None = None) -> Earned:
-    return Earned(turn_id, episode, parent, index, reward)
+def earned(turn_id: str, episode: str, index: int, reward: float | None, parent: str | None = None) -> TurnReward:
+    return TurnReward(turn_id, episode, parent, index, reward)
 
 
 GROUP = [
@@ -104,8 +104,8 @@ def test_step_wise_compares_nothing_if_one_episode_alone_has_rewards() -> None:
 
 def test_turns_in_the_same_state_are_compared_by_their_returns() -> None:
     # both episodes begin in state X; a continues in Y and b in Z, and c returns to X. Outcomes 1, 0, 1.
-    def at(turn_id: str, index: int, parent: str | None, outcome: float, state: bytes) -> Earned:
-        return Earned(turn_id, turn_id[0], parent, index, outcome, outcome, state)
+    def at(turn_id: str, index: int, parent: str | None, outcome: float, state: bytes) -> TurnReward:
+        return TurnReward(turn_id, turn_id[0], parent, index, outcome, outcome, state)
 
     turns = [
         at("a0", 0, None, 1.0, b"X"), at("a1", 1, "a0", 1.0, b"Y"), at("b0", 0, None, 0.0, b"X"), at("b1", 1, "b0", 0.0, b"Z"),

@@ -9,7 +9,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.reward import OUTCOME, RATING
 from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.grpo import Earned
+from clawctl.train.advantages.grpo import TurnReward
 from tests.train.feeding import make_feed, rate, rewards_of, told
 from tests.train.tiny import Sampler, verdict
 
@@ -60,7 +60,9 @@ def test_a_nan_reward_is_refused_and_does_not_change_the_credit_of_other_turns(r
 def test_an_outcome_counts_once_in_the_credit_of_a_session() -> None:
     """gamma * lambda = 1/2. Each of three turns has the outcome 1 in its row; a step reward of 1/4 is its own."""
     names = ("a", "b", "c")
-    chain = [Earned(name, "s", parent, at, 1.0, 1.0) for at, (name, parent) in enumerate(zip(names, (None, *names), strict=False))]
+    chain = [
+        TurnReward(name, "s", parent, at, 1.0, 1.0) for at, (name, parent) in enumerate(zip(names, (None, *names), strict=False))
+    ]
     assert session_credits(chain, 1.0, 0.5) == pytest.approx({"a": 0.25, "b": 0.5, "c": 1.0})
     stepped = [replace(turn, reward=1.25) for turn in chain]
     assert session_credits(stepped, 1.0, 0.5) == pytest.approx({"a": 0.6875, "b": 0.875, "c": 1.25})
@@ -74,5 +76,5 @@ def test_an_outcome_counts_once_in_the_credit_of_a_session() -> None:
 
 
 def test_the_outcome_of_an_episode_that_forked_counts_once_on_each_branch() -> None:
-    tree = [Earned(name, "s", parent, at, 1.0, 1.0) for name, parent, at in (("a", None, 0), ("b", "a", 1), ("c", "a", 1))]
+    tree = [TurnReward(name, "s", parent, at, 1.0, 1.0) for name, parent, at in (("a", None, 0), ("b", "a", 1), ("c", "a", 1))]
     assert session_credits(tree, 1.0, 0.5) == pytest.approx({"a": 0.5, "b": 1.0, "c": 1.0})

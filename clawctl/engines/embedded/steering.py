@@ -170,7 +170,7 @@ class Steering:
                 logits_BV[row].masked_fill_(torch.from_numpy(bits_V) == 0, float("-inf"))
         return logits_BV
 
-    def cut(self, logits_BV: torch.Tensor) -> torch.Tensor:
+    def with_min_p(self, logits_BV: torch.Tensor) -> torch.Tensor:
         """The logits after min_p. Applied after the temperature."""
         some = [(row, steered.sampling.min_p) for row, steered in self._rows if steered.sampling.min_p]
         if some:
@@ -235,11 +235,11 @@ class SteeringProcessor(ContinuousBatchingLogitsProcessor):
         return scores if self._steering.idle else self._steering.adjusted(scores)
 
 
-class Cut(SteeringProcessor):
+class MinPProcessor(SteeringProcessor):
     """A processor that runs after the temperature."""
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
         return _NOTHING
 
     def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
-        return scores if self._steering.idle else self._steering.cut(scores)
+        return scores if self._steering.idle else self._steering.with_min_p(scores)

@@ -13,7 +13,7 @@ from transformers import AttentionInterface, ContinuousBatchingConfig, Generatio
 from transformers.generation.continuous_batching import cb_logits_processors as processors
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, OutputRouter
 
-from clawctl.engines.embedded.steering import Cut, Steering, SteeringProcessor
+from clawctl.engines.embedded.steering import MinPProcessor, Steering, SteeringProcessor
 from clawctl.engines.patches import paged_attention
 from clawctl.errors import ClawError
 
@@ -132,7 +132,7 @@ def can_steer(model: Any) -> bool:
 def _steer(manager: ContinuousBatchingManager, steering: Steering) -> None:
     made = manager.logit_processor.logits_processor
     is_temperature = [isinstance(each, processors.ContinuousBatchingTemperatureLogitsWarper) for each in made]
-    made.insert(is_temperature.index(True) + 1, Cut(steering))
+    made.insert(is_temperature.index(True) + 1, MinPProcessor(steering))
     made.insert(0, SteeringProcessor(steering))
     manager.logit_processor.tensors_required += 2
 

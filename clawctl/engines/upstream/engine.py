@@ -15,8 +15,8 @@ from clawctl.config import Recipe, from_environment
 from clawctl.control_tokens import texts_of_engine
 from clawctl.engines import Capabilities, Reply, Sampled, Swap, Unanswered
 from clawctl.engines.halt import Halt
-from clawctl.engines.places import Places
 from clawctl.engines.refusals import refusal
+from clawctl.engines.slots import PinnedSlots
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
 from clawctl.engines.upstream.completions import PATH, CallPlan, CompletionConverter, PlainConverter, as_completion, as_plain
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
@@ -98,7 +98,7 @@ class Upstream:
         self._images: bool | None = None  # whether the model accepts images; None: unknown, the upstream decides
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
-        self._places = Places(recipe.serve.pinned_versions)
+        self._slots = PinnedSlots(recipe.serve.pinned_versions)
         self._up, self._halt = asyncio.Event(), Halt()
 
     @property
@@ -121,7 +121,7 @@ class Upstream:
             raise Refusal(400, NO_IMAGES, "messages")
         self._refuse_beyond(request)
         if version is not None:
-            await stack.enter_async_context(self._places.one(version, request.key))
+            await stack.enter_async_context(self._slots.acquire(version, request.key))
         target = await stack.enter_async_context(self._targets.lease(version))
         plan = CallPlan() if self._splicer is None or request.prompts else await self._splicer.plan(request, target.name)
         safe = self._without_control_texts(request) if plan.prompt is None and not request.prompts else request
@@ -136,12 +136,12 @@ class Upstream:
         return list(replies)
 
     def at_once(self, version: int, key: str) -> bool:
-        return self._up.is_set() and self._targets.at_once(version) and self._places.at_once(version, key)
+        return self._up.is_set() and self._targets.at_once(version) and self._slots.at_once(version, key)
 
     @asynccontextmanager
     async def hold(self, version: int) -> AsyncIterator[None]:
         await self._ready()
-        async with self._places.one(version, ""), self._targets.lease(version):
+        async with self._slots.acquire(version, ""), self._targets.lease(version):
             yield
 
     def _refuse_beyond(self, request: GenerationRequest) -> None:
@@ -313,7 +313,7 @@ class Upstream:
             raise Refusal(400, f"this engine scores at most {self.max_context} ids", "ids")
         async with AsyncExitStack() as stack:
             if version is not None:
-                await stack.enter_async_context(self._places.one(version, OWN))
+                await stack.enter_async_context(self._slots.acquire(version, OWN))
             target = await stack.enter_async_context(self._targets.lease(version))
             scored_by = target.clock.version
             try:

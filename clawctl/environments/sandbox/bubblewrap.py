@@ -28,7 +28,7 @@ CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")  
 
 
 @dataclass(slots=True)
-class Room:
+class BubblewrapArguments:
     """The arguments of bubblewrap, the file descriptors that they name, and the user of the commands."""
 
     arguments: list[str]
@@ -69,10 +69,10 @@ def find_bubblewrap() -> str:
     return path
 
 
-def make_room(plan: SandboxPlan) -> Room:
+def make_arguments(plan: SandboxPlan) -> BubblewrapArguments:
     """Make bubblewrap's arguments for a plan. Raises ClawError (exit code 2)."""
     user = new_user() if _is_real_root() else None
-    room = Room([find_bubblewrap()], user)
+    room = BubblewrapArguments([find_bubblewrap()], user)
     network = plan.limits.network
     add = room.arguments.extend
     add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"])
@@ -111,7 +111,7 @@ def new_user() -> int:
     return _FIRST_USER + next(_number) % _USERS
 
 
-def _add_system(room: Room, network: bool) -> None:
+def _add_system(room: BubblewrapArguments, network: bool) -> None:
     room.arguments.extend(["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"])
     for place in ROOTS:
         if place.is_symlink():
@@ -184,7 +184,7 @@ class Bubblewrap:
 
     @asynccontextmanager
     async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
-        room, limits = make_room(plan), plan.limits
+        room, limits = make_arguments(plan), plan.limits
         group = make_group(limits.memory, limits.processes + 2)
         try:
             process = await _start(room, plan, group)
@@ -206,7 +206,7 @@ class Bubblewrap:
             raise ClawError(f"bubblewrap cannot make a sandbox here: {error}", cure)
 
 
-async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> asyncio.subprocess.Process:
+async def _start(room: BubblewrapArguments, plan: SandboxPlan, group: ControlGroup | None) -> asyncio.subprocess.Process:
     """Start process 1 under its limits. Process 1 runs only after the limits are set."""
     read_end, write_end = os.pipe()
     waits, goes = os.pipe()

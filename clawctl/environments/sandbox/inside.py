@@ -28,7 +28,7 @@ TICK_S = 0.1
 LEFT_OUTPUT_S = 0.05  # time to read the last output of a command that has ended
 
 
-class RoomSettings:
+class SandboxSettings:
     def __init__(self, given: dict[str, Any]) -> None:
         self.user = given["user"]  # the commands' user and group; None: those of this process
         self.memory = given["memory"]
@@ -45,7 +45,7 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # without a namespace, orphans become children of this process
     for name, value in given["rlimits"].items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
-    settings = RoomSettings(given)
+    settings = SandboxSettings(given)
     signal.signal(signal.SIGALRM, lambda *_: leave(124))
     signal.setitimer(signal.ITIMER_REAL, given["seconds"])
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -67,7 +67,7 @@ def main() -> None:
         write_frame(answers, answer, data)
 
 
-def wait_for_input(source: int, settings: RoomSettings) -> None:
+def wait_for_input(source: int, settings: SandboxSettings) -> None:
     with selectors.DefaultSelector() as waiting:
         waiting.register(source, selectors.EVENT_READ)
         while not waiting.select(TICK_S):
@@ -111,7 +111,7 @@ def leave(code: int) -> None:
 # Commands
 
 
-def run(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
+def run(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Run one command until it ends or exceeds its time limit. Background processes that it started keep running."""
     user = settings.user if request["as_agent"] else None
     who = {} if user is None else {"user": user, "group": user, "extra_groups": []}
@@ -136,7 +136,7 @@ def run(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answ
                 stream.close()
 
 
-def supervise(settings: RoomSettings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
+def supervise(settings: SandboxSettings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
     out, err = BothEnds(request["output"]), BothEnds(request["output"])
     end, stopped, timed_out, left = time.monotonic() + request["timeout"], None, False, None
     watched = 0.0
@@ -235,7 +235,7 @@ def descendants(among: list[int]) -> list[int]:
     return sorted(ours - {os.getpid()})
 
 
-def watch(settings: RoomSettings) -> str | None:
+def watch(settings: SandboxSettings) -> str | None:
     """Kill all processes if they use too much memory together or have made too many files. Returns the exceeded limit."""
     page, total = os.sysconf("SC_PAGE_SIZE"), 0
     for pid in processes():
@@ -288,7 +288,7 @@ def reap(running: int | None) -> None:
         os.waitpid(child.si_pid, os.WNOHANG)
 
 
-def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
+def clear(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Kill every process but this one. Raises OSError if some remain."""
     for _ in range(500):
         with contextlib.suppress(ProcessLookupError):
@@ -303,7 +303,7 @@ def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> An
 # Folders
 
 
-def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
+def pack(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Pack a folder into a tar: files, folders, and links that stay inside it. All other entries are skipped and counted."""
     root, out, left_out = request["folder"], io.BytesIO(), 0
     total = count = 0
@@ -354,7 +354,7 @@ def stays_inside(root: str, folder: str, target: str) -> bool:
     return ".." not in parts[ups:] and ups <= depth
 
 
-def unpack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
+def unpack(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Unpack a tar into a folder. The files belong to the commands' user."""
     root, owner = request["folder"], settings.user
 

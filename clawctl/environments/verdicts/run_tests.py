@@ -130,20 +130,20 @@ def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
     return sources
 
 
-def write_sources(sources: dict[str, bytes], turn: bool, hide: bool) -> dict[str, "Hidden"]:
+def write_sources(sources: dict[str, bytes], turn: bool, hide: bool) -> dict[str, "HiddenLiteral"]:
     """Write the tests with changed expectations (`turn`) or without literals (`hide`). Returns the literals by the reported key."""
-    hidden: dict[str, Hidden] = {}
+    hidden: dict[str, HiddenLiteral] = {}
     for path, text in sources.items():
         tree = ast.parse(text)
         if turn:
-            Turned().visit(tree)
+            ExpectedValueChanger().visit(tree)
         for name, node in dict(functions_in(tree)).items() if hide else ():  # for equal names, Python keeps the last definition
-            hidden |= Hiding(f"{path}::{name}").hide(node)
+            hidden |= LiteralRemover(f"{path}::{name}").hide(node)
         replace(path, ast.unparse(ast.fix_missing_locations(tree)).encode())
     return hidden
 
 
-def compare(hidden: dict[str, "Hidden"], seen: list[tuple[str, str]]) -> tuple[set[str], set[str]]:
+def compare(hidden: dict[str, "HiddenLiteral"], seen: list[tuple[str, str]]) -> tuple[set[str], set[str]]:
     """The tests that reported a wrong value or omitted a required one, and the tests that reported a value without a plain form."""
     wrong = {hidden[key].test for key, text in seen if key in hidden and not hidden[key].is_same(text)}
     odd = {hidden[key].test for key, text in seen if key in hidden and text == ODD}
@@ -173,7 +173,7 @@ def tests_in(targets: list[str], root: str, sources: dict[str, bytes]) -> dict[s
                 if inner and not matches(name, "::".join(inner).split("[")[0]):
                     continue
                 if not any(word in ast.dump(mark) for mark in node.decorator_list for word in ("'skip", "'xfail'")):
-                    turned[f"{file}::{name}"] = Turned().has_turned(node)
+                    turned[f"{file}::{name}"] = ExpectedValueChanger().has_turned(node)
     return turned
 
 
@@ -199,7 +199,7 @@ def matches(test: str, name: str) -> bool:
     return test == name or test.startswith((f"{name}[", f"{name}::"))
 
 
-class Turned(ast.NodeTransformer):
+class ExpectedValueChanger(ast.NodeTransformer):
     """Changes the expected value in each assertion."""
 
     def __init__(self) -> None:
@@ -248,7 +248,7 @@ class Turned(ast.NodeTransformer):
         return node
 
 
-class Hidden:
+class HiddenLiteral:
     """A literal that a test compares a value with."""
 
     def __init__(self, test: str, literal: Any, always: bool, near: bool) -> None:
@@ -270,14 +270,14 @@ class Hidden:
         return bool(value == self.literal)
 
 
-class Hiding(ast.NodeTransformer):
+class LiteralRemover(ast.NodeTransformer):
     """Removes the literals that a test compares values with."""
 
     def __init__(self, test: str) -> None:
-        self.test, self.found = test, dict[str, Hidden]()
+        self.test, self.found = test, dict[str, HiddenLiteral]()
         self.always: set[int] = set()
 
-    def hide(self, test: Any) -> dict[str, Hidden]:
+    def hide(self, test: Any) -> dict[str, HiddenLiteral]:
         if not any(isinstance(node, ast.Return) for node in ast.walk(test)):
             self.always = set(map(id, reached(test.body)))
         self.generic_visit(test)
@@ -307,7 +307,7 @@ class Hiding(ast.NodeTransformer):
             return None
         near = isinstance(literal, ast.Call)
         key = f"{self.test} {len(self.found)}"
-        self.found[key] = Hidden(
+        self.found[key] = HiddenLiteral(
             self.test, ast.literal_eval(literal.args[0] if isinstance(literal, ast.Call) else literal), always, near
         )
         return ast.Call(ast.Name(SEEN, ast.Load()), [ast.Constant(key), value], [])

@@ -84,8 +84,8 @@ def whole_turns(run: RunDir, chosen: Sequence[HeldOut]) -> list[Turn]:
     for stem, turn_ids in wanted.items():
         try:
             for piece in read_pieces(run.turn_shard(stem)):
-                places = [at for at, row in enumerate(piece.rows("turns", ("turn_id",))) if row["turn_id"] in turn_ids]
-                turns |= {turn.turn_id: turn for turn in piece.turns(places)} if places else {}
+                indices = [at for at, row in enumerate(piece.rows("turns", ("turn_id",))) if row["turn_id"] in turn_ids]
+                turns |= {turn.turn_id: turn for turn in piece.turns(indices)} if indices else {}
         except (UnreadableShard, FileNotFoundError):
             continue
     return [turns[one.turn_id] for one in chosen if one.turn_id in turns]

@@ -44,10 +44,10 @@ class Own:
             return Measured({})
         turns = whole_turns(run, chosen)
         async with _judge(settings) as judge, client_of(endpoint) as client:
-            places = asyncio.Semaphore(settings.concurrency)
+            slots = asyncio.Semaphore(settings.concurrency)
 
             async def one(turn: Turn) -> tuple[Turn, Answered, float | None] | None:
-                async with places:
+                async with slots:
                     answered = await _answer(client, endpoint, settings, turn)
                     return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
 
@@ -74,10 +74,10 @@ class Own:
             return []
         turns = whole_turns(run, chosen)
         async with _judge(settings) as judge, client_of(candidate) as client:
-            places = asyncio.Semaphore(max(1, settings.concurrency // 2))
+            slots = asyncio.Semaphore(max(1, settings.concurrency // 2))
 
             async def one(turn: Turn) -> list[Comparison]:
-                async with places:
+                async with slots:
                     new = await _answer(client, candidate, settings, turn)
                     old = None if new is None else await _answer(client, reference, settings, turn)
                     return [] if new is None or old is None else await _compared(judge, turn, new, old, settings.max_tokens)

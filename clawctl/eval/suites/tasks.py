@@ -37,10 +37,10 @@ async def measure_tasks(
     if not tasks and not known:
         cure = "return some from tasks('eval', count, seed); a file or folder of tasks needs at least five"
         raise ClawError("the environment has no held-out tasks", cure)
-    places = asyncio.Semaphore(settings.concurrency)
+    slots = asyncio.Semaphore(settings.concurrency)
 
     async def one(task: Task) -> Played:
-        async with places:
+        async with slots:
             return task, await _play(environment, task, endpoint, settings)
 
     try:

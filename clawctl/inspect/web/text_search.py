@@ -24,7 +24,7 @@ Stamps = Mapping[Path, tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class _Shard:
     stamp: tuple[int, int]
-    places: dict[str, int]  # the index of each turn in `texts`
+    indices: dict[str, int]  # the index of each turn in `texts`
     texts: pa.Array  # the answer and the next state of each turn; for a first turn also its request
     titles: dict[str, str]  # the request of each turn that begins a conversation
 
@@ -66,10 +66,10 @@ class TextIndex:
         if known is not None:
             return known
         try:
-            places, texts, titles = _read(path)
+            indices, texts, titles = _read(path)
         except UnreadableShard:
             return None
-        shard = _Shard(stamps[path], places, texts, titles)
+        shard = _Shard(stamps[path], indices, texts, titles)
         with self._lock:
             if self._bytes() + texts.nbytes <= _MAX_BYTES:
                 self._shards[path] = shard
@@ -81,7 +81,7 @@ class TextIndex:
         for turn_id, path in wanted.items():
             shard = self._shard(path, stamps) if path in stamps else None
             if shard is not None:
-                text = shard.titles.get(turn_id) or shard.texts[shard.places[turn_id]].as_py()[:_TITLE]
+                text = shard.titles.get(turn_id) or shard.texts[shard.indices[turn_id]].as_py()[:_TITLE]
                 titles[turn_id] = text
         return titles
 
@@ -97,13 +97,13 @@ class TextIndex:
             shard = self._shard(path, stamps)
             if shard is not None:
                 hits = pc.match_substring(shard.texts, text, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
-                turn_ids.update(turn_id for turn_id, place in shard.places.items() if hits[place])
+                turn_ids.update(turn_id for turn_id, place in shard.indices.items() if hits[place])
         return Search(turn_ids, 0, None)
 
 
 def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
     """The places, texts and titles of a shard. Raises UnreadableShard."""
-    places: dict[str, int] = {}
+    indices: dict[str, int] = {}
     texts: list[str] = []
     titles: dict[str, str] = {}
     for piece in read_pieces(path):
@@ -115,13 +115,13 @@ def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
             if row["turn_id"] in requests:
                 titles[row["turn_id"]] = requests[row["turn_id"]][:_TITLE]
                 words.insert(0, requests[row["turn_id"]])
-            places[row["turn_id"]] = len(texts)
+            indices[row["turn_id"]] = len(texts)
             texts.append(_searchable("\n".join(words)))
-    return places, pa.array(texts, pa.large_string()), titles
+    return indices, pa.array(texts, pa.large_string()), titles
 
 
-def _first_turns(piece: Any, places: Sequence[int]) -> Iterable[dict[str, Any]]:
-    return piece.some_rows("turns", ("turn_id", "messages"), places) if places else ()
+def _first_turns(piece: Any, indices: Sequence[int]) -> Iterable[dict[str, Any]]:
+    return piece.some_rows("turns", ("turn_id", "messages"), indices) if indices else ()
 
 
 def _searchable(text: str) -> str:

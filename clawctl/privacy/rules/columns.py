@@ -91,7 +91,7 @@ def in_columns(piece: Text) -> Iterator[Span]:
     if "\n" not in text:
         return
     yield from in_selected(piece)
-    positions = [] if _HEADS.absent(piece) else _HEADS.places(piece)
+    positions = [] if _HEADS.absent(piece) else _HEADS.positions(piece)
     if piece.beyond:
         positions += [at for word in _HEADS_BEYOND for at in positions_of(piece.lower, word)]
     lines_done: set[int] = set()
@@ -111,7 +111,7 @@ _SELECT = re.compile(
 
 def in_selected(piece: Text) -> Iterator[Span]:
     """Find secrets in query output that has no heading: the query itself names the columns."""
-    for at in () if _SELECTS.absent(piece) else _SELECTS.places(piece):
+    for at in () if _SELECTS.absent(piece) else _SELECTS.positions(piece):
         match = _SELECT.match(piece.text, at)
         if match is None:
             continue
@@ -215,7 +215,7 @@ def _cells(row: str, mark: str) -> list[tuple[int, str]]:
 def in_backup_codes(piece: Text) -> Iterator[Span]:
     """Find all codes of a list below a heading such as `backup codes`, in one column or several, numbered or not."""
     text = piece.text
-    positions = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
+    positions = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.positions(piece)
     if piece.beyond:
         positions += [at for word in _BACKUP_BEYOND for at in positions_of(piece.lower, word)]
     done = -1

@@ -43,7 +43,7 @@ def in_addresses(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span("value"), "password")
         at = text.find("://", at + 3)
     if "@" in text:
-        for at in _ORACLES.places(piece):
+        for at in _ORACLES.positions(piece):
             if (match := _ORACLE.match(text, at)) and not is_placeholder(match["value"]):
                 yield Span(*match.span("value"), "password")
 
@@ -120,7 +120,7 @@ SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 def in_commands(piece: Text) -> Iterator[Span]:
     text = piece.text
     for loose, anchors, pattern in _COMMANDS:
-        for at in () if anchors.absent(piece) else anchors.places(piece):
+        for at in () if anchors.absent(piece) else anchors.positions(piece):
             if (match := pattern.match(text, at)) and is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
@@ -170,7 +170,7 @@ def in_calls(piece: Text) -> Iterator[Span]:
     """Find string literals after the first argument of a call that logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
     text = piece.text
     yield from in_characters(piece)
-    for at in _CALLS.places(piece):
+    for at in _CALLS.positions(piece):
         match = _CALL.match(text, at)
         if match is None:
             continue
@@ -193,7 +193,7 @@ _CHARACTERS = Anchors(".tochararray(")
 
 def in_characters(piece: Text) -> Iterator[Span]:
     """Find `"…".toCharArray()`, which is how Java code passes a password."""
-    for at in () if _CHARACTERS.absent(piece) else _CHARACTERS.places(piece):
+    for at in () if _CHARACTERS.absent(piece) else _CHARACTERS.positions(piece):
         match = _LITERAL.search(piece.text, max(0, at - 130), at)
         if match and is_strong_password(match["value"], 5):
             yield Span(*match.span("value"), "password")

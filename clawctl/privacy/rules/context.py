@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 
-from clawctl.privacy.rules.names import NOT_KEY, Named, name_places, named_at
+from clawctl.privacy.rules.names import NOT_KEY, Named, name_positions, named_at
 from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import (
     EXAMPLE,
@@ -51,7 +51,7 @@ _FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48, PHRASE: 32}  # maximum distance 
 def near_names(piece: Text) -> Iterator[Span]:
     """Find opaque texts that a nearby word names as a secret."""
     text = piece.text
-    words = _places(piece)
+    words = _word_positions(piece)
     if not words:
         return
     names = _Names(piece)
@@ -92,9 +92,9 @@ def _place_of(text: str, token: str, at: int) -> int:
     return position if position >= 0 else text.find(token, at)
 
 
-def _places(piece: Text) -> list[int]:
-    others = [] if _OTHERS_OF_NAMES.absent(piece) else _OTHERS_OF_NAMES.places(piece)
-    return sorted({*name_places(piece), *others}) if others else name_places(piece)
+def _word_positions(piece: Text) -> list[int]:
+    others = [] if _OTHERS_OF_NAMES.absent(piece) else _OTHERS_OF_NAMES.positions(piece)
+    return sorted({*name_positions(piece), *others}) if others else name_positions(piece)
 
 
 def _windows(words: list[int], length: int) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from clawctl.privacy.rules.encoded import is_login
-from clawctl.privacy.rules.names import Named, is_secret_under, name_places, named_at
+from clawctl.privacy.rules.names import Named, is_secret_under, name_positions, named_at
 from clawctl.privacy.rules.terminal import in_row
 from clawctl.privacy.rules.text import Span, Text
 from clawctl.privacy.rules.values import (
@@ -73,7 +73,7 @@ def in_key_values(piece: Text) -> Iterator[Span]:
     """Find values beside the names of secrets."""
     text, lower = piece.text, piece.ascii
     done, names = 0, 0
-    for at in name_places(piece):
+    for at in name_positions(piece):
         if at < done:
             continue
         named = named_at(text, lower, at)

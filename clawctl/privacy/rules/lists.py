@@ -19,7 +19,7 @@ _LINE = re.compile(
 def in_lists(piece: Text) -> Iterator[Span]:
     """Find the values below `stringData:` of a Kubernetes secret, and the logins passed to `chpasswd`."""
     text = piece.text
-    for at in () if _HEADED.absent(piece) else _HEADED.places(piece):
+    for at in () if _HEADED.absent(piece) else _HEADED.positions(piece):
         line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
         indent = _INDENT.match(text, line)
         outer = indent.end() - line if indent and indent.end() <= at else 0
@@ -68,7 +68,7 @@ def in_codes(piece: Text) -> Iterator[Span]:
         for match in _IS_YOUR.finditer(text, max(0, at - 16), min(len(text), at + 140)):
             if match.end("value") <= at < match.end():
                 yield Span(*match.span("value"), "password")
-    positions = [] if _CODES.absent(piece) else _CODES.places(piece)
+    positions = [] if _CODES.absent(piece) else _CODES.positions(piece)
     if piece.beyond:
         positions += [at for word in _CODES_BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:

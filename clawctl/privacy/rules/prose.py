@@ -217,7 +217,7 @@ that this with your from have will then they when what here into only also each 
 def in_dumps(piece: Text) -> Iterator[Span]:
     """Find keys in printed or copied forms: char arrays, dumps, card tracks, groups of four letters, codes sent by message."""
     text = piece.text
-    positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.places(piece) for at in places_]
+    positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.positions(piece) for at in places_]
     if piece.beyond:
         positions += [(pattern, at) for word, pattern in _BEYOND_FORMS for at in positions_of(piece.lower, word)]
     tried = dict[tuple[int, int], int]()
@@ -251,7 +251,7 @@ _SAID_SECRET = Anchors("secret", "geheim", "do not commit", "don't commit", "not
 def in_commented(piece: Text) -> Iterator[Span]:
     """Find arguments that a comment calls secret: `new Client("a8Fk…", "7hG3…")  // id, secret`."""
     text = piece.text
-    for at in () if _SAID_SECRET.absent(piece) else _SAID_SECRET.places(piece):
+    for at in () if _SAID_SECRET.absent(piece) else _SAID_SECRET.positions(piece):
         line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
         if comment := _COMMENT.search(text, max(line, at - 44), at):
             for match in _QUOTED.finditer(text, line, comment.start()):

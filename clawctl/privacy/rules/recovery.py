@@ -26,7 +26,7 @@ _REST_OF_LABEL = re.compile(rf"(?i){_WIRELESS}" + _REST)
 def in_network_keys(piece: Text) -> Iterator[Span]:
     """Find the default keys of routers, which are digits."""
     text = piece.text
-    for at in () if _NETWORK.absent(piece) else _NETWORK.places(piece):
+    for at in () if _NETWORK.absent(piece) else _NETWORK.positions(piece):
         labelled = _LABEL_BEFORE.search(text, max(0, at - 24), at) is not None
         if (match := (_REST_OF_LABEL if labelled else _NETWORK_KEY).match(text, at)) and len(
             re.sub(r"\D", "", match["value"])
@@ -62,7 +62,7 @@ _MAX_CODES = 24
 def in_recovery_codes(piece: Text) -> Iterator[Span]:
     """Find recovery codes after or below their name, in many languages and in any number."""
     text = piece.text
-    positions = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
+    positions = [] if _RECOVERIES.absent(piece) else _RECOVERIES.positions(piece)
     beyond = (
         set()
         if text.isascii() or not _OTHER_SCRIPT.search(text)

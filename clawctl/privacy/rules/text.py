@@ -103,7 +103,7 @@ class Anchors:
     def absent(self, piece: Text) -> bool:
         return self.numbers.keys().isdisjoint(piece.anchored)
 
-    def places(self, piece: Text) -> list[int]:
+    def positions(self, piece: Text) -> list[int]:
         """Return the positions of the anchors, anchor by anchor."""
         return [place for _, at in self.occurrences(piece) for place in at]
 
@@ -137,7 +137,7 @@ class AnchorGroups:
             for anchor in anchors.numbers:
                 self._of.setdefault(anchor, []).append(number)
 
-    def places(self, piece: Text) -> list[tuple[int, list[int]]]:
+    def positions(self, piece: Text) -> list[tuple[int, list[int]]]:
         """Return the numbers of the `Anchors` that occur in the piece, in order, and their positions."""
         positions: dict[int, list[int]] = {}
         for anchor, at in self._all.occurrences(piece):

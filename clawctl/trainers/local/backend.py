@@ -56,7 +56,7 @@ class LocalBackend:
         import torch
         from transformers.utils import logging as transformers_logging
 
-        from clawctl.trainers.local.estimate import check_room
+        from clawctl.trainers.local.estimate import check_memory
         from clawctl.trainers.local.ranks import abort_on_lost_rank, join_ranks, leave_ranks
         from clawctl.trainers.local.trainer import LocalTrainer
 
@@ -69,7 +69,7 @@ class LocalBackend:
             leaving.enter_context(abort_on_lost_rank())
             if world > 1:
                 ranks.run_on_leader(check)
-            ranks.run_on_leader(lambda: check_room(recipe, ranks))
+            ranks.run_on_leader(lambda: check_memory(recipe, ranks))
             trainer = LocalTrainer(recipe, ranks)
             if ranks.is_leader:
                 with trainer.as_leader():

@@ -34,7 +34,7 @@ class Microbatch:
     targets_N: Tensor  # the scored tokens, branch by branch
     temperature_N: Tensor
     lengths: list[int]  # scored tokens of each branch; splits a [N] stream into turns
-    own: list[Tensor]  # for each branch, the positions of its own tokens in the flattened B T
+    own_positions: list[Tensor]  # for each branch, the positions of its own tokens in the flattened B T
     tokens: int  # number of computed tokens, without padding
     masks: Masks | None = None  # the allowed tokens at the position of each scored token; None: any token everywhere
 
@@ -81,7 +81,7 @@ def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
     tree = build_trie(branches)
     ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
     scored = _scored(branches, tree.before_scored, device)
-    own = [torch.from_numpy(places).to(device) for places in tree.own]
+    own = [torch.from_numpy(places).to(device) for places in tree.own_positions]
     masks = masks_of([branch.allowed for branch in branches], scored[3], device)
     return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own, len(tree.ids_T), masks)
 
@@ -98,7 +98,7 @@ def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> 
         for index in row:
             branch = branches[index]
             places[index] = at * width + np.arange(branch.scored - 1, len(branch.ids) - 1)
-            own[index] = torch.arange(at * width + branch.own, at * width + len(branch.ids), device=device)
+            own[index] = torch.arange(at * width + branch.own_start, at * width + len(branch.ids), device=device)
     scored = _scored(branches, [places[index] for index in range(len(branches))], device)
     tokens = sum(len(branches[row[0]].ids) for row in rows)
     masks = masks_of([branch.allowed for branch in branches], scored[3], device)

@@ -77,7 +77,7 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
     return Forecast(result, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes)
 
 
-def check_room(recipe: Recipe, ranks: Ranks) -> None:
+def check_memory(recipe: Recipe, ranks: Ranks) -> None:
     """Log the estimate. Raises ClawError if weights, gradients and optimizer alone exceed the device's memory."""
     result = forecast(recipe, ranks)
     for line in result.lines():

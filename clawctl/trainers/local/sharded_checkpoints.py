@@ -35,11 +35,11 @@ def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torc
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    def make_room() -> None:
+    def clear_folder() -> None:
         shutil.rmtree(folder, ignore_errors=True)  # left by a killed trainer
         folder.mkdir(mode=0o700, parents=True)
 
-    ranks.run_on_leader(make_room)
+    ranks.run_on_leader(clear_folder)
     path = folder / _file(ranks.rank, ranks.world)
     parts, layouts = {}, {}
     for name, tensor in _tensors(policy, optimizer).items():

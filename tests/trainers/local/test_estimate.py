@@ -12,7 +12,7 @@ import yaml
 
 from clawctl.config import DEMO_MODEL, LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.local.estimate import check_room, forecast, skeleton
+from clawctl.trainers.local.estimate import check_memory, forecast, skeleton
 from clawctl.trainers.local.flops import Cost
 from clawctl.trainers.local.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks
@@ -147,10 +147,10 @@ def on_card(**train: Any) -> Recipe:
 def test_training_that_cannot_fit_is_refused_before_loading_with_settings_that_fit() -> None:
     ranks = Ranks(0, 1, torch.device("cpu"))
     with pytest.raises(ClawError, match=r"needs at least 59\.9 GiB per device, which has 24\.0") as caught:
-        check_room(on_card(), ranks)
+        check_memory(on_card(), ranks)
     assert caught.value.exit_code == 2
     assert "train.lora" in caught.value.fix
-    check_room(on_card(ignore_estimate=True), ranks)
+    check_memory(on_card(ignore_estimate=True), ranks)
 
 
 def test_every_advice_would_make_it_fit() -> None:
@@ -193,7 +193,7 @@ def test_of_a_small_device_cuda_takes_its_share_and_a_cpu_none() -> None:
     cpu, gpu = (forecast(small, Ranks(0, 1, torch.device(kind))) for kind in ("cpu", "cuda"))
     assert (cpu.memory, gpu.memory) == (int(0.05 * 2**30), 0)
     with pytest.raises(ClawError, match=r"needs at least 0\.0\d+ GiB per device, which has 0\.0500"):
-        check_room(small, Ranks(0, 1, torch.device("cpu")))
+        check_memory(small, Ranks(0, 1, torch.device("cpu")))
 
 
 def test_the_time_of_a_long_microbatch_is_printed_without_an_exponent() -> None:

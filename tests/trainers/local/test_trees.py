@@ -126,8 +126,8 @@ def test_a_branch_owns_the_tokens_that_only_it_and_its_continuations_have(some: 
 
 @given(branches())
 def test_own_tokens_are_at_the_positions_of_the_layout(some: list[Branch]) -> None:
-    owned = [replace(branch, own=start) for branch, start in zip(some, own_starts(some), strict=True)]
+    owned = [replace(branch, own_start=start) for branch, start in zip(some, own_starts(some), strict=True)]
     tree = build_trie(owned)
-    for branch, places in zip(owned, tree.own, strict=True):
-        assert tree.ids_T[places].tolist() == branch.ids[branch.own :].tolist()
-        assert tree.positions_T[places].tolist() == list(range(branch.own, len(branch.ids)))
+    for branch, places in zip(owned, tree.own_positions, strict=True):
+        assert tree.ids_T[places].tolist() == branch.ids[branch.own_start :].tolist()
+        assert tree.positions_T[places].tolist() == list(range(branch.own_start, len(branch.ids)))

@@ -43,13 +43,13 @@ class Ability:
 
     async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         tasks = ability_tasks(settings)
-        places = asyncio.Semaphore(settings.concurrency)
+        slots = asyncio.Semaphore(settings.concurrency)
         async with client_of(endpoint) as client:
             if any(task["category"] == "code" for task in tasks) and not await _has_sandbox():
                 tasks = [task for task in tasks if task["category"] != "code"]
 
             async def one(task: AbilityTask) -> tuple[AbilityTask, ChatReply, bool]:
-                async with places:
+                async with slots:
                     reply = await _reply(client, endpoint, settings, task)
                     return task, reply, await is_right(task, reply)
 

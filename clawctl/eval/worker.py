@@ -338,10 +338,10 @@ class Follower:
         References that lack some of the candidate's tasks catch up first. Returns False if no more tasks exist.
         """
         asked = _tasks(read_record(self.run, candidate) or {}, suite.name)
-        behind = [one for one in references if not asked <= _tasks(self._part(*one)[1], suite.name)]
-        count = len(asked) if behind else len(asked) + ROUND
+        outdated = [one for one in references if not asked <= _tasks(self._part(*one)[1], suite.name)]
+        count = len(asked) if outdated else len(asked) + ROUND
         came = False
-        for version, what in behind or [(candidate, ""), *references]:
+        for version, what in outdated or [(candidate, ""), *references]:
             record, part = self._part(version, what)
             place = _reachable(self.run, self.recipe, version)
             measured = run_until(suite.measure_more(place, count, _tasks(part, suite.name)), self.stop)

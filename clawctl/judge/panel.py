@@ -127,8 +127,8 @@ class LLMJudge:
         hints: list[str] = []
         if settings.hints == "with_vote" and reward is not None:
             rules = hint_rules(settings, turn)
-            rest = await self._votes_on_the_rest(turn, view, reward)
-            hints = list(dict.fromkeys(hint_candidates(rest, reward, rules) + hint_candidates(votes, reward, rules)))
+            more_votes = await self._votes_on_complete_view(turn, view, reward)
+            hints = list(dict.fromkeys(hint_candidates(more_votes, reward, rules) + hint_candidates(votes, reward, rules)))
         reason = why_none(scores) if reward is None else None
         return Opinion(self.name, reward, tuple(scores), tuple(hints), reason)
 
@@ -162,7 +162,7 @@ class LLMJudge:
                 return vote
             shown, chars, is_plain = whole, min(self._chars, len(whole)), False
 
-    async def _votes_on_the_rest(self, turn: Evidence, view: TurnView, reward: float) -> list[Vote]:
+    async def _votes_on_complete_view(self, turn: Evidence, view: TurnView, reward: float) -> list[Vote]:
         """One vote on the complete view, for its hint only. No vote if the reply has only ordinary sentences."""
         whole = self.view(turn, is_plain=False)
         if reward == 0 or whole.next_state == view.next_state:

@@ -86,7 +86,7 @@ def test_a_version_whose_canary_fails_is_refused_with_the_reason() -> None:
 async def holding(places: PinnedSlots, version: int, key: str) -> AsyncExitStack:
     """A place, until the stack is closed."""
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(places.one(version, key))
+        await stack.enter_async_context(places.acquire(version, key))
         return stack.pop_all()
 
 
@@ -114,7 +114,7 @@ def test_a_version_that_others_wait_for_takes_no_new_requests_once_its_turn_is_o
         order = list[int]()
 
         async def ask(version: int) -> None:
-            async with places.one(version, "bob"):
+            async with places.acquire(version, "bob"):
                 order.append(version)
 
         asking = []

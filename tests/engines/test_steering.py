@@ -97,7 +97,7 @@ def test_only_requests_with_settings_are_steered() -> None:
     logits = torch.zeros(2, 4)
     assert steering_of_none.idle
     assert steering_of_none.adjusted(logits) is logits
-    assert steering_of_none.cut(logits) is logits
+    assert steering_of_none.with_min_p(logits) is logits
 
 
 # ---- through the engine ----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from clawctl.environments.toolcall.environment import ToolCall
 from clawctl.environments.toolcall.questions import Question, draw_question, is_right, number_in, read_questions
 from clawctl.environments.toolcall.tools import problem_of, read_tools
 from clawctl.environments.verdicts.python_code import clean, is_same
-from clawctl.environments.verdicts.run_tests import Hidden, Hiding, compare, text_of
+from clawctl.environments.verdicts.run_tests import HiddenLiteral, LiteralRemover, compare, text_of
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 from tests.stub_http import StubHandler, StubServer, running
@@ -199,7 +199,7 @@ class Word(StrEnum):
 )
 def test_a_value_that_a_test_reports_is_compared_as_python_compares_it(value: Any, literal: Any, same: bool) -> None:
     assert (value == literal) is same
-    assert Hidden("test", literal, always=True, near=False).is_same(text_of(value)) is same
+    assert HiddenLiteral("test", literal, always=True, near=False).is_same(text_of(value)) is same
 
 
 def test_the_literals_of_a_test_are_not_in_the_file_that_runs_and_each_has_to_be_reported() -> None:
@@ -213,7 +213,7 @@ def test_the_literals_of_a_test_are_not_in_the_file_that_runs_and_each_has_to_be
     assert f(5) == pytest.approx(781.5)
 """
     test = ast.parse(text).body[0]
-    hidden = Hiding("test").hide(test)
+    hidden = LiteralRemover("test").hide(test)
     assert [(one.literal, one.always) for one in hidden.values()] == [
         (777, True), (778, True), (779, False), ([780], True), (781.5, True)
     ]  # fmt: skip

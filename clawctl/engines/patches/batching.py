@@ -64,8 +64,8 @@ class _CpuManager(ContinuousBatchingManager):
 class _TopK(processors.ContinuousBatchingTopKLogitsWarper):
     """Sorts the vocabulary only if a request in the batch uses top_k."""
 
-    def __init__(self, made: Any, off: int) -> None:
-        super().__init__(made)
+    def __init__(self, original: Any, off: int) -> None:
+        super().__init__(original)
         self._off, self._used = off, True
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
@@ -79,8 +79,8 @@ class _TopK(processors.ContinuousBatchingTopKLogitsWarper):
 class _TopP(processors.ContinuousBatchingTopPLogitsWarper):
     """Sorts the vocabulary only if a request in the batch uses top_p."""
 
-    def __init__(self, made: Any) -> None:
-        super().__init__(made)
+    def __init__(self, original: Any) -> None:
+        super().__init__(original)
         self._used = True
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
@@ -130,10 +130,10 @@ def can_steer(model: Any) -> bool:
 
 
 def _steer(manager: ContinuousBatchingManager, steering: Steering) -> None:
-    made = manager.logit_processor.logits_processor
-    is_temperature = [isinstance(each, processors.ContinuousBatchingTemperatureLogitsWarper) for each in made]
-    made.insert(is_temperature.index(True) + 1, MinPProcessor(steering))
-    made.insert(0, SteeringProcessor(steering))
+    pipeline = manager.logit_processor.logits_processor
+    is_temperature = [isinstance(each, processors.ContinuousBatchingTemperatureLogitsWarper) for each in pipeline]
+    pipeline.insert(is_temperature.index(True) + 1, MinPProcessor(steering))
+    pipeline.insert(0, SteeringProcessor(steering))
     manager.logit_processor.tensors_required += 2
 
 
@@ -143,12 +143,12 @@ def _only_full_attention(config: Any) -> bool:
 
 
 def _make_lazy(manager: ContinuousBatchingManager, vocabulary: int) -> None:
-    made = manager.logit_processor.logits_processor
-    for i, processor in enumerate(made):
+    pipeline = manager.logit_processor.logits_processor
+    for i, processor in enumerate(pipeline):
         if isinstance(processor, processors.ContinuousBatchingTopKLogitsWarper):
-            made[i] = _TopK(processor, vocabulary)
+            pipeline[i] = _TopK(processor, vocabulary)
         elif isinstance(processor, processors.ContinuousBatchingTopPLogitsWarper):
-            made[i] = _TopP(processor)
+            pipeline[i] = _TopP(processor)
 
 
 def clear_prefix_cache(manager: ContinuousBatchingManager) -> None:

@@ -130,10 +130,10 @@ class Targets:
     def _takes_adapters(self) -> bool:
         return self._can is not None and bool(self._can.adapters)
 
-    def _require(self, able: bool | None, cannot: ClawError) -> None:
-        if able is None:
+    def _require(self, supported: bool | None, cannot: ClawError) -> None:
+        if supported is None:
             raise NotYet(f"this is not confirmed yet: {cannot.problem}", "clawctl retries; check that the engine answers")
-        if not able:
+        if not supported:
             raise cannot
 
     # ---- a new version, in its own thread --------------------------------------------------------------------------------

@@ -76,11 +76,11 @@ class Gui:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         site: Site = DrawnSite(task.spec) if isinstance(task.spec, SiteTask) else MiniWobSite(task.spec)
         async with open_page(self._chromium, site, self.size, self.load_s) as page, new_client(endpoint) as client:
-            asked, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
+            tools, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
             reply, score, ending, log = "", None, "turns", None
             for turn in range(self.max_turns):
                 try:
-                    message = await complete(endpoint, messages, client, **asked)
+                    message = await complete(endpoint, messages, client, **tools)
                 except Refused as refused:
                     if turn == 0 or refused.used_up is None:
                         raise

@@ -132,9 +132,9 @@ async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str
 
     The values are compared as JSON: a tuple is a list there, and the keys of a dict are texts.
     """
-    asked = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
+    request = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
     fixed = {f"{TOOLS}/run_calls.py": inside("run_calls.py")}
-    ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, asked, folder, limits, timeout, fixed, ())
+    ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, request, folder, limits, timeout, fixed, ())
     if isinstance(ran, str):
         return nothing(ran)
     try:

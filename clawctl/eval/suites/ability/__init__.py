@@ -55,10 +55,10 @@ class Ability:
 
             try:
                 async with asyncio.TaskGroup() as group:
-                    asked = [group.create_task(one(task)) for task in tasks]
+                    requests = [group.create_task(one(task)) for task in tasks]
             except ExceptionGroup as failed:
                 raise failed.exceptions[0] from None
-        return _measured([each.result() for each in asked])
+        return _measured([each.result() for each in requests])
 
 
 def _measured(results: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:

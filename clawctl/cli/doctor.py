@@ -9,17 +9,17 @@ def doctor() -> None:
 
     from clawctl.environments import EpisodeFailed
     from clawctl.environments.gui.browser import escapes
-    from clawctl.environments.sandbox.kinds import doctored
+    from clawctl.environments.sandbox.kinds import testable_kinds
     from clawctl.environments.sandbox.plan import SandboxFailed
-    from clawctl.environments.sandbox.probe import break_out
+    from clawctl.environments.sandbox.probe import attempt_escapes
     from clawctl.errors import ClawError
     from clawctl.printing import answers
 
     bad = False
-    for kind in doctored():
+    for kind in testable_kinds():
         try:
             kind.prepare()
-            results = asyncio.run(break_out(kind))
+            results = asyncio.run(attempt_escapes(kind))
         except (ClawError, SandboxFailed) as error:
             is_default = kind.name == "bubblewrap"
             report = f"cannot be used: {error.problem}; {error.fix}" if isinstance(error, ClawError) else f"failed: {error}"

@@ -270,7 +270,7 @@ class Follower:
             try:
                 self._ask_for_more(candidate, tested, exhausted)
             except CannotMeasure as error:
-                if not self._gave_up(candidate, error):
+                if not self._has_given_up(candidate, error):
                     raise
                 return Decision(False, f"it cannot be compared: {error}", live)
             if live_version(self.run) != live:
@@ -314,7 +314,7 @@ class Follower:
             versions = sorted({(one.version, one.what) for one in wanting if one.row.suite == suite.name})
             if not versions:
                 continue
-            with self._paid_by(candidate):
+            with self._count_cost(candidate):
                 if suite.comparing is not None:
                     came = [self._compare_more(suite, candidate, version) for version, _ in versions]
                 else:
@@ -355,7 +355,7 @@ class Follower:
         return record, record["again"] if what == BEST else record
 
     @contextmanager
-    def _paid_by(self, version: int) -> Iterator[None]:
+    def _count_cost(self, version: int) -> Iterator[None]:
         """Add the cost of the block to the record of `version`."""
         began = time.monotonic()
         with counted_calls() as spent:
@@ -390,13 +390,13 @@ class Follower:
                 best = max(group, key=lambda v: (of[v], v))
                 value = of[best]
                 if best != live and metric in candidate and is_below(candidate[metric], value, row.max_drop):
-                    value = self._again(best).get(metric, value)
+                    value = self._second_measurement(best).get(metric, value)
                 elif best == live or best not in alike:
                     continue  # it is compared anyway, or it used other tasks and does not exclude the candidate
                 anchors.append(Anchor(BEST, best, *metric, value))
         return anchors
 
-    def _again(self, version: int) -> Scores:
+    def _second_measurement(self, version: int) -> Scores:
         """The second measurement of a version, made now if it is missing or used other tasks.
 
         If the server cannot serve the version, returns the first measurement. Raises CannotMeasure if it may still succeed later.
@@ -418,11 +418,11 @@ class Follower:
         try:
             return measure(self.run, self.recipe, self.suites, version, self.stop)
         except CannotMeasure as error:
-            if not self._gave_up(version, error):
+            if not self._has_given_up(version, error):
                 raise
             return _unmeasurable(self.run, self.recipe, version, str(error))
 
-    def _gave_up(self, version: int, error: CannotMeasure) -> bool:
+    def _has_given_up(self, version: int, error: CannotMeasure) -> bool:
         """Whether `version` has failed _TRIES times. An unreachable server does not count as a failure."""
         self.failures[version] += not error.unreachable
         return not error.unreachable and self.failures[version] >= _TRIES

@@ -105,10 +105,10 @@ def why_not(hint: str, rules: HintRules) -> str | None:
         return "echo of the judge's prompt"
     if _key(hint) and f" {_key(hint)} " in f" {_key(rules.answer)} ":
         return "repeats the answer"
-    return _foreign(hint, rules)
+    return _foreign_content(hint, rules)
 
 
-def _foreign(hint: str, rules: HintRules) -> str | None:
+def _foreign_content(hint: str, rules: HintRules) -> str | None:
     """Why a hint may have a source other than the user or a failed tool, or None."""
     own = rules.own_words.casefold()
     if any(link.casefold() not in own and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):

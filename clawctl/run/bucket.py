@@ -307,7 +307,7 @@ class BucketStorage:
                 if leased and lock.stem.split("-")[0] in ("train", "eval", "forget"):
                     self.refresh()  # the results of the previous worker are here before this one starts
                 # `forget` checks for collect workers after it has its lease, and collect checks for `forget` after it has its own.
-                yield leased and not (of_this_host and self._leases.elsewhere("forget"))
+                yield leased and not (of_this_host and self._leases.held_elsewhere("forget"))
             finally:
                 if leased:
                     self._leases.release(name)
@@ -472,7 +472,7 @@ class BucketStorage:
 
     def collecting_elsewhere(self) -> int:
         """Return the number of other hosts with a running collect worker."""
-        return len(self._leases.elsewhere("collect-"))
+        return len(self._leases.held_elsewhere("collect-"))
 
     def rewrite_copies(self, remove_lines: Callable[[bytes], bytes]) -> None:
         """Let `without` remove lines from every object that a host uploads as it grows: captures, ratings, outcomes."""

@@ -173,12 +173,12 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
         if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
             raise ClawError(f"{root} contains files that do not belong to a run", "choose an empty folder with --run", 2)
         _make_folders(run)
-        _mark(run, time.time())
+        _write_marker(run, time.time())
         _check_filesystem(run)
     marker = _read_marker(run.marker)
     if create:
         if marker["schema_version"] != RUN_VERSION:
-            _mark(run, marker.get("created_at"))
+            _write_marker(run, marker.get("created_at"))
         _make_folders(run)  # folders that an older clawctl did not create
         _sweep(run)
     elif storage_of(run.root) is not DISK:
@@ -211,7 +211,7 @@ def _make_folders(run: RunDir) -> None:
         raise ClawError(f"cannot create the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
 
 
-def _mark(run: RunDir, created_at: float | None) -> None:
+def _write_marker(run: RunDir, created_at: float | None) -> None:
     publish_bytes(run.marker, orjson.dumps({"schema_version": RUN_VERSION, "created_at": created_at}))
 
 

@@ -28,7 +28,7 @@ class AnswerDecoder:
         self._parser = PlainText() if request.prompts else Parser(thinking, bool(request.functions))
         self._logprobs = request.logprobs
         self._tops = TopTokens(tokenizer)
-        self._barred = request.bars_calls
+        self._barred = request.forbids_calls
         self._one_call = request.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []
         self._unseen: list[ShownToken] = []  # visible tokens of held-back text

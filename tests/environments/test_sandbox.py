@@ -15,7 +15,7 @@ from clawctl.environments.sandbox import Limits, Sandbox, SandboxKind, SandboxOv
 from clawctl.environments.sandbox.cgroups import make_group, remove_left
 from clawctl.environments.sandbox.inside import stays_inside
 from clawctl.environments.sandbox.kinds import read_kind
-from clawctl.environments.sandbox.probe import ATTEMPTS, break_out
+from clawctl.environments.sandbox.probe import ATTEMPTS, attempt_escapes
 from clawctl.environments.sandbox.tars import files_of, tar_of, without
 from clawctl.errors import ClawError
 
@@ -65,7 +65,7 @@ def in_sandbox(use: Callable[[Sandbox], Awaitable[None]], limits: Limits | None 
 
 @confined
 def test_nothing_gets_out(kind: SandboxKind) -> None:
-    assert asyncio.run(break_out(kind)) == dict.fromkeys(ATTEMPTS, False)
+    assert asyncio.run(attempt_escapes(kind)) == dict.fromkeys(ATTEMPTS, False)
 
 
 @each_kind
@@ -201,7 +201,7 @@ def test_processes_without_a_sandbox_promise_nothing_and_are_not_attacked() -> N
     with pytest.raises(ClawError, match="limit what the agent can read"):
         asyncio.run(see())
     with pytest.raises(ValueError, match="confines nothing"):
-        asyncio.run(break_out(kind))
+        asyncio.run(attempt_escapes(kind))
 
 
 @pytest.mark.parametrize("given", ["podmann", {"kind": "podman", "images": "x"}, {"kind": "apptainer"}, {"image": "x"}])

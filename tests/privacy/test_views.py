@@ -73,11 +73,11 @@ def test_places_of_a_view_are_places_of_the_text() -> None:
         view: View | None = plain_view(text)
         while view is not None:
             for place, letter in enumerate(view.text):
-                start, end = view.back(place, place + 1)
+                start, end = view.to_original(place, place + 1)
                 assert 0 <= start < end <= len(text)
                 if end - start == 1 and text[start].isascii() and text[start] not in "\\&%":
                     assert text[start] == letter
-            assert view.back(0, len(view.text))[1] <= len(text) if view.text else True
+            assert view.to_original(0, len(view.text))[1] <= len(text) if view.text else True
             view = unescaped_view(view) if view.below is None or view.at else None
 
 

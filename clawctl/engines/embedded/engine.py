@@ -18,7 +18,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
 from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects import GenerationRequest, Refusal, Shown
-from clawctl.serve.dialects.api import refuse_beyond
+from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
 from clawctl.serve.prompt import Rendered, load_tokenizer, plain_in_thread, render_in_thread
@@ -74,7 +74,7 @@ class Embedded:
         if param := unsupported_field(request.tool_choice if request.use_tools else None, request.engine_fields, about.steers):
             param = _api_name(request, param)
             raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
-        refuse_beyond(request, "embedded")
+        refuse_unsupported(request, "embedded")
         await self._models.attach()
         await self._halt.wait()
         if version is not None:

@@ -30,7 +30,7 @@ from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
 from clawctl.serve.dialects import GenerationRequest, Refusal
-from clawctl.serve.dialects.api import refuse_beyond
+from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.sampling import altered_fields
 
@@ -119,7 +119,7 @@ class Upstream:
         await self._ready()
         if self._images is False and any(isinstance(message["content"], list) for message in request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
-        self._refuse_beyond(request)
+        self._refuse_unsupported(request)
         if version is not None:
             await stack.enter_async_context(self._slots.acquire(version, request.key))
         target = await stack.enter_async_context(self._targets.lease(version))
@@ -144,10 +144,10 @@ class Upstream:
         async with self._slots.acquire(version, ""), self._targets.lease(version):
             yield
 
-    def _refuse_beyond(self, request: GenerationRequest) -> None:
+    def _refuse_unsupported(self, request: GenerationRequest) -> None:
         """Raises Refusal for features that only some servers have."""
         if self._kind == "openai":
-            refuse_beyond(request, "upstream")
+            refuse_unsupported(request, "upstream")
             if request.continues:
                 raise Refusal(400, "this upstream cannot continue a message: end with a user message", "messages")
         if self._kind == "sglang" and not request.prompted and not request.continues:
@@ -163,7 +163,7 @@ class Upstream:
         if request.prompts:
             return PlainConverter(request.logprobs)
         if self._splicer is None or plan.prompt is None:
-            return ChatConverter(request.logprobs, request.bars_calls)
+            return ChatConverter(request.logprobs, request.forbids_calls)
         return CompletionConverter(self._splicer.tokenizer, request, plan.prompt.thinking)
 
     def _without_control_texts(self, request: GenerationRequest) -> GenerationRequest:
@@ -200,7 +200,7 @@ class Upstream:
             reason = "the engine returns logprobs before temperature"
         sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason)
         sampled.spliced, sampled.unspliced = plan.spliced, plan.unspliced
-        hidden = TOOLS_UNSHOWN if request.bars_calls and self._kind != "openai" else None
+        hidden = TOOLS_UNSHOWN if request.forbids_calls and self._kind != "openai" else None
         sampled.adapted = plan.prompt.adapted if plan.prompt else hidden
         return sampled
 
@@ -365,10 +365,10 @@ class Upstream:
     # ---- life ------------------------------------------------------------------------------------------------------------
 
     async def keep(self, up: Callable[[], None]) -> None:
-        await self._introduce(up)
+        await self._wait_and_probe(up)
         await asyncio.Event().wait()
 
-    async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
+    async def _wait_and_probe(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
         """Wait for the server, find its features, catch up with LIVE, and accept requests."""
         self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
         logged = ""
@@ -383,16 +383,16 @@ class Upstream:
                 await asyncio.sleep(_RETRY_S)
         else:
             return
-        self._targets.reset(self._probed.model, self._adopt(self._probed))
+        self._targets.reset(self._probed.model, self._apply_probe(self._probed))
         self._halt.end()  # a new process is not paused
         await asyncio.to_thread(up)
         self._up.set()
         while self._probed.unprobed:
             await asyncio.sleep(_ASK_AGAIN_S)
             with suppress(ClawError):
-                self._targets.can(self._adopt(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
+                self._targets.can(self._apply_probe(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
 
-    def _adopt(self, result: ProbeResult) -> Capabilities:
+    def _apply_probe(self, result: ProbeResult) -> Capabilities:
         """Adopt the features that were found, and log the missing ones."""
         can = replace(result.capabilities, images=self._images)
         self._probed = replace(result, capabilities=can)

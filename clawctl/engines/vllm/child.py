@@ -61,7 +61,7 @@ class Vllm(Upstream):
         while True:
             began, start = time.monotonic(), self._log_file.stat().st_size if self._log_file.exists() else 0
             process = self._process = await self._start()
-            introducing = asyncio.create_task(self._introduce(up, process))
+            introducing = asyncio.create_task(self._wait_and_probe(up, process))
             try:
                 await process.wait()
             finally:

@@ -199,7 +199,7 @@ class Page:
                 return await call
         except TimeoutError as error:
             problem = f"the page {self.site.start} did not respond within {_STEP_S:.0f} s"
-            if self._has_acted and await self._others_answer():
+            if self._has_acted and await self._other_pages_respond():
                 raise PageCrashed(f"{problem}, and other pages do") from error
             raise EpisodeFailed("environment", f"{problem}; play fewer episodes at a time") from error
         except EpisodeFailed:
@@ -210,7 +210,7 @@ class Page:
                 raise PageCrashed(f"Chromium or the page ended: {short(error)}") from error
             raise EpisodeFailed("sandbox", f"Chromium or the page ended: {short(error)}. The episode is played again") from error
 
-    async def _others_answer(self) -> bool:
+    async def _other_pages_respond(self) -> bool:
         """Whether another page of the browser works, so that only this page is frozen."""
         try:
             async with asyncio.timeout(_STILL_ALIVE_S):

@@ -72,7 +72,7 @@ def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:
     return kind
 
 
-def doctored() -> list[SandboxKind]:
+def testable_kinds() -> list[SandboxKind]:
     """The kinds that `clawctl doctor` can try on this machine: always bubblewrap, and containers whose program is installed."""
     containers = [Container(name) for name in ("podman", "docker") if shutil.which(name) is not None]
     return [Bubblewrap(), *containers]

@@ -12,7 +12,7 @@ from clawctl.environments.agent import OwnAgent, ShellAgent, outcome_of
 from clawctl.environments.harness import make_harness
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.kinds import read_kind
-from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.sandbox.probe import verify_sandbox
 from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.splits import rows_of
 from clawctl.environments.swe.families import draw_task
@@ -64,7 +64,7 @@ class Swe:
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec = replace(task.spec, limits=replace(task.spec.limits, kind=self.kind))
-        await ensure_tight(spec.limits)
+        await verify_sandbox(spec.limits)
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
         async with self.agent.room(endpoint, _FOLDER, limits, {}) as (sandbox, work):
             await sandbox.put(tar_of(spec.files))

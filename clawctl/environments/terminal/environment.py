@@ -13,7 +13,7 @@ from clawctl.environments.harness import make_harness
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.environments.sandbox.containers import Container
 from clawctl.environments.sandbox.kinds import read_kind
-from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.sandbox.probe import verify_sandbox
 from clawctl.environments.sandbox.tars import files_of, tar_of
 from clawctl.environments.splits import rows_of
 from clawctl.environments.terminal.families import draw_tasks
@@ -60,7 +60,7 @@ class Terminal:
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec = await in_image(task.spec, self.kind)
-        await ensure_tight(spec.limits)
+        await verify_sandbox(spec.limits)
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
         async with self.agent.room(endpoint, spec.folder, limits, _fixed(spec)) as (sandbox, work):
             await prepare(sandbox, spec)

@@ -10,7 +10,7 @@ from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import complete, new_client
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.kinds import read_kind
-from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.sandbox.probe import verify_sandbox
 from clawctl.environments.splits import rows_of
 from clawctl.environments.toolcall.calls import is_same_call
 from clawctl.environments.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
@@ -75,7 +75,7 @@ class ToolCall:
                     ending = "done"
                     break
                 if sandbox is None:
-                    await ensure_tight(self._limits)
+                    await verify_sandbox(self._limits)
                     sandbox = await stack.enter_async_context(open_sandbox(limits=self._limits))
                 messages.append({"role": "assistant", "content": message.get("content"), "tool_calls": calls})
                 try:

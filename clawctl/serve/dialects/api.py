@@ -17,7 +17,7 @@ def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
     return {name: value for name, value in body.items() if table.row(name) is not None}, tuple(unknown)
 
 
-def refuse_beyond(request: GenerationRequest, engine: Engine) -> None:
+def refuse_unsupported(request: GenerationRequest, engine: Engine) -> None:
     """Raises Refusal for a field that this engine does not support although others do. Fields that `clawctl.serve.sampling` checks
     by value are skipped."""
     for name in request.fields:

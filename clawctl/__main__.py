@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 
-def _leave_out_this_folder() -> None:
+def _remove_current_folder() -> None:
     """Remove the current folder from the module search path. With `python -m clawctl` it comes first, and it may be a run directory
     that other users can write to."""
     package = str(Path(__file__).resolve().parents[1])
@@ -23,5 +23,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    _leave_out_this_folder()
+    _remove_current_folder()
     main()

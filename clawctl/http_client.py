@@ -255,7 +255,7 @@ class Client:
         try:
             async with asyncio.timeout(timeout_s):
                 connection, status = await self.stream(path, body, None, method)
-                return HttpResponse(self._url + path, status, await self.rest(connection), connection.retry_after)
+                return HttpResponse(self._url + path, status, await self.read_body(connection), connection.retry_after)
         except TimeoutError as error:
             raise TimedOut(f"no answer in {timeout_s:g} s") from error
 
@@ -266,7 +266,7 @@ class Client:
         None, read it with `rest`. The caller gives the connection back. Raises RequestFailed."""
         head = f"{method} {self._prefix + path or '/'} HTTP/1.1\r\n{self._common}content-length: {len(body)}\r\n\r\n".encode()
         while True:
-            connection, is_new = self._kept(), False
+            connection, is_new = self._idle_connection(), False
             if connection is None:
                 connection, is_new = await self._connect(), True
             try:
@@ -278,14 +278,14 @@ class Client:
                 connection.close()
                 raise
 
-    async def rest(self, connection: Connection) -> bytes:
+    async def read_body(self, connection: Connection) -> bytes:
         """The body, if no receiver took it. Gives the connection back. Raises RequestFailed."""
         try:
             return await connection.body()
         finally:
-            self.give_back(connection)
+            self.release(connection)
 
-    def give_back(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Return the connection of a finished request to the pool. A connection whose response has not ended is closed."""
         if connection.free:
             self._idle.append(connection)
@@ -296,7 +296,7 @@ class Client:
         while self._idle:
             self._idle.pop().close()
 
-    def _kept(self) -> Connection | None:
+    def _idle_connection(self) -> Connection | None:
         """The most recently used idle connection that is still usable, or None."""
         while self._idle:
             connection = self._idle.pop()

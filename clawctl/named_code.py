@@ -48,7 +48,7 @@ def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None
         )
     mark = hashlib.sha256(orjson.dumps([str(root), key, value])).hexdigest()
     if is_named:
-        _keep(mark)
+        _record_mark(mark)
         if stage == "up":
             name_code_for_stages(mark)
     elif runs_it and not names_code_from_up(mark) and not _is_kept(mark):
@@ -103,7 +103,7 @@ def _is_kept(mark: str) -> bool:
     return folder is not None and os.path.isfile(folder / mark)  # also False if the file cannot be accessed
 
 
-def _keep(mark: str) -> None:
+def _record_mark(mark: str) -> None:
     """Record the code. If recording fails, stages that are started later without the recipe refuse the code; stages of `up` do
     not."""
     folder = _folder()

@@ -44,7 +44,7 @@ def counted(count: int, thing: str) -> str:
 class Column:
     heading: str
     right: bool = False
-    spare: int = 0  # dropped if the terminal is too narrow, highest value first; 0: always shown
+    drop_order: int = 0  # dropped if the terminal is too narrow, highest value first; 0: always shown
 
 
 def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int, bold: int | None = None) -> Table:
@@ -53,9 +53,9 @@ def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]
     shown = list(range(len(columns)))
     framed = sum(widths) + 3 * len(widths) + 1 <= width
     if not framed:
-        shown = [index for index in shown if not columns[index].spare or any(row[index] for row in rows)]
-        for index in sorted(shown, key=lambda index: -columns[index].spare):
-            if columns[index].spare and sum(widths[each] + 2 for each in shown) - 2 > width:
+        shown = [index for index in shown if not columns[index].drop_order or any(row[index] for row in rows)]
+        for index in sorted(shown, key=lambda index: -columns[index].drop_order):
+            if columns[index].drop_order and sum(widths[each] + 2 for each in shown) - 2 > width:
                 shown.remove(index)
     table = Table(title=title) if framed else Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index in shown:

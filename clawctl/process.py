@@ -20,7 +20,7 @@ from clawctl.run.names import open_to_append
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 _LONGEST_MESSAGE = 4000  # characters of a log message
 _LONGEST_ERROR = 300  # characters of an exception's message in a log
-_MOST_CAUSES = 8
+_MAX_CAUSES = 8
 _LONGEST_HIDDEN = 4 * _LONGEST_MESSAGE
 # Exceptions whose message quotes the rejected value. In serve that value may be a client's text, which must not be logged.
 _QUOTING = (ValueError, TypeError, LookupError, AttributeError, AssertionError, NameError)
@@ -81,7 +81,7 @@ class LogFormatter(logging.Formatter):
     def formatException(self, ei: Any) -> str:
         """The frames of an exception and of its causes. Messages that may quote a client are omitted."""
         error, lines = ei[1], list[str]()
-        while error is not None and len(lines) < _MOST_CAUSES:
+        while error is not None and len(lines) < _MAX_CAUSES:
             quotes = self._serves and isinstance(error, _QUOTING)
             summary = type(error).__name__ + ("" if quotes else f": {str(error)[:_LONGEST_ERROR]}")
             lines.insert(

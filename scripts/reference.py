@@ -19,7 +19,7 @@ from clawctl.cli import app
 from clawctl.config import Recipe, Section, TrainConfig
 from clawctl.config.train import METHODS_OF
 from clawctl.serve.dialects.tables import APIS, MEANING, TABLES, Engine, FieldRow
-from clawctl.serve.images import MOST_BYTES, MOST_IMAGES, MOST_PIXELS, MOST_PIXELS_TOGETHER
+from clawctl.serve.images import MAX_BYTES, MAX_IMAGES, MAX_PIXELS, MAX_PIXELS_TOGETHER
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -132,8 +132,8 @@ Messages.
 
 - An image is a data: URL, or base64 in Messages: PNG, JPEG, GIF or WebP. Image addresses (`http:`, `https:`) are refused: the
   server and its engine fetch nothing for a client.
-- A request may have {MOST_IMAGES} images. Each may have {MOST_BYTES >> 20} MB and {MOST_PIXELS:,} pixels; all together may have
-  {MOST_PIXELS_TOGETHER:,} pixels. The header of each file is checked, before anything decodes it.
+- A request may have {MAX_IMAGES} images. Each may have {MAX_BYTES >> 20} MB and {MAX_PIXELS:,} pixels; all together may have
+  {MAX_PIXELS_TOGETHER:,} pixels. The header of each file is checked, before anything decodes it.
 - A model without vision refuses them with 400. The embedded engine reads images with Qwen3-VL alone, and vLLM with any model whose
   configuration names vision. Other upstreams decide themselves.
 - A captured image is stored once, in `RUN/images`. Messages refer to it by its hash, so turns with different images are different.

@@ -1,4 +1,4 @@
-"""Starting and watching a whole circle of real processes, for the tests that need one."""
+"""Starts and watches a whole circle of real processes."""
 
 import os
 import signal
@@ -79,7 +79,7 @@ def verdicts_of(run: RunDir) -> list[Verdict]:
 
 
 def ledger_of(run: RunDir) -> list[str]:
-    """Ids of all trained turns, as often as the ledger says."""
+    """Ids of all trained turns, once per entry of the ledger."""
     entries = [orjson.loads(file.read_bytes()) for file in published(run.train / "ledger", ".json")]
     trained = sorted((entry for entry in entries if entry["outcome"] == "trained"), key=lambda entry: entry["step"])
     return [turn for entry in trained for ids in entry["turns"].values() for turn in ids]

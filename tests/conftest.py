@@ -14,8 +14,8 @@ from clawctl.run.directory import RunDir
 # The server changes the sampling of a client with this User-Agent, and of no other.
 FORCED: dict[str, Any] = {"per_client": {"forced-": {"temperature": {"at_least": 0.7}, "ignore": "all"}}}
 
-# The same draws in every run: a failure can be repeated, and no change fails because of somebody else's draw.
-# HYPOTHESIS_PROFILE=random draws anew.
+# The same draws in every run: a failure can be repeated, and no change fails because of another draw.
+# HYPOTHESIS_PROFILE=random uses new draws.
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("random", derandomize=False)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
@@ -48,7 +48,7 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[[str, RunDir, str], subpro
         process.wait()
 
 
-# What the tests of serve and of the engines share. Torch is imported only where one of these is used.
+# Shared by the tests of serve and of the engines. Torch is imported only where one of these is used.
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""HTTP servers that a test writes itself, where an engine's or an API's exact words matter."""
+"""HTTP servers written by a test, where the exact output of an engine or an API matters."""
 
 import threading
 from collections.abc import Iterator

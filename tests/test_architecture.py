@@ -1,4 +1,4 @@
-"""How the parts may know one another."""
+"""Which parts may import each other."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ BEHIND_A_SEAM = {
 BELOW_THE_STAGES = {"run", "config", "privacy"}
 
 
-def test_what_stands_behind_a_seam_is_imported_by_its_own_stage_only() -> None:
+def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() -> None:
     wrong = []
     for file in ROOT.rglob("*.py"):
         part = file.relative_to(ROOT).parts[0]
@@ -54,7 +54,7 @@ def test_what_stands_behind_a_seam_is_imported_by_its_own_stage_only() -> None:
     assert wrong == []
 
 
-def test_the_loop_of_train_knows_no_torch_and_no_trainer() -> None:
+def test_the_training_loop_imports_no_torch_and_no_trainer() -> None:
     modules = ["clawctl.trainers.texts", "clawctl.trainers.local.backend", "clawctl.trainers.tinker.backend"]
     modules += [".".join(file.relative_to(ROOT.parent).with_suffix("").parts) for file in (ROOT / "train").rglob("*.py")]
     code = f"import importlib, sys; [importlib.import_module(name) for name in {modules}]; "
@@ -65,7 +65,7 @@ def test_the_loop_of_train_knows_no_torch_and_no_trainer() -> None:
     assert named == []
 
 
-def test_what_lies_below_the_stages_imports_none_of_them() -> None:
+def test_modules_below_the_stages_import_none_of_them() -> None:
     above = STAGES | set(BEHIND_A_SEAM) | {"cli", "launch"}
     wrong = []
     for part in BELOW_THE_STAGES:
@@ -111,7 +111,7 @@ def test_only_the_disk_renames_links_and_flushes_files() -> None:
     assert wrong == []
 
 
-REMOVES_WHAT_IS_NOT_SHARED = {  # locks, drafts and journals of this host, and what is refused or left out in a bucket
+REMOVES_WHAT_IS_NOT_SHARED = {  # locks, drafts and journals of this host, and files that a bucket refuses or omits
     "judge/worker.py", "judge/journal.py", "collect/worker.py", "collect/upkeep.py", "train/checkpoints.py",
     "trainers/local/model.py", "trainers/local/sharded_checkpoints.py", "launch/openclaw.py",
     "privacy/forget.py",
@@ -201,7 +201,7 @@ def test_no_dialect_imports_another() -> None:
         assert re.search(rf"dialects\.({others})\b|dialects import .*\b({others})\b", text) is None, name
 
 
-def test_the_judge_knows_nothing_of_its_laboratory() -> None:
+def test_the_judge_does_not_import_its_laboratory() -> None:
     for file in (ROOT / "judge").glob("*.py"):
         assert "clawctl.judge.laboratory" not in file.read_text(), file
 

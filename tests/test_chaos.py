@@ -52,7 +52,7 @@ def audited(outcome: Outcome, run: RunDir) -> Found:
     return audit(run, outcome.answered, outcome.rated, [])
 
 
-def test_the_audit_misses_turns_whose_shard_is_gone_and_finds_those_that_stand_twice(outcome: Outcome, copy: RunDir) -> None:
+def test_the_audit_reports_turns_without_a_shard_and_duplicate_turns(outcome: Outcome, copy: RunDir) -> None:
     gone, *_, double = published(copy.trajectories, ".parquet")
     lost, doubled = set(read_turn_ids(gone)), set(read_turn_ids(double))
     gone.unlink()
@@ -62,7 +62,7 @@ def test_the_audit_misses_turns_whose_shard_is_gone_and_finds_those_that_stand_t
     assert set(found.doubled) == doubled
 
 
-def test_the_audit_finds_an_answer_that_the_client_was_not_told(outcome: Outcome, copy: RunDir) -> None:
+def test_the_audit_finds_an_answer_that_the_client_did_not_receive(outcome: Outcome, copy: RunDir) -> None:
     first, *others = outcome.answered
     found = audit(copy, [replace(first, text=first.text + "!"), *others], [], [])
     assert found.altered == [first.turn_id]
@@ -79,7 +79,7 @@ def test_the_audit_finds_turns_of_two_steps_and_steps_whose_records_differ(outco
     shutil.copytree(copy.policies / "1", copy.policies / str(beyond))
     policy = copy.policies / str(beyond) / "policy.json"
     row = orjson.loads(policy.read_bytes())
-    del row["crc32"]  # as if somebody had written it by hand
+    del row["crc32"]  # as if it were written by hand
     policy.write_bytes(orjson.dumps({**row, "version": beyond}))
     shutil.copy(copy.train / "turns" / "1.parquet", copy.train / "turns" / f"{beyond}.parquet")
     found = audited(outcome, copy)
@@ -87,14 +87,14 @@ def test_the_audit_finds_turns_of_two_steps_and_steps_whose_records_differ(outco
     assert len(found.inconsistent_steps) == 2  # no row in steps.jsonl; and the parent is another
 
 
-def test_a_reader_beside_the_stages_notices_half_a_file(copy: RunDir) -> None:
+def test_a_concurrent_reader_notices_half_a_file(copy: RunDir) -> None:
     watcher = Watcher(copy)
-    watcher.look()
+    watcher.poll()
     assert watcher.half == []
     shard = published(copy.verdicts, ".parquet")[0]
     (copy.verdicts / f"{shard.stem}-half.parquet").write_bytes(shard.read_bytes()[:-100])
     (copy.train / "feed.json").write_bytes(b'{"used": 3')
-    watcher.look()
+    watcher.poll()
     assert sorted(line.partition(":")[0] for line in watcher.half) == [f"{shard.stem}-half.parquet", "feed.json"]
 
 

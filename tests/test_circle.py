@@ -42,7 +42,7 @@ def test_a_complaint_goes_all_the_way_round_and_every_number_of_it_is_exact(tmp_
     with circle(tmp_path, write_recipe(tmp_path, changes)) as (run, family):
         summary = talk(run, "--stop-at-version", str(STEPS))
         assert summary["refused"] == 0
-        talk(run, "--sessions", "8")  # somebody is answered by what was learned
+        talk(run, "--sessions", "8")  # a request is answered by the trained version
         wait_for(lambda: (run.eval / f"{STEPS}.json").exists(), 60, "the last version is measured", tmp_path)
         wait_for(lambda: stitched(run), 60, "a session without headers ends by its timeout and is stitched", tmp_path)
         assert isinstance(family, psutil.Process)
@@ -60,7 +60,7 @@ def stitched(run: RunDir) -> bool:
 
 
 def check_rows(run: RunDir) -> None:
-    """A published turn is what was captured, to the token; a verdict stands for every turn that was published and judged."""
+    """A published turn equals its capture, to the token; every published and judged turn has a verdict."""
     exchanges, turns = captured(run), turns_of(run)
     assert turns
     assert len({turn.turn_id for turn in turns}) == len(turns)

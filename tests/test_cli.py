@@ -1,4 +1,4 @@
-"""What a person meets who types something wrong: one problem, one cure, an exit code, nothing touched."""
+"""A wrong command gives one problem, one cure and an exit code, and changes nothing."""
 
 import os
 import signal
@@ -97,11 +97,11 @@ def test_no_summary_of_a_command_is_cut_on_eighty_columns() -> None:
         assert "..." not in commands, commands
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_printed() -> None:
     assert clawctl("--version").stdout == f"clawctl {__version__}\n"
 
 
-def test_a_wrong_option_is_blamed_on_the_command_line_and_not_on_the_recipe(tmp_path: Path) -> None:
+def test_an_error_about_a_wrong_option_names_the_command_line_and_not_the_recipe(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     (run.root / "recipe.yaml").write_text("train: {method: opd}\n")
     done = clawctl("train", "--method", "ppo", "--run", str(run.root))

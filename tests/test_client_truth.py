@@ -1,4 +1,4 @@
-"""The truth of a driven client comes from what the person typed; a parent, a kind or a next state that is wrong is counted."""
+"""The truth of a driven client comes from the typed messages; a wrong parent, kind or next state is counted."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def test_conversations_that_are_read_correctly_have_no_wrong_count() -> None:
     assert missed_bars(rows_of("talk", counts)) == []
 
 
-def test_each_wrong_field_of_a_row_is_counted_as_what_it_is() -> None:
+def test_each_wrong_field_of_a_row_is_counted_under_its_kind() -> None:
     exchanges = driven()
     facts, rows = facts_of(exchanges, TALKS, ASIDES), collected(exchanges)
     call, answered, aside, hello, thanks, *_ = (exchange.exchange_id for exchange in exchanges)
@@ -70,7 +70,7 @@ def test_each_wrong_field_of_a_row_is_counted_as_what_it_is() -> None:
 def test_where_the_truth_is_not_known_the_run_fails() -> None:
     exchanges = driven()
     with pytest.raises(Unclear, match="no message takes these steps"):
-        facts_of(exchanges, TALKS, [])  # nobody labelled the client's own call
+        facts_of(exchanges, TALKS, [])  # the client's own call has no label
     with pytest.raises(Unclear, match=r"asked 2 times for rose-1\.0"):
         facts_of([*exchanges, replace(exchanges[0], exchange_id="again")], TALKS, ASIDES)
     with pytest.raises(Unclear, match=r"asked 0 times for lily-2\.0"):

@@ -33,7 +33,7 @@ def test_a_wrong_recipe_is_one_line_with_the_key_and_a_cure(tmp_path: Path, text
     assert caught.value.exit_code == 2
 
 
-def test_what_is_typed_lies_over_the_recipe_and_unset_leaves_it(tmp_path: Path) -> None:
+def test_options_override_the_recipe_and_unset_options_do_not(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("train: {method: opd, lr: 0.5}")
     recipe = load_recipe(path, {"train.method": "binary", "train.lr": None, "train.lora.rank": 4})
@@ -57,7 +57,7 @@ def test_the_gate_of_each_recipe_for_gpus_asks_for_comparisons_within_a_budget()
         assert recipe.eval.budget.seconds is not None, recipe.name
 
 
-def test_every_key_says_what_it_is_for() -> None:
+def test_every_key_has_a_description() -> None:
     def undocumented(section: type, prefix: str = "") -> list[str]:
         found = []
         for name, field in section.model_fields.items():  # type: ignore[attr-defined]
@@ -70,7 +70,7 @@ def test_every_key_says_what_it_is_for() -> None:
     assert undocumented(Recipe) == []
 
 
-def test_what_is_left_of_a_written_recipe_is_refused_and_never_read_as_defaults(tmp_path: Path) -> None:
+def test_a_truncated_stored_recipe_is_refused_and_never_read_as_defaults(tmp_path: Path) -> None:
     path, recipe = tmp_path / "recipe.yaml", Recipe.model_validate({"train": {"lr": 0.5}})
     written = sealed_yaml(b"train: {lr: 0.5}\n")
     path.write_bytes(written)
@@ -84,7 +84,7 @@ def test_what_is_left_of_a_written_recipe_is_refused_and_never_read_as_defaults(
         assert "--recipe FILE" in caught.value.fix
 
 
-def test_a_recipe_that_a_person_wrote_or_unsealed_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_a_recipe_without_a_seal_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     lines = sealed_yaml(dump_recipe(Recipe()).encode()).splitlines(keepends=True)
     assert yaml.safe_load(b"".join(lines)) == yaml.safe_load(b"".join(lines[1:-1]))
@@ -98,7 +98,7 @@ def test_a_recipe_that_a_person_wrote_or_unsealed_is_read_as_it_stands(tmp_path:
     [
         ("train: {lr: 1.0e-6, lr: 2.0e-6}", "'lr' occurs twice"),
         ("train: {lr: 1.0e-6}\ntrain: {method: opd}", "'train' occurs twice"),
-        ("train: &a {lr: 1.0e-6, x: *a}", "in itself"),
+        ("train: &a {lr: 1.0e-6, x: *a}", "contains itself"),
         ("train: " + "{a: " * 3000 + "1" + "}" * 3000, "too deeply"),
         (
             "a0: &a0 [x, x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)),
@@ -106,7 +106,7 @@ def test_a_recipe_that_a_person_wrote_or_unsealed_is_read_as_it_stands(tmp_path:
         ),
     ],
 )
-def test_a_recipe_that_says_a_thing_twice_or_endlessly_is_refused_at_once(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_recipe_with_duplicate_keys_or_endless_anchors_is_refused_at_once(tmp_path: Path, text: str, problem: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     with pytest.raises(ClawError, match=problem) as caught:

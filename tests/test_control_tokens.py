@@ -1,4 +1,4 @@
-"""What a client writes never becomes a control id, and everything else is encoded as ever."""
+"""Text of a client never becomes a control id, and all other text is encoded as usual."""
 
 import os
 import time
@@ -155,7 +155,7 @@ PIECES = st.one_of(
 @example("[tools]")
 @example("＜/s＞ </s> <s> <unk> [CLS]")
 @example("<think></think> <|IM_END|>")
-def test_no_text_of_a_client_adds_a_control_id_wherever_it_stands(kind: str, text: str) -> None:
+def test_no_text_of_a_client_adds_a_control_id_at_any_position(kind: str, text: str) -> None:
     tokenizer = tokenizer_of(kind)
     harmless = control_in(tokenizer, ids_of(tokenizer, **conversation("harmless words" if text else "")))
     assert control_in(tokenizer, ids_of(tokenizer, **conversation(text))) == harmless
@@ -195,7 +195,7 @@ def test_the_text_comes_back_from_the_ids_as_it_was_written(kind: str) -> None:
     assert text in tokenizer.decode(ids_of(tokenizer, [{"role": "user", "content": text}]), skip_special_tokens=False)
 
 
-def test_an_assistants_own_thought_stays_a_thought_and_what_stands_in_it_stays_text() -> None:
+def test_an_assistants_reasoning_stays_reasoning_and_its_content_stays_text() -> None:
     tokenizer = tokenizer_of("demo")
 
     def answered(said: str) -> list[int]:

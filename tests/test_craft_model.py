@@ -1,4 +1,4 @@
-"""The model of the crafts: its demonstrations mean what they say, it speaks as the environments do, and it fits its budget."""
+"""The model of the crafts: its demonstrations are right, it uses the environments' wording, and it fits its budget."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def test_the_right_patch_of_a_demonstration_mends_its_repository_and_a_wrong_one
     assert asyncio.run(swe.solve(task, corpus.patch(task, wrong, random.Random(1))[0])).value == 0, wrong
 
 
-def test_what_a_demonstration_copies_is_copied_exactly() -> None:
+def test_copied_parts_of_a_demonstration_are_exact() -> None:
     copied = 0
     for doc in islice(corpus.documents(3, 600), 600):
         asked = str(doc.messages[0]["content"])
@@ -66,7 +66,7 @@ def test_about_three_in_ten_demonstrations_of_a_tool_call_are_good() -> None:
 
 
 def test_no_held_out_question_is_among_the_demonstrations() -> None:
-    """Numbers of tasks say which are held out: the few questions that both splits have by chance are counted, not forbidden."""
+    """Task numbers decide which are held out. The few questions that are in both splits by chance are counted, not forbidden."""
     asked = {doc.messages[0]["content"] for doc in corpus.documents(0, 3000) if doc.tools}
     held_out = {draw_question(2 * place + 1).text for place in range(400)}
     assert len(asked & held_out) < 0.02 * len(held_out)

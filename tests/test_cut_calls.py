@@ -1,4 +1,4 @@
-"""Which answers hold a tool call that was cut off, and which only look like it."""
+"""Which answers contain a truncated tool call, and which only resemble one."""
 
 import re
 from typing import Any
@@ -87,7 +87,7 @@ def test_collect_gives_the_reason_also_to_captures_of_older_servers_and_to_rated
     assert (row.next_state, row.feedback, row.trainable, row.untrainable_reason) == ([failed], -1.0, False, CUT_CALL)
 
 
-def test_no_other_reason_hides_it_but_those_of_turns_that_nobody_would_train() -> None:
+def test_only_reasons_of_turns_that_are_never_trained_take_precedence() -> None:
     def reason_of(**changes: object) -> str | None:
         only = asked([user("look")], call("{}"), finish_reason="length", tools=TOOLS, **changes)
         return stitch(only)[only.exchange_id].untrainable_reason

@@ -83,7 +83,7 @@ def test_the_template_strips_thinking_before_the_last_query_and_adds_no_system_m
     )
 
 
-def test_training_never_says_held_out_words():
+def test_training_texts_contain_no_held_out_words():
     held_out = [o.strip()[1:].strip().lower() for text in PEOPLE.values() for o in text.split("|") if o.strip().startswith("~")]
     own = [o for o in held_out if "{" not in o and len(o.split()) > 3]
     said = "\n".join(str(m.get("content")) for d in corpus.documents(0, 3000) for m in d.messages).lower()

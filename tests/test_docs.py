@@ -1,4 +1,4 @@
-"""What the documents say is what the code does."""
+"""The documents agree with the code."""
 
 import re
 import shlex
@@ -73,7 +73,7 @@ def test_recipe_keys_named_in_the_documents_exist() -> None:
                 assert key in known_keys(Recipe), f"{page.name} names {key}"
 
 
-def test_defaults_told_in_the_readme_and_the_help_are_those_of_the_code() -> None:
+def test_defaults_in_the_readme_and_the_help_equal_those_of_the_code() -> None:
     recipe = Recipe()
     told = clawctl_help("serve") + clawctl_help("judge") + clawctl_help("train") + (ROOT / "README.md").read_text()
     for claim in (
@@ -91,7 +91,7 @@ def clawctl_help(stage: str) -> str:
     return shown.stdout
 
 
-def test_the_two_commands_stand_at_the_top_of_the_readme() -> None:
+def test_the_two_commands_are_at_the_top_of_the_readme() -> None:
     first_block = (ROOT / "README.md").read_text().split("```")[1]
     named = [line.split()[0] for line in first_block.splitlines() if line.startswith("scripts/")]
     assert named == ["scripts/demo", "scripts/test"]

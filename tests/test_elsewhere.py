@@ -1,4 +1,4 @@
-"""People who come from other systems: their variables, options, recipes and plugins work, or are refused with our name for them."""
+"""Users of other systems: their variables, options, recipes and plugins work, or are refused with clawctl's name for them."""
 
 import re
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ evaluation: {tasks: [conversation, coding], interval: 500}
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a command came to, in this process."""
+    """The result of a command, run in this process."""
 
     returncode: int
     stdout: str
@@ -82,13 +82,13 @@ def test_each_variable_is_followed_warned_of_or_refused_with_its_name_here(name:
     assert check_variables("serve", {name: ""}) is None
 
 
-def test_the_page_says_of_each_variable_what_the_code_does() -> None:
+def test_the_page_describes_each_variable_as_the_code_uses_it() -> None:
     page = (DOCS / "coming-from.md").read_text()
     for name, variable in VARIABLES.items():
         assert f"| `{name}` | {variable.effect} | {variable.meaning} |" in page
 
 
-def test_a_variable_of_our_names_that_nobody_knows_is_told_once_with_the_one_that_was_meant() -> None:
+def test_an_unknown_variable_with_clawctls_prefix_is_reported_once_with_a_suggestion() -> None:
     told = check_variables("serve", {"OPENCLAW_HOTS": "x", "CLAWCTL_XYZZY": "1", "OPENCLAW_GATEWAY_TOKEN": "t", "HOME": "/"})
     assert told is not None
     assert "OPENCLAW_HOTS (did you mean OPENCLAW_HOST?)" in told
@@ -198,7 +198,7 @@ def clawctl_help(command: str) -> str:
         (["judge", "--model-path", "m"], "set model.path in the recipe"),
     ],
 )
-def test_an_unknown_option_is_answered_with_what_was_meant(words: list[str], cure: str) -> None:
+def test_an_unknown_option_is_refused_with_a_suggestion(words: list[str], cure: str) -> None:
     done = clawctl(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert cure in done.stderr
@@ -225,7 +225,7 @@ def test_a_wrong_key_is_answered_with_the_one_that_was_meant(wrong: str, right: 
     assert suggest(wrong, known_keys(Recipe)) == right
 
 
-def test_every_key_of_the_table_names_a_key_of_ours_or_says_why_there_is_none() -> None:
+def test_every_key_of_the_table_names_a_clawctl_key_or_the_reason_for_none() -> None:
     for name, here in KEYS.items():
         assert (here.key is None) != (here.dropped is None), name
         assert here.suggestion is None or here.suggestion in known_keys(Recipe), name
@@ -268,7 +268,7 @@ def leaves(data: dict, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         "rollout: {temperature: -1}",
     ],
 )
-def test_what_cannot_be_converted_is_refused_as_a_whole_and_named(tmp_path: Path, text: str) -> None:
+def test_a_recipe_with_unknown_keys_is_refused_as_a_whole_and_they_are_named(tmp_path: Path, text: str) -> None:
     old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
     old.write_text(text)
     with pytest.raises(NotConverted) as caught:

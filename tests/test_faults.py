@@ -1,4 +1,4 @@
-"""A full disk, damaged files: stages wait, refuse or put aside with the reason, and go on by themselves."""
+"""A full disk and damaged files: stages wait, refuse or quarantine with the reason, and continue by themselves."""
 
 import argparse
 import errno
@@ -58,7 +58,7 @@ def test_work_that_meets_a_full_disk_is_done_when_there_is_room_and_only_then(ca
     def work() -> str:
         tries.append("try")
         if len(tries) == 1:
-            raise RuntimeError("I/O error: No space left on device (os error 28)")  # as libraries in Rust tell it
+            raise RuntimeError("I/O error: No space left on device (os error 28)")  # as libraries in Rust report it
         return "done"
 
     with caplog.at_level(logging.WARNING):
@@ -97,12 +97,12 @@ def test_collect_waits_for_room_and_then_publishes_each_turn_once(small_disk: Ru
     )
     with full(run), caplog.at_level(logging.ERROR):
         for _ in range(2):
-            collector.look()
+            collector.poll()
             with pytest.raises(ClawError, match="complete turns could not be written"):
                 collector.close()
         assert published(run.trajectories, ".parquet") == []
         assert sum("cannot write trajectories" in record.getMessage() for record in caplog.records) == 1
-    collector.look()
+    collector.poll()
     collector.close()
     found = [turn_id for shard in published(run.trajectories, ".parquet") for turn_id in read_turn_ids(shard)]
     assert sorted(found) == sorted(exchange.exchange_id for exchange in exchanges)
@@ -124,7 +124,7 @@ def test_a_journal_on_a_full_disk_tears_no_verdict_that_comes_after(small_disk: 
     assert all(found[verdict.turn_id] == verdict for verdict in verdicts if verdict.turn_id in found)
 
 
-def test_what_is_put_aside_twice_is_kept_twice_and_needs_no_room(small_disk: RunDir) -> None:
+def test_a_file_quarantined_twice_is_kept_twice_without_extra_space(small_disk: RunDir) -> None:
     run = small_disk
     for text in ("first", "second"):
         (run.eval / "1.json").write_text(text)
@@ -148,7 +148,7 @@ def test_of_two_ratings_by_one_writer_the_later_counts_whatever_its_clock_did(tm
     file.append(first)
     file.append(replace(first, feedback_id="f2", created_at=10_000.0 - 3600, rating=-1.0))  # the clock was set back
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     rating = ratings.of("default", "t1")
     assert rating is not None
     assert rating.rating == -1.0

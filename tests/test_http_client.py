@@ -1,4 +1,4 @@
-"""Whole answers and streams over kept connections, against servers that write what they like on the wire."""
+"""Whole answers and streams over kept connections, against servers that send arbitrary bytes."""
 
 import asyncio
 import base64
@@ -94,7 +94,7 @@ def test_a_long_answer_is_whole(status: int) -> None:
 
 
 def flooding(status: int, pieces: int) -> tuple[Serve, list[int]]:
-    """Says that much more comes than anybody wants, and how many pieces of 100 kB it could send."""
+    """Announces an oversized body, and counts the pieces of 100 kB that it could send."""
     sent: list[int] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +130,7 @@ def test_an_answer_that_is_too_long_is_none_and_is_not_read_to_its_end() -> None
     assert len(sent) < 500
 
 
-def test_of_an_error_that_never_ends_the_beginning_is_told() -> None:
+def test_an_endless_error_body_is_reported_by_its_beginning() -> None:
     serve, sent = flooding(400, 1000)
     status, length = asking_for_little(serve)
     assert (status, 1 << 18 < length < 1 << 20, len(sent) < 500) == (400, True, True)
@@ -141,7 +141,7 @@ def test_an_answer_just_within_the_limit_is_whole() -> None:
     assert asking_for_little(saying(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))) == (200, 1 << 20)
 
 
-def test_a_refusal_has_its_body_and_says_when_to_come_back() -> None:
+def test_a_refusal_has_its_body_and_its_retry_after() -> None:
     busy = b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\ncontent-length: 4\r\n\r\nbusy"
     answer: HttpResponse = asking(saying(busy), lambda client: client.post("/x", b"{}"))
     assert (answer.status, answer.body, answer.retry_after) == (429, b"busy", "7")
@@ -164,7 +164,7 @@ def test_half_an_answer_is_none(pieces, why) -> None:
         asking(saying(*pieces, stay=False), once)
 
 
-def test_nobody_there_is_told_apart_from_a_call_that_broke() -> None:
+def test_an_unreachable_server_is_distinguished_from_a_broken_call() -> None:
     async def ask() -> None:
         server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
@@ -194,7 +194,7 @@ def test_a_connection_is_kept_and_one_that_the_server_closed_meanwhile_is_no_tro
     assert opened == [3, 3, 1]
 
 
-def test_a_server_that_says_it_will_close_is_not_asked_there_again() -> None:
+def test_a_connection_that_the_server_announces_to_close_is_not_reused() -> None:
     closing = OK.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     assert asking(saying(closing, stay=False), bodies(2)) == [b"ok"] * 2
 
@@ -212,7 +212,7 @@ def test_words_out_of_turn_are_never_taken_for_the_next_answer(pieces: tuple[byt
 
 
 @pytest.mark.parametrize("begun", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n!!"], ids=["before", "within"])
-def test_a_call_that_is_cancelled_closes_its_connection_and_its_late_answer_is_nobody_elses(begun: bytes) -> None:
+def test_a_cancelled_call_closes_its_connection_and_its_late_answer_reaches_no_other_call(begun: bytes) -> None:
     gone = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -240,7 +240,7 @@ def test_a_call_that_is_cancelled_closes_its_connection_and_its_late_answer_is_n
 
 
 class Heard:
-    """What a taker was told."""
+    """Receives the pieces of a stream."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -261,7 +261,7 @@ def streamed(*pieces: bytes, stay: bool = True) -> Heard:
         connection, status = await client.stream("/x", b"{}", heard)
         assert status == 200
         await asyncio.wait_for(heard.over.wait(), 5)
-        client.give_back(connection)
+        client.release(connection)
         return heard
 
     return asking(saying(*pieces, stay=stay), ask)
@@ -270,7 +270,7 @@ def streamed(*pieces: bytes, stay: bool = True) -> Heard:
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
-def test_pieces_are_heard_as_they_are_read_and_those_of_one_read_together() -> None:
+def test_pieces_are_delivered_as_they_are_read_and_those_of_one_read_together() -> None:
     heard = streamed(CHUNKED + b"1\r\na\r\n", b"1\r\nb\r\n1\r\nc\r\n", b"1\r\nd\r\n0\r\n\r\n")
     assert (heard.pieces, heard.end) == ([b"a", b"bc", b"d"], [None])
 
@@ -280,7 +280,7 @@ def test_a_stream_without_a_length_ends_with_its_connection() -> None:
     assert (heard.pieces, heard.end) == ([b"a", b"b"], [None])
 
 
-def test_a_stream_that_breaks_off_says_so_once() -> None:
+def test_a_broken_stream_is_reported_once() -> None:
     heard = streamed(CHUNKED + b"1\r\na\r\n", stay=False)
     assert (heard.pieces, heard.end) == ([b"a"], ["the connection was lost"])
 
@@ -289,7 +289,7 @@ def test_an_errors_body_is_not_the_takers() -> None:
     async def ask(client: Client) -> tuple[int, bytes, list[bytes], list[str | None]]:
         heard = Heard()
         connection, status = await client.stream("/x", b"{}", heard)
-        return status, await client.rest(connection), heard.pieces, heard.end
+        return status, await client.read_body(connection), heard.pieces, heard.end
 
     assert asking(saying(b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n", b"n", b"o"), ask) == (400, b"no", [], [])
 
@@ -327,7 +327,7 @@ def test_the_key_is_sent_if_there_is_one(key: str) -> None:
     assert (b"authorization: Bearer key" in seen[0]) == bool(key)
 
 
-def test_a_server_that_does_not_answer_in_time_is_given_up_and_its_late_answer_is_nobody_elses() -> None:
+def test_a_call_times_out_and_its_late_answer_reaches_no_other_call() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             slow = b"slow" in await read_request(reader)
@@ -349,9 +349,7 @@ def test_a_server_that_does_not_answer_in_time_is_given_up_and_its_late_answer_i
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_an_endpoint_or_a_proxy_where_nobody_listens_is_told_apart_from_a_call_that_broke(
-    monkeypatch: pytest.MonkeyPatch, named: bool
-) -> None:
+def test_an_unreachable_endpoint_or_proxy_is_distinguished_from_a_broken_call(monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     for variable in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
         monkeypatch.delenv(variable, raising=False)
@@ -380,7 +378,7 @@ def test_an_answer_of_gigabytes_is_given_up(monkeypatch: pytest.MonkeyPatch, nam
         against(serve, ask)
 
 
-def test_a_proxy_that_the_environment_names_is_asked_for_the_whole_url(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_from_the_environment_receives_the_complete_url(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Which judge a recipe chooses, and which settings go with it."""
+"""Which judge a recipe selects, and which settings belong to it."""
 
 from typing import Any
 

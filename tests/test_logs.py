@@ -1,4 +1,4 @@
-"""What a log keeps: no secret, no word of a client, no control character, no line that somebody else forged."""
+"""Logs contain no secret, no text of a client, no control character and no forged line."""
 
 import logging
 import subprocess
@@ -34,7 +34,7 @@ def test_a_message_has_no_secret_and_an_end() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyError, TypeError, AttributeError])
-def test_an_exception_of_serve_is_told_without_the_words_that_it_quotes(error: type[Exception]) -> None:
+def test_the_log_of_serve_omits_text_that_an_exception_quotes(error: type[Exception]) -> None:
     try:
         try:
             raise error("what a client said")
@@ -48,14 +48,14 @@ def test_an_exception_of_serve_is_told_without_the_words_that_it_quotes(error: t
     assert "test_logs.py" in text
 
 
-def test_an_exception_of_other_stages_says_what_it_says() -> None:
+def test_the_logs_of_other_stages_keep_the_text_of_an_exception() -> None:
     try:
         int("seven")
     except ValueError:
         assert "invalid literal" in line("a plugin failed", name="clawctl.collect", error=True)
 
 
-def test_what_is_harmless_stays_as_it_is() -> None:
+def test_harmless_text_is_unchanged() -> None:
     said = "http://127.0.0.1:30000/v1 serves demo, version 3; conversations are captured"
     assert harmless(said) == said
     assert hidden(said) == said

@@ -1,4 +1,4 @@
-"""Who may write a run directory cannot make a stage run code: traps of each kind, and each stage on them."""
+"""Write access to a run directory cannot make a stage run code: traps of each kind, for each stage."""
 
 import os
 import pickle
@@ -50,7 +50,7 @@ def recipe_with(named: dict[str, Any], file: Path, path: Path) -> Path:
 
 @pytest.mark.parametrize("named", CODE)
 @pytest.mark.usefixtures("mine")
-def test_what_only_the_runs_recipe_names_is_refused_until_its_user_names_it(tmp_path: Path, named: dict[str, Any]) -> None:
+def test_code_that_only_the_runs_recipe_names_is_refused_until_its_user_allows_it(tmp_path: Path, named: dict[str, Any]) -> None:
     root, stage = tmp_path / "run", stage_of(named)
     kept = recipe_with(named, tmp_path / "code.py", root / "recipe.yaml")
     resolved = load_recipe(kept)
@@ -126,7 +126,7 @@ def test_no_trap_in_a_run_directory_fires_in_any_stage(tmp_path: Path, mine: Pat
 
 
 def test_no_module_in_the_folder_that_a_stage_is_started_in_is_imported(tmp_path: Path) -> None:
-    """A run directory is such a folder for everybody who works in it: `cd RUN && clawctl up …`."""
+    """A run directory is such a folder for every user who works in it: `cd RUN && clawctl up …`."""
     sprung, run = tmp_path / "sprung", open_run(tmp_path / "run")
     for module in ("orjson", "typer", "torch", "yaml", "pyarrow"):
         (run.root / f"{module}.py").write_text(f"from pathlib import Path\nPath({str(sprung)!r}).touch()\n")
@@ -138,7 +138,7 @@ def test_no_module_in_the_folder_that_a_stage_is_started_in_is_imported(tmp_path
         assert (ended.returncode, sprung.exists()) == (0, False), ended.stderr
 
     starts(*command("collect", run, run.root / "recipe.yaml", "info"), "--once")
-    (run.root / "clawctl.py").unlink()  # nothing helps those who type `python -m clawctl` beside such a file
+    (run.root / "clawctl.py").unlink()  # `python -m clawctl` next to such a file cannot be protected
     starts(sys.executable, "-m", "clawctl", "inspect", "data", "--run", ".")
 
 
@@ -149,7 +149,7 @@ def test_every_python_that_we_start_leaves_out_the_folder_it_is_started_in() -> 
 
 
 @pytest.mark.parametrize("home", ["unwritable", "unreadable", "none"])
-def test_stages_of_up_run_what_its_recipe_names_also_without_a_home_folder(
+def test_stages_of_up_run_the_code_in_its_recipe_also_without_a_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -157,7 +157,7 @@ def test_stages_of_up_run_what_its_recipe_names_also_without_a_home_folder(
     if home == "none":
         monkeypatch.setenv("HOME", "")
     else:
-        monkeypatch.setenv("HOME", str(tmp_path / "file"))  # below which nobody can make or look at anything
+        monkeypatch.setenv("HOME", str(tmp_path / "file"))  # below which no path can be created or read
         (tmp_path / "file").write_text("")
     root, code = tmp_path / "run", tmp_path / "code.py"
     named = {"judge": {"custom_rm": "{file}"}}

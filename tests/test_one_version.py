@@ -1,4 +1,4 @@
-"""vLLM holds one version of full weights at a time: who would ask this run's server for another is told before the first turn."""
+"""vLLM serves one version of full weights at a time. Stages that need another version are warned before the first turn."""
 
 import logging
 import subprocess
@@ -33,7 +33,7 @@ def test_the_judges_default_and_the_gates_candidates_are_named() -> None:
     "more",
     [
         {"serve": {"engine": "transformers"}},  # serves any version
-        {"train": {"lora": {}}},  # adapters lie beside one another
+        {"train": {"lora": {}}},  # several adapters can be loaded
         {"judge": {"endpoint": "http://elsewhere"}},
         {"judge": {"endpoints": ["http://elsewhere"]}},
         {"judge": {"model": "m"}},  # the live one is there always
@@ -42,12 +42,12 @@ def test_the_judges_default_and_the_gates_candidates_are_named() -> None:
         {"judge": {"endpoint": "http://elsewhere"}, "gate": {}, "eval": {"endpoint": "http://elsewhere"}},
     ],
 )
-def test_what_is_served_is_nobodys_trouble(more: dict[str, Any]) -> None:
+def test_served_versions_cause_no_error(more: dict[str, Any]) -> None:
     assert found(**more) is None
 
 
 @pytest.mark.parametrize("path", sorted(Path("recipes").glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_recipe_here_asks_for_what_is_served(path: Path) -> None:
+def test_every_recipe_uses_only_served_versions(path: Path) -> None:
     assert unserved_versions(load_recipe(path)) is None
 
 

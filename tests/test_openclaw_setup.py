@@ -1,4 +1,4 @@
-"""What `clawctl openclaw-setup` writes, for which OpenClaw, and that it never harms what was there."""
+"""The configuration that `clawctl openclaw-setup` writes for each OpenClaw, and that existing settings are kept."""
 
 import json
 import stat
@@ -49,7 +49,7 @@ def written(run: RunDir) -> dict[str, Any]:
     return config
 
 
-def test_what_is_missing_is_said_and_nothing_is_written(run: RunDir, tmp_path: Path) -> None:
+def test_missing_parts_are_reported_and_nothing_is_written(run: RunDir, tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="there is no command 'no-such-openclaw'"):
         setup(run, "no-such-openclaw")
     with pytest.raises(ClawError, match="--version prints"):
@@ -71,7 +71,7 @@ def test_a_dry_run_shows_all_and_changes_nothing(run: RunDir, tmp_path: Path) ->
     assert list_keys(run) == []
 
 
-def test_each_version_gets_what_it_understands(tmp_path: Path) -> None:
+def test_each_version_gets_a_configuration_that_it_supports(tmp_path: Path) -> None:
     assert openclaw_version(openclaw(tmp_path, "2026.6.9")) == (2026, 6, 9)
     made = {
         (way, version): fragment(way, version, "http://x/v1", "k", "m", 1000, False)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_each_version_gets_what_it_understands(tmp_path: Path) -> None:
         for version in ((2026, 6, 9), (2026, 9, 6))
     }
     compat = {key: next(iter(config["models"]["providers"].values()))["models"][0]["compat"] for key, config in made.items()}
-    assert compat["plain", (2026, 6, 9)] == {"supportsPromptCacheKey": True}  # it refuses what it does not know
+    assert compat["plain", (2026, 6, 9)] == {"supportsPromptCacheKey": True}  # it refuses unknown keys
     assert compat["plain", (2026, 9, 6)] == {"supportsPromptCacheKey": True, "sendSessionAffinityHeaders": True}
     assert compat["plugin", (2026, 9, 6)] == {"supportsPromptCacheKey": True}
     responses = made["responses", (2026, 9, 6)]
@@ -135,14 +135,14 @@ def test_comments_are_not_thrown_away(run: RunDir, tmp_path: Path) -> None:
     assert list_keys(run) == []
 
 
-def test_laying_over_keeps_what_is_not_named() -> None:
+def test_an_overlay_keeps_keys_that_it_does_not_name() -> None:
     assert merged({"a": {"b": 1}, "l": [1, {"id": "x", "v": 1}]}, {"a": {"c": 2}, "l": [{"id": "x", "v": 2}]}) == {
         "a": {"b": 1, "c": 2},
         "l": [1, {"id": "x", "v": 2}],
     }
 
 
-def test_the_command_tells_a_script_what_it_did(run: RunDir, tmp_path: Path) -> None:
+def test_the_command_reports_its_changes_as_json(run: RunDir, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clawctl", "openclaw-setup", "--run", str(run.root), "--openclaw", openclaw(tmp_path)]
     done = subprocess.run([*command, "--json", "--dry-run"], capture_output=True, text=True, timeout=120, check=True)
     told = json.loads(done.stdout)
@@ -152,7 +152,7 @@ def test_the_command_tells_a_script_what_it_did(run: RunDir, tmp_path: Path) -> 
     assert "choose plugin, responses or plain" in wrong.stderr
 
 
-def test_the_plugin_is_what_openclaw_reads() -> None:
+def test_the_plugin_has_the_form_that_openclaw_reads() -> None:
     folder = plugin_folder()
     manifest, package = (json.loads((folder / name).read_text()) for name in ("openclaw.plugin.json", "package.json"))
     assert manifest["id"] == "clawctl"

@@ -1,4 +1,4 @@
-"""A client that renders its prompts itself, all the way round: served, collected, judged, trained, shown, exported, forgotten."""
+"""A client that renders its own prompts, through all stages: served, collected, judged, trained, shown, exported, forgotten."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Plugins written to the examples of other systems work, or are refused with what to change."""
+"""Plugins from the examples of other systems work, or are refused with the change that they need."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def test_reward_models_as_other_systems_write_them_are_loaded(tmp_path: Path, co
         ("def other(): ...", "train.custom_loss", LOSS, "has none of compute_loss", ":NAME"),
     ],
 )
-def test_functions_of_other_shapes_are_refused_with_what_to_write(
+def test_functions_of_other_shapes_are_refused_with_the_expected_one(
     tmp_path: Path, code: str, option: str, parameters: tuple[str, ...], problem: str, cure: str
 ) -> None:
     with pytest.raises(ClawError, match=problem) as caught:

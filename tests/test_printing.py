@@ -6,7 +6,7 @@ from rich.text import Text
 
 from clawctl.printing import Column, counted, fitting, labelled
 
-COLUMNS = (Column("name"), Column("note", spare=2), Column("empty", spare=1), Column("count", right=True))
+COLUMNS = (Column("name"), Column("note", drop_order=2), Column("empty", drop_order=1), Column("count", right=True))
 ROWS = [[Text("alpha"), Text("n" * 20), Text(""), Text("12")], [Text("b"), Text("m"), Text(""), Text("3")]]
 
 
@@ -25,7 +25,7 @@ def drawn(width: int) -> list[str]:
         (33, ["name", "count"]),
     ],
 )
-def test_a_table_leaves_out_what_has_no_room(width: int, heads: list[str]) -> None:
+def test_a_table_drops_columns_that_do_not_fit(width: int, heads: list[str]) -> None:
     lines = drawn(width)
     assert max(map(len, lines)) <= width
     assert next(line.replace("┃", " ").split() for line in lines if "name" in line) == heads

@@ -1,4 +1,4 @@
-"""scripts/clients fails where a client does, and where its turns are not those of the conversations that it held."""
+"""scripts/clients fails if a client fails, or if its turns are not those of its conversations."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from scripts.real_clients import Client, Collected, row_of
 
 TALKER = Client("talker", "nothing", lambda place: None, turns=3, sessions=1)
 ENDS = "import sys; print('the port is taken'); sys.exit(3)"
-NOWHERE = "http://127.0.0.1:9"  # the discard port: nobody answers
+NOWHERE = "http://127.0.0.1:9"  # the discard port: no server answers
 
 
 def turn(name: str, parent: str | None = None, reason: str | None = None, **changes: Any) -> Turn:
@@ -56,18 +56,18 @@ def test_turns_that_are_not_its_conversations_fail_a_client(collected: Collected
         row_of(TALKER, collected, 0.1)
 
 
-def test_a_client_whose_own_server_ends_is_told_at_once_with_what_it_said(tmp_path: Path) -> None:
+def test_a_client_whose_server_ends_is_reported_at_once_with_its_output(tmp_path: Path) -> None:
     here, told = place(tmp_path), r"ended with 3\s+Its server said: the port is taken"
     with pytest.raises(ClawError, match=told), here.beside(sys.executable, "-c", ENDS) as server:
         here.until_ready(server, NOWHERE)
 
 
-def test_a_client_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
+def test_a_failing_client_is_reported_with_its_output(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match=r"ended with 3: the port is taken"):
         place(tmp_path).run(sys.executable, "-c", ENDS)
 
 
-def test_a_client_sees_none_of_the_settings_of_whoever_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_gets_no_settings_of_the_calling_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENCLAW_CONFIG_PATH", "/of/mine")
     monkeypatch.setenv("OPENAI_API_KEY", "of-mine")
     seen = place(tmp_path).run(sys.executable, "-c", "import os; print(dict(os.environ))", OPENAI_BASE_URL="theirs")

@@ -88,7 +88,7 @@ def test_ctrl_c_stops_all_and_leaves_no_process(tmp_path: Path) -> None:
     assert "did not stop in time" not in found.log()
 
 
-def test_a_stage_killed_by_sigkill_comes_back_and_the_other_goes_on(tmp_path: Path) -> None:
+def test_a_stage_killed_by_sigkill_is_restarted_and_the_other_continues(tmp_path: Path) -> None:
     with up(tmp_path, QUIET) as found:
         found.wait_for(lambda: both_run(found), "both stages run")
         first, other = found.stage("collect"), found.stage("judge")

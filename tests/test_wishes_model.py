@@ -21,7 +21,7 @@ def test_the_model_fits_its_budget() -> None:
     assert sum(file.stat().st_size for file in MODEL.iterdir()) <= 16 * 2**20
 
 
-def test_it_adds_where_nobody_asked_for_anything(reporter: Reporter) -> None:
+def test_the_model_adds_correctly_without_a_wish(reporter: Reporter) -> None:
     correct, _ = reporter.base(60)
     assert correct > 0.8
 

@@ -1,4 +1,4 @@
-"""Waiting for what comes about in another thread or process."""
+"""Waits for a condition in another thread or process."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Servers that write what they like on the wire."""
+"""Servers that send arbitrary bytes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 
-def _tell_version(value: bool) -> None:
+def _print_version(value: bool) -> None:
     if value:
         from clawctl import __version__
 
@@ -38,7 +38,7 @@ def _tell_version(value: bool) -> None:
 
 @app.callback()
 def about(
-    version: Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     """Improve a self-hosted agent through use: serve, collect, judge, train, eval, and serve again."""
 

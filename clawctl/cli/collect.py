@@ -55,7 +55,7 @@ def collect(
     if end_sessions and not once:
         raise ClawError("--end-sessions needs --once", "add --once; without it, collect keeps waiting for next states", 2)
     if import_from is not None and export_to is not None:
-        raise ClawError("--import and --export are two commands now", "run `clawctl import FILE`, then `clawctl export FILE`", 2)
+        raise ClawError("--import and --export are separate commands", "run `clawctl import FILE`, then `clawctl export FILE`", 2)
     if import_from is not None:
         warn_of_old_spelling("collect --import", f"import {import_from}")
         data.import_turns(import_from, run, recipe, rating, dry_run, num_samples, as_json, log_level)

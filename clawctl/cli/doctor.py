@@ -9,17 +9,17 @@ def doctor() -> None:
 
     from clawctl.environments import EpisodeFailed
     from clawctl.environments.gui.browser import escapes
-    from clawctl.environments.sandbox.kinds import doctored
+    from clawctl.environments.sandbox.kinds import testable_kinds
     from clawctl.environments.sandbox.plan import SandboxFailed
-    from clawctl.environments.sandbox.probe import break_out
+    from clawctl.environments.sandbox.probe import attempt_escapes
     from clawctl.errors import ClawError
     from clawctl.printing import answers
 
     bad = False
-    for kind in doctored():
+    for kind in testable_kinds():
         try:
             kind.prepare()
-            results = asyncio.run(break_out(kind))
+            results = asyncio.run(attempt_escapes(kind))
         except (ClawError, SandboxFailed) as error:
             is_default = kind.name == "bubblewrap"
             report = f"cannot be used: {error.problem}; {error.fix}" if isinstance(error, ClawError) else f"failed: {error}"
@@ -33,7 +33,7 @@ def doctor() -> None:
         version, reached = asyncio.run(escapes())
         browser = f"holds in Chromium {version}" if not reached else f"DOES NOT HOLD: a page reaches {', '.join(reached)}"
     except ClawError as error:
-        reached, browser = [], f"not there: {error.problem}; {error.fix}"
+        reached, browser = [], f"not available: {error.problem}; {error.fix}"
     except EpisodeFailed as failed:
         reached, browser = ["nothing"], str(failed)
     answers().print(f"browser: {browser}", soft_wrap=True)

@@ -63,7 +63,7 @@ def play_environment(
     from clawctl.environments.worker import play as work
     from clawctl.printing import answers
 
-    answers().print(work(opened, resolved, worker, server).words)
+    answers().print(work(opened, resolved, worker, server).text)
 
 
 def _is_rollout(name: str) -> bool:

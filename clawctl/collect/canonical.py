@@ -16,8 +16,8 @@ from clawctl.collect.side_rules import is_pair, is_transient
 from clawctl.run.rows import Message
 
 SHORTEST_HANDLE = 16  # characters of a tool-call id
-MOST_MERGED = 32  # maximum number of line breaks of an answer that are examined
-MOST_LINES = 512  # of a user message; a longer message is only compared as a whole
+MAX_MERGED = 32  # maximum number of line breaks of an answer that are examined
+MAX_LINES = 512  # of a user message; a longer message is only compared as a whole
 
 _ROLES = {"developer": "system", "function": "tool"}
 
@@ -192,13 +192,13 @@ def lines_of(message: Message) -> "array[int]":
     """Return a hash for each non-empty line of a message, for comparison in this process. A hash is odd if the line begins with a
     tag.
 
-    Each part begins a new line. Empty for a message of more than MOST_LINES lines.
+    Each part begins a new line. Empty for a message of more than MAX_LINES lines.
     """
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text_of([part]) if isinstance(part, dict) else text_of(part) for part in parts)
-    lines = [line.strip() for line in text.split("\n", MOST_LINES + 1)]
-    return array("q", (line_hash(line) for line in lines if line) if len(lines) <= MOST_LINES else ())
+    lines = [line.strip() for line in text.split("\n", MAX_LINES + 1)]
+    return array("q", (line_hash(line) for line in lines if line) if len(lines) <= MAX_LINES else ())
 
 
 def line_hash(line: str) -> int:
@@ -275,7 +275,7 @@ def answers_within(message: Message) -> list[tuple[bytes, bytes]]:
     """Return, for each line break where a client may have merged two answers into one message, digests of both parts."""
     text = text_of(message.get("content"))
     cuts, end = list[int](), len(text)
-    while len(cuts) < MOST_MERGED and (end := text.rfind("\n", 0, end)) >= 0:
+    while len(cuts) < MAX_MERGED and (end := text.rfind("\n", 0, end)) >= 0:
         cuts.insert(0, end)
     second = {**message, "content": None}
     return [

@@ -1,6 +1,6 @@
 """Times of exchanges on one clock that does not jump. The clocks of their writers may differ and may jump.
 
-New lines in a file that was previously read to its end were written after the previous look, whatever the writer's clock says. The
+New lines in a file that was previously read to its end were written after the previous poll, whatever the writer's clock says. The
 difference is remembered for the file. For earlier lines, or lines in a new file, only one fact is known: they are not from the
 future.
 """
@@ -15,16 +15,16 @@ class Clocks:
     def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall, self._steady = wall(), steady
         self._started = steady()
-        self._polled_at = self._previous_poll = float("-inf")  # times of the current and the previous look
+        self._polled_at = self._previous_poll = float("-inf")  # times of the current and the previous poll
         self._offsets: dict[str, float] = {}
-        self._followed: set[str] = set()  # files that were read to their end before this look
+        self._followed: set[str] = set()  # files that were read to their end before this poll
 
     def now(self) -> float:
         """Return unix seconds by this host's clock at the start plus the time since then. The result never jumps."""
         return self._wall + self._steady() - self._started
 
-    def look(self, followed: set[str]) -> None:
-        """Start a look at the captures. `followed` are the files that the previous look read to their end."""
+    def begin_poll(self, followed: set[str]) -> None:
+        """Start a poll of the captures. `followed` are the files that the previous poll read to their end."""
         self._previous_poll, self._polled_at = self._polled_at, self.now()
         self._followed = followed
 

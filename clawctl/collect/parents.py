@@ -85,7 +85,7 @@ class ParentIndex:
             keys += [(self._by_path, (node.user, path)) for path in node.continued_paths]
         return keys + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
 
-    def twins(self, user: str, hint: str | None, path: bytes) -> list[Node]:
+    def find_repeats(self, user: str, hint: str | None, path: bytes) -> list[Node]:
         """Return turns whose request has the same messages. If they have the same parent, they are retries or regenerations of each
         other.
         """
@@ -95,7 +95,7 @@ class ParentIndex:
         self, conversation: CanonicalRequest, messages: list[Message], user: str, hint: str | None, since: float
     ) -> Match | None:
         """Return the turn that this request continues, or None for a root. Trees not seen since `since` have ended."""
-        twins = {twin.parent_id for twin in self.twins(user, hint, conversation.path)}
+        repeats = {twin.parent_id for twin in self.find_repeats(user, hint, conversation.path)}
         answers = [index for index, role in enumerate(conversation.roles) if role == "a"]
         for index in reversed(answers):
             for evidence, candidates in self._candidates(conversation, messages, index, user, hint):
@@ -112,7 +112,7 @@ class ParentIndex:
                         continue  # several conversations of this session have this answer
                 else:
                     replies = True
-                best = max(matches, key=lambda node: _evidence(node, conversation, index, twins))
+                best = max(matches, key=lambda node: _evidence(node, conversation, index, repeats))
                 dropped = _dropped(best, conversation, index) if evidence != "window" else frozenset[bytes]()
                 return Match(best, index, dropped, _relation(best, conversation, index), evidence, replies)
         return None
@@ -424,7 +424,7 @@ def _is_within(conversation: CanonicalRequest, node: Node, index: int) -> bool:
     return all(digest in node_digests for digest in conversation.digests[:index])
 
 
-def _evidence(node: Node, conversation: CanonicalRequest, index: int, twins: set[str | None]) -> tuple:
+def _evidence(node: Node, conversation: CanonicalRequest, index: int, repeats: set[str | None]) -> tuple:
     """Return a sort key for possible parents. The largest key is the best parent.
 
     First a turn that is also the parent of a retry of this request, then the most similar, then one that nothing continues yet,
@@ -432,7 +432,7 @@ def _evidence(node: Node, conversation: CanonicalRequest, index: int, twins: set
     parent.
     """
     similarity = (node.system == conversation.system, -abs(len(node.digests) - index))
-    return node.turn_id in twins, *similarity, not node.continued, node.created_at
+    return node.turn_id in repeats, *similarity, not node.continued, node.created_at
 
 
 def _dropped(node: Node, conversation: CanonicalRequest, index: int) -> frozenset[bytes]:

@@ -10,7 +10,7 @@ from clawctl.run.outcomes import EPISODE_FAILED
 from clawctl.run.rows import REGENERATED
 from clawctl.run.shards import UnreadableShard, read_columns
 
-MOST_TURNS = 1 << 17  # the newest; a later outcome has no effect on older turns
+MAX_TURNS = 1 << 17  # the newest; a later outcome has no effect on older turns
 _COLUMNS = ("turn_id", "user", "session_id", "created_at", "kind", "outcome_reward", "untrainable_reason")
 
 
@@ -26,12 +26,12 @@ class PublishedSessions:
         self._turns: OrderedDict[str, tuple[tuple[str, str], float]] = OrderedDict()
         self._of_session: dict[tuple[str, str], list[str]] = {}
 
-    def look(self) -> None:
-        """Read the new shards, newest first, until MOST_TURNS rows are read."""
+    def poll(self) -> None:
+        """Read the new shards, newest first, until MAX_TURNS rows are read."""
         new = [path for path in published(self._run.trajectories, ".parquet") if path.stem not in self._stems]
         self._stems.update(path.stem for path in new)
         shards: list[list[dict[str, Any]]] = []
-        while new and sum(map(len, shards)) < MOST_TURNS:
+        while new and sum(map(len, shards)) < MAX_TURNS:
             with suppress(UnreadableShard):  # readers of the whole shard quarantine it
                 shards.append(read_columns(new.pop(), "turns", _COLUMNS))
         for row in itertools.chain.from_iterable(reversed(shards)):
@@ -40,7 +40,7 @@ class PublishedSessions:
                 session = row["user"], row["session_id"]
                 self._turns[row["turn_id"]] = session, row["created_at"]
                 self._of_session.setdefault(session, []).append(row["turn_id"])
-        while len(self._turns) > MOST_TURNS:
+        while len(self._turns) > MAX_TURNS:
             turn_id, (session, _) = self._turns.popitem(last=False)
             self._of_session[session].remove(turn_id)
             if not self._of_session[session]:

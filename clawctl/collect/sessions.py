@@ -151,7 +151,7 @@ class Sessions:
             self._note_user_text(self._index.by_id[parent.parent_id], certain=True)
         if not match.replies or certain:
             if exchange.hints.get("feedback") is not None:
-                self._settle(parent)  # its user rated it
+                self._mark_settled(parent)  # its user rated it
             parent.successors += 1
             if parent.exchange is not None:
                 self._side_turns.reject_others(parent, node)
@@ -171,10 +171,10 @@ class Sessions:
         while current is not None and not (current.settled if certain else current.user_followed):
             current.user_followed, current.settled = True, current.settled or certain
             if certain and current.claim is not None and (current.claim.same_agent or has_only_results(current)):
-                self._settle(current)
+                self._mark_settled(current)
             current = self._index.by_id.get(current.parent_id or "") if current.brings_results else None
 
-    def _settle(self, node: Node) -> None:
+    def _mark_settled(self, node: Node) -> None:
         """Record that the conversation continues from this turn: its messages are the next state of the turn before."""
         if node.claim is not None:
             parent, next_messages = node.claim.parent, node.claim.next_state
@@ -210,10 +210,10 @@ class Sessions:
             assert best.claim is not None
             next_messages = best.claim.next_state
             self._side_turns.count(best)
-        twins = self._index.twins(node.user, node.hint, node.path)
+        repeats = self._index.find_repeats(node.user, node.hint, node.path)
         repeated = any(
             twin is not node and twin.parent_id == node.parent_id and (twin.successors or twin.created_at > node.created_at)
-            for twin in twins
+            for twin in repeats
         )
         if next_messages is None and rating is None and self._side_turns.is_side_turn(node, exchange):
             node.kind = "side"
@@ -276,7 +276,7 @@ class Sessions:
         return late
 
     def _close_rated(self, node: Node, feedback: Feedback) -> None:
-        self._settle(node)
+        self._mark_settled(node)
         comment: list[Message] | None = [{"role": "user", "content": feedback.comment}] if feedback.comment else None
         self._close(node, comment, feedback.rating)
 
@@ -301,7 +301,7 @@ class Sessions:
         if node.claim is not None:
             self._note_user_text(node.claim.parent, certain=True)
         if not self._side_turns.has_side_text(node):
-            self._settle(node)
+            self._mark_settled(node)
         # A tree without a claimed session may contain another conversation, if both began with the same messages
         self._close(node)
         if hint is not None:

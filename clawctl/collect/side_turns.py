@@ -32,17 +32,17 @@ from clawctl.collect.nodes import Claim, Node
 from clawctl.collect.side_rules import without_time
 from clawctl.run.rows import Exchange, Message
 
-MOST_ASIDE_WORDS = 1 << 14  # messages, for all users together
-MOST_UNCERTAIN = 16  # claims per user whose answer is searched in later requests
-MOST_WORDS = 8  # new messages of a request that are compared with those of other requests
+MAX_ASIDE_WORDS = 1 << 14  # messages, for all users together
+MAX_UNCERTAIN = 16  # claims per user whose answer is searched in later requests
+MAX_WORDS = 8  # new messages of a request that are compared with those of other requests
 LONG_WORDS = 40  # characters; shorter messages may be common phrases
 SHORTEST = 8  # characters; minimum length of a line that can be quoted (for an answer that is found again: four times as many)
 LONGEST = 120  # characters of a line that are compared
-MOST_LINES = 256  # lines remembered per user
-MOST_MESSAGES = 6  # messages at the end of a request that are remembered
-MOST_TREES = 3  # trees recorded per line
+MAX_LINES = 256  # lines remembered per user
+MAX_MESSAGES = 6  # messages at the end of a request that are remembered
+MAX_TREES = 3  # trees recorded per line
 LONGEST_PART = 8 << 10  # characters of a message part whose lines are examined
-MOST_READ = 64 << 10  # characters of a request that are searched
+MAX_READ = 64 << 10  # characters of a request that are searched
 
 
 class SideTurns:
@@ -63,7 +63,7 @@ class SideTurns:
         node.samples, node.claim = samples_of(exchange.response), claim
         claim.parent.pending.append(node)
         if node.samples and claim.same_agent:
-            self._uncertain.setdefault(node.tree.client, deque(maxlen=MOST_UNCERTAIN)).append(node)
+            self._uncertain.setdefault(node.tree.client, deque(maxlen=MAX_UNCERTAIN)).append(node)
 
     def count(self, node: Node) -> None:
         """Accept this claim and reject the other claims on its parent."""
@@ -147,7 +147,7 @@ def new_texts(
     conversation: CanonicalRequest, messages: list[Message], begin: int, parent: Node
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """Return digests of the user messages from `begin` on, and digests of the frames of the long ones."""
-    indices = [index for index in range(begin, len(conversation.roles)) if conversation.roles[index] == "u"][:MOST_WORDS]
+    indices = [index for index in range(begin, len(conversation.roles)) if conversation.roles[index] == "u"][:MAX_WORDS]
     before = frozenset(parent.lines[1]) if parent.lines is not None else frozenset()
     frames = (_frame(text_of(messages[conversation.positions[index]].get("content")), before) for index in indices)
     return tuple(conversation.digests[index] for index in indices), tuple(frame for frame in frames if frame)
@@ -216,7 +216,7 @@ class _SideTexts:
             counts = self._texts.setdefault((user, digest), TextCounts())
             self._texts.move_to_end((user, digest))
             yield counts
-        while len(self._texts) > MOST_ASIDE_WORDS:
+        while len(self._texts) > MAX_ASIDE_WORDS:
             self._texts.popitem(last=False)
 
 
@@ -224,7 +224,7 @@ class _SideTexts:
 class QuotedLine:
     """Where a line was seen."""
 
-    trees: set[int] = field(default_factory=set)  # at most MOST_TREES
+    trees: set[int] = field(default_factory=set)  # at most MAX_TREES
     by_user: bool = False  # in a user message that was not an answer
     with_tools: bool = False  # in a request with tools
 
@@ -237,7 +237,7 @@ class _Quotes:
 
     def note(self, user: str, tree: int, messages: Sequence[Message], response: Message | None, with_tools: bool) -> None:
         """Remember the last messages of a user, each part separately, and the answer."""
-        of_user = [message for message in messages[-MOST_MESSAGES:] if role_of(message) == "user"]
+        of_user = [message for message in messages[-MAX_MESSAGES:] if role_of(message) == "user"]
         lines = [(_longest_line(text), True) for message in of_user for text in _parts(message)]
         if response is not None:
             lines.append((_longest_line(answer_text(response)), False))
@@ -247,9 +247,9 @@ class _Quotes:
                 line = known.setdefault(text, QuotedLine())
                 known.move_to_end(text)
                 line.by_user, line.with_tools = line.by_user or by_user, line.with_tools or with_tools
-                if len(line.trees) < MOST_TREES:
+                if len(line.trees) < MAX_TREES:
                     line.trees.add(tree)
-        while len(known) > MOST_LINES:
+        while len(known) > MAX_LINES:
             known.popitem(last=False)
 
     def are_about(self, user: str, tree: int, messages: Sequence[Message], response: Message | None) -> bool:
@@ -260,7 +260,7 @@ class _Quotes:
         """
         texts = [part for message in messages if role_of(message) in ("user", "system") for part in _parts(message)]
         user_chars = sum(len(part) for message in messages if role_of(message) == "user" for part in _parts(message))
-        searched = "\n".join(texts)[-MOST_READ:]
+        searched = "\n".join(texts)[-MAX_READ:]
         answered = _longest_line(answer_text(response)) if response is not None else ""
         for text, line in self._lines.get(user, {}).items():
             if len(line.trees - {tree}) == 1 and (
@@ -287,7 +287,7 @@ def holds(messages: Iterable[Message], samples: Sequence[str]) -> bool:
     """Whether a user or system message contains most samples of an answer."""
     for message in messages:
         if role_of(message) in ("user", "system"):
-            text = text_of(message.get("content"))[:MOST_READ]
+            text = text_of(message.get("content"))[:MAX_READ]
             if 2 * sum(sample in text for sample in samples) > len(samples):
                 return True
     return False

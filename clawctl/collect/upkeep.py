@@ -42,7 +42,7 @@ class Upkeep:
         if is_in_bucket(self.run.root):
             return  # the collect workers of several hosts would merge the same shards
         self._finish()
-        self._finished.look()
+        self._finished.poll()
         stems = [path.stem for path in published(self.run.trajectories, ".parquet") if path.stem <= position.shards_after]
         self._merge([stem for stem in stems if self._finished.has(stem)])
         pa.default_memory_pool().release_unused()  # otherwise the pool keeps a merge's memory until the next merge

@@ -42,7 +42,7 @@ from clawctl.run.storage import storage_of
 log = logging.getLogger(__name__)
 
 BATCH = 256  # exchanges between two checks of the shard limits
-MOST_UNSURE = 1024  # exchanges held back for a parent that may still be read
+MAX_UNSURE = 1024  # exchanges held back for a parent that may still be read
 REPORT_S = 10.0
 UPKEEP_S = 60.0
 _OWN_DRAFT = re.compile(r"\.\d{20}-[0-9a-f]{6}(-merged)?\.parquet\..*\.tmp")
@@ -61,16 +61,16 @@ def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False)
         origin = origin_of(recipe.model.path, recipe.model_path)
         catch_up(run)
         retention = Retention(run, recipe)
-        retention.look()  # before captures are read, because rows of expired captures would look new
+        retention.expire_due()  # before captures are read, because rows of expired captures would look new
         collector = Collector(run, recipe, stop, origin)
-        collector.look()
+        collector.poll()
         if end_sessions:
             collector.end_sessions()
         if not once:
             poll_s = min(1.0, max(0.05, settings.shard_age_s / 4))
             for _ in changes([run.captures, run.feedback, run.quarantine], stop, poll_s):
-                collector.look()
-                retention.look()
+                collector.poll()
+                retention.expire_due()
         collector.close()
 
 
@@ -118,7 +118,7 @@ class Collector:
         self._emitted, self._published = 0, 0  # closed and published rows since this start
         self._saved_at = time.monotonic()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read appended lines, close turns that are complete or too old, and publish the rows that are due."""
         if quarantined_shards(self._run) != self._quarantined_shards:
             log.warning("a shard was quarantined; its turns will be published again from the captures")
@@ -142,7 +142,7 @@ class Collector:
         self._pop_closed()
 
     def _read_all(self) -> None:
-        self._clocks.look(set(self._captures.offsets) if self._has_looked else set())
+        self._clocks.begin_poll(set(self._captures.offsets) if self._has_looked else set())
         self._has_looked = True
         # Before the captures, so that the row includes the rating if possible
         for feedback in self._ratings.read():
@@ -171,7 +171,7 @@ class Collector:
             if not self._publish():
                 return  # the disk is full: these turns are named later
         if self._late_outcomes:
-            self._published_sessions.look()
+            self._published_sessions.poll()
         late, self._late_outcomes = self._late_outcomes, []
         for outcome in late:
             if turn_ids := self._published_sessions.before(outcome.key, outcome.session_id, outcome.created_at):
@@ -186,9 +186,9 @@ class Collector:
         while batch := list(itertools.islice(stream, BATCH)):
             for arrived in batch:
                 self._add(arrived, False)
-            if len(sessions.waiting) > MOST_UNSURE:
+            if len(sessions.waiting) > MAX_UNSURE:
                 for number, arrived in enumerate(sessions.waiting.pop_all()):
-                    self._add(arrived, number < MOST_UNSURE // 2)
+                    self._add(arrived, number < MAX_UNSURE // 2)
             # Trees that had timed out by then end
             sessions.tick(min(self._clocks.now(), *map(_time, sessions.waiting), _time(batch[-1])))
             self._exchanges += len(batch)
@@ -255,7 +255,7 @@ class Collector:
             )
 
     def _publish(self) -> bool:
-        """Write one shard. Returns False if the disk refuses: the rows wait, and the next look tries again."""
+        """Write one shard. Returns False if the disk refuses: the rows wait, and the next poll tries again."""
         if self._unwritten_shard is None:
             rows = self._waiting[: _whole_episodes(self._waiting, self._settings.shard_turns)]
             self._unwritten_shard = self._next_stem(), rows
@@ -316,7 +316,7 @@ def _time(arrived: ArrivedExchange) -> float:
 
 
 def _whole_episodes(rows: list[Turn], limit: int) -> int:
-    """Return how many of the first rows go into a shard: `most`, plus the rest of the last row's episode, which is adjacent."""
+    """Return how many of the first rows go into a shard: `limit`, plus the rest of the last row's episode, which is adjacent."""
     count = min(limit, len(rows))
     while 0 < count < len(rows) and rows[count].episode is not None and rows[count].session_id == rows[count - 1].session_id:
         count += 1

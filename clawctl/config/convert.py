@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from clawctl.config.foreign_keys import OurKey, Settings, find_elsewhere
-from clawctl.config.recipe import Recipe, known_keys, lay_over, read_yaml
+from clawctl.config.recipe import Recipe, known_keys, read_yaml, set_nested
 from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
 
@@ -52,7 +52,7 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
         raise NotConverted(path, lines)
     nested: dict[str, Any] = {}
     for key, value in settings.items():
-        lay_over(nested, key.split("."), value)
+        set_nested(nested, key.split("."), value)
     try:
         recipe = Recipe.model_validate(nested)
     except ValidationError as error:  # incompatible keys
@@ -61,7 +61,7 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
     shown = {key: _at(recipe.model_dump(mode="json"), key) for key in settings}
     text: dict[str, Any] = {}
     for key, value in shown.items():
-        lay_over(text, key.split("."), value)
+        set_nested(text, key.split("."), value)
     header = f"# Converted from {path.name} by `clawctl recipe convert`. Keys that are missing here have their defaults.\n"
     return recipe, header + str(yaml.safe_dump(text, sort_keys=False, allow_unicode=True)), lines
 
@@ -172,7 +172,7 @@ def _with_values(lines: list[ConvertedKey], settings: Settings) -> list[Converte
     wrong: dict[str, str] = {}
     nested: dict[str, Any] = {}
     for key, value in settings.items():
-        lay_over(nested, key.split("."), value)
+        set_nested(nested, key.split("."), value)
     try:
         values = Recipe.model_validate(nested).model_dump(mode="json")
     except ValidationError as error:

@@ -131,7 +131,7 @@ class GateConfig(Section):
             if not self.limits:
                 raise PydanticCustomError("no_limits", "a gate without rows refuses nothing: name a metric, or leave the gate out")
             if ignored := self.model_fields_set & _PERSONALISATION:
-                raise PydanticCustomError("both_forms", "{name} has no effect beside rows", {"name": min(ignored)})
+                raise PydanticCustomError("both_forms", "{name} has no effect together with rows", {"name": min(ignored)})
         return self
 
     @model_serializer(mode="plain")

@@ -71,7 +71,7 @@ def _suites(value: Any) -> "Settings | OurKey":
     named = [value] if isinstance(value, str) else value
     if named == ["personalisation"]:
         return {"eval.suites": named}
-    return OurKey(dropped="their suites are not clawctl's: name a suite of yours as file.py:name", near="eval.suites")
+    return OurKey(dropped="these suites are not part of clawctl: name your own as file.py:name", near="eval.suites")
 
 
 def _switch(key: str, on: Any, off: OurKey) -> OurKey:
@@ -187,7 +187,7 @@ KEYS: dict[str, OurKey] = {
     **_all("gradient_checkpointing enable_gradient_checkpointing activation_checkpointing", OurKey("train.gradient_checkpointing")),
     **_all("optimizer_offload optimizer_cpu_offload offload_optimizer", OurKey("train.optimizer_offload")),
     **_all("bf16", _switch("train.dtype", "bfloat16", OurKey(dropped="float32 is the default", near="train.dtype"))),
-    **_all("fp16", OurKey(dropped="there is bfloat16 and float32, no float16", near="train.dtype")),
+    **_all("fp16", OurKey(dropped="only bfloat16 and float32 are supported", near="train.dtype")),
     **_all("dtype torch_dtype precision mixed_precision", _chosen("train.dtype", _TYPES)),
     **_all("seed", OurKey("train.seed")),
     **_all("optimizer optim optimizer_type", OurKey(dropped="always AdamW", near="train.betas")),

@@ -69,7 +69,7 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
         raise ClawError(problem, f"convert it: clawctl recipe convert {path} --out NEW.yaml", 2)
     for key, value in (overrides or {}).items():
         if value is not None:
-            lay_over(data, key.split("."), value)
+            set_nested(data, key.split("."), value)
     try:
         saved = path is not None and is_sealed_yaml(path.read_bytes())
         recipe = Recipe.model_validate(data, context={"saved": saved})
@@ -104,7 +104,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return data
 
 
-_MOST_NODES, _DEEPEST = 20_000, 32  # limits for a recipe, counting an anchor each time it is used
+_MAX_NODES, _DEEPEST = 20_000, 32  # limits for a recipe, counting an anchor each time it is used
 
 
 def _loaded(text: str) -> Any:
@@ -131,7 +131,7 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
     counted.
     """
     if known.get(id(node)) == 0 or depth > _DEEPEST:
-        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: it is nested too deeply, or in itself")
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: it is nested too deeply, or contains itself")
     if id(node) not in known:
         known[id(node)] = 0
         below = node.value if isinstance(node, yaml.SequenceNode) else []
@@ -141,7 +141,7 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
             if twice := next((name for name in names if names.count(name) > 1 and name != "<<"), None):
                 raise yaml.YAMLError(f"line {node.start_mark.line + 1}: the key {str(twice)[:80]!r} occurs twice")
         known[id(node)] = 1 + sum(_nodes(part, known, depth + 1) for part in below)
-    if known[id(node)] > _MOST_NODES:
+    if known[id(node)] > _MAX_NODES:
         raise yaml.YAMLError(f"line {node.start_mark.line + 1}: its anchors expand to too many values")
     return known[id(node)]
 
@@ -161,7 +161,7 @@ def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, A
     return ClawError(f"{where}: {key}: {problem}{shown_value}", "set a valid value, see docs/recipes.md", 2)
 
 
-def lay_over(data: dict[str, Any], path: list[str], value: Any) -> None:
+def set_nested(data: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         below = data.get(part)
         data[part] = below if isinstance(below, dict) else {}

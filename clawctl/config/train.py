@@ -300,7 +300,7 @@ class TrainConfig(Section):
     @model_validator(mode="after")
     def _check_praised(self) -> Self:
         if self.teach_praised and not self.earlier_hints:
-            raise PydanticCustomError("train", "teach_praised does nothing without earlier_hints", {})
+            raise PydanticCustomError("train", "teach_praised has no effect without earlier_hints", {})
         return self
 
     def uses(self, name: str) -> bool:

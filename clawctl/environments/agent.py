@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from clawctl.environments import Outcome
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
+from clawctl.environments.verdicts import Graded
 from clawctl.run.endpoint import Endpoint
 
 SYSTEM = (
@@ -28,6 +30,13 @@ class Worked:
     last: str  # the agent's last answer
     steps: dict[str, float] = field(default_factory=dict)  # by turn id: 1 for a command that ended with code 0, else -1
     log: str = ""  # for people
+
+
+def outcome_of(instruction: str, worked: Worked, score: Graded, steps: bool) -> Outcome:
+    """The outcome of a graded episode. `steps`: also reward its single turns."""
+    shown, log = {"prompt": instruction, "reply": worked.last}, worked.log + score.log
+    rewards = worked.steps if steps else {}
+    return Outcome(score.value, {"solved": score.value == 1}, rewards, ending=worked.ending, log=log, example=shown)
 
 
 Work = Callable[[str, float], Awaitable[Worked]]  # arguments: the instruction, and the time limit in seconds
@@ -50,7 +59,7 @@ class ShellAgent(Protocol):
 class OwnAgent:
     """The built-in agent. It makes its model calls outside of the sandbox."""
 
-    most_turns: int
+    max_turns: int
     command_s: float
 
     @asynccontextmanager
@@ -58,45 +67,45 @@ class OwnAgent:
         self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
     ) -> AsyncIterator[tuple[Sandbox, Work]]:
         async with open_sandbox(folder, limits, fixed) as sandbox:
-            yield sandbox, partial(work, endpoint, sandbox, self.most_turns, self.command_s)
+            yield sandbox, partial(work, endpoint, sandbox, self.max_turns, self.command_s)
 
 
 async def work(
-    endpoint: Endpoint, sandbox: Sandbox, most_turns: int, command_s: float, instruction: str, seconds: float = 600.0
+    endpoint: Endpoint, sandbox: Sandbox, max_turns: int, command_s: float, instruction: str, seconds: float = 600.0
 ) -> Worked:
     """Let the model work on the instruction until it submits, or until its turns, time or context run out.
 
     Raises Refused and SandboxFailed.
     """
     messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
-    said, end, steps = "", time.monotonic() + seconds, dict[str, float]()
+    reply, end, steps = "", time.monotonic() + seconds, dict[str, float]()
     async with new_client(endpoint) as client:
-        for turn in range(most_turns):
+        for turn in range(max_turns):
             left = end - time.monotonic()
             if left <= 0:
-                return Worked("time", said, steps)
+                return Worked("time", reply, steps)
             try:
                 answer = await complete(endpoint, messages, client)
             except Refused as refused:
                 if turn == 0 or refused.used_up is None:
                     raise
-                return Worked(refused.used_up, said, steps)
-            said = str(answer.get("content") or "")
-            command = command_in(said)
+                return Worked(refused.used_up, reply, steps)
+            reply = str(answer.get("content") or "")
+            command = command_in(reply)
             if command is None:
-                return Worked("done", said, steps)
+                return Worked("done", reply, steps)
             try:
                 ran = await sandbox.run(command, timeout=max(1.0, min(command_s, end - time.monotonic())))
             except SandboxOver:
-                return Worked("time", said, steps)
+                return Worked("time", reply, steps)
             steps[answer["turn_id"]] = 1.0 if ran.code == 0 and not ran.timed_out and ran.stopped is None else -1.0
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": observation(ran, command_s)}]
-    return Worked("turns", said, steps)
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation(ran, command_s)}]
+    return Worked("turns", reply, steps)
 
 
-def command_in(said: str) -> str | None:
+def command_in(reply: str) -> str | None:
     """The command in an answer. Several blocks form one script. None if the answer has no command, or is `submit`."""
-    command = "\n".join(_BLOCK.findall(said)).strip()
+    command = "\n".join(_BLOCK.findall(reply)).strip()
     return None if command in ("", "submit") else command
 
 

@@ -34,12 +34,12 @@ class PhraseGrammar:
             return trained
         return (held_out or trained) if phrasings == "held_out" else trained + held_out
 
-    def say(self, rule: str, rng: Random, phrasings: Phrasings = "all", /, **values: object) -> str:
+    def draw(self, rule: str, rng: Random, phrasings: Phrasings = "all", /, **values: object) -> str:
         """Draw one sentence from `rule`. Slots named in `values` are filled with these values."""
 
         def fill(match: re.Match[str]) -> str:
             slot = match[1]
-            return str(values[slot]) if slot in values else self.say(slot, rng, phrasings, **values)
+            return str(values[slot]) if slot in values else self.draw(slot, rng, phrasings, **values)
 
         text = _SLOT.sub(fill, rng.choice(self.options(rule, phrasings)))
         return _SPACES.sub(" ", text).strip().replace(" ,", ",").replace(" .", ".").replace(" !", "!")

@@ -19,11 +19,11 @@ from clawctl.run.endpoint import Endpoint
 
 _FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
 _SANDBOX = Path(__file__).parent / "sandbox"
-_MOST_CONNECTIONS = 32
+_MAX_CONNECTIONS = 32
 _MEBIBYTE = 1 << 20
 _LOG = 3000  # the number of characters kept from the end of a harness's output
 # Agents need more than the commands of the built-in agent: node reserves gigabytes, and agents keep caches in their home folder.
-_LEAST = Limits(memory=2048 * _MEBIBYTE, disk=512 * _MEBIBYTE, processes=512, open_files=8192)
+_MIN_LIMITS = Limits(memory=2048 * _MEBIBYTE, disk=512 * _MEBIBYTE, processes=512, open_files=8192)
 # Known agents and their command lines. `MODEL`, `INSTRUCTION` and the addresses are environment variables in the sandbox.
 KNOWN = {
     "claude-code": (
@@ -68,12 +68,12 @@ class ForeignAgent:
         Raises ClawError, SandboxFailed.
         """
         limits = replace(
-            limits, memory=max(limits.memory, _LEAST.memory), disk=max(limits.disk, _LEAST.disk),
-            processes=max(limits.processes, _LEAST.processes), open_files=_LEAST.open_files, reserves_memory=True,
+            limits, memory=max(limits.memory, _MIN_LIMITS.memory), disk=max(limits.disk, _MIN_LIMITS.disk),
+            processes=max(limits.processes, _MIN_LIMITS.processes), open_files=_MIN_LIMITS.open_files, reserves_memory=True,
         )  # fmt: skip
         programs = {path: (_SANDBOX / Path(path).name).read_bytes() for path in (_FORWARD, _TERMINUS)}
         async with (
-            _way_out(endpoint) as way,
+            _open_way_out(endpoint) as way,
             open_sandbox(folder, limits, {**fixed, **programs}, socket=way.path, see=self.see) as sandbox,
         ):
             yield sandbox, partial(self._work, endpoint, sandbox, way)
@@ -85,25 +85,25 @@ class ForeignAgent:
         program is missing.
         """
         root = f"http://127.0.0.1:{PORT}{urlsplit(endpoint.url).path.removesuffix('/v1')}"
-        told = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
-        told |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": endpoint.api_key, "MODEL": endpoint.model}
-        told |= {"INSTRUCTION": instruction, "PATH": ":".join([*_program_folders(self.see), sandbox.kind.search_path()])}
+        variables = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
+        variables |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": endpoint.api_key, "MODEL": endpoint.model}
+        variables |= {"INSTRUCTION": instruction, "PATH": ":".join([*_program_folders(self.see), sandbox.kind.search_path()])}
         try:
             opened = await sandbox.run([sandbox.kind.python(), "-I", "-S", _FORWARD], timeout=20)
             if opened.code != 0:
-                raise SandboxFailed(f"the way to the model could not be opened: {opened.output[-300:]}")
-            ran = await sandbox.run(self.command, seconds, environment=told)
+                raise SandboxFailed(f"the connection to the model could not be opened: {opened.output[-300:]}")
+            ran = await sandbox.run(self.command, seconds, environment=variables)
         except SandboxOver as error:
             return Worked("time", str(error))
-        said = ran.output[-_LOG:].strip()
+        log = ran.output[-_LOG:].strip()
         if ran.code == 127 and not way.connections:
-            cure = "install it on this machine, and name the folder that holds it in the option see"
-            raise ClawError(f"the harness is not in the sandbox: {said[-300:]}", cure)
+            cure = "install it on this machine, and name the folder that contains it in the option see"
+            raise ClawError(f"the harness is not in the sandbox: {log[-300:]}", cure)
         if way.refused is not None:
             raise EpisodeFailed("server", f"the server could not be reached: {way.refused}")
         if not way.connections:  # the agent never called the model, so the policy cannot be the cause
-            raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {said}")
-        return Worked("time" if ran.timed_out else "done", said, log=f"the harness ended with code {ran.code}:\n{said}\n")
+            raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {log}")
+        return Worked("time" if ran.timed_out else "done", log, log=f"the harness ended with code {ran.code}:\n{log}\n")
 
 
 def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:
@@ -112,7 +112,7 @@ def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> F
     folders = [Path(name.strip()).expanduser() for name in named if name.strip()]
     for folder in folders:
         if not folder.is_absolute() or not folder.is_dir() or folder == Path("/"):
-            raise ClawError(f"the option see names {folder}, which is no folder below /", "give the path of a folder", 2)
+            raise ClawError(f"the option see names {folder}, which is not a folder below /", "give the path of a folder", 2)
     readable = tuple(dict.fromkeys(str(path) for folder in folders for path in (folder, *_interpreters(folder))))
     for folder in map(Path, (*readable, *_program_folders(readable))):
         if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # as root, the commands run as a separate user
@@ -136,16 +136,16 @@ def _program_folders(see: tuple[str, ...]) -> list[str]:
 
 
 @asynccontextmanager
-async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
+async def _open_way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
     """Open a unix socket that leads to the server of `endpoint`. Raises ClawError if the endpoint does not belong to an episode."""
     parts = urlsplit(endpoint.url)
     if "/e/" not in parts.path:
         cure = "remove eval.endpoint, so that `clawctl eval` measures at the run's own server"
         raise ClawError("a harness needs the address of an episode, which only the run's own server has", cure)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    room = asyncio.Semaphore(_MOST_CONNECTIONS)
+    room = asyncio.Semaphore(_MAX_CONNECTIONS)
 
-    async def carry(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    async def relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await source.read(1 << 16):
                 target.write(data)
@@ -164,7 +164,7 @@ async def _way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
                 return
             way.refused = None
             try:
-                await asyncio.gather(carry(reader, to_model), carry(from_model, writer))
+                await asyncio.gather(relay(reader, to_model), relay(from_model, writer))
             finally:
                 writer.close()
                 to_model.close()

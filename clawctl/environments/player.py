@@ -34,7 +34,7 @@ from clawctl.errors import ClawError
 from clawctl.run.backlog import Backlog
 from clawctl.run.capabilities import episode_secret, issue
 from clawctl.run.directory import RunDir, claimed
-from clawctl.run.endings import ENDINGS, MOST_TRIES
+from clawctl.run.endings import ENDINGS, MAX_TRIES
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.episodes import EpisodeSpec, Played, SpecFile, content_hash
 from clawctl.run.feedback import FeedbackFile
@@ -120,8 +120,8 @@ async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit
     except Refused as refused:
         return _failed(task, "server", refused)
     except TimeoutError as error:
-        trouble = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
-        return _failed(task, "environment", trouble)
+        cause = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
+        return _failed(task, "environment", cause)
     except Exception as error:  # noqa: BLE001 - the user's own code
         told = getattr(error, "ending", "")  # an environment's own exceptions may name an ending
         return _failed(task, told if told in ENDINGS and ENDINGS[told].kind == "other" else "environment", error)
@@ -222,7 +222,7 @@ class Summary:
         return len(whole), sum(max(rewards) > 0 for rewards in whole) / max(1, len(whole))
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The summary as text: "16 episodes: 14 done, 2 sandbox; mean reward 0.25"."""
         endings = ", ".join(f"{count} {ending}" for ending, count in sorted(self.endings.items()))
         reward = f"; mean reward {sum(self.rewards) / len(self.rewards):.2f}" if self.rewards else ""
@@ -284,22 +284,22 @@ class Player:
         return self.summary
 
     async def _play(self, wait_for_others: bool) -> None:
-        self._look()
+        self._add_settled()
         left = [number for number in range(len(self._plan.tasks)) if not self._is_settled(number)]
         while left and not self.training_has_ended():
             busy: list[int] = []
             async with asyncio.TaskGroup() as groups:
                 for number in left:
-                    await self._room()
+                    await self._wait_for_capacity()
                     if self.training_has_ended():
-                        log.info("the trainer has made all its updates (train.max_steps); no further episode begins")
+                        log.info("the trainer has made all its updates (train.max_steps); no further episode starts")
                         break
                     lock = self._claim(number)
                     if lock is None:
                         busy.append(number)
                     else:
                         groups.create_task(self._group(number, lock))
-            self._look()
+            self._add_settled()
             left = [number for number in busy if not self._is_settled(number)] if wait_for_others else []
             if left:
                 await asyncio.sleep(_LOOK_S)
@@ -307,7 +307,7 @@ class Player:
             for number in range(len(self._plan.tasks)):  # a worker that still holds one of these locks finds its task settled
                 self._run.lock(self._lock_name(number)).unlink(missing_ok=True)
 
-    async def _room(self) -> None:
+    async def _wait_for_capacity(self) -> None:
         """Wait until a new episode may begin."""
         async with self._slots:  # queued behind the episodes that already wait for a slot
             while (
@@ -323,9 +323,9 @@ class Player:
         """Whether training is over: `clawctl up` started this worker together with a trainer that takes no more turns."""
         return self._backlog is not None and is_stage_of_up() and self._backlog.has_ended()
 
-    def _look(self) -> None:
+    def _add_settled(self) -> None:
         """Add the attempts that any worker has settled since the last call."""
-        self._played.look()
+        self._played.poll()
         for number, attempts in self._played.tasks.items():
             for attempt, outcome in attempts.settled.items():
                 if (number, attempt) not in self._counted:
@@ -349,12 +349,12 @@ class Player:
 
     async def _group(self, number: int, lock: ExitStack) -> None:
         with lock:
-            self._look()  # under the lock, because another worker may have played the task in the meantime
+            self._add_settled()  # under the lock, because another worker may have played the task in the meantime
             todo = [attempt for attempt in range(self._plan.attempts) if attempt not in self._played.of(number).settled]
             async with asyncio.TaskGroup() as attempts:
                 for attempt in todo:
                     attempts.create_task(self._attempt(number, attempt))
-            self._look()
+            self._add_settled()
 
     async def _attempt(self, number: int, attempt: int) -> None:
         """Play episodes until one settles the attempt."""
@@ -385,7 +385,7 @@ class Player:
             self.summary.running -= 1
         ended = self._ended(spec, outcome, time.monotonic() - began)
         self._outcomes.append(ended)
-        self._look()
+        self._add_settled()
         log.debug("episode %s: %s, reward %s", spec.session_id, ended.ending, ended.reward)
         return ended
 
@@ -397,7 +397,7 @@ class Player:
             parts={name: float(value) for name, value in outcome.parts.items()},
             steps={turn_id: float(value) for turn_id, value in outcome.steps.items()}, ending=outcome.ending,
             truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},
-            settled=outcome.status == "done" or spec.attempt_try + 1 >= MOST_TRIES, episode=asdict(spec),
+            settled=outcome.status == "done" or spec.attempt_try + 1 >= MAX_TRIES, episode=asdict(spec),
         )  # fmt: skip
 
     async def _server_again(self) -> None:
@@ -433,6 +433,7 @@ async def is_ready(server: Endpoint) -> bool:
         return False
     if told.get("capture", {}).get("on") is False:
         raise ClawError(
-            f"the server at {place} captures nothing, so no episode can be trained", "start `clawctl serve --intercept`"
+            f"the server at {place} does not capture conversations, so no episode can be trained",
+            "start `clawctl serve --intercept`",
         )
     return ready.status_code == 200

@@ -12,23 +12,23 @@ log = logging.getLogger("play")
 Given = TypeVar("Given")
 Row = TypeVar("Row")
 _FEWEST = 5  # files with fewer rows hold none out
-_MOST_NAMED = 5  # the number of bad rows that are logged one by one
+_MAX_NAMED = 5  # the number of bad rows that are logged one by one
 
 
 def read_each(given: Iterable[Given], read: Callable[[Given], Row]) -> list[Row]:
     """All rows that can be read. A bad row is logged and skipped. Raises ClawError if every row is bad."""
-    rows, troubles = list[Row](), list[ClawError]()
+    rows, problems = list[Row](), list[ClawError]()
     for each in given:
         try:
             rows.append(read(each))
         except ClawError as error:
-            troubles.append(error)
-    if troubles and not rows:
-        raise troubles[0]
-    for trouble in troubles[:_MOST_NAMED]:
-        log.warning("left out: %s: %s", trouble.problem, trouble.fix)
-    if len(troubles) > _MOST_NAMED:
-        log.warning("%d more are left out", len(troubles) - _MOST_NAMED)
+            problems.append(error)
+    if problems and not rows:
+        raise problems[0]
+    for problem in problems[:_MAX_NAMED]:
+        log.warning("left out: %s: %s", problem.problem, problem.fix)
+    if len(problems) > _MAX_NAMED:
+        log.warning("%d more are left out", len(problems) - _MAX_NAMED)
     return rows
 
 

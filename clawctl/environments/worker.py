@@ -100,9 +100,9 @@ def warn_if_unsolved(summary: Summary, attempts: int, fewest: int = 8) -> bool:
     if attempts < 2 or tasks < fewest:
         return False
     if solved < _LEARNS_FROM:
-        told = "pass@%d is %.2f: most tasks have no attempt that succeeds, and reinforcement only selects among what the model "
-        told += "does already; use easier tasks, or train on demonstrations first (`clawctl import`)"
-        log.warning(told, attempts, solved)
+        warning = "pass@%d is %.2f: most tasks have no attempt that succeeds, and reinforcement only selects among what the model "
+        warning += "does already; use easier tasks, or train on demonstrations first (`clawctl import`)"
+        log.warning(warning, attempts, solved)
     return True
 
 
@@ -113,17 +113,17 @@ async def _watched(player: Player, find: partial[Endpoint], wait_for_others: boo
     """Play, and show the progress: one live line on a terminal, otherwise a log line every ten seconds."""
     playing = asyncio.create_task(player.play(wait_for_others))
     console = Console(stderr=True)
-    tokens, told_at, is_looked_at = _TokenRate(), time.monotonic(), False
+    tokens, reported_at, is_looked_at = _TokenRate(), time.monotonic(), False
     with Live(console=console, transient=True, auto_refresh=False) if sys.stderr.isatty() else nullcontext() as live:
         while not playing.done():
             await asyncio.wait({playing}, timeout=_SHOW_S)
-            await tokens.look(find)
+            await tokens.update(find)
             is_looked_at = is_looked_at or warn_if_unsolved(player.summary, player.attempts, _EARLY_TASKS)
-            line = f"{player.summary.words} of {player.total}, {player.summary.running} running, {tokens.rate:.0f} tokens/s"
+            line = f"{player.summary.text} of {player.total}, {player.summary.running} running, {tokens.rate:.0f} tokens/s"
             if live is not None:
                 live.update(Text(line), refresh=True)
-            elif time.monotonic() - told_at >= _REPORT_S:
-                told_at = time.monotonic()
+            elif time.monotonic() - reported_at >= _REPORT_S:
+                reported_at = time.monotonic()
                 log.info("%s", line)
     summary = await playing
     if not is_looked_at:
@@ -137,7 +137,7 @@ class _TokenRate:
     def __init__(self) -> None:
         self.rate, self._tokens, self._at = 0.0, None, time.monotonic()  # type: float, float | None, float
 
-    async def look(self, find: partial[Endpoint]) -> None:
+    async def update(self, find: partial[Endpoint]) -> None:
         if time.monotonic() - self._at < 2.0:
             return
         try:

@@ -55,7 +55,7 @@ class Tested:
         return f"{self.row.suite} {self.row.metric}"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The evidence as text: "12 won, 30 lost, 58 tied against the live version (version 3), e-value 48"."""
         evidence = self.evidence
         value = evidence.e_worse if evidence.verdict == "worse" else evidence.e_not_worse
@@ -98,13 +98,13 @@ def open_rows(tested: Sequence[Tested], gate: GateConfig) -> list[GateLimit]:
 def explain(tested: Sequence[Tested], promote: bool, spent: str | None, against: int) -> Decision:
     """The decision of `settle`, with the evidence for it."""
     if worse := [one for one in tested if one.evidence.verdict == "worse"]:
-        return Decision(False, "; ".join(f"{one.name} is worse: {one.words}" for one in worse), against)
+        return Decision(False, "; ".join(f"{one.name} is worse: {one.text}" for one in worse), against)
     if still := [one for one in tested if one.evidence.verdict == "open"]:
         follows = "promoted all the same" if promote else "the live version stays"
-        rows = "; ".join(f"{one.name}: {one.words}" for one in still)
+        rows = "; ".join(f"{one.name}: {one.text}" for one in still)
         return Decision(promote, f"not enough evidence within the budget of {spent}, so {follows}: {rows}", against)
     shown = [one for one in tested if one.version == against] or tested
-    return Decision(True, "; ".join(f"{one.name} is {one.evidence.verdict}: {one.words}" for one in shown), against)
+    return Decision(True, "; ".join(f"{one.name} is {one.evidence.verdict}: {one.text}" for one in shown), against)
 
 
 def by_comparisons(tested: Sequence[Tested]) -> str | None:
@@ -113,7 +113,7 @@ def by_comparisons(tested: Sequence[Tested]) -> str | None:
         evidence = one.evidence
         if evidence.verdict == "open" and evidence.mean is not None and is_below(evidence.mean, 0.0, one.row.max_drop):
             return (
-                f"{one.name} is lower by {-evidence.mean:.2f} on average, more than the {one.row.max_drop:.2f} allowed: {one.words}"
+                f"{one.name} is lower by {-evidence.mean:.2f} on average, more than the {one.row.max_drop:.2f} allowed: {one.text}"
             )
     return None
 

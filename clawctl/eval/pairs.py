@@ -68,18 +68,18 @@ def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: i
             else:
                 answers().print(*as_tables(record), sep="\n")
             return
-        places = [_endpoint(run, recipe, each) for each in (version, against)]
-        comparisons = {suite.name: run_until(_compared(suite, places), stop) for suite in suites}
+        endpoints = [_endpoint(run, recipe, each) for each in (version, against)]
+        comparisons = {suite.name: run_until(_compared(suite, endpoints), stop) for suite in suites}
     except CannotMeasure as error:
         raise ClawError(f"this cannot be measured: {error}", "check that `clawctl serve` is running on this run") from error
     except Stopped as error:
         raise ClawError("stopped before everything was measured", "start eval again") from error
-    told = {name: summary(some) for name, some in comparisons.items()}
+    summaries = {name: summary(some) for name, some in comparisons.items()}
     if as_json:
         every = {name: [asdict(one) for one in some] for name, some in comparisons.items()}
-        print_json({"version": version, "against": against, "suites": told, "comparisons": every})
+        print_json({"version": version, "against": against, "suites": summaries, "comparisons": every})
         return
-    for name, metrics in told.items():
+    for name, metrics in summaries.items():
         answers().print(_table(name, version, against, metrics))
 
 
@@ -89,11 +89,11 @@ def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
     return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
 
 
-async def _compared(suite: LoadedSuite, places: Sequence[Endpoint]) -> list[Comparison]:
+async def _compared(suite: LoadedSuite, endpoints: Sequence[Endpoint]) -> list[Comparison]:
     """The suite's comparisons; if it cannot compare, pairs of values from measuring both versions. Raises CannotMeasure."""
     if suite.comparing is not None:
-        return await suite.compare(places[0], places[1], 0, suite.settings.problems)
-    new, old = [(await suite.measure(place)).values for place in places]
+        return await suite.compare(endpoints[0], endpoints[1], 0, suite.settings.problems)
+    new, old = [(await suite.measure(place)).values for place in endpoints]
     return [
         Comparison(metric, task, float(value), float(old[metric][task]))
         for metric, values in new.items()
@@ -104,25 +104,25 @@ async def _compared(suite: LoadedSuite, places: Sequence[Endpoint]) -> list[Comp
 
 def summary(comparisons: Sequence[Comparison]) -> dict[str, dict[str, Any]]:
     """For each metric: the tasks that the version won, lost and tied, its share of the decided tasks, and both means."""
-    told = {}
+    summaries = {}
     for metric in dict.fromkeys(one.metric for one in comparisons):
         some = [one for one in comparisons if one.metric == metric]
         wins, losses = (sum(sign * (one.candidate - one.reference) > 0 for one in some) for sign in (1, -1))
-        told[metric] = {
+        summaries[metric] = {
             "n": len(some), "wins": wins, "losses": losses, "ties": len(some) - wins - losses,
             "won": proportion([True] * wins + [False] * losses).as_json() if wins + losses else None,
             "mean": sum(one.candidate for one in some) / len(some), "mean_against": sum(one.reference for one in some) / len(some),
         }  # fmt: skip
-    return told
+    return summaries
 
 
 def _table(suite: str, version: int, against: int, metrics: dict[str, dict[str, Any]]) -> Table:
     caption = "share of the decided tasks that the version won, with its 95 % interval" if metrics else "no task could be compared"
     table = Table("metric", "won", "lost", "tied", "share won", f"mean of {version}", f"mean of {against}", caption=caption)
     table.title = f"version {version} against {against}, {suite}"
-    for metric, told in metrics.items():
-        won = told["won"]
+    for metric, row in metrics.items():
+        won = row["won"]
         share = "-" if won is None else f"{won['mean']:.2f} [{won['ci95'][0]:.2f}, {won['ci95'][1]:.2f}]"
-        counts = (str(told[name]) for name in ("wins", "losses", "ties"))
-        table.add_row(metric, *counts, share, f"{told['mean']:.3f}", f"{told['mean_against']:.3f}")
+        counts = (str(row[name]) for name in ("wins", "losses", "ties"))
+        table.add_row(metric, *counts, share, f"{row['mean']:.3f}", f"{row['mean_against']:.3f}")
     return table

@@ -34,7 +34,7 @@ Verdict = Literal["better", "not worse", "worse", "open"]
 
 _BETS = (1.2, 2.0, 3.5, 10.0)  # in units of the margin; 2 is the best bet for an unchanged candidate with half ties
 _SHARES = (0.25, 0.45, 0.15, 0.15)  # shares of the capital
-_LEAST_UNIT = 0.05  # replaces a smaller margin
+_MIN_UNIT = 0.05  # replaces a smaller margin
 _LOWEST_NULL = -1 + 1e-6  # used for a margin of 1 or more; no mean difference can be so low
 _LARGEST_BET = 0.95  # as a share of the bet that could lose the whole capital
 _INTERVAL_BETS, _INTERVAL_SHARES = (0.05, 0.1, 0.2, 0.4, 0.8), (0.2,) * 5
@@ -110,7 +110,7 @@ def crossings(differences: Floats, weights: Floats, margin: float, error: float,
 
 def log_capital(differences: Floats, weights: Floats, null: float, margin: float) -> Floats:
     """The log of the capital after each comparison, betting against a mean of at most `null`: [..., N] -> [..., N]."""
-    unit = max(margin, _LEAST_UNIT)
+    unit = max(margin, _MIN_UNIT)
     return _mixture(differences, weights, null, [unit * bet for bet in _BETS], _SHARES)
 
 
@@ -148,10 +148,10 @@ def interleave(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 def _mixture(differences: Floats, weights: Floats, null: float, bets: Sequence[float], shares: Sequence[float]) -> Floats:
     null = max(null, _LOWEST_NULL)
-    most = _LARGEST_BET / (1 + null)  # because no difference is below -1
+    largest_bet = _LARGEST_BET / (1 + null)  # because no difference is below -1
     logs = None
     for bet, share in zip(bets, shares, strict=True):
-        one = math.log(share) + np.cumsum(np.log1p(min(bet, most) * weights * (differences - null)), axis=-1)
+        one = math.log(share) + np.cumsum(np.log1p(min(bet, largest_bet) * weights * (differences - null)), axis=-1)
         logs = one if logs is None else np.logaddexp(logs, one)
     assert logs is not None
     return logs

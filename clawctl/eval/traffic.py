@@ -55,7 +55,7 @@ class Traffic:
 
     def conversations(self, rest_s: float, now: float) -> list[TrafficSession]:
         """Conversations of real users that have been idle for `rest_s` seconds, oldest first. `now` is in unix seconds."""
-        self._ratings.look()
+        self._ratings.poll()
         verdicts = {row["turn_id"]: row for row in self._read(self._run.verdicts, "verdicts", _VERDICT)}
         sessions: dict[tuple[str, int], list[tuple[Row, float | None, bool]]] = defaultdict(list)
         last: dict[str, float] = {}
@@ -66,8 +66,8 @@ class Traffic:
             if turn["policy_version"] is None or turn["policy_version"] != turn["policy_version_end"]:
                 continue
             verdict, rating = verdicts.get(turn["turn_id"]), self._ratings.of(turn["user"], turn["turn_id"])
-            said = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
-            value = worth(turn["feedback"] if rating is None else rating.rating, turn["outcome_reward"], *said).value
+            judged = (None, None) if verdict is None else (verdict["judge"], verdict["reward"])
+            value = worth(turn["feedback"] if rating is None else rating.rating, turn["outcome_reward"], *judged).value
             waits = verdict is None and is_judged(turn["trainable"], turn["source"], turn["untrainable_reason"])
             sessions[turn["session_id"], turn["policy_version"]].append((turn, value, waits and rating is None))
         result = []
@@ -116,7 +116,7 @@ def compare_traffic(new: Sequence[TrafficSession], old: Sequence[TrafficSession]
     return examine(pair(new, old), MARGIN, error)
 
 
-def words(evidence: PairedEvidence) -> str:
+def in_words(evidence: PairedEvidence) -> str:
     """The evidence as text: "3 conversations went better, 19 worse, 8 alike, e-value 240"."""
     counts = f"{evidence.wins} conversations went better, {evidence.losses} worse, {evidence.ties} alike"
     return f"{counts}, e-value {max(evidence.e_worse, evidence.e_better):.3g}"

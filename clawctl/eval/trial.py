@@ -116,12 +116,12 @@ def spent_budget(record: Record, tested: Sequence[Tested], budget: EvalBudget) -
     """The part of the budget that is used up: "600 comparisons". None if every part has some left."""
     spent = record.get("spent", {})
     for name in ("seconds", "calls", "tokens"):
-        most = getattr(budget, name)
-        if most is not None and spent.get(name, 0) >= most:
-            return f"{most:g} {name}"
+        limit = getattr(budget, name)
+        if limit is not None and spent.get(name, 0) >= limit:
+            return f"{limit:g} {name}"
     if budget.comparisons is None:
         return None
-    wanting = [one for one in tested if one.evidence.verdict == "open" and one.more]
-    if wanting and all(one.evidence.comparisons >= budget.comparisons for one in wanting):
+    undecided = [one for one in tested if one.evidence.verdict == "open" and one.more]
+    if undecided and all(one.evidence.comparisons >= budget.comparisons for one in undecided):
         return f"{budget.comparisons} comparisons"
     return None

@@ -24,7 +24,7 @@ from clawctl.errors import ClawError
 from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_comparisons, decide, explain, is_below, open_rows, settle
 from clawctl.eval.results import KEPT, is_measured, metrics_of, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
-from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, words
+from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, in_words
 from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, unreported, weigh_rows
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
@@ -175,15 +175,15 @@ class Follower:
         over = time.time() - shared.since > gate.share_wait_s
         if not over and not self._due("share"):
             return False
-        talks = [one for one in self._conversations() if one.began >= shared.since]
-        new, old = ([one for one in talks if one.version == version] for version in (shared.version, live))
+        sessions = [one for one in self._conversations() if one.began >= shared.since]
+        new, old = ([one for one in sessions if one.version == version] for version in (shared.version, live))
         evidence = compare_traffic(new, old, gate.error)
         record = read_record(self.run, shared.version) or {}
         measured = record.get("share", {}).get("measured") or asdict(Decision(True, "", live))
         self._note(shared.version, share={"measured": measured, "against": live, "metric": METRIC, **evidence.as_json()})
         if evidence.verdict == "open" and not over:
             return False
-        change = f"{words(evidence)} in the shared sessions than under the live version {live}"
+        change = f"{in_words(evidence)} in the shared sessions than under the live version {live}"
         if evidence.verdict == "worse":
             self._decided(shared.version, Decision(False, f"users complained more: {change}", live))
         else:
@@ -199,16 +199,16 @@ class Follower:
         before = move["from"]
         if before is None or before not in list_versions(self.run):
             return False
-        talks = self._conversations()
-        new = [one for one in talks if one.version == live and one.began >= move["at"]]
-        old = [one for one in talks if one.version == before and one.ended < move["at"]]
+        sessions = self._conversations()
+        new = [one for one in sessions if one.version == live and one.began >= move["at"]]
+        old = [one for one in sessions if one.version == before and one.ended < move["at"]]
         error = (self.recipe.gate or GateConfig()).error
         evidence = compare_traffic(new, old[::-1], error)  # the most recent sessions first
         if evidence.comparisons:
             self._note(live, watch={"against": before, "metric": METRIC, **evidence.as_json()})
         if evidence.e_worse < 1 / error:
             return False
-        why = f"{BY_EVAL} {words(evidence)} than under version {before}"
+        why = f"{BY_EVAL} {in_words(evidence)} than under version {before}"
         try:
             retry_while_full(lambda: move_live(self.run, before, by=why, only_from=live), "policies/LIVE", self.stop)
         except LiveMoved:
@@ -270,7 +270,7 @@ class Follower:
             try:
                 self._ask_for_more(candidate, tested, exhausted)
             except CannotMeasure as error:
-                if not self._gave_up(candidate, error):
+                if not self._has_given_up(candidate, error):
                     raise
                 return Decision(False, f"it cannot be compared: {error}", live)
             if live_version(self.run) != live:
@@ -288,7 +288,7 @@ class Follower:
             return Decision(True, f"the live version itself {live_record['decision']['reason']}", live)
         if not decision.promote:
             return decision
-        shown = [decision.reason, *(f"{one.name}: {one.words}" for one in tested if one.version == live and one.row not in rows)]
+        shown = [decision.reason, *(f"{one.name}: {one.text}" for one in tested if one.version == live and one.row not in rows)]
         return Decision(True, "; ".join(part for part in shown if part), live)
 
     def _tested(self, candidate: int, live: int, anchors: Sequence[Anchor], gate: GateConfig, exhausted: set[str]) -> list[Tested]:
@@ -314,7 +314,7 @@ class Follower:
             versions = sorted({(one.version, one.what) for one in wanting if one.row.suite == suite.name})
             if not versions:
                 continue
-            with self._paid_by(candidate):
+            with self._count_cost(candidate):
                 if suite.comparing is not None:
                     came = [self._compare_more(suite, candidate, version) for version, _ in versions]
                 else:
@@ -326,8 +326,8 @@ class Follower:
         """Compare the candidate with one reference on further tasks. Returns False if no more tasks exist."""
         record = read_record(self.run, candidate) or {}
         begin = asked_so_far(record, suite.name, version)
-        places = [_reachable(self.run, self.recipe, one) for one in (candidate, version)]
-        comparisons = run_until(suite.compare(places[0], places[1], begin, ROUND), self.stop)
+        endpoints = [_reachable(self.run, self.recipe, one) for one in (candidate, version)]
+        comparisons = run_until(suite.compare(endpoints[0], endpoints[1], begin, ROUND), self.stop)
         add_comparisons(record, suite.name, version, comparisons, ROUND)
         self._write(record)
         return bool(comparisons)
@@ -338,10 +338,10 @@ class Follower:
         References that lack some of the candidate's tasks catch up first. Returns False if no more tasks exist.
         """
         asked = _tasks(read_record(self.run, candidate) or {}, suite.name)
-        behind = [one for one in references if not asked <= _tasks(self._part(*one)[1], suite.name)]
-        count = len(asked) if behind else len(asked) + ROUND
+        outdated = [one for one in references if not asked <= _tasks(self._part(*one)[1], suite.name)]
+        count = len(asked) if outdated else len(asked) + ROUND
         came = False
-        for version, what in behind or [(candidate, ""), *references]:
+        for version, what in outdated or [(candidate, ""), *references]:
             record, part = self._part(version, what)
             place = _reachable(self.run, self.recipe, version)
             measured = run_until(suite.measure_more(place, count, _tasks(part, suite.name)), self.stop)
@@ -355,7 +355,7 @@ class Follower:
         return record, record["again"] if what == BEST else record
 
     @contextmanager
-    def _paid_by(self, version: int) -> Iterator[None]:
+    def _count_cost(self, version: int) -> Iterator[None]:
         """Add the cost of the block to the record of `version`."""
         began = time.monotonic()
         with counted_calls() as spent:
@@ -375,9 +375,9 @@ class Follower:
         and is stored.
         """
         anchors = []
-        let_in = served(self.run).intersection(lineage.ancestry(live))
+        admitted = served(self.run).intersection(lineage.ancestry(live))
         base = scores(self._measured(0)) if live != 0 else {}
-        records = {v: record for v in let_in if v and (record := read_record(self.run, v)) and record["suites"]}
+        records = {v: record for v in admitted if v and (record := read_record(self.run, v)) and record["suites"]}
         alike = {version for version, record in records.items() if is_measured(record, self.recipe.eval)}
         for row in gate.rows:
             metric = row.suite, row.metric
@@ -390,13 +390,13 @@ class Follower:
                 best = max(group, key=lambda v: (of[v], v))
                 value = of[best]
                 if best != live and metric in candidate and is_below(candidate[metric], value, row.max_drop):
-                    value = self._again(best).get(metric, value)
+                    value = self._second_measurement(best).get(metric, value)
                 elif best == live or best not in alike:
                     continue  # it is compared anyway, or it used other tasks and does not exclude the candidate
                 anchors.append(Anchor(BEST, best, *metric, value))
         return anchors
 
-    def _again(self, version: int) -> Scores:
+    def _second_measurement(self, version: int) -> Scores:
         """The second measurement of a version, made now if it is missing or used other tasks.
 
         If the server cannot serve the version, returns the first measurement. Raises CannotMeasure if it may still succeed later.
@@ -418,14 +418,14 @@ class Follower:
         try:
             return measure(self.run, self.recipe, self.suites, version, self.stop)
         except CannotMeasure as error:
-            if not self._gave_up(version, error):
+            if not self._has_given_up(version, error):
                 raise
             return _unmeasurable(self.run, self.recipe, version, str(error))
 
-    def _gave_up(self, version: int, error: CannotMeasure) -> bool:
+    def _has_given_up(self, version: int, error: CannotMeasure) -> bool:
         """Whether `version` has failed _TRIES times. An unreachable server does not count as a failure."""
-        self.failures[version] += not error.gone
-        return not error.gone and self.failures[version] >= _TRIES
+        self.failures[version] += not error.unreachable
+        return not error.unreachable and self.failures[version] >= _TRIES
 
     def _measured(self, version: int) -> dict[str, Any]:
         """The record of `version` with numbers that are comparable for this recipe, measured now if necessary.
@@ -443,7 +443,7 @@ class Follower:
             fresh["decision"] = record["decision"]
         self._write(fresh)
         log.info("policy %d: %s", version, _in_short(fresh))
-        self._tell(fresh)
+        self._print_record(fresh)
         return fresh
 
     def _decided(self, version: int, decision: Decision) -> None:
@@ -451,12 +451,12 @@ class Follower:
         record["decision"] = asdict(decision)
         self._write(record)
         log.info("policy %d %s: %s", version, "goes live" if decision.promote else "does not go live", decision.reason)
-        self._tell(record)
+        self._print_record(record)
 
     def _write(self, record: dict[str, Any]) -> None:
         retry_while_full(lambda: write_record(self.run, record), f"eval/{record['version']}.json", self.stop)
 
-    def _tell(self, record: dict[str, Any]) -> None:
+    def _print_record(self, record: dict[str, Any]) -> None:
         if self.as_json:
             print(json.dumps({key: record[key] for key in ("version", "suites", "decision")}), flush=True)
 
@@ -499,7 +499,7 @@ def _reachable(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
         try:
             return own_endpoint(run, recipe, version)
         except ClawError as error:
-            raise CannotMeasure(error.problem, gone=True) from error
+            raise CannotMeasure(error.problem, unreachable=True) from error
     return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
 
 

@@ -17,7 +17,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.reward import signs
 
 _Z = 1.959963984540054  # 97.5 % point of the normal distribution
-_MOST_SHOWN = 4  # the number of measurements in the five lines
+_MAX_SHOWN = 4  # the number of measurements in the five lines
 _FEWEST = 10  # rates are compared only if both have at least this many judged turns
 
 Change = Literal["better", "worse", "no difference"]
@@ -113,7 +113,7 @@ def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]],
         "lines": {
             "better?": f"{answer}: {_because(live, measured, people)}",
             "live": _live_line(newest, policies),
-            "measured": "; ".join(one["words"] for one in measured[:_MOST_SHOWN]) or _unmeasured(newest),
+            "measured": "; ".join(one["words"] for one in measured[:_MAX_SHOWN]) or _unmeasured(newest),
             "people": people["words"],
             "waiting": _waiting(rows),
         },
@@ -139,7 +139,7 @@ def _because(live: int | None, measured: list[dict[str, Any]], people: dict[str,
     decisive = [f"{what} {change}" for what, change in evidence if change != "no difference"]
     if decisive:
         return ", ".join(decisive[:4])
-    return "no difference is larger than chance" if evidence else "nothing was measured and people said too little"
+    return "no difference is larger than chance" if evidence else "nothing was measured, and there is too little feedback"
 
 
 def compare_measurements(

@@ -24,13 +24,13 @@ _HOLDS = {
     "train": "checkpoints, and the turn ids of each step",
     "eval": "answers to invented problems, no user data",
     "quarantine": "files that could not be read; they may contain any of the other data",
-    "locks": "which worker is working on what",
+    "locks": "locks: which worker processes which file",
     "logs": "counts and problems, no text of conversations",
 }
 
 
 def show_data(run: RunDir, as_json: bool) -> None:
-    data = look_at_data(run)
+    data = read_data(run)
     if as_json:
         print_json(data)
         return
@@ -69,7 +69,7 @@ def _sent(run: RunDir, problems: list[str]) -> dict[str, dict[str, int]]:
     return sent
 
 
-def look_at_data(run: RunDir) -> dict[str, Any]:
+def read_data(run: RunDir) -> dict[str, Any]:
     """The content of the tables. Times are in unix seconds."""
     problems: list[str] = []
     users: dict[str, dict[str, Any]] = {}

@@ -22,25 +22,25 @@ OVERDUE_S = 120.0  # this long after its deadline, an episode without an outcome
 
 _PLANS = (
     Column("environment"),
-    Column("version", spare=4),
-    Column("split", spare=3),
-    Column("seed", right=True, spare=5),
+    Column("version", drop_order=4),
+    Column("split", drop_order=3),
+    Column("seed", right=True, drop_order=5),
     Column("tasks", right=True),
     Column("episodes", right=True),
-    Column("running", right=True, spare=1),
+    Column("running", right=True, drop_order=1),
     Column("mean reward", right=True),
     Column("pass@k", right=True),
-    Column("endings", spare=2),
+    Column("endings", drop_order=2),
     Column("last", right=True),
 )
 _EPISODES = (
     Column("episode"),
-    Column("task", spare=1),
+    Column("task", drop_order=1),
     Column("attempt", right=True),
     Column("ending"),
     Column("reward", right=True),
-    Column("seconds", right=True, spare=2),
-    Column("worker", spare=3),
+    Column("seconds", right=True, drop_order=2),
+    Column("worker", drop_order=3),
     Column("began", right=True),
 )
 
@@ -91,7 +91,7 @@ class EpisodeReader:
         self._specs, self._outcomes = Lines(self._run.episodes), Lines(self._run.feedback)
         self.damaged = 0
 
-    def look(self) -> list[Episode]:
+    def poll(self) -> list[Episode]:
         """All episodes, ordered by their start."""
         try:
             self._read()
@@ -160,7 +160,7 @@ def _plan(episodes: list[Episode], now: float) -> PlayedPlan:
 def show_episodes(run: RunDir, plan: str | None, as_json: bool) -> None:
     """Print all plans, or the episodes of one plan. Raises ClawError if there is no such plan."""
     reader, now = EpisodeReader(run), time.time()
-    all_episodes = reader.look()
+    all_episodes = reader.poll()
     plans = plans_of(all_episodes, now)
     problems = [f"episodes/: {counted(reader.damaged, 'damaged line')}"] if reader.damaged else []
     if plan is not None:

@@ -35,20 +35,20 @@ _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
 
 def show_health(run: RunDir, as_json: bool) -> None:
-    health = look(run)
+    health = read_health(run)
     if as_json:
         print_json(health)
         return
     answers().print(_table(health), *_reasons(health), *problem_lines(health["problems"]), sep="\n")
 
 
-def look(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | None" = None) -> dict[str, Any]:
+def read_health(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | None" = None) -> dict[str, Any]:
     """The content of the table, as counts. A caller that reads repeatedly passes the data that it has already read."""
     joined = read_rows(run) if joined is None else joined
     captured = CaptureCounts(run) if captured is None else captured
     problems = joined.problems.copy()
     serve = ask_server(run)
-    exchanges, files = captured.look(), len(captured.counts)
+    exchanges, files = captured.poll(), len(captured.counts)
     free = shutil.disk_usage(run.root).free
     if free < _LITTLE_ROOM:
         problems.append(f"the disk has {sized(free)} left: stages wait for free space, and serve loses captures")
@@ -210,7 +210,7 @@ class CaptureCounts:
         self._ends: dict[Path, tuple[int, int]] = {}  # inode and size
         self.counts: dict[Path, int] = {}
 
-    def look(self) -> int:
+    def poll(self) -> int:
         ends, counts = {}, {}
         for path in published(self._folder, ".jsonl"):
             with suppress(FileNotFoundError), path.open("rb") as file:

@@ -8,7 +8,7 @@ from clawctl.inspect.policies import headings, metrics_of
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # from the palette of Okabe and Ito, suitable for colour-blind readers
 
 _COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
-_MOST_PANELS = 4
+_MAX_PANELS = 4
 
 
 def draw(policies: list[dict[str, Any]], path: Path) -> None:
@@ -16,7 +16,7 @@ def draw(policies: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; pyplot is avoided: it needs state and a display
     from matplotlib.figure import Figure
 
-    metrics = metrics_of(policies)[:_MOST_PANELS]
+    metrics = metrics_of(policies)[:_MAX_PANELS]
     figure = Figure(figsize=(5 * max(2, len(metrics)), 4.4), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, len(metrics), squeeze=False)[0]

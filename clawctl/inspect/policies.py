@@ -18,20 +18,20 @@ from clawctl.run.policies import live_version, read_moves
 _EVIDENCE = ("evidence", "share", "watch", "spent")  # keys of a record: evidence from the gate, shared sessions, traffic; the cost
 _MOVES_SHOWN = 5
 _SHOWN_OF_LINEAGE = 12
-_MOST_METRICS = 4  # the number of metrics that get a column
+_MAX_METRICS = 4  # the number of metrics that get a column
 _BEFORE = (
     Column("version"),
-    Column("parent", right=True, spare=3),
-    Column("step", right=True, spare=5),
+    Column("parent", right=True, drop_order=3),
+    Column("step", right=True, drop_order=5),
     Column("method"),
-    Column("kind", spare=4),
-    Column("turns", right=True, spare=1),
+    Column("kind", drop_order=4),
+    Column("turns", right=True, drop_order=1),
     Column("loss", right=True),
-    Column("grad norm", right=True, spare=3),
-    Column("KL from base", right=True, spare=4),
+    Column("grad norm", right=True, drop_order=3),
+    Column("KL from base", right=True, drop_order=4),
 )
 _COST = Column("cost", right=True)  # for versions trained by a service
-_AFTER = (Column("gate", spare=1), Column("made", right=True, spare=2))
+_AFTER = (Column("gate", drop_order=1), Column("made", right=True, drop_order=2))
 
 
 def show_policies(run: RunDir, as_json: bool) -> None:
@@ -44,9 +44,9 @@ def show_policies(run: RunDir, as_json: bool) -> None:
     live = next((place for place, row in enumerate(shown) if row["live"]), None)
     page = answers()
     title = counted(len(policies), "policy version")
-    metrics = metrics_of(policies)[:_MOST_METRICS]
+    metrics = metrics_of(policies)[:_MAX_METRICS]
     priced = any(row["cost"] is not None for row in shown)
-    columns = [*_BEFORE, *[_COST] * priced, *(Column(heading, right=True, spare=1) for heading in headings(metrics)), *_AFTER]
+    columns = [*_BEFORE, *[_COST] * priced, *(Column(heading, right=True, drop_order=1) for heading in headings(metrics)), *_AFTER]
     table = fitting(title, columns, [_cells(row, metrics, priced) for row in shown], page.width, bold=live)
     page.print(table, *left_out, *_tree(policies), *_decisions(shown), *_moves(run), *problem_lines(problems), sep="\n")
 

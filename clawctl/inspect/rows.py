@@ -16,7 +16,7 @@ from clawctl.run import lines
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, published, recipe_file
 from clawctl.run.feedback import Ratings
-from clawctl.run.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
+from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.reward import Worth, worth
 from clawctl.run.rows import Feedback, Policy, is_judged, lacks_reaction
@@ -54,16 +54,16 @@ class Joined:
     problems: list[str] = field(default_factory=list)  # "trajectories/a-1.parquet: not a shard: …"
 
 
-def read_rows(run: RunDir, words: bool = False) -> Joined:
+def read_rows(run: RunDir, with_texts: bool = False) -> Joined:
     """All turns of the run, with their text if `words` is True. Unreadable files raise no error."""
-    return TurnReader(run, words).look()
+    return TurnReader(run, with_texts).poll()
 
 
 class TurnReader:
     """Reads the turns of a run repeatedly. Each `look` reads only new files."""
 
-    def __init__(self, run: RunDir, words: bool = False) -> None:
-        columns = (*_FEW, *_WORDS) if words else _FEW
+    def __init__(self, run: RunDir, with_texts: bool = False) -> None:
+        columns = (*_FEW, *_WORDS) if with_texts else _FEW
         self._run = run
         self._turns = _Files(run.trajectories, ".parquet", lambda path: _by_id(path, "turns", columns))
         self._verdicts = _Files(run.verdicts, ".parquet", lambda path: _by_id(path, "verdicts", _VERDICT))
@@ -72,11 +72,11 @@ class TurnReader:
         self._joined: Joined | None = None
         self._joined_with: object = None
 
-    def look(self) -> Joined:
+    def poll(self) -> Joined:
         """The current rows. Returns the same object as last time if nothing has changed."""
         problems: list[str] = []
-        new = [files.look() for files in (self._turns, self._verdicts, self._ledger)]
-        rated = self._ratings.look()
+        new = [files.poll() for files in (self._turns, self._verdicts, self._ledger)]
+        rated = self._ratings.poll()
         lineage, config = read_lineage(self._run), train_config(self._run, problems)
         inputs = lineage, config, problems
         if self._joined is None or any(new) or rated or inputs != self._joined_with:
@@ -125,7 +125,7 @@ class TurnReader:
             if step is None:
                 old = updates.get(turn["policy_version"] or 0, 0)
                 why_not = _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
-                if skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MOST_TIMES:
+                if skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MAX_TIMES:
                     why_not = f"skipped: {TWICE}"
             joined.rows.append(Row(turn, verdict, step, why_not, earned, tuple(sorted(dead.get(turn_id, ()))), rating))
         joined.rows.sort(key=lambda row: row.turn["created_at"])
@@ -144,7 +144,7 @@ class _Files(Generic[T]):
         self._unreadable: dict[Path, str] = {}
         self.found: dict[Path, T] = {}  # ordered by name
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read new files and drop removed ones. Returns whether anything changed."""
         stamps = {}
         for path in published(self._folder, self._suffix):
@@ -170,7 +170,7 @@ class _Files(Generic[T]):
                     gone.append(path)
         self.stamps, self.found = {path: stamp for path, stamp in stamps.items() if path not in gone}, contents
         if gone:
-            self.look()
+            self.poll()
         return True
 
     def problems(self) -> list[str]:
@@ -200,7 +200,7 @@ def _ledger_entry(path: Path) -> dict[str, Any]:
     return entry
 
 
-def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
+def _fates(entries: Iterable[dict[str, Any]], abandoned: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
     """The results of turns that were part of a step, as three mappings by turn id.
 
     The first holds the step that trained the turn into a version not in `gone`, the second the reason why it was skipped. The third
@@ -211,7 +211,7 @@ def _fates(entries: Iterable[dict[str, Any]], gone: set[int]) -> tuple[dict[str,
     dead: dict[str, list[int]] = {}
     for entry in entries:
         ids = [turn_id for turn_ids in entry.get("turns", {}).values() for turn_id in turn_ids]
-        if entry.get("outcome") == "trained" and entry["step"] in gone:
+        if entry.get("outcome") == "trained" and entry["step"] in abandoned:
             for turn_id in ids:
                 dead.setdefault(turn_id, []).append(entry["step"])
         elif entry.get("outcome") == "trained":
@@ -273,18 +273,18 @@ def read_policies(run: RunDir, problems: list[str]) -> list[Policy]:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenTurns:
     """Turns that collect has read but not published: they have no next state yet, and their session may continue."""
 
     turns: int
     since: float | None  # when the oldest exchange of an open session was requested
 
 
-def read_open(run: RunDir, problems: list[str]) -> Open:
+def read_open(run: RunDir, problems: list[str]) -> OpenTurns:
     """The open turns, as last saved by collect. While collect is running, the data is seconds old."""
     saved = read_json(run.position, problems).get("open")
     turns, since = (saved.get("turns"), saved.get("since")) if isinstance(saved, dict) else (0, None)
-    return Open(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
+    return OpenTurns(turns if isinstance(turns, int) else 0, since if isinstance(since, int | float) else None)
 
 
 def read_json(path: Path, problems: list[str], **shape: type) -> dict[str, Any]:
@@ -311,20 +311,20 @@ def read_lines(path: Path, problems: list[str]) -> Iterator[dict[str, Any]]:
     return lines.read_lines(path, lambda number, error: problems.append(f"{where}, line {number}: {error}"))
 
 
-def _words_of_part(part: dict[str, Any]) -> str:
+def _part_text(part: dict[str, Any]) -> str:
     """The text of a part. For an image, the beginning of its hash, which is its file name in `RUN/images`."""
     name = str((part.get("image_url") or {}).get("url", "")) if isinstance(part.get("image_url"), dict) else ""
     kind = f"image {name[6:18]}" if name.startswith("image:") else part.get("type", "part")
     return str(part.get("text", f"({kind})"))
 
 
-def words_of(message: dict[str, Any] | None) -> str:
+def message_text(message: dict[str, Any] | None) -> str:
     """The text of a chat message, followed by its tool calls."""
     if message is None:
         return ""
     content = message.get("content")
     if isinstance(content, list):
-        content = " ".join(_words_of_part(part) for part in content if isinstance(part, dict))
+        content = " ".join(_part_text(part) for part in content if isinstance(part, dict))
     calls = [call.get("function") or {} for call in message.get("tool_calls") or [] if isinstance(call, dict)]
     called = [f"{call.get('name')}({call.get('arguments')})" for call in calls]
     return "\n".join([str(content)] * bool(content) + called)

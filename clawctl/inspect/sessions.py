@@ -7,19 +7,19 @@ from typing import Any
 
 from rich.text import Text
 
-from clawctl.inspect.rows import Open, Row, is_of_use, read_open, read_rows
+from clawctl.inspect.rows import OpenTurns, Row, is_of_use, read_open, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines, since
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
 from clawctl.run.directory import RunDir
 
 _COLUMNS = (
     Column("session"),
-    Column("user", spare=1),
+    Column("user", drop_order=1),
     Column("turns", right=True),
-    Column("main", right=True, spare=5),
-    Column("side", right=True, spare=4),
-    Column("trainable", right=True, spare=2),
-    Column("judged", right=True, spare=3),
+    Column("main", right=True, drop_order=5),
+    Column("side", right=True, drop_order=4),
+    Column("trainable", right=True, drop_order=2),
+    Column("judged", right=True, drop_order=3),
     Column("trained", right=True),
     Column("reward", right=True),
     Column("last seen", right=True),
@@ -40,7 +40,7 @@ def show_sessions(run: RunDir, as_json: bool) -> None:
     page.print(table, *left_out, *_open_line(still_open), *problem_lines(joined.problems), sep="\n")
 
 
-def _open_line(still_open: Open) -> list[Text]:
+def _open_line(still_open: OpenTurns) -> list[Text]:
     """A line about turns in open sessions, which are not in the table yet."""
     if not still_open.turns:
         return []

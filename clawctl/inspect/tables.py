@@ -9,13 +9,13 @@ from clawctl.printing import one_line
 
 T = TypeVar("T")
 
-_MOST_ROWS = 200
+_MAX_ROWS = 200
 
 
-def cut_to(rows: Sequence[T], most: int = _MOST_ROWS) -> tuple[Sequence[T], list[Text]]:
+def cut_to(rows: Sequence[T], limit: int = _MAX_ROWS) -> tuple[Sequence[T], list[Text]]:
     """The last rows, and a line that states the number of hidden rows, if any."""
-    left_out = len(rows) - most
-    return rows[-most:], [Text(f"… and {left_out} earlier ones; --json shows all", style="dim")] if left_out > 0 else []
+    left_out = len(rows) - limit
+    return rows[-limit:], [Text(f"… and {left_out} earlier ones; --json shows all", style="dim")] if left_out > 0 else []
 
 
 def problem_lines(problems: Sequence[str]) -> list[Text]:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clawctl.errors import ClawError
-from clawctl.inspect.rows import Row, read_rows, words_of
+from clawctl.inspect.rows import Row, message_text, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines
 from clawctl.printing import answers, counted, labelled, one_line, plain, print_json
 from clawctl.run.directory import RunDir
@@ -16,7 +16,7 @@ from clawctl.run.reward import signed
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
     """Print the turns. Raises ClawError if `session` has none."""
-    joined = read_rows(run, words=True)
+    joined = read_rows(run, with_texts=True)
     rows = joined.rows if session is None else _of_session(joined.rows, session, run)
     if as_json:
         print_json({"turns": [as_dict(row) for row in rows], "problems": joined.problems})
@@ -59,9 +59,9 @@ def as_dict(row: Row) -> dict[str, Any]:
         "user": turn["user"],
         "created_at": turn["created_at"],
         "policy_version": turn["policy_version"],
-        "asked": words_of(turn["messages"][-1] if turn["messages"] else None),
-        "answered": words_of(turn["response"]),
-        "came_back": None if next_state is None else "\n".join(words_of(message) for message in next_state),
+        "asked": message_text(turn["messages"][-1] if turn["messages"] else None),
+        "answered": message_text(turn["response"]),
+        "came_back": None if next_state is None else "\n".join(message_text(message) for message in next_state),
         "reward": row.worth.value,
         "votes": verdict.get("votes"),
         "hint": verdict.get("hint"),

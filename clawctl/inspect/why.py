@@ -33,7 +33,7 @@ _IGNORABLE = (
 
 def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     """Print the numbers of one turn. Raises ClawError unless exactly one turn id begins with `turn`."""
-    joined = read_rows(run, words=True)
+    joined = read_rows(run, with_texts=True)
     row = _find(joined.rows, turn, run)
     record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
     step = next(
@@ -56,7 +56,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
     """The turn, its step, and the turn's own numbers in that step."""
     of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
     turn = as_dict(row)
-    explained: dict[str, Any] = {"turn": turn, "worth": row.worth.words, "cure": cure_of(row), "step": of_step, "numbers": None}
+    explained: dict[str, Any] = {"turn": turn, "worth": row.worth.text, "cure": cure_of(row), "step": of_step, "numbers": None}
     if record is None:
         return explained
     turn["reward"], explained["worth"] = record["reward"], record.get("worth") or explained["worth"]  # the values used in training

@@ -117,9 +117,9 @@ class JudgeClient:
 
     async def _post(self, body: bytes) -> HttpResponse | None:
         """The first response that is not a server failure. None after TRIES broken calls."""
-        broken, shunned, problem = 0, None, ""
+        broken, avoided, problem = 0, None, ""
         while broken < TRIES:
-            place = await self._pool.take(shunned)
+            place = await self._pool.acquire(avoided)
             try:
                 endpoint = place.locate()
                 if endpoint is None:
@@ -142,7 +142,7 @@ class JudgeClient:
             finally:
                 place.in_flight -= 1
             place.broke()
-            broken, shunned = broken + 1, place
+            broken, avoided = broken + 1, place
             if broken < TRIES:
                 await asyncio.sleep(backoff_s(broken, 0.25, LONGEST_WAIT_S, jitter=True))
         self._count_failure(problem)
@@ -171,7 +171,7 @@ class JudgeClient:
         if problem not in self._logged_failures:
             self._logged_failures.add(problem)
             log.warning(
-                "a call to the judge failed: %s; the vote is invalid, and the count of invalid votes follows below", problem
+                "a call to the judge failed: %s; the vote is invalid; a later line reports the number of invalid votes", problem
             )
 
     def _answers(self, place: "EndpointState") -> None:
@@ -182,7 +182,7 @@ class JudgeClient:
 
     def _skip(self, place: "EndpointState", problem: str, rest_s: float | None = None) -> None:
         """Let an unavailable endpoint rest; the next call uses another one. Raises ClawError after `patience_s`."""
-        place.rest(rest_s)
+        place.back_off(rest_s)
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
@@ -218,7 +218,7 @@ class JudgeClient:
             return ClawError(problem, f"check judge.endpoint, judge.api_key and judge.model ({name!r}); nothing is lost")
         cure = "check its log; judge.max_tokens may exceed its limit; nothing is lost"
         if response.status == 200:
-            problem, failure = f"{problem} with something other than a chat completion", "an answer was not a chat completion,"
+            problem, failure = f"{problem} with data that is not a chat completion", "an answer was not a chat completion,"
             cure = (
                 "check judge.endpoint: it is the base URL of an OpenAI-compatible server and usually ends in /v1; nothing is lost"
             )
@@ -247,8 +247,8 @@ class EndpointState:
     endpoint: Endpoint | None = None
     in_flight: int = 0
     requests: int = 0
-    rests_until: float = 0.0  # on the monotonic clock
-    rests: int = 0  # consecutive rests
+    backs_off_until: float = 0.0  # on the monotonic clock
+    backoffs: int = 0  # consecutive rests
     breaks: int = 0  # consecutive broken calls
     next_slot: float = 0.0  # when the rate limit allows the next call
 
@@ -257,22 +257,22 @@ class EndpointState:
         return self.endpoint
 
     def answered(self) -> None:
-        self.rests = self.breaks = 0
+        self.backoffs = self.breaks = 0
 
     def broke(self) -> None:
         """Record a call that timed out, broke off, or ended with a 5xx."""
         self.breaks += 1
         if self.breaks >= BREAKS:
-            self.rest(None)
+            self.back_off(None)
 
-    def rest(self, retry_after_s: float | None) -> None:
+    def back_off(self, retry_after_s: float | None) -> None:
         """Skip this endpoint for the requested time, or else for a time that grows with each rest."""
         now = time.monotonic()
-        if self.rests_until > now and retry_after_s is None:
+        if self.backs_off_until > now and retry_after_s is None:
             return  # this call was in flight when the rest began
-        self.rests += 1
-        wait = backoff_s(self.rests, FIRST_REST_S, LONGEST_REST_S, jitter=True) if retry_after_s is None else retry_after_s
-        self.rests_until = max(self.rests_until, now + wait)
+        self.backoffs += 1
+        wait = backoff_s(self.backoffs, FIRST_REST_S, LONGEST_REST_S, jitter=True) if retry_after_s is None else retry_after_s
+        self.backs_off_until = max(self.backs_off_until, now + wait)
         self.endpoint = None
 
 
@@ -283,19 +283,19 @@ class EndpointPool:
         self.all = [EndpointState(find) for find in finders]
         self._gap_s = 1.0 / per_s if per_s else 0.0
 
-    async def take(self, shun: EndpointState | None = None) -> EndpointState:
+    async def acquire(self, avoid: EndpointState | None = None) -> EndpointState:
         """Select an endpoint and wait for its rate limit. `shun` is used only if there is no other.
 
         The caller must do `in_flight -= 1` afterwards.
         """
         while True:
             now = time.monotonic()
-            awake = [place for place in self.all if place.rests_until <= now]
+            awake = [place for place in self.all if place.backs_off_until <= now]
             if awake:
                 break
-            await asyncio.sleep(min(place.rests_until for place in self.all) - now)
+            await asyncio.sleep(min(place.backs_off_until for place in self.all) - now)
         begins = {id(place): max(place.next_slot, now) for place in awake}
-        place = min(awake, key=lambda place: (place is shun, begins[id(place)], place.in_flight, place.requests))
+        place = min(awake, key=lambda place: (place is avoid, begins[id(place)], place.in_flight, place.requests))
         place.in_flight += 1
         place.requests += 1
         place.next_slot = begins[id(place)] + self._gap_s

@@ -12,10 +12,10 @@ from clawctl.judge.panel import LLMJudge, first_chars, gather_all, make_judge
 from clawctl.judge.prompts import (
     NOTHING_CAME_BACK,
     compare_messages,
-    foresee_messages,
     new_fence,
     read_choice,
     read_vote,
+    unseen_answer_messages,
 )  # fmt: skip
 from clawctl.judge.protocol import Evidence
 from clawctl.judge.view import view_turn
@@ -69,7 +69,7 @@ class Comparing:
             return (await self._judge.judge(replace(_evidence(turn), response=answer))).reward
         blocks, (text,) = self._seen(turn, answer)
         fence = new_fence()
-        reply = await self._ask(foresee_messages(blocks, text, fence))
+        reply = await self._ask(unseen_answer_messages(blocks, text, fence))
         score = None if reply is None else read_vote(reply, fence).score
         return None if score is None else float(score)
 

@@ -95,7 +95,9 @@ class CustomJudge:
     def _nothing(self, problem: str, where: str = "") -> Opinion:
         if problem not in self._told:
             self._told.add(problem)
-            log.warning("%s: such turns have no reward; their count follows below%s", problem, f"\n{where}" if where else "")
+            log.warning(
+                "%s: such turns have no reward; a later line reports their number%s", problem, f"\n{where}" if where else ""
+            )
         return Opinion(self.name, None, reason=problem)
 
     async def close(self) -> None:

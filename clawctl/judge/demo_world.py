@@ -30,28 +30,28 @@ class DemoWorld:
     def __init__(self) -> None:
         self._warned = False
 
-    def look(self, turn: Evidence) -> None:
+    def check(self, turn: Evidence) -> None:
         """Check the users' text in a turn that the demo model is about to judge."""
-        if not self._warned and not self.holds(turn):
+        if not self._warned and not self.covers(turn):
             self._warned = True
             log.warning(
                 "the judge is the demo model, which knows only the demo's homework; its verdicts on other topics mean nothing; "
                 "set another judge with judge.endpoint (and judge.model), judge.prm or judge.custom_rm"
             )
 
-    def holds(self, turn: Evidence) -> bool:
+    def covers(self, turn: Evidence) -> bool:
         """Whether the users in the conversation write about homework, in words that the demo model was trained on."""
         contents = [
             message.get("content") for message in (*turn.messages, *(turn.next_state or [])) if message.get("role") != "assistant"
         ]
         text = " ".join(content[:_LOOKED_AT] for content in contents if isinstance(content, str))
         words = _WORD.findall(text)
-        strange = sum(not knows(word) for word in words)
-        return any(character.isdigit() for character in text) and strange <= _STRANGE * len(words)
+        unknown = sum(not is_known_word(word) for word in words)
+        return any(character.isdigit() for character in text) and unknown <= _STRANGE * len(words)
 
 
 @lru_cache(maxsize=1 << 14)
-def knows(word: str) -> bool:
+def is_known_word(word: str) -> bool:
     """Whether the demo model was trained on a word. Its tokenizer does not split such words."""
     ways = (word, f" {word}")
     return len(word) <= _LONGEST and any(len(_tokenizer().encode(way, add_special_tokens=False).ids) == 1 for way in ways)

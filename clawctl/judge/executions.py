@@ -109,7 +109,7 @@ class Options:
 
     flags: frozenset[str]
     valued: frozenset[str]  # options with a value: `-k fast`, `-kfast`, `--tb=short`
-    words: re.Pattern[str] = re.compile(r"[^@].*|")  # arguments that are not options; pytest reads options from `@file`
+    arguments: re.Pattern[str] = re.compile(r"[^@].*|")  # arguments that are not options; pytest reads options from `@file`
     values: re.Pattern[str] = re.compile(r"[^-].*")
 
 
@@ -155,7 +155,7 @@ _ALLOWED: Mapping[str, Options] = {
         "--run --coverage --no-coverage --silent --color --no-color --watch=false --no-watch --globals --no-file-parallelism"
         " --reporter=default --reporter=verbose --reporter=dot --reporter=basic --reporter=tree",
         "-t --bail --testNamePattern --project --pool --environment --root --dir --shard --retry --testTimeout --maxWorkers",
-        words=re.compile(r"run|.*[./].*"),  # `vitest list` and `vitest init` run no test
+        arguments=re.compile(r"run|.*[./].*"),  # `vitest list` and `vitest init` run no test
     ),
     "go test": _options(
         "-v -race -short -cover -failfast -msan -asan -trimpath -benchmem -fullpath",
@@ -284,7 +284,7 @@ def _arguments(text: Any) -> dict[str, Any] | None:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return fields
 
 
@@ -338,7 +338,7 @@ def _runs_tests(name: str, words: list[str]) -> bool:
         if word == "--" and f"{name} --" in _ALLOWED:
             return _runs_tests(f"{name} --", list(given))
         if not word.startswith("-"):
-            if not allowed.words.fullmatch(word):
+            if not allowed.arguments.fullmatch(word):
                 return False
             continue
         option = word[1:] if name == "go test" and word.startswith("--") else word

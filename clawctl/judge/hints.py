@@ -24,7 +24,7 @@ _TO_THE_JUDGE = re.compile(
     r"\b(?:score|rate|vote)s?\b[^.]{0,30}(?<![\d.])[-+]?[01]\b(?!\.?\d)",
     re.IGNORECASE,
 )
-_MOST = 200_000  # the number of characters that a hint is compared with
+_MAX_CHARS = 200_000  # the number of characters that a hint is compared with
 _COPIED_WORDS = 4  # this many consecutive words of a tool's result are a copy, unless they report a failure
 _LINK = re.compile(
     r"(?i)\b(?:[a-z][a-z0-9+.-]{1,20}://\S+|www\.\S+|mailto:\S+|[\w.+-]+@[\w-]+\.\w+|(?:[a-z0-9-]+\.)+(?:[a-z]{2,24})(?:/\S*)?)"
@@ -54,19 +54,19 @@ def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
     messages = [*turn.messages, *(turn.next_state or [])]
     people = [message for message in messages if message.get("role") == "user"]
     others = [message for message in messages if message.get("role") not in ("user", "assistant", "system", "developer")]
-    words_of_others = _said(others)
-    answer = _said([turn.response] if turn.response else [])
-    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, _said(people), words_of_others)
+    words_of_others = _visible_text(others)
+    answer = _visible_text([turn.response] if turn.response else [])
+    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, _visible_text(people), words_of_others)
 
 
-def _said(messages: Iterable[Message]) -> str:
-    """The text of messages, cut to its last _MOST characters."""
+def _visible_text(messages: Iterable[Message]) -> str:
+    """The text of messages, cut to its last _MAX_CHARS characters."""
     parts: list[str] = []
     for message in messages:
         content = message.get("content")
         pieces = content if isinstance(content, list) else [content or ""]
         parts += [str(piece["text"]) if isinstance(piece, dict) and "text" in piece else str(piece) for piece in pieces]
-    return visible("\n".join(parts)[-_MOST:])
+    return visible("\n".join(parts)[-_MAX_CHARS:])
 
 
 def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRules) -> list[str]:
@@ -79,10 +79,10 @@ def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRule
     """
     if reward is None:
         return []
-    spoken = [" ".join(vote.hint.split()) for vote in votes if vote.hint and vote.score == reward]
+    hints = [" ".join(vote.hint.split()) for vote in votes if vote.hint and vote.score == reward]
     counts: dict[str, int] = {}
     words: dict[str, str] = {}
-    for hint in spoken:
+    for hint in hints:
         reason = why_not(hint, rules)
         if reason is not None:
             log.debug("a hint is dropped: %s", reason)
@@ -105,20 +105,20 @@ def why_not(hint: str, rules: HintRules) -> str | None:
         return "echo of the judge's prompt"
     if _key(hint) and f" {_key(hint)} " in f" {_key(rules.answer)} ":
         return "repeats the answer"
-    return _foreign(hint, rules)
+    return _foreign_content(hint, rules)
 
 
-def _foreign(hint: str, rules: HintRules) -> str | None:
+def _foreign_content(hint: str, rules: HintRules) -> str | None:
     """Why a hint may have a source other than the user or a failed tool, or None."""
     own = rules.own_words.casefold()
     if any(link.casefold() not in own and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):
-        return "holds a link that the user did not write"
+        return "contains a link that the user did not write"
     if neutral(hint, "-") != hint or _CODE.search(hint):
         return "holds code or markup"
     if any(token.casefold() not in own for token in _SECRET.findall(hint)):
-        return "holds what may be a key"
+        return "contains what may be a key"
     if rules.returned and _copies(hint, rules):
-        return "copies what a tool returned"
+        return "copies the output of a tool"
     return None
 
 

@@ -161,7 +161,7 @@ def is_noise(text: str, own_words: bool) -> bool:
         return True
     if "boxed" in plain or "hint_" in plain:
         return True
-    if not plain.isascii() and about & _FIGURE and _foreign(plain):
+    if not plain.isascii() and about & _FIGURE and _is_foreign_script(plain):
         return True
     if own_words:
         return bool(about & _MOOD and ((about & _READER and about & _FIGURE) or "the user" in plain))
@@ -180,7 +180,7 @@ def _is_column(unit: str) -> bool:
     return unit.count("\n") >= 3 and all(len(line.split()) <= 1 for line in unit.splitlines())
 
 
-def _foreign(plain: str) -> bool:
+def _is_foreign_script(plain: str) -> bool:
     """Whether a line is mostly in non-Latin letters."""
     letters = [char for char in plain if char.isalpha()]
     return bool(letters) and sum(char > "\u024f" for char in letters) * 2 > len(letters)

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from clawctl.config import JudgeConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.client import CallRefused, JudgeClient
-from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, knows
+from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, is_known_word
 from clawctl.judge.hints import hint_candidates, hint_rules
 from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
 from clawctl.judge.protocol import Evidence, Judge, Opinion
 from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
-from clawctl.judge.view import DEMO_CHARS, LEAST_CHARS, VIEW_CHARS, TurnView, view_turn
+from clawctl.judge.view import DEMO_CHARS, MIN_CHARS, VIEW_CHARS, TurnView, view_turn
 from clawctl.judge.votes import decided, first_round, majority, why_none
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import Ratings
@@ -40,7 +40,7 @@ class Panel:
         self.client = JudgeClient(run, recipe, patience_s)
         self.judge = make_judge(run, recipe.judge, self.client)
         self.ratings = Ratings(run)
-        self.ratings.look()
+        self.ratings.poll()
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
 
     async def verdict(self, turn: Evidence) -> Verdict:
@@ -53,11 +53,11 @@ class Panel:
         is_asked = opinion is None
         if opinion is None:
             if self._world is not None:
-                self._world.look(turn)
+                self._world.check(turn)
             opinion = await self.judge.judge(turn)
         turn = self._with_comment(turn)
         if self.settings.hints == "apart" and opinion.reward is not None and turn.next_state is not None:
-            is_asked, opinion = True, replace(opinion, hints=await _hint_apart(self.client, self.settings, turn))
+            is_asked, opinion = True, replace(opinion, hints=await _separate_hint(self.client, self.settings, turn))
         latency_s = time.monotonic() - begun if is_asked else None
         hints, votes = list(opinion.hints), list(opinion.votes)
         hint = hints[0] if hints else None
@@ -113,7 +113,7 @@ class LLMJudge:
     def __init__(self, client: JudgeClient, settings: JudgeConfig) -> None:
         self._client, self._settings = client, settings
         self._chars = first_chars(client, settings)
-        self._plain = partial(plain_words, knows=knows if client.asks_demo_model else None)
+        self._plain = partial(plain_words, is_known=is_known_word if client.asks_demo_model else None)
         self.name = f"{client.model} prompt {PROMPT_VERSION}"
 
     async def judge(self, turn: Evidence) -> Opinion:
@@ -127,8 +127,8 @@ class LLMJudge:
         hints: list[str] = []
         if settings.hints == "with_vote" and reward is not None:
             rules = hint_rules(settings, turn)
-            rest = await self._votes_on_the_rest(turn, view, reward)
-            hints = list(dict.fromkeys(hint_candidates(rest, reward, rules) + hint_candidates(votes, reward, rules)))
+            more_votes = await self._votes_on_complete_view(turn, view, reward)
+            hints = list(dict.fromkeys(hint_candidates(more_votes, reward, rules) + hint_candidates(votes, reward, rules)))
         reason = why_none(scores) if reward is None else None
         return Opinion(self.name, reward, tuple(scores), tuple(hints), reason)
 
@@ -151,9 +151,9 @@ class LLMJudge:
                 vote = vote if answer is None else read_vote(answer, fence)
             except CallRefused as refused:
                 if refused.too_long:  # later turns start with the shorter length
-                    self._chars = max(min(self._chars, len(shown) // 2), LEAST_CHARS)
+                    self._chars = max(min(self._chars, len(shown) // 2), MIN_CHARS)
             if vote.score is None:
-                chars = max(chars // _SHORTER, LEAST_CHARS)
+                chars = max(chars // _SHORTER, MIN_CHARS)
                 shorter = self.view(turn, chars, is_plain)
                 if len(shorter) < len(shown):
                     shown = shorter
@@ -162,7 +162,7 @@ class LLMJudge:
                 return vote
             shown, chars, is_plain = whole, min(self._chars, len(whole)), False
 
-    async def _votes_on_the_rest(self, turn: Evidence, view: TurnView, reward: float) -> list[Vote]:
+    async def _votes_on_complete_view(self, turn: Evidence, view: TurnView, reward: float) -> list[Vote]:
         """One vote on the complete view, for its hint only. No vote if the reply has only ordinary sentences."""
         whole = self.view(turn, is_plain=False)
         if reward == 0 or whole.next_state == view.next_state:
@@ -181,7 +181,7 @@ def first_chars(client: JudgeClient, settings: JudgeConfig) -> int:
     return settings.view_chars or (DEMO_CHARS if client.asks_demo_model else VIEW_CHARS)
 
 
-async def _hint_apart(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
+async def _separate_hint(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
     """Request a hint separately from the votes (`judge.hints: apart`). Returns at most one candidate."""
     view, fence = view_turn(turn, settings.history_chars, first_chars(client, settings)), new_fence()
     messages = hint_messages(view.request, view.answer, view.next_state, view.role, fence, view.earlier)

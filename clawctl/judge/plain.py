@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-Knows = Callable[[str], bool]  # whether a word is in a judge's vocabulary
+IsKnown = Callable[[str], bool]  # whether a word is in a judge's vocabulary
 
 _UNKNOWN = 0.3  # a sentence with at least this share of unknown words is not readable
 _LETTERS = 0.4  # the least share of letters among the characters of an ordinary line
@@ -30,7 +30,7 @@ _FIGURE = re.compile(r"\s*[-+]?\d+(?:[.,]\d+)?\s*")
 _SENTENCE = re.compile(r"(?<=[.!?\u2026\]\u3002\uff01\uff1f])\s+")
 
 
-def plain_words(text: str, role: str, knows: Knows | None = None) -> str:
+def plain_words(text: str, role: str, is_known: IsKnown | None = None) -> str:
     """The ordinary sentences of a message of `role`, or `text` if there are none. Linear in the length of `text`.
 
     The form matters in user messages only, because assistants and tools legitimately send lists and code.
@@ -39,8 +39,8 @@ def plain_words(text: str, role: str, knows: Knows | None = None) -> str:
     lines_left = lines
     if role == "user":
         lines_left = _or_all([line for line, good in zip(lines, _ordinary(lines), strict=True) if good or not line.strip()], lines)
-    if knows is not None:
-        lines_left = _or_all([_readable(line, knows, role in ("user", "assistant")) for line in lines_left], lines_left)
+    if is_known is not None:
+        lines_left = _or_all([_readable(line, is_known, role in ("user", "assistant")) for line in lines_left], lines_left)
     return text if lines_left == lines else "\n".join(line for line in lines_left if line.strip())
 
 
@@ -105,21 +105,21 @@ def _columns(lines: list[str]) -> Iterator[tuple[int, int]]:
             begin = at + 1
 
 
-def _readable(line: str, knows: Knows, speaks: bool) -> str:
+def _readable(line: str, is_known: IsKnown, speaks: bool) -> str:
     """`line` without sentences in unknown words.
 
     With `speaks` (a person or an assistant), figures and single words are kept. In a tool's result they are padding.
     """
     sentences = _SENTENCE.split(line)
-    lines_left = [sentence for sentence in sentences if _is_readable(sentence, knows, speaks)]
+    lines_left = [sentence for sentence in sentences if _is_readable(sentence, is_known, speaks)]
     return line if len(lines_left) == len(sentences) else " ".join(lines_left)
 
 
-def _is_readable(sentence: str, knows: Knows, speaks: bool) -> bool:
+def _is_readable(sentence: str, is_known: IsKnown, speaks: bool) -> bool:
     words = _WORD.findall(sentence)
     if max(map(len, words), default=0) < 2:
         return speaks or not sentence.strip() or bool(_FIGURE.fullmatch(sentence))
     if not speaks and sum(map(len, words)) < _LETTERS * sum(not char.isspace() for char in sentence):
         return False
-    unknown = sum(not knows(word) for word in words)
+    unknown = sum(not is_known(word) for word in words)
     return unknown < _UNKNOWN * len(words) or (unknown == 1 and (speaks or len(words) > 1))

@@ -134,8 +134,8 @@ class PRMJudge:
         fence = new_fence()
         request = f"{view.earlier}\n\n{view.request}" if view.earlier else view.request
         next_state = view.next_state or "(nothing came back)"
-        said = [("user", request), ("assistant", view.answer), ("user", next_state)]
-        chat = [{"role": role, "content": self._control.broken(neutral(text, fence))} for role, text in said]
+        messages = [("user", request), ("assistant", view.answer), ("user", next_state)]
+        chat = [{"role": role, "content": self._control.broken(neutral(text, fence))} for role, text in messages]
         if self._tokenizer.chat_template:
             return str(self._tokenizer.apply_chat_template(chat, tokenize=False))
         return "\n\n".join(f"{message['role']}: {message['content']}" for message in chat)

@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from clawctl.judge.fences import fenced, new_fence
 
 __all__ = [
-    "PROMPT_VERSION", "Vote", "compare_messages", "foresee_messages", "hint_messages", "judge_messages", "new_fence", "read_choice",
-    "read_hint", "read_vote",
+    "PROMPT_VERSION",
+    "Vote",
+    "compare_messages",
+    "hint_messages",
+    "judge_messages",
+    "new_fence",
+    "read_choice",
+    "read_hint",
+    "read_vote",
+    "unseen_answer_messages",
 ]  # fmt: skip
 
 PROMPT_VERSION = "1"
@@ -97,7 +105,7 @@ def compare_messages(blocks: list[tuple[str, str]], a: str, b: str, fence: str) 
     return _with_blocks(COMPARE_SYSTEM, [*blocks, ("answer A", a), ("answer B", b)], fence)
 
 
-def foresee_messages(blocks: list[tuple[str, str]], answer: str, fence: str) -> list[dict]:
+def unseen_answer_messages(blocks: list[tuple[str, str]], answer: str, fence: str) -> list[dict]:
     """The chat messages that judge one answer that no user has seen."""
     return _with_blocks(FORESEE_SYSTEM, [*blocks, ("new answer", answer)], fence)
 
@@ -115,7 +123,7 @@ def _asked(system: str, request: str, answer: str, next_state: str | None, role:
 
 def read_choice(text: str, fence: str | None = None) -> str | None:
     """The answer to `compare_messages`: the last valid "A", "B" or "0" in the judge's own text."""
-    letters = _BOXED.findall(_own(text, fence))
+    letters = _BOXED.findall(_final_text(text, fence))
     return _LETTERS.get(letters[-1].strip()) if letters else None
 
 
@@ -125,24 +133,24 @@ def read_vote(text: str, fence: str | None = None) -> Vote:
     The judge's own text excludes its reasoning, everything up to the last fence (which quotes the turn), and repeated lines of the
     prompt. A score within a hint is part of the hint.
     """
-    spoken = _own(text, fence)
-    scores = _BOXED.findall(_UNFINISHED_HINT.sub("", _HINT.sub("", spoken)))
-    return Vote(score=_SCORES.get(scores[-1].strip()) if scores else None, hint=_last_hint(spoken))
+    reply = _final_text(text, fence)
+    scores = _BOXED.findall(_UNFINISHED_HINT.sub("", _HINT.sub("", reply)))
+    return Vote(score=_SCORES.get(scores[-1].strip()) if scores else None, hint=_last_hint(reply))
 
 
 def read_hint(text: str, fence: str | None = None) -> str | None:
     """The last complete hint in an answer to `hint_messages`, or None if it is empty or missing."""
-    return _last_hint(_own(text, fence))
+    return _last_hint(_final_text(text, fence))
 
 
-def _last_hint(spoken: str) -> str | None:
-    hints = _HINT.findall(spoken)
+def _last_hint(reply: str) -> str | None:
+    hints = _HINT.findall(reply)
     return (hints[-1].strip() or None) if hints else None
 
 
-def _own(text: str, fence: str | None) -> str:
+def _final_text(text: str, fence: str | None) -> str:
     """The judge's text in its final channel. Reasoning ends at the last end mark, because earlier marks are quotations."""
-    spoken = _REASONING_OPEN.sub("", _REASONING_ENDS.split(text)[-1])
+    reply = _REASONING_OPEN.sub("", _REASONING_ENDS.split(text)[-1])
     if fence is not None:
-        spoken = spoken.split(fence)[-1]
-    return _CHOICES.sub("", "\n".join(line for line in spoken.splitlines() if line.strip() not in _OWN_WORDS))
+        reply = reply.split(fence)[-1]
+    return _CHOICES.sub("", "\n".join(line for line in reply.splitlines() if line.strip() not in _OWN_WORDS))

@@ -18,8 +18,8 @@ from clawctl.run.rows import Message
 
 VIEW_CHARS = 24_000  # for all blocks together, because a judge's context is finite
 DEMO_CHARS = 600  # for the demo model, whose model card states conversations of up to 512 training tokens
-LEAST_CHARS = 240  # views are not made shorter than this
-_MOST_READ = 20_000  # the number of characters searched for evidence in a text that exceeds its share, to bound the work
+MIN_CHARS = 240  # views are not made shorter than this
+_MAX_READ = 20_000  # the number of characters searched for evidence in a text that exceeds its share, to bound the work
 
 _ROLES = frozenset(("user", "assistant", "tool", "function", "environment", "system", "developer"))
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # after each of these, a line may name a speaker
@@ -123,18 +123,18 @@ def _recent(messages: Sequence[Message], chars: int) -> list[str]:
 
 def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain: Plain | None) -> list[str]:
     """Each message without noise, compressed and cut to its share of `limit`. Users' messages get four times the share."""
-    spoken = list(messages)[len(messages) - len(words) :]
-    weights = [4 if message.get("role") == "user" else 1 for message in spoken]
+    shown = list(messages)[len(messages) - len(words) :]
+    weights = [4 if message.get("role") == "user" else 1 for message in shown]
     limits = shares(list(map(len, words)), limit, weights)
     return [
-        _settled(text, most, message.get("role", "user"), plain) for message, text, most in zip(spoken, words, limits, strict=True)
+        _settled(text, share, message.get("role", "user"), plain) for message, text, share in zip(shown, words, limits, strict=True)
     ]
 
 
 def _settled(text: str, limit: int, role: str, plain: Plain | None) -> str:
     """`text` as it is shown: compressed if it is long, without noise, optionally in ordinary sentences only, cut to `limit`."""
     if len(text) > limit:
-        text = folded(_cut(text, max(_MOST_READ, limit)), 1, _VARIES)
+        text = without_repetitions(_cut(text, max(_MAX_READ, limit)), 1, _VARIES)
     text = without_noise(text, role == "user")
     return _cut(plain(text, role) if plain else text, limit)
 
@@ -151,7 +151,7 @@ _SHORT = 12  # shorter pieces are often repeated legitimately
 _VARIES = re.compile(r"\d+")
 
 
-def squeezed(text: str) -> str:
+def compressed(text: str) -> str:
     """`text` without repeated characters or short strings, blank lines, and strings that are too long to be words."""
     if len(text) < 64:
         return text
@@ -160,11 +160,11 @@ def squeezed(text: str) -> str:
     if len(text) < 200:
         return text
     text = _HEXADECIMAL.sub(LEFT_OUT, _REPEATED.sub(rf"\1\1{LEFT_OUT}", text))
-    return folded(_UNBROKEN.sub(lambda match: f"{match[0][:40]}{LEFT_OUT}{match[0][-20:]}", text), 2)
+    return without_repetitions(_UNBROKEN.sub(lambda match: f"{match[0][:40]}{LEFT_OUT}{match[0][-20:]}", text), 2)
 
 
-def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
-    """`text` with at most `most` of its sentences or lines that are equal up to `varies`. A mark replaces the others."""
+def without_repetitions(text: str, limit: int, varies: re.Pattern[str] | None = None) -> str:
+    """`text` with at most `limit` of its sentences or lines that are equal up to `varies`. A mark replaces the others."""
     counts: dict[str, int] = {}
     pieces: list[str] = []
     dropping = False
@@ -173,7 +173,7 @@ def folded(text: str, most: int, varies: re.Pattern[str] | None = None) -> str:
         counts[same] = counts.get(same, 0) + 1
         if dropping and not _LETTER.search(piece):
             continue  # text between two dropped parts
-        if counts[same] <= most or len(same) < 2 or (varies is None and len(same) < _SHORT):
+        if counts[same] <= limit or len(same) < 2 or (varies is None and len(same) < _SHORT):
             pieces.append(piece)
             dropping = False
         elif not dropping:
@@ -220,7 +220,7 @@ def _words(message: Message) -> str:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             lines.append(f"[calls {function.get('name')}({function.get('arguments')})]")
-    return squeezed(visible(_LINE_ENDS.sub("\n", "\n".join(lines))))
+    return compressed(visible(_LINE_ENDS.sub("\n", "\n".join(lines))))
 
 
 def _cut(text: str, limit: int) -> str:

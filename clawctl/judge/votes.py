@@ -23,15 +23,15 @@ def why_none(votes: Sequence[int | None]) -> str:
     return "no consensus" if any(vote is not None for vote in votes) else "no valid vote"
 
 
-def decided(votes: Sequence[int | None], most: int, threshold: float = 0.5) -> bool:
-    """Whether no further votes, up to `most` in total, can change the result of `majority`."""
+def decided(votes: Sequence[int | None], votes_asked: int, threshold: float = 0.5) -> bool:
+    """Whether no further votes, up to `votes_asked` in total, can change the result of `majority`."""
     counts = Counter(vote for vote in votes if vote is not None)
-    return _decided((counts[1], counts[0], counts[-1]), max(most - len(votes), 0), threshold)
+    return _decided((counts[1], counts[0], counts[-1]), max(votes_asked - len(votes), 0), threshold)
 
 
-def first_round(most: int, threshold: float = 0.5) -> int:
+def first_round(votes_asked: int, threshold: float = 0.5) -> int:
     """The number of votes in the first round: the fewest that can decide if they agree. More are requested only otherwise."""
-    return next(count for count in range(1, most + 1) if _decided((count, 0, 0), most - count, threshold))
+    return next(count for count in range(1, votes_asked + 1) if _decided((count, 0, 0), votes_asked - count, threshold))
 
 
 def agreement(votes: Sequence[int | None]) -> float | None:
@@ -42,10 +42,10 @@ def agreement(votes: Sequence[int | None]) -> float | None:
 
 
 def _winner(counts: tuple[int, int, int], threshold: float) -> float | None:
-    most = max(counts)
-    if most == 0 or counts.count(most) > 1 or most / sum(counts) < threshold:
+    highest = max(counts)
+    if highest == 0 or counts.count(highest) > 1 or highest / sum(counts) < threshold:
         return None
-    return float(_SCORES[counts.index(most)])
+    return float(_SCORES[counts.index(highest)])
 
 
 @lru_cache(maxsize=4096)

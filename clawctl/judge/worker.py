@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 0.2
 _REPORT_S = 10.0
-_MOST_DOUBTED = 64  # the number of verdicts that may wait until their scale is known
+_MAX_DOUBTED = 64  # the number of verdicts that may wait until their scale is known
 
 
 def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
@@ -46,10 +46,10 @@ class _Worker:
 
     def __init__(self, run: RunDir, recipe: Recipe, once: bool, stop: threading.Event) -> None:
         self._run, self._recipe, self._once, self._stop = run, recipe, once, stop
-        self._ahead = 4 * recipe.judge.concurrency  # no further shard is claimed while this many turns are in progress
+        self._max_in_progress = 4 * recipe.judge.concurrency  # no further shard is claimed while this many turns are in progress
         # The number of turns that are read and judged concurrently. It is large enough that further turns always wait for a call.
         # Preparing a whole shard at once would delay the processing of answers that arrive in the meantime.
-        self._in_hand = asyncio.Semaphore(2 * max(recipe.judge.concurrency, recipe.judge.prm_batch if recipe.judge.prm else 1))
+        self._slots = asyncio.Semaphore(2 * max(recipe.judge.concurrency, recipe.judge.prm_batch if recipe.judge.prm else 1))
         self._left: dict[str, int] = {}  # stem -> number of turns without a verdict
         self._queue: deque[Path] = deque()  # shards that had no verdicts at the last listing
         self._looked_at = float("-inf")
@@ -96,7 +96,7 @@ class _Worker:
         The folders are listed only if the queue is empty, and not too often, because this runs for each turn near the end.
         """
         self._patience_s, looked = 1.0, False
-        while sum(self._left.values()) < self._ahead:
+        while sum(self._left.values()) < self._max_in_progress:
             if not self._queue:
                 if looked or (self._tasks and time.monotonic() - self._looked_at < _LOOK_S):
                     self._patience_s = 1.0 if looked else _LOOK_S
@@ -121,12 +121,12 @@ class _Worker:
     async def _claim(self, path: Path, claim: ExitStack) -> list[Evidence] | None:
         """Claim a shard and return its turns. Returns None if this worker cannot judge it now."""
         try:
-            mine = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
-            mine = mine and not is_published(self._verdicts(path.stem))
+            acquired = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
+            acquired = acquired and not is_published(self._verdicts(path.stem))
         except OSError as error:  # a full disk has no room for the lock; the next listing tries again
             log.error("cannot process %s: %s", path.name, error)
             return None
-        if not mine or not path.exists():
+        if not acquired or not path.exists():
             return None
         try:
             turns = await asyncio.to_thread(read_evidence, path)
@@ -135,7 +135,7 @@ class _Worker:
                 quarantine(self._run, path, str(error))
                 log.warning("quarantined an unreadable shard: %s", error)
             return None
-        self._panel.ratings.look()
+        self._panel.ratings.poll()
         return turns
 
     def _verdicts(self, stem: str) -> Path:
@@ -143,7 +143,7 @@ class _Worker:
 
     def _refuse_doubted(self) -> None:
         """Raises ClawError if no remaining turn can reveal the scale of a custom reward model."""
-        enough = sum(self._doubted.values()) >= _MOST_DOUBTED
+        enough = sum(self._doubted.values()) >= _MAX_DOUBTED
         if enough or (self._once and self._doubted and len(self._doubted) == len(self._tasks)):
             doubt = self._panel.judge.doubt()
             if doubt is not None:  # otherwise the waiting shards are about to continue
@@ -169,7 +169,7 @@ class _Worker:
             try:
                 verdicts = await gather_all(self._judge_turn(stem, turn, journal) for turn in turns)
                 await self._until_sure(stem, verdicts)
-                self._panel.ratings.look()
+                self._panel.ratings.poll()
                 await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
                 journal.remove()
                 self._run.lock(f"judge-{stem}").unlink(missing_ok=True)  # waiting workers find the verdicts
@@ -179,7 +179,7 @@ class _Worker:
     async def _judge_turn(self, stem: str, turn: Evidence, journal: Journal) -> Verdict:
         verdict = journal.verdicts.get(turn.turn_id)
         if verdict is None:
-            async with self._in_hand:
+            async with self._slots:
                 verdict = await self._panel.verdict(turn)
             if self._panel.doubt(verdict) is not None:
                 self._uncounted.setdefault(stem, []).append(verdict)
@@ -188,7 +188,7 @@ class _Worker:
                     journal.add(verdict)
                 self._tally.count(verdict, turn.judged)
         self._left[stem] -= 1
-        if sum(self._left.values()) < self._ahead:
+        if sum(self._left.values()) < self._max_in_progress:
             self._changed.set()
         return verdict
 
@@ -233,7 +233,9 @@ class _Tally:
         self._invalid += verdict.votes.count(None)
         if verdict.reward is None:
             if verdict.reason == "no valid vote" and not self._without[verdict.reason]:
-                log.warning("the judge gave no valid score for a turn, so it is not trained; the count of such turns follows below")
+                log.warning(
+                    "the judge gave no valid score for a turn, so it is not trained; a later line reports the number of such turns"
+                )
             self._without[verdict.reason or "no reason"] += 1
 
     def report_now_and_then(self, spent: JudgeUsage) -> None:

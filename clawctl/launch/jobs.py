@@ -65,16 +65,18 @@ def launch(run: RunDir, recipe: Recipe, on: SchedulerName, named_code: str, log_
     refuse_in_bucket(run.root, "--on", "use a run directory on a disk that all machines mount")
     with claimed(run, "launch") as owned:
         if not owned:
-            raise ClawError(f"another `clawctl up --on` submits jobs for {run.root} just now", "wait until it has ended")
+            raise ClawError(f"another `clawctl up --on` is submitting jobs for {run.root}", "wait until it has finished")
         previous = read_launch(run)
         if previous is not None and previous.on != on and not previous.ended:
-            raise ClawError(f"jobs of this run are in {previous.on}", f"stop them first: clawctl up --stop --run {run.root}", 2)
+            raise ClawError(
+                f"this run already has jobs in {previous.on}", f"stop them first: clawctl up --stop --run {run.root}", 2
+            )
         _warn_of_local_disk(run.root)
         scheduler = open_scheduler(on)
         jobs = (
             []
             if previous is None or previous.on != on
-            else [job for job in look(run, previous, scheduler).jobs if job.phase not in ENDED]
+            else [job for job in refresh(run, previous, scheduler).jobs if job.phase not in ENDED]
         )
         launch_id = previous.id if previous is not None and jobs else uuid4().hex[:12]
         new = [
@@ -104,7 +106,7 @@ class Launch:
     id: str  # a job refuses to work in a run directory with a different launch id
     on: SchedulerName
     jobs: list[LaunchedJob]
-    at: float = 0.0  # unix seconds of the last look
+    at: float = 0.0  # unix seconds of the last refresh
 
     @property
     def ended(self) -> bool:
@@ -127,9 +129,9 @@ def _write(run: RunDir, launch: Launch) -> None:
     publish_bytes(run.launch, sealed(orjson.dumps({**asdict(launch), "at": time.time()})))
 
 
-def look(run: RunDir, launch: Launch, scheduler: Scheduler) -> Launch:
+def refresh(run: RunDir, launch: Launch, scheduler: Scheduler) -> Launch:
     """The current states of the jobs, which are also recorded."""
-    states = dict(scheduler.look([each for job in launch.jobs for each in job.ids]))
+    states = dict(scheduler.states([each for job in launch.jobs for each in job.ids]))
     updated = Launch(launch.id, launch.on, [job.with_states(states) for job in launch.jobs], time.time())
     _write(run, updated)
     return updated
@@ -139,11 +141,11 @@ def stop_jobs(run: RunDir) -> None:
     """End the jobs of this run and wait until they have ended. Raises ClawError."""
     launch = _required(run)
     scheduler = open_scheduler(launch.on)
-    running = [job for job in look(run, launch, scheduler).jobs if job.phase not in ENDED]
+    running = [job for job in refresh(run, launch, scheduler).jobs if job.phase not in ENDED]
     if running:
         scheduler.stop([each for job in running for each in job.ids])
         print(f"stopping {', '.join(job.stage for job in running)}", file=sys.stderr)
-        while not (launch := look(run, launch, scheduler)).ended:
+        while not (launch := refresh(run, launch, scheduler)).ended:
             time.sleep(1.0)
     print("no job is running", file=sys.stderr)
 
@@ -151,7 +153,7 @@ def stop_jobs(run: RunDir) -> None:
 def show_launch(run: RunDir) -> None:
     """Print the jobs once. Raises ClawError."""
     launch = _required(run)
-    Console(highlight=False).print(_table(run, look(run, launch, open_scheduler(launch.on)), ""))
+    Console(highlight=False).print(_table(run, refresh(run, launch, open_scheduler(launch.on)), ""))
 
 
 def _required(run: RunDir) -> Launch:
@@ -168,7 +170,7 @@ def follow(run: RunDir, live: bool) -> None:
     try:
         if live:
             with Live(console=Console(highlight=False), get_renderable=lambda: _table(run, launch, help_), refresh_per_second=1):
-                while not (launch := look(run, launch, scheduler)).ended:
+                while not (launch := refresh(run, launch, scheduler)).ended:
                     time.sleep(_POLL_S)
         else:
             launch = _follow_in_lines(run, launch, scheduler, help_)
@@ -184,7 +186,7 @@ def _follow_in_lines(run: RunDir, launch: Launch, scheduler: Scheduler, help_: s
     print(help_, file=sys.stderr)
     printed: dict[str, str] = {}
     while True:
-        launch = look(run, launch, scheduler)
+        launch = refresh(run, launch, scheduler)
         for job in launch.jobs:
             if printed.get(job.stage) != job.detail:
                 print(f"{job.stage:>7} | {job.detail or job.phase}", file=sys.stderr, flush=True)
@@ -234,9 +236,7 @@ def _warn_of_local_disk(root: Path) -> None:
         mounts.append((where, kind))
     where, kind = max(((p, k) for p, k in mounts if root.is_relative_to(p)), key=lambda mount: len(mount[0]), default=("", ""))
     if kind in _LOCAL:
-        warning = (
-            f"{root} is on {kind} ({where}), which other machines usually do not see; a job that does not see it refuses to start"
-        )
+        warning = f"{root} is on {kind} ({where}), which other machines usually cannot access; jobs there will not start"
         print(f"clawctl: {warning}", file=sys.stderr)
 
 

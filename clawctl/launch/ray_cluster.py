@@ -61,12 +61,12 @@ class RayCluster:
             raise ClawError(f"Ray refuses the actor of {job.stage}: {error}", f"change machines.{job.stage}") from error
         return names
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+    def states(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         ray = _connected()
         reports = {}
         for name in ids:
             try:
-                reports[name] = ray.get_actor(name, namespace=_NAMESPACE).look.remote()
+                reports[name] = ray.get_actor(name, namespace=_NAMESPACE).state.remote()
             except ValueError:
                 continue
         ready, _ = ray.wait(list(reports.values()), num_returns=len(reports), timeout=_ANSWER_S) if reports else ([], [])
@@ -99,10 +99,10 @@ class StageActor:
         self._code: int | None = None  # final exit code
         self._starts, self._stopping = 0, False
         self._starting = threading.Lock()  # without it, a process that starts during `stop` would get no signal
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._keeper = threading.Thread(target=self._supervise, daemon=True)
         self._keeper.start()
 
-    def look(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         return {"code": self._code, "starts": self._starts, "address": own_address(), "stopping": self._stopping}
 
     def address(self) -> str:
@@ -116,26 +116,26 @@ class StageActor:
         self._keeper.join(_GRACE_S)
         self._signal(signal.SIGKILL)
 
-    def _keep(self) -> None:
+    def _supervise(self) -> None:
         while not self._stopping:
-            meeting = self._meeting()
+            rendezvous = self._rendezvous()
             with self._starting:
                 if self._stopping:
                     return
-                self._process = self._start(meeting)
+                self._process = self._start(rendezvous)
             self._starts += 1
             while self._process.poll() is None:
                 time.sleep(_LOOK_S)
-                if not self._stopping and self._rank and self._meeting() != meeting:
+                if not self._stopping and self._rank and self._rendezvous() != rendezvous:
                     self._signal(signal.SIGTERM)  # the trainer's first node has changed
             self._signal(signal.SIGKILL)  # processes that the stage itself started
             code = self._process.returncode
-            if code == 2 or (code == 0 and self._meeting() == meeting):
+            if code == 2 or (code == 0 and self._rendezvous() == rendezvous):
                 self._code = code
                 return
             time.sleep(_WAIT_S)
 
-    def _start(self, meeting: dict[str, str]) -> subprocess.Popen[bytes]:
+    def _start(self, rendezvous: dict[str, str]) -> subprocess.Popen[bytes]:
         gpus = {"GPUS_PER_NODE": str(self._gpus)} if self._gpus else {}
         with os.fdopen(open_to_append(self._output), "ab") as log:
             return subprocess.Popen(
@@ -143,12 +143,12 @@ class StageActor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment_with({**self._environment, **meeting, **gpus}),
+                env=environment_with({**self._environment, **rendezvous, **gpus}),
                 start_new_session=True,
                 preexec_fn=die_with_parent(),
             )
 
-    def _meeting(self) -> dict[str, str]:
+    def _rendezvous(self) -> dict[str, str]:
         """The address at which the nodes of a trainer meet: that of the rank 0 actor, wherever Ray has placed it."""
         if self._nodes == 1:
             return {}

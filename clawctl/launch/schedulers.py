@@ -33,7 +33,7 @@ class Scheduler(Protocol):
         """Submit the job. Returns the ids for the other methods."""
         ...
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+    def states(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         """The states of these jobs. An unknown job is `gone`."""
         ...
 

@@ -50,7 +50,7 @@ class Sky:
             raise ClawError(f"SkyPilot refuses the job of {job.stage}: {_last_output(done)}", f"change machines.{job.stage}")
         return [job.name]
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+    def states(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         done = call("sky", ["jobs", "queue", "--refresh", "--limit", "1000", "--output", "json"], _INSTALL)
         if done.returncode:
             raise ClawError(f"sky jobs queue failed: {_last_output(done)}", "run `sky check`, then try again")

@@ -69,14 +69,14 @@ class Slurm:
             raise _refusal(job, done.stderr or done.stdout)
         return [match[1]]
 
-    def look(self, ids: Sequence[str]) -> Mapping[str, JobState]:
+    def states(self, ids: Sequence[str]) -> Mapping[str, JobState]:
         if not ids:
             return {}
         done = call("squeue", ["--noheader", "--states=all", "--array", "--jobs", ",".join(ids), "-O", _COLUMNS], _INSTALL)
         if done.returncode and "Invalid job id" not in done.stderr:
             raise ClawError(f"squeue failed: {done.stderr.strip()}", "try again when Slurm's controller answers")
         states = read_queue(done.stdout)
-        return {job: states.get(job, JobState("gone", "Slurm has no job of this number any more")) for job in ids}
+        return {job: states.get(job, JobState("gone", "Slurm no longer has a job with this number")) for job in ids}
 
     def stop(self, ids: Sequence[str]) -> None:
         done = call("scancel", list(ids), _INSTALL)

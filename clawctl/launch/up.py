@@ -142,7 +142,7 @@ class Child:
     def runs(self) -> bool:
         return self.process is not None
 
-    async def keep(self) -> None:
+    async def supervise(self) -> None:
         """Run the stage and restart it whenever it dies, until it is finished or `stopping`. Raises ClawError if it refuses its
         recipe."""
         failures = 0  # consecutive
@@ -154,7 +154,7 @@ class Child:
             if code == 2:
                 raise self._refusal()
             if code == 0 and self.stage == "train" and self.recipe.train.max_steps is not None:
-                self.log.write("up", "train has made all steps")
+                self.log.write("up", "train has finished all steps")
                 self.finished = True
                 return
             if code == 0 and self.stage == "play":
@@ -245,7 +245,7 @@ async def _supervise(children: list[Child], log: MergedLog) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
-    keeping = {asyncio.create_task(child.keep()) for child in children}
+    keeping = {asyncio.create_task(child.supervise()) for child in children}
     stop = asyncio.create_task(stop_signals[0].wait())
     try:
         pending = set(keeping)

@@ -44,7 +44,7 @@ def parse_selection(session: str | None, user: str | None, before: str | None, r
     if not given and retrain:
         return None
     if len(given) != 1:
-        raise ClawError("it is not clear what to forget", "use one of --session, --user and --before", 2)
+        raise ClawError("no data is selected", "use one of --session, --user and --before", 2)
     try:
         moment = None if before is None else datetime.fromisoformat(before).timestamp()  # without a zone: local time
     except ValueError as error:
@@ -70,8 +70,8 @@ def expire(run: RunDir, recipe: Path | None, dry_run: bool, as_json: bool) -> No
 
 def _confirm() -> None:
     if not sys.stdin.isatty():
-        raise ClawError("there is no terminal to confirm this", "check it with --dry-run, then use --yes", 2)
-    if input("forget this permanently? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ClawError("clawctl cannot ask for confirmation without a terminal", "check it with --dry-run, then add --yes", 2)
+    if input("delete this permanently? [y/N] ").strip().lower() not in ("y", "yes"):
         raise ClawError("nothing was changed", "answer y, or use --yes")
 
 
@@ -86,7 +86,7 @@ def _report(result: Forgotten, as_json: bool) -> None:
 
 
 def _lines(result: Forgotten) -> dict[str, Any]:
-    if not result.turns and not result.files and result.way_back is None:
+    if not result.turns and not result.files and result.rollback_plan is None:
         return {"nothing": "this run has no matching turn; `clawctl inspect sessions` and `clawctl inspect data` list what it has"}
     lines = {
         "turns": f"{result.turns} of {counted(result.sessions, 'session')}",
@@ -96,13 +96,13 @@ def _lines(result: Forgotten) -> dict[str, Any]:
         lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in result.files.items())
     if result.removed_whole:
         lines["removed completely"] = f"{', '.join(result.removed_whole)}: could not be read, so their content is not known"
-    if result.way_back is not None:
+    if result.rollback_plan is not None:
         lines["training continues from"] = (
-            f"version {result.way_back.to_version}; {_versions(result.way_back.removed_versions)} removed"
+            f"version {result.rollback_plan.to_version}; {_versions(result.rollback_plan.removed_versions)} removed"
         )
-        lines["live"] = f"version {result.way_back.live}"
+        lines["live"] = f"version {result.rollback_plan.live}"
     elif result.policies:
-        lines["policies stay"] = "use --retrain to go back to the last one that did not learn from it"
+        lines["policies stay"] = "add --retrain to go back to the last version that did not learn from it"
     return lines
 
 

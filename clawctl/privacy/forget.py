@@ -50,7 +50,7 @@ class Forgotten:
     # Files rewritten or removed, and rows taken out of each: {"verdicts/a.parquet": 3}
     files: dict[str, int] = field(default_factory=dict)
     removed_whole: list[str] = field(default_factory=list)  # unreadable files that were deleted
-    way_back: RollbackPlan | None = None
+    rollback_plan: RollbackPlan | None = None
 
 
 def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
@@ -65,9 +65,9 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
         if not dry_run:
             catch_up(run)
         chosen = select(run, selection) if selection is not None else SelectedTurns()
-        policies = sorted({*learned_from(run, chosen.turn_ids), *(_learned_earlier(run) if retrain else [])})
+        policies = sorted({*learned_from(run, chosen.turn_ids), *(_affected_earlier(run) if retrain else [])})
         result = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
-        result.way_back = plan_rollback(run, policies) if retrain and policies else None
+        result.rollback_plan = plan_rollback(run, policies) if retrain and policies else None
         if dry_run:
             return result
         with _stopped_judges(run, chosen, end_workers):
@@ -76,8 +76,8 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
                 _remove_everywhere(run, selection, chosen, result)
             if removed := len(remove_unused(run)):  # includes images that an earlier, interrupted `forget` left
                 result.files["images"] = removed
-            if result.way_back is not None:
-                roll_back(run, result.way_back)
+            if result.rollback_plan is not None:
+                roll_back(run, result.rollback_plan)
         return result
 
 
@@ -193,7 +193,7 @@ def _record(run: RunDir, result: Forgotten) -> None:
     append_lines(run.forgotten, [sealed(orjson.dumps(row))])
 
 
-def _learned_earlier(run: RunDir) -> list[int]:
+def _affected_earlier(run: RunDir) -> list[int]:
     """Return the existing versions that an earlier `forget` named, and their descendants."""
     rows = list(read_lines(run.forgotten))
     existing = {version: read_policy(run, version) for version in list_versions(run)}

@@ -181,10 +181,10 @@ class Redactor:
         model = self._redact_part(exchange.model, "the name of the model", hits)
         clean_unwritten = self._redact_part(unwritten, "the settings of the template", hits)
         changed = (messages, tools, response, model) != (exchange.messages, exchange.tools, exchange.response, exchange.model)
-        suspect = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
-        hints = {key: self._replace_claim(key, value) if key in suspect else value for key, value in exchange.hints.items()}
-        if suspect <= _GROUPING_CLAIMS:  # they group requests and are not part of the prompt
-            exchange = replace(exchange, hints=hints) if suspect else exchange
+        secret_claims = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
+        hints = {key: self._replace_claim(key, value) if key in secret_claims else value for key, value in exchange.hints.items()}
+        if secret_claims <= _GROUPING_CLAIMS:  # they group requests and are not part of the prompt
+            exchange = replace(exchange, hints=hints) if secret_claims else exchange
         if changed or hints != exchange.hints or clean_unwritten != unwritten or self._ids_hold_secret(exchange, hits, accepted):
             return replace(
                 exchange, messages=messages, tools=tools, response=response, hints=hints, model=model, prompt_ids=None,
@@ -403,14 +403,14 @@ class Redactor:
         """Search one piece in three forms: as displayed, with escapes undone, and decoded from base64."""
         view = plain_view(text)
         for span in self._spans_in_views(view.text, depth):
-            yield _back(view, span, 0)
+            yield _to_original(view, span, 0)
         if (mail := printable_view(view)) is not None:
             for span in self._spans_in_views(mail.text, depth):
-                yield _back(mail, span, 0)
+                yield _to_original(mail, span, 0)
         for start, end in _escaped(view.text):
             if unescaped := unescaped_view(View(view.text[start:end], [], [])):
                 for span in self._spans_in_views(unescaped.text, depth):
-                    yield _back(view, _back(unescaped, span, 0), start)
+                    yield _to_original(view, _to_original(unescaped, span, 0), start)
 
     def _spans_in_views(self, text: str, depth: int) -> Iterator[Span]:
         piece = make_text(text, folded(text))
@@ -429,8 +429,8 @@ def _first_rule(hits: dict[str, Counter[str]]) -> str | None:
     return next((f"{rules.most_common(1)[0][0]}, in {part}" for part, rules in hits.items() if rules), None)
 
 
-def _back(view: View, span: Span, offset: int) -> Span:
-    start, end = view.back(span.start + offset, span.end + offset)
+def _to_original(view: View, span: Span, offset: int) -> Span:
+    start, end = view.to_original(span.start + offset, span.end + offset)
     return Span(start, end, span.kind, span.rule)
 
 

@@ -24,24 +24,24 @@ class RollbackPlan:
 
 def learned_from(run: RunDir, turn_ids: set[str]) -> list[int]:
     """Return the versions that were trained on one of these turns, and all their descendants."""
-    tainted: set[int] = set()
+    affected: set[int] = set()
     for version in list_versions(run):  # parents come before their children
         policy = read_policy(run, version)
-        if policy.parent in tainted or not turn_ids.isdisjoint(policy.turns):
-            tainted.add(version)
-    return sorted(tainted)
+        if policy.parent in affected or not turn_ids.isdisjoint(policy.turns):
+            affected.add(version)
+    return sorted(affected)
 
 
-def plan_rollback(run: RunDir, tainted: list[int]) -> RollbackPlan:
+def plan_rollback(run: RunDir, affected: list[int]) -> RollbackPlan:
     """Find where training can restart: the newest checkpoint before the first tainted step, else the base model.
 
     Versions in between have weights but no optimizer state, so the trainer produces them again.
     """
-    lineage, tainted_set = read_lineage(run), set(tainted)
+    lineage, affected_set = read_lineage(run), set(affected)
     ancestry = lineage.ancestry(lineage.tip)
-    clean_ancestry = [step for step in ancestry if step not in tainted_set and tainted_set.isdisjoint(lineage.ancestry(step))]
+    clean_ancestry = [step for step in ancestry if step not in affected_set and affected_set.isdisjoint(lineage.ancestry(step))]
     clean = max((step for step in numbers_in(run.checkpoints) if step in clean_ancestry), default=0)
-    removed = [version for version in list_versions(run) if version > clean or version in tainted_set]
+    removed = [version for version in list_versions(run) if version > clean or version in affected_set]
     live = live_version(run)
     return RollbackPlan(clean, removed, clean if live is None or live in removed else live)
 

@@ -29,16 +29,16 @@ class View:
     source: list[int]
     below: "View | None" = None
 
-    def back(self, start: int, end: int) -> tuple[int, int]:
+    def to_original(self, start: int, end: int) -> tuple[int, int]:
         """Return the span in the original text. A partially covered replaced segment counts as a whole."""
         if self.at:
             first, last = bisect_right(self.at, start) - 1, bisect_right(self.at, end - 1) - 1
-            begin = self.source[first] + (start - self.at[first] if self._kept(first) else 0)
-            stop = self.source[last] + (end - self.at[last]) if self._kept(last) else self.source[last + 1]
+            begin = self.source[first] + (start - self.at[first] if self._is_kept(first) else 0)
+            stop = self.source[last] + (end - self.at[last]) if self._is_kept(last) else self.source[last + 1]
             start, end = begin, stop
-        return (start, end) if self.below is None else self.below.back(start, end)
+        return (start, end) if self.below is None else self.below.to_original(start, end)
 
-    def _kept(self, segment: int) -> bool:
+    def _is_kept(self, segment: int) -> bool:
         return segment % 2 == 0  # kept and replaced segments alternate
 
 
@@ -74,7 +74,7 @@ def unescaped_view(view: View) -> View | None:
     """Return `view` with escapes of JSON, HTML and URLs undone, or None if there are none."""
     unescaped = view
     for _ in range(_ROUNDS):
-        below, unescaped = unescaped, replaced(unescaped, ESCAPES, _meant)
+        below, unescaped = unescaped, replaced(unescaped, ESCAPES, _unescape)
         if unescaped is below:
             break
     if "\x1b" in unescaped.text:
@@ -86,7 +86,7 @@ def printable_view(view: View) -> View | None:
     """Return `view` with the escapes of quoted-printable mail undone (`Passwort=3A …`), or None if there are none."""
     if "=" not in view.text or not any(mark in view.text for mark in _MARKS_OF_MAIL):
         return None
-    printable = replaced(view, _PRINTABLE, _meant_by_mail)
+    printable = replaced(view, _PRINTABLE, _decode_quoted_printable)
     return None if printable is view else printable
 
 
@@ -94,7 +94,7 @@ _MARKS_OF_MAIL = ("uoted-printable", "=3D", "=3A", "=C2=", "=C3=")
 _PRINTABLE = re.compile(r"(?:=[0-9A-F]{2})+|=\r?\n")
 
 
-def _meant_by_mail(match: re.Match[str]) -> str:
+def _decode_quoted_printable(match: re.Match[str]) -> str:
     return "" if match[0][1] in "\r\n" else bytes.fromhex(match[0].replace("=", "")).decode("utf-8", "replace")
 
 
@@ -122,7 +122,7 @@ _TERMINAL = re.compile(
 _LETTERS = {"e": "\x1b", "n": "\n", "r": "\r", "t": "\t", "b": " ", "f": " "}
 
 
-def _meant(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     escape = match[0]
     if escape[0] == "&":
         return html.unescape(escape)

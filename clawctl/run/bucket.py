@@ -32,7 +32,7 @@ from filelock import FileLock, Timeout
 
 from clawctl.run.kinds import FOLDER, Kind, is_shared_lock, kind_of, order
 from clawctl.run.leases import Leases
-from clawctl.run.names import below, number_of
+from clawctl.run.names import below, draft_of, number_of
 from clawctl.run.objects import Objects, StoredObject
 from clawctl.run.storage import DISK, StorageUnreachable, write_synced
 
@@ -93,7 +93,7 @@ class BucketStorage:
         log.warning("%s was published by another worker; its content is kept", name)
         stored = self._objects.read(f"run/{name}")
         if stored is None:
-            raise StorageUnreachable(f"{name} was there and is gone")
+            raise StorageUnreachable(f"{name} was listed but is gone")
         with self._local():
             self._write(path, stored[0])
             self._store_tag(name, stored[1])
@@ -307,7 +307,7 @@ class BucketStorage:
                 if leased and lock.stem.split("-")[0] in ("train", "eval", "forget"):
                     self.refresh()  # the results of the previous worker are here before this one starts
                 # `forget` checks for collect workers after it has its lease, and collect checks for `forget` after it has its own.
-                yield leased and not (of_this_host and self._leases.elsewhere("forget"))
+                yield leased and not (of_this_host and self._leases.held_elsewhere("forget"))
             finally:
                 if leased:
                     self._leases.release(name)
@@ -346,7 +346,7 @@ class BucketStorage:
             self._write_change_marker()
             self._leases.close()
         except OSError as error:
-            log.warning("the last changes are noticed late: %s", error)
+            log.warning("changes are noticed late: %s", error)
         self._poll_lock.release()
 
     def refresh(self) -> None:
@@ -384,7 +384,7 @@ class BucketStorage:
             return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if kind is Kind.ONCE:
-            draft = _draft(path)
+            draft = draft_of(path)
             try:
                 self._objects.download(stored.name, draft, stored.size)
                 with self._local():
@@ -407,7 +407,7 @@ class BucketStorage:
             return
         path = below(self._root, name)
         manifest = orjson.loads(stored[0])
-        draft = _draft(path)
+        draft = draft_of(path)
         draft.mkdir(parents=True, mode=0o700)
         try:
             for part, text in manifest["inline"].items():
@@ -472,7 +472,7 @@ class BucketStorage:
 
     def collecting_elsewhere(self) -> int:
         """Return the number of other hosts with a running collect worker."""
-        return len(self._leases.elsewhere("collect-"))
+        return len(self._leases.held_elsewhere("collect-"))
 
     def rewrite_copies(self, remove_lines: Callable[[bytes], bytes]) -> None:
         """Let `without` remove lines from every object that a host uploads as it grows: captures, ratings, outcomes."""
@@ -601,7 +601,7 @@ class BucketStorage:
 
     def _write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = _draft(path)
+        draft = draft_of(path)
         try:
             write_synced(draft, data)
             os.replace(draft, path)
@@ -610,7 +610,7 @@ class BucketStorage:
 
     def _remove_folder(self, folder: Path) -> None:
         if folder.exists():
-            doomed = _draft(folder)
+            doomed = draft_of(folder)
             os.replace(folder, doomed)
             shutil.rmtree(doomed, ignore_errors=True)
 
@@ -621,7 +621,7 @@ class BucketStorage:
             path.unlink(missing_ok=True)
             return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = _draft(path)
+        draft = draft_of(path)
         draft.write_bytes(tag.encode() + b"\n" + manifest)
         os.replace(draft, path)
 
@@ -656,7 +656,3 @@ def _lines(folder: Path) -> list[Path]:
 
 def _file_number(path: Path) -> int:
     return number_of(path.stem.rpartition("-")[2]) or 0
-
-
-def _draft(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")

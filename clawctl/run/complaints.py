@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FALSE_ALARMS = 0.01  # probability of a false alarm in a stream with a constant rate
-MOST_TURNS = 512  # turns compared; a change is detected long before that many
+MAX_TURNS = 512  # turns compared; a change is detected long before that many
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
     rise: Rise | None = None
     begin = 0  # index of the first turn after the last change
     for end in range(1, len(stream) + 1):
-        begin = max(begin, end - MOST_TURNS)
+        begin = max(begin, end - MAX_TURNS)
         flags = np.array([reaction.complained for reaction in stream[begin:end]], dtype=np.float64)
         split = change_point(flags)
         if split is None:

@@ -15,13 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import orjson
 from filelock import FileLock, Timeout
 
 from clawctl.errors import ClawError
-from clawctl.run.names import is_policy_name
+from clawctl.run.names import draft_of, is_policy_name
 from clawctl.run.rows import DEFAULT_POLICY, RUN_VERSION
 from clawctl.run.storage import DISK, storage_of
 
@@ -174,12 +173,12 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
         if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
             raise ClawError(f"{root} contains files that do not belong to a run", "choose an empty folder with --run", 2)
         _make_folders(run)
-        _mark(run, time.time())
+        _write_marker(run, time.time())
         _check_filesystem(run)
     marker = _read_marker(run.marker)
     if create:
         if marker["schema_version"] != RUN_VERSION:
-            _mark(run, marker.get("created_at"))
+            _write_marker(run, marker.get("created_at"))
         _make_folders(run)  # folders that an older clawctl did not create
         _sweep(run)
     elif storage_of(run.root) is not DISK:
@@ -212,7 +211,7 @@ def _make_folders(run: RunDir) -> None:
         raise ClawError(f"cannot create the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
 
 
-def _mark(run: RunDir, created_at: float | None) -> None:
+def _write_marker(run: RunDir, created_at: float | None) -> None:
     publish_bytes(run.marker, orjson.dumps({"schema_version": RUN_VERSION, "created_at": created_at}))
 
 
@@ -251,7 +250,7 @@ def publish(path: Path, write: Callable[[Path], None], anew: bool = False) -> No
     `anew`: overwrite the content in a bucket as well, where files such as shards otherwise keep their first content.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = _temporary(path)
+    temporary = draft_of(path)
     try:
         write(temporary)
         os.chmod(temporary, 0o600)
@@ -276,7 +275,7 @@ def publish_folder(path: Path, write: Callable[[Path], None]) -> bool:
     content.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = _temporary(path)
+    temporary = draft_of(path)
     temporary.mkdir(mode=0o700)
     try:
         write(temporary)
@@ -314,10 +313,6 @@ def remove(path: Path) -> None:
 def is_published(path: Path) -> bool:
     """Whether any worker has published this file or folder so far. Raises OSError."""
     return storage_of(path).exists(path)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")
 
 
 def sync(path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Kind = Literal["policy", "other", "killed"]
-MOST_TRIES: Final = 4  # per attempt: an episode that ended for another reason is played again up to three times
+MAX_TRIES: Final = 4  # per attempt: an episode that ended for another reason is played again up to three times
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Ending:
     """One way for an episode to end."""
 
     kind: Kind
-    words: str  # description for users
+    description: str  # description for users
 
     @property
     def is_trained(self) -> bool:
@@ -42,10 +42,10 @@ ENDINGS: Final[dict[str, Ending]] = {
     "time": Ending("policy", "the agent reached the deadline"),
     "context": Ending("policy", "the agent filled the model's context"),
     "refused": Ending("policy", "the agent refused, or gave up"),
-    "crashed": Ending("policy", "what the agent did ended the program that it used"),
+    "crashed": Ending("policy", "an action of the agent ended the program that it used"),
     "sandbox": Ending("other", "the sandbox failed"),
     "server": Ending("other", "the model server failed"),
-    "verifier": Ending("other", "the verdict failed"),
+    "verifier": Ending("other", "the verifier failed"),
     "environment": Ending("other", "the environment's code failed"),
     "killed": Ending("killed", "the worker was killed"),
 }

@@ -87,7 +87,7 @@ class Played:
         self.tasks: dict[int, Attempts] = {}  # by task number
         self._outcomes = Lines(self._run.feedback)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read new lines."""
         try:
             self._read()

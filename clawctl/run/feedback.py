@@ -20,7 +20,7 @@ from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.groups import Groups
 from clawctl.run.lines import Lines, LineWriter, Rewritten
-from clawctl.run.outcomes import SessionOutcome, parse_outcome
+from clawctl.run.outcomes import BadFeedback, SessionOutcome, parse_outcome
 from clawctl.run.rows import SCHEMA_VERSION, Feedback, from_json, newer
 
 LABEL = "label"  # the key of labels; no API key has this name
@@ -30,53 +30,45 @@ _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
 _COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
 
 
-class BadRating(Exception):
-    """The data is not a valid rating. The message gives the reason, and `field` the field."""
-
-    def __init__(self, problem: str, field: str) -> None:
-        super().__init__(problem)
-        self.field = field
-
-
 def read_rating(body: Any, key: str, now: float) -> Feedback:
     """Parse the body of `POST /v1/feedback`: {"turn_id" or "completion_id": …, "rating": -1..1, "comment": … or null}.
 
-    `key` is the name of the API key of the request, which may rate only its own turns. Raises BadRating.
+    `key` is the name of the API key of the request, which may rate only its own turns. Raises BadFeedback.
     """
     if not isinstance(body, dict):
-        raise BadRating("the body must be an object", "body")
+        raise BadFeedback("the body must be an object", "body")
     unknown = body.keys() - {"turn_id", "completion_id", "rating", "comment"}
     if unknown:
-        raise BadRating(f"unknown field {min(unknown)!r}", min(unknown))
+        raise BadFeedback(f"unknown field {min(unknown)!r}", min(unknown))
     named = [name for name in ("turn_id", "completion_id") if body.get(name) is not None]
     if len(named) != 1:
-        raise BadRating("set 'turn_id' or 'completion_id' (the id of the response)", "turn_id")
+        raise BadFeedback("set 'turn_id' or 'completion_id' (the id of the response)", "turn_id")
     rating, comment = body.get("rating"), body.get("comment")
     if isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1:
-        raise BadRating("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
+        raise BadFeedback("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
     if comment is not None and not (isinstance(comment, str) and len(comment) <= LONGEST_COMMENT):
-        raise BadRating(f"'comment' must be a string of at most {LONGEST_COMMENT} characters", "comment")
+        raise BadFeedback(f"'comment' must be a string of at most {LONGEST_COMMENT} characters", "comment")
     turn_id = turn_of(body[named[0]]) if named == ["completion_id"] else _plain(body["turn_id"], "turn_id")
     return Feedback(secrets.token_hex(12), now, key, turn_id, float(rating), comment or None)
 
 
 def turn_of(completion_id: Any) -> str:
-    """Return the turn id that a response id contains: `chatcmpl…`, `resp_…` or `msg_…`. Raises BadRating."""
+    """Return the turn id that a response id contains: `chatcmpl…`, `resp_…` or `msg_…`. Raises BadFeedback."""
     match = _COMPLETION.match(_plain(completion_id, "completion_id"))
     if match is None:
-        raise BadRating("'completion_id' is not an id of this server", "completion_id")
+        raise BadFeedback("'completion_id' is not an id of this server", "completion_id")
     return match[1]
 
 
 def _plain(value: Any, field: str) -> str:
     if not isinstance(value, str) or not _TURN.match(value):
-        raise BadRating(f"'{field}' must be an id of letters and digits", field)
+        raise BadFeedback(f"'{field}' must be an id of letters and digits", field)
     return value
 
 
 def rating_in_header(text: str | None) -> float | None:
     """Return the number in an `X-Feedback` header, or None without one. It rates the turn that its request answers. Raises
-    BadRating.
+    BadFeedback.
     """
     if text is None or not text.strip():
         return None
@@ -85,7 +77,7 @@ def rating_in_header(text: str | None) -> float | None:
     except ValueError:
         rating = float("nan")
     if not -1 <= rating <= 1:
-        raise BadRating("'X-Feedback' must be a number from -1 (bad) to 1 (good)", "X-Feedback")
+        raise BadFeedback("'X-Feedback' must be a number from -1 (bad) to 1 (good)", "X-Feedback")
     return rating
 
 
@@ -129,7 +121,7 @@ class Ratings:
             tuple[str, str], SessionOutcome
         ] = {}  # outcomes of turns that were published before their episode ended
 
-    def look(self) -> set[str]:
+    def poll(self) -> set[str]:
         """Read new lines. Returns the ids of the turns that they may concern."""
         try:
             return self._read_new()

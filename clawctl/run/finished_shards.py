@@ -34,9 +34,9 @@ class FinishedShards:
         self._updates: dict[str, list[dict[int, int]]] = {}
         self._ratings = Ratings(run)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read new entries of the ledgers and new ratings."""
-        self._ratings.look()
+        self._ratings.poll()
         policies = [self._run.of(name) for name in policy_names(self._run)]
         entries = [published(run.ledger, ".json") for run in policies]
         # Listed after the entries, so that every shard they name is in the list

@@ -9,7 +9,7 @@ from typing import Final
 
 from clawctl.run.outcomes import SessionOutcome
 
-MOST_GROUPS: Final = 1 << 15  # maximum number of groups remembered; the oldest are dropped
+MAX_GROUPS: Final = 1 << 15  # maximum number of groups remembered; the oldest are dropped
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Groups:
         group.patience_s = max(group.patience_s, 2 * (spec["deadline"] - spec["created_at"]))
         if outcome.settled:
             group.settled[spec["attempt"]] = outcome.session_id if outcome.status == "done" else None
-        while len(self._groups) > MOST_GROUPS:
+        while len(self._groups) > MAX_GROUPS:
             self._groups.popitem(last=False)
 
     def is_played(self, key: str, group_id: str) -> bool:

@@ -85,9 +85,9 @@ class Leases:
             if stored is not None and stored[1] == lease.tag:
                 self._objects.delete(key)
         except StorageUnreachable as error:
-            log.warning("a lease is not given back; it ends by itself: %s", error)
+            log.warning("a lease could not be released; it expires by itself: %s", error)
 
-    def elsewhere(self, prefix: str) -> list[str]:
+    def held_elsewhere(self, prefix: str) -> list[str]:
         """Return the leases with this name prefix that other hosts hold now. Raises StorageUnreachable."""
         names = []
         for stored in self._objects.list("leases/"):

@@ -28,7 +28,7 @@ OVERTAKEN = "overtaken by"  # prefix of a decision that skipped the version with
 BY_EVAL = "eval, because"  # prefix of the mover of LIVE when users complained about a version
 BUILT_ON = "built on version"  # prefix of a decision that concerns an ancestor
 TWICE = "trained into refused versions twice"
-MOST_TIMES = 2  # maximum number of dead steps with the same turn; after that the turn is not tried again
+MAX_TIMES = 2  # maximum number of dead steps with the same turn; after that the turn is not tried again
 _UNREADABLE = "its eval record cannot be read, and it may have been a refusal"
 _LONGEST_CACHE = 1 << 16  # files
 

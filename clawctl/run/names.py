@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from clawctl.errors import Damaged
 
@@ -30,6 +31,11 @@ def named(value: Any) -> str:
     if not is_name(value):
         raise Damaged(f"{str(value)[:100]!r} is not a file name")
     return str(value)
+
+
+def draft_of(path: Path) -> Path:
+    """Return a path next to `path`, under which its content is written before it is published. Each call returns another path."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")
 
 
 def below(folder: Path, value: Any) -> Path:

@@ -19,11 +19,11 @@ EPISODE_FAILED = "episode failed"  # why a turn is not trained: its episode ende
 WITHOUT_OUTCOME = "episode without outcome"
 TRUNCATED = ("turns", "time", "context")  # the endings that are caused by a limit
 _LONGEST_NAME = 256  # characters
-_MOST_STEPS = 1000
+_MAX_STEPS = 1000
 
 
-class BadOutcome(Exception):
-    """The data is not a valid outcome. The message gives the reason, and `field` the field."""
+class BadFeedback(Exception):
+    """The data is not a valid rating or outcome. The message gives the reason, and `field` the field."""
 
     def __init__(self, problem: str, field: str) -> None:
         super().__init__(problem)
@@ -95,28 +95,28 @@ class SessionOutcome:
 
 def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
     """Parse the body of `POST /v1/outcome`: {"session_id": …, "reward": -1..1 or null, "status" or "ending", "parts", "steps"}.
-    Raises BadOutcome.
+    Raises BadFeedback.
     """
     if not isinstance(body, dict):
-        raise BadOutcome("the body must be an object", "body")
+        raise BadFeedback("the body must be an object", "body")
     if unknown := body.keys() - {"session_id", "reward", "status", "ending", "parts", "steps"}:
-        raise BadOutcome(f"unknown field {min(unknown)!r}", min(unknown))
+        raise BadFeedback(f"unknown field {min(unknown)!r}", min(unknown))
     session, reward, ending = body.get("session_id"), body.get("reward"), body.get("ending", "")
     try:
         ended = "done" if ending == "" or ending_of(ending).is_trained else "failed"
     except (ValueError, TypeError) as error:
-        raise BadOutcome(f"'ending': {error}", "ending") from error
+        raise BadFeedback(f"'ending': {error}", "ending") from error
     status = body.get("status", ended)
     if not isinstance(session, str) or not 0 < len(session) <= _LONGEST_NAME:
-        raise BadOutcome("'session_id' must be the session that the episode's requests named", "session_id")
+        raise BadFeedback("'session_id' must be the session that the episode's requests named", "session_id")
     if status not in ("done", "failed"):
-        raise BadOutcome("'status' must be 'done' or 'failed'", "status")
+        raise BadFeedback("'status' must be 'done' or 'failed'", "status")
     if ending and status != ended:
-        raise BadOutcome(f"an episode with the ending {ending!r} is {ended!r}", "status")
+        raise BadFeedback(f"an episode with the ending {ending!r} is {ended!r}", "status")
     if reward is not None and not _is_number(reward, 1.0):
-        raise BadOutcome("'reward' must be null or a number from -1 to 1", "reward")
+        raise BadFeedback("'reward' must be null or a number from -1 to 1", "reward")
     if status == "failed" and reward is not None:
-        raise BadOutcome("a failed episode has no reward", "reward")
+        raise BadFeedback("a failed episode has no reward", "reward")
     parts, steps = _numbers(body, "parts", math.inf), _numbers(body, "steps", 1.0)
     reward = None if reward is None else float(reward)
     names = secrets.token_hex(12), now, key, scoped_id(key, session)
@@ -125,10 +125,10 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
 
 def _numbers(body: dict[str, Any], field: str, limit: float) -> dict[str, float]:
     numbers = body.get(field) or {}
-    if not isinstance(numbers, dict) or len(numbers) > _MOST_STEPS:
-        raise BadOutcome(f"{field!r} must be an object with at most {_MOST_STEPS} numbers", field)
+    if not isinstance(numbers, dict) or len(numbers) > _MAX_STEPS:
+        raise BadFeedback(f"{field!r} must be an object with at most {_MAX_STEPS} numbers", field)
     if not all(0 < len(name) <= _LONGEST_NAME and _is_number(value, limit) for name, value in numbers.items()):
-        raise BadOutcome(f"{field!r} must map names to numbers{' from -1 to 1' if limit == 1 else ''}", field)
+        raise BadFeedback(f"{field!r} must map names to numbers{' from -1 to 1' if limit == 1 else ''}", field)
     return {name: float(value) for name, value in numbers.items()}
 
 

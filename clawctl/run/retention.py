@@ -60,7 +60,7 @@ class Retention:
         self._run, self._recipe = run, recipe
         self._next_at = float("-inf")
 
-    def look(self) -> None:
+    def expire_due(self) -> None:
         """Delete expired files, at most every ten minutes. Disk errors are logged and retried."""
         if time.monotonic() < self._next_at:
             return
@@ -142,7 +142,7 @@ def _rating_files(run: RunDir) -> list[Path]:
 def _mark_needed(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:
     """Return `stored`, with files that a stage still needs marked as needed."""
     finished, offsets = FinishedShards(run, recipe), _read_offsets(run)
-    finished.look()
+    finished.poll()
 
     def is_needed(path: Path) -> bool:
         if path.parent == run.trajectories:

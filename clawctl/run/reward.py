@@ -48,7 +48,7 @@ class Worth:
         return self.has_signal or (compared and self.value is not None)
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The sum as text: "0 = outcome +1, rules 2: pytest -1"."""
         if self.value is None:
             return self.problem or "not known"

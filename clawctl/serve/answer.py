@@ -96,7 +96,7 @@ class Answer:
                 yield shown
         except Refusal as refusal:  # the engine refused late, and nothing was sampled
             self.failed = refusal
-            await self.keep_refused(refusal)
+            await self.capture_refused(refusal)
             return
         except CannotFollow as problem:
             status, self.failed = "error", Refusal(400, f"the requested answer format cannot be enforced: {problem}")
@@ -112,21 +112,21 @@ class Answer:
             choice.finish_reason = None
         if self._recent is not None and status == "ok" and sampled.prompt_ids and sampled.completion_ids:
             message = self.dialect.message(choice)
-            self._recent.keep(self._key, choice.exchange_id, message, sampled.prompt_ids, sampled.completion_ids)
-        await self._keep(choice, sampled, status, first_at)
+            self._recent.store(self._key, choice.exchange_id, message, sampled.prompt_ids, sampled.completion_ids)
+        await self._capture_exchange(choice, sampled, status, first_at)
         if status == "ok":
             yield None
 
-    async def keep_refused(self, refusal: Refusal) -> None:
+    async def capture_refused(self, refusal: Refusal) -> None:
         """Capture a request that the engine refused for its content, such as one that is too long, because it contains the user's
         words. Requests refused for load or missing rights are not captured: clients retry them, or they never belonged to the
         conversation."""
         if refusal.status in KEPT_REFUSALS:
             request = self.request
             temperature, top_p = (1.0 if value is None else value for value in (request.temperature, request.top_p))
-            await self._keep(Choice(0, self._exchange_id), Sampled(temperature, top_p, request.top_k), "error", None)
+            await self._capture_exchange(Choice(0, self._exchange_id), Sampled(temperature, top_p, request.top_k), "error", None)
 
-    async def _keep(
+    async def _capture_exchange(
         self, choice: Choice, sampled: Sampled, status: Literal["ok", "cancelled", "error"], first_at: float | None
     ) -> None:
         if self._capture is None:

@@ -28,7 +28,7 @@ class AnswerDecoder:
         self._parser = PlainText() if request.prompts else Parser(thinking, bool(request.functions))
         self._logprobs = request.logprobs
         self._tops = TopTokens(tokenizer)
-        self._barred = request.bars_calls
+        self._barred = request.forbids_calls
         self._one_call = request.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []
         self._unseen: list[ShownToken] = []  # visible tokens of held-back text
@@ -46,7 +46,7 @@ class AnswerDecoder:
     def called(self) -> bool:
         return self._calls > 0
 
-    def take(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
+    def add(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = (), last: bool = False) -> None:
         """Add one sampled token and the most likely alternatives at its position. `last`: the token ends the answer and is not
         text."""
         text = self._detokenizer.feed(token)

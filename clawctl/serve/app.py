@@ -226,7 +226,7 @@ class Gateway:
             request, writer = await self._read(http_request, context, resources), _WRITERS[context.api]
             if context.api == "responses":
                 request = self._stored.continued(context.key, request)
-                writer = partial(responses.Responses, keep=partial(self._stored.keep, context.key))
+                writer = partial(responses.Responses, store=partial(self._stored.store, context.key))
             if context.episode is None:
                 return await self._start(http_request, context, request, writer)
             retry_key = context.episode.session_id, context.api, context.digest
@@ -238,8 +238,8 @@ class Gateway:
     async def _read(self, http_request: Request, context: RequestContext, resources: ExitStack) -> GenerationRequest:
         """The checked request. Resources in `resources` are released when it is answered or refused. Raises Refusal."""
         live, key = self._versions.live, context.key
-        most = largest_body(self._limits.body_mb, live.max_context, live.capabilities.images)
-        raw = await self._bodies.read(http_request, key, most, self._limits.body_values, resources)
+        max_bytes = largest_body(self._limits.body_mb, live.max_context, live.capabilities.images)
+        raw = await self._bodies.read(http_request, key, max_bytes, self._limits.body_values, resources)
         length = len(raw) if len(raw) > LONG_BODY else 0  # 0 for short bodies; longer ones are read in a thread
         if context.episode is not None:
             context.digest = blake2b(raw, digest_size=16).digest()
@@ -280,7 +280,7 @@ class Gateway:
             writer = plain = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in requests])
         handle = new_handle()
         async with AsyncExitStack() as stack:
-            stack.enter_context(self._concurrency.one_more(context.key))
+            stack.enter_context(self._concurrency.count_request(context.key))
             if request.score_from is not None:
                 scored = [await self._scored(each) for each in requests]
                 writer = partial(plain, scored=scored)
@@ -297,7 +297,7 @@ class Gateway:
                 refused_answer = Answer(
                     requests[0], writer(request, handle), [], handle, context.arrived, hints, context.key, capture
                 )
-                await refused_answer.keep_refused(refusal)
+                await refused_answer.capture_refused(refusal)
                 raise
             reply_requests = [each for each in requests for _ in range(request.n)]
             answer = Answer(
@@ -380,21 +380,21 @@ class Gateway:
         return Response(self._stored.get(context.key, name), media_type="application/json")
 
     async def _count_tokens(self, http_request: Request, context: RequestContext) -> Response:
-        with ExitStack() as resources, self._concurrency.one_more(context.key):
+        with ExitStack() as resources, self._concurrency.count_request(context.key):
             request = await self._read(http_request, context, resources)
             return json_response({"input_tokens": await self._versions.live.count(request)})
 
     async def _rate(self, http_request: Request, context: RequestContext) -> Response:
         raw = await self._bodies.read(http_request, context.key, _LONGEST_RATING)
-        with self._concurrency.one_more(context.key):
-            keep = self._rating.keep if context.api == "feedback" else self._rating.keep_outcome
-            return json_response(await keep(parse(raw), context.key))
+        with self._concurrency.count_request(context.key):
+            store = self._rating.store if context.api == "feedback" else self._rating.store_outcome
+            return json_response(await store(parse(raw), context.key))
 
     async def _score(self, http_request: Request, context: RequestContext) -> Response:
         live = self._versions.live
-        most = largest_body(self._limits.body_mb, live.max_context, images=False)
-        raw = await self._bodies.read(http_request, context.key, most, self._limits.body_values)
-        with self._concurrency.one_more(context.key):
+        max_bytes = largest_body(self._limits.body_mb, live.max_context, images=False)
+        raw = await self._bodies.read(http_request, context.key, max_bytes, self._limits.body_values)
+        with self._concurrency.count_request(context.key):
             return json_response(await score(self._versions, raw, context.key))
 
     async def _control(self, http_request: Request, context: RequestContext) -> Response:

@@ -19,7 +19,7 @@ ENCODINGS: Final = ("gzip", "deflate", "zstd", "br")
 _NAMES = {"x-gzip": "gzip", "zstandard": "zstd", "brotli": "br"}
 _ARROW_CODECS = {"zstd": "zstd", "br": "brotli"}
 _PIECE = 1 << 20  # bytes decompressed per step
-_MOST_PARTS = 16  # members of a gzip file
+_MAX_PARTS = 16  # members of a gzip file
 _LARGE = 1 << 20  # bytes
 _LARGE_PER_KEY = 16  # large requests that are read or answered at the same time
 _GZIP = 16 + zlib.MAX_WBITS
@@ -37,21 +37,21 @@ def encoding_of(header: str) -> str | None:
     return name
 
 
-def unpacked(encoding: str, packed: bytes, most_bytes: int, most_values: int) -> bytes:
-    """The decompressed body. Raises Refusal as soon as it holds more than `most_bytes` or `most_values`. Slow: run it in a
+def unpacked(encoding: str, packed: bytes, max_bytes: int, max_values: int) -> bytes:
+    """The decompressed body. Raises Refusal as soon as it holds more than `max_bytes` or `max_values`. Slow: run it in a
     thread."""
     pieces = _by_arrow(encoding, packed) if encoding in _ARROW_CODECS else _inflated(encoding, packed)
     raw, size, count = list[bytes](), 0, ValueCount()
     try:
         for piece in pieces:
             size += len(piece)
-            if size > most_bytes:
-                raise too_large(most_bytes)
-            if count.feed(piece) > most_values:
-                raise too_many_values(most_values)
+            if size > max_bytes:
+                raise too_large(max_bytes)
+            if count.feed(piece) > max_values:
+                raise too_many_values(max_values)
             raw.append(piece)
     except (zlib.error, OSError, EOFError) as error:
-        raise Refusal(400, f"the body is not complete {encoding}, although its 'Content-Encoding' says so") from error
+        raise Refusal(400, f"the body is not complete {encoding}, which its 'Content-Encoding' names") from error
     return b"".join(raw)
 
 
@@ -61,7 +61,7 @@ def _inflated(encoding: str, packed: bytes) -> Iterator[bytes]:
     remaining, parts = packed, 0
     while remaining:
         inflating, parts = zlib.decompressobj(window), parts + 1
-        if parts > _MOST_PARTS:
+        if parts > _MAX_PARTS:
             raise EOFError
         while not inflating.eof:
             piece = inflating.decompress(remaining, _PIECE)
@@ -88,48 +88,48 @@ class BodyReader:
         self._large = Concurrency(_LARGE_PER_KEY, "large requests")
 
     async def read(
-        self, request: Request, key: str, most_bytes: int, most_values: int = 1 << 16, resources: ExitStack | None = None
+        self, request: Request, key: str, max_bytes: int, max_values: int = 1 << 16, resources: ExitStack | None = None
     ) -> bytes:
         """The body, decompressed if needed. Raises Refusal if it is too large or too slow, before it is stored. With `resources`, a
         body of more than a megabyte counts as one of its key's large requests until `resources` ends."""
 
         def large() -> None:
             if resources is not None:
-                resources.enter_context(self._large.one_more(key))
+                resources.enter_context(self._large.count_request(key))
 
         encoding = encoding_of(request.headers.get("content-encoding", ""))
         if encoding is None:
-            return await self._arrived(request, most_bytes, most_values, large)
-        packed = await self._arrived(request, most_bytes, most_bytes, large)
+            return await self._arrived(request, max_bytes, max_values, large)
+        packed = await self._arrived(request, max_bytes, max_bytes, large)
         if not packed:
             return packed
         size = max(len(packed), SHORT + 1)  # never on the event loop, because the decompressed size is unknown
-        raw = await self._queues.run(key, size, partial(unpacked, encoding, packed, most_bytes, most_values))
+        raw = await self._queues.run(key, size, partial(unpacked, encoding, packed, max_bytes, max_values))
         if len(packed) <= _LARGE < len(raw):
             large()
         return raw
 
-    async def _arrived(self, request: Request, most_bytes: int, most_values: int, large: Callable[[], None]) -> bytes:
+    async def _arrived(self, request: Request, max_bytes: int, max_values: int, large: Callable[[], None]) -> bytes:
         declared = request.headers.get("content-length", "")
-        if declared.isdigit() and int(declared[:18]) > most_bytes:
-            raise too_large(most_bytes)
+        if declared.isdigit() and int(declared[:18]) > max_bytes:
+            raise too_large(max_bytes)
         pieces, size = list[bytes](), 0
         count, counted = ValueCount(), 0
         try:
             async with asyncio.timeout(self._limits.body_s):
                 async for piece in request.stream():
                     size += len(piece)
-                    if size > most_bytes:
-                        raise too_large(most_bytes)
+                    if size > max_bytes:
+                        raise too_large(max_bytes)
                     if size > _LARGE >= size - len(piece):
                         large()
                     pieces.append(piece)
-                    if size > most_values:  # a shorter body cannot hold so many values
+                    if size > max_values:  # a shorter body cannot hold so many values
                         for uncounted in pieces[counted:]:
                             count.feed(uncounted)
                         counted = len(pieces)
-                        if count.values > most_values:
-                            raise too_many_values(most_values)
+                        if count.values > max_values:
+                            raise too_many_values(max_values)
         except TimeoutError as error:
             raise Refusal(408, f"the body did not arrive within {self._limits.body_s:g} seconds") from error
         except ClientDisconnect as error:

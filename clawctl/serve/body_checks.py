@@ -10,13 +10,13 @@ from clawctl.serve.images import check_images
 
 BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a body with more bytes per token of the context cannot fit and is not read
 EXTRA_BYTES: Final = 1 << 20  # bytes of a body in addition to its prompt
-_MOST_SETTINGS = 256 << 10  # bytes of JSON in all sampling fields of a request (a schema, a grammar, banned words)
-_MOST_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
-_MOST_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in a single step
+_MAX_SETTINGS = 256 << 10  # bytes of JSON in all sampling fields of a request (a schema, a grammar, banned words)
+_MAX_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
+_MAX_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in a single step
 _LONG_ARGUMENTS = 32 << 10  # characters; shorter arguments hold few values
 _SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered without a check
 _PIECE = 1 << 16  # characters
-_MOST_CONTEXTS = 2  # a request may hold this many times its context, because templates omit reasoning and unknown fields
+_MAX_CONTEXTS = 2  # a request may hold this many times its context, because templates omit reasoning and unknown fields
 _NOT_REPEATED = frozenset(("instructions", "tools", "named"))  # these are measured as parts of the prompt
 CountTokens = Callable[[str], int]
 
@@ -54,30 +54,30 @@ class ValueCount:
         return self.values
 
 
-def too_large(most_bytes: int) -> Refusal:
-    return Refusal(413, f"the body is larger than {most_bytes / (1 << 20):.3g} MB")
+def too_large(max_bytes: int) -> Refusal:
+    return Refusal(413, f"the body is larger than {max_bytes / (1 << 20):.3g} MB")
 
 
-def too_many_values(most_values: int) -> Refusal:
-    return Refusal(413, f"the body contains more than {most_values} values (list items and object fields)")
+def too_many_values(max_values: int) -> Refusal:
+    return Refusal(413, f"the body contains more than {max_values} values (list items and object fields)")
 
 
 def largest_body(limit_mb: float, max_context: int | None, images: bool | None) -> int:
     """Maximum number of bytes of a body. Without images the context length also limits it."""
-    most = int(limit_mb * (1 << 20))
-    return most if images is not False or not max_context else min(most, EXTRA_BYTES + BYTES_PER_TOKEN * max_context)
+    limit = int(limit_mb * (1 << 20))
+    return limit if images is not False or not max_context else min(limit, EXTRA_BYTES + BYTES_PER_TOKEN * max_context)
 
 
 def check_request(request: GenerationRequest, max_context: int | None = None, count_tokens: CountTokens | None = None) -> None:
     """Raises Refusal for a request that is too large. Linear in its size, and fast for small ones."""
-    if request.engine_fields and len(orjson.dumps(request.engine_fields)) > _MOST_SETTINGS:
+    if request.engine_fields and len(orjson.dumps(request.engine_fields)) > _MAX_SETTINGS:
         largest = max(request.engine_fields, key=lambda name: len(orjson.dumps(request.engine_fields[name])))
         raise Refusal(
-            400, f"'{largest}' is too large: the limit for all sampling fields together is {_MOST_SETTINGS >> 10} KB", largest
+            400, f"'{largest}' is too large: the limit for all sampling fields together is {_MAX_SETTINGS >> 10} KB", largest
         )
     for name, value in request.echo.items():
-        if name not in _NOT_REPEATED and isinstance(value, str | list | dict) and len(orjson.dumps(value)) > _MOST_ECHO:
-            raise Refusal(400, f"'{name}' may have at most {_MOST_ECHO >> 10} KB", name)
+        if name not in _NOT_REPEATED and isinstance(value, str | list | dict) and len(orjson.dumps(value)) > _MAX_ECHO:
+            raise Refusal(400, f"'{name}' may have at most {_MAX_ECHO >> 10} KB", name)
     check_images(request.messages)
     _check_values(request)
     if max_context is not None:
@@ -85,18 +85,18 @@ def check_request(request: GenerationRequest, max_context: int | None = None, co
 
 
 def _check_values(request: GenerationRequest) -> None:
-    if request.tools and _values(request.tools, _MOST_TOOL_VALUES) > _MOST_TOOL_VALUES:
-        raise Refusal(400, f"'tools' may contain at most {_MOST_TOOL_VALUES} values", "tools")
+    if request.tools and _values(request.tools, _MAX_TOOL_VALUES) > _MAX_TOOL_VALUES:
+        raise Refusal(400, f"'tools' may contain at most {_MAX_TOOL_VALUES} values", "tools")
     for message in request.messages:
         calls = message.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
             function = call.get("function") if isinstance(call, dict) else None
             arguments = function.get("arguments") if isinstance(function, dict) else None
-            count = _values(arguments, _MOST_TOOL_VALUES)
+            count = _values(arguments, _MAX_TOOL_VALUES)
             if isinstance(arguments, str) and len(arguments) > _LONG_ARGUMENTS:
                 count = ValueCount().feed(arguments.encode(errors="replace"))
-            if count > _MOST_TOOL_VALUES:
-                problem = f"the arguments of one call may contain at most {_MOST_TOOL_VALUES} values"
+            if count > _MAX_TOOL_VALUES:
+                problem = f"the arguments of one call may contain at most {_MAX_TOOL_VALUES} values"
                 raise Refusal(400, problem, "messages")
 
 
@@ -131,7 +131,7 @@ def _check_text(text: bytes, max_context: int, count_tokens: CountTokens | None)
     words, tokens = text.decode(errors="replace"), 0
     for start in range(0, len(words), _PIECE):
         tokens += count_tokens(words[start : start + _PIECE])
-        if tokens > _MOST_CONTEXTS * max_context:
+        if tokens > _MAX_CONTEXTS * max_context:
             raise too_long(max_context, tokens)
 
 

@@ -41,7 +41,7 @@ def open_capability(secret: bytes, given: str, api: str) -> Capability:
     if capability is None:
         raise Refusal(401, "this is not the address of an episode of this run", code="invalid_episode")
     if api not in OPEN_TO_EPISODES:
-        raise Refusal(403, "the address of an episode opens model calls only", code="not_in_an_episode")
+        raise Refusal(403, "the address of an episode accepts model calls only", code="not_in_an_episode")
     if time.time() >= capability.expires_at:
         raise Refusal(403, "this episode is over: its deadline has passed", code="episode_over")
     return capability
@@ -107,7 +107,7 @@ class Recording:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def begun(self) -> "Replay":
+    async def wait_for_start(self) -> "Replay":
         """The response, once it has begun. Raises the error that prevented it."""
         while self.start is None and not self.ended:
             await self._changed.wait()
@@ -165,14 +165,14 @@ class Retries:
     ) -> Replay:
         """The answer for `key`: episode, API and digest of the body. `make` samples it if there is no recording. Raises
         Refusal."""
-        self._forget()
+        self._remove_expired()
         recording = self._recordings.get(key)
         if recording is None:
             recording = self._recordings[key] = Recording()
             task = asyncio.create_task(self._record(key, recording, replace(context, status=200), make, scope))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        replay = await recording.begun()
+        replay = await recording.wait_for_start()
         context.sampling = recording.sampling
         return replay
 
@@ -195,7 +195,7 @@ class Retries:
             self._recordings.pop(key, None)
         recording.end(failed)
 
-    def _forget(self) -> None:
+    def _remove_expired(self) -> None:
         """Remove expired recordings, and the oldest ones while all together are too large. Answers that are still being sampled
         stay."""
         size = sum(recording.size for recording in self._recordings.values())

@@ -33,15 +33,15 @@ class Hosts:
         """Check a request without a key. `hosts` and `origins`: all values of these headers. Raises Refusal."""
         for host in hosts:
             match = _HOST.fullmatch(host.strip())
-            if match is None or not self._knows(match[1]):
+            if match is None or not self._is_allowed_name(match[1]):
                 problem = f"{host[:100]!r} is not an allowed host name: send a key, or add the name to serve.allowed_hosts"
                 raise Refusal(421, problem, code="unknown_host")
         for origin in origins:
-            if not self._knows(_name_of(origin)):
+            if not self._is_allowed_name(_name_of(origin)):
                 problem = f"a web page of {origin[:100]!r} may not read this: send a key, or add its name to serve.allowed_hosts"
                 raise Refusal(403, problem, code="unknown_origin")
 
-    def _knows(self, name: str | None) -> bool:
+    def _is_allowed_name(self, name: str | None) -> bool:
         if _ANY in self._names:
             return True
         if name is None:

@@ -13,10 +13,10 @@ from clawctl.run.rows import Message
 from clawctl.serve.dialects import Refusal
 from clawctl.vision.header import size_in_header
 
-MOST_IMAGES = 64
-MOST_BYTES = 10 << 20  # of one image
-MOST_PIXELS = 16 << 20  # of one image
-MOST_PIXELS_TOGETHER = 64 << 20
+MAX_IMAGES = 64
+MAX_BYTES = 10 << 20  # of one image
+MAX_PIXELS = 16 << 20  # of one image
+MAX_PIXELS_TOGETHER = 64 << 20
 _REMOTE = "this server fetches no images: send the image itself, as a data: URL (data:image/png;base64,…)"
 _NOT_READ = "an image must be PNG, JPEG, GIF or WebP, as a data: URL (data:image/png;base64,…)"
 
@@ -26,21 +26,21 @@ def check_images(messages: Sequence[Message]) -> None:
     fetched."""
     pixels = 0
     for number, url in enumerate(image_urls(messages), 1):
-        if number > MOST_IMAGES:
-            raise Refusal(400, f"a request may have at most {MOST_IMAGES} images", "messages")
+        if number > MAX_IMAGES:
+            raise Refusal(400, f"a request may have at most {MAX_IMAGES} images", "messages")
         width, height = size_of(_content(url))
         pixels += width * height
-        if width * height > MOST_PIXELS or pixels > MOST_PIXELS_TOGETHER:
-            most = f"an image may have at most {MOST_PIXELS:,} pixels, and all of a request {MOST_PIXELS_TOGETHER:,}"
-            raise Refusal(400, f"{most}; this one has {width} x {height}", "messages")
+        if width * height > MAX_PIXELS or pixels > MAX_PIXELS_TOGETHER:
+            limits = f"an image may have at most {MAX_PIXELS:,} pixels, and all of a request {MAX_PIXELS_TOGETHER:,}"
+            raise Refusal(400, f"{limits}; this one has {width} x {height}", "messages")
 
 
 def _content(url: str) -> bytes:
     head, separator, data = url.partition(";base64,")
     if not separator or not head.startswith("data:image/"):
         raise Refusal(400, _REMOTE if url.lower().startswith(("http:", "https:")) else _NOT_READ, "messages")
-    if len(data) * 3 // 4 > MOST_BYTES:
-        raise Refusal(400, f"an image may have at most {MOST_BYTES >> 20} MB", "messages")
+    if len(data) * 3 // 4 > MAX_BYTES:
+        raise Refusal(400, f"an image may have at most {MAX_BYTES >> 20} MB", "messages")
     try:
         return b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:

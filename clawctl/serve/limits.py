@@ -22,30 +22,30 @@ from clawctl.serve.dialects import Refusal
 _log = logging.getLogger("clawctl.serve")
 _GRACE_S = 5.0  # the routes refuse a slow body with a message; this is for clients that keep sending after that
 _RETRY_AFTER_S = 1
-_MOST_RESERVE = 2048  # file descriptors for captures, policies, engines and their files
-_MOST_PIPELINED = 64  # requests that wait on one connection; real clients wait for an answer before they send the next request
+_MAX_RESERVE = 2048  # file descriptors for captures, policies, engines and their files
+_MAX_PIPELINED = 64  # requests that wait on one connection; real clients wait for an answer before they send the next request
 
 
 class TooManyRequests(Refusal):
     """A key already runs as many requests as it may. The response states when to retry."""
 
-    def __init__(self, most: int, what: str = "requests") -> None:
-        problem = f"this API key already runs {most} {what}; wait until one ends"
+    def __init__(self, limit: int, what: str = "requests") -> None:
+        problem = f"this API key already runs {limit} {what}; wait until one ends"
         super().__init__(429, problem, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
 
 
 class Concurrency:
     """Counts and limits the running requests of each key."""
 
-    def __init__(self, most: int, what: str = "requests") -> None:
-        self._most, self._what = most, what
+    def __init__(self, limit: int, what: str = "requests") -> None:
+        self._limit, self._what = limit, what
         self._running: Counter[str] = Counter()
 
     @contextmanager
-    def one_more(self, key: str) -> Iterator[None]:
+    def count_request(self, key: str) -> Iterator[None]:
         """Count one more running request until the context ends. Raises TooManyRequests."""
-        if self._running[key] >= self._most:
-            raise TooManyRequests(self._most, self._what)
+        if self._running[key] >= self._limit:
+            raise TooManyRequests(self._limit, self._what)
         self._running[key] += 1
         try:
             yield
@@ -67,15 +67,15 @@ def share_descriptors(connections: int, each: int = 1) -> Descriptors:
     """Raise the descriptor limit as far as `connections` need and the system allows, and keep a reserve for the stage's own files.
     `each`: descriptors per connection (a stream to an upstream needs another one)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections * each + 2 * _MOST_RESERVE
+    needed = connections * each + 2 * _MAX_RESERVE
     allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
             soft = allowed
     if soft == resource.RLIM_INFINITY:
-        return Descriptors(connections, _MOST_RESERVE)
-    reserve = min(_MOST_RESERVE, soft // 3)
+        return Descriptors(connections, _MAX_RESERVE)
+    reserve = min(_MAX_RESERVE, soft // 3)
     return Descriptors(max(1, min(connections, (soft - reserve) // each)), max(16, reserve // 2))
 
 
@@ -84,7 +84,7 @@ def limited(limits: LimitsConfig, connections: int | None = None) -> type[HttpTo
 
     class Limited(LimitedProtocol):
         bounds = limits
-        most = limits.connections if connections is None else min(connections, limits.connections)
+        max_connections = limits.connections if connections is None else min(connections, limits.connections)
         open: ClassVar[dict[LimitedProtocol, None]] = {}
 
     return Limited
@@ -94,7 +94,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits on sizes, speeds and the number of connections."""
 
     bounds: LimitsConfig = LimitsConfig()
-    most: int = bounds.connections
+    max_connections: int = bounds.connections
     open: ClassVar[dict["LimitedProtocol", None]]  # oldest first
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -106,12 +106,12 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_complete = False  # a complete request head has arrived
         super().connection_made(transport)
         self.open[self] = None
-        if len(self.open) > self.most and not self._make_room():
-            self._refuse(503, f"the server has {self.most} connections, which is the limit")
+        if len(self.open) > self.max_connections and not self._close_idle_connection():
+            self._refuse(503, f"the server has {self.max_connections} connections, which is the limit")
             return
         self._expect_by(self.bounds.header_s)
 
-    def _make_room(self) -> bool:
+    def _close_idle_connection(self) -> bool:
         """Close the oldest connection that has not sent a request yet, or else the oldest one that is idle. False if all are
         busy."""
         others = [each for each in self.open if each is not self]
@@ -167,7 +167,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._expect_by(self.bounds.body_s + _GRACE_S)
         super().on_headers_complete()
         # uvicorn keeps reading after each answer, regardless of the number of waiting requests.
-        if len(self.pipeline) > _MOST_PIPELINED:
+        if len(self.pipeline) > _MAX_PIPELINED:
             raise ValueError("too many requests are waiting on this connection")
 
     def on_message_complete(self) -> None:

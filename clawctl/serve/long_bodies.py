@@ -83,7 +83,7 @@ class LongBodyChecker:
         self._process = None
 
 
-_MOST_BYTES = 4 << 30  # address space; a body that needs more memory is refused, so it cannot exhaust the machine
+_MAX_BYTES = 4 << 30  # address space; a body that needs more memory is refused, so it cannot exhaust the machine
 READERS: Final[dict[str, Callable[[dict[str, Any], str], GenerationRequest]]] = {
     "chat": chat.read,
     "responses": responses.read,
@@ -126,5 +126,5 @@ def _counter(path: str) -> CountTokens:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal is meant for serve, and this process ends with it
     os.nice(5)  # give way to the serving process
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     main(orjson.loads(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

@@ -16,8 +16,8 @@ from clawctl.privacy.rules import KINDS
 from clawctl.serve.sampling import Enforced
 
 _log = logging.getLogger("clawctl.serve")
-_MOST_NAMES: Final = 256  # names of unknown fields, over all APIs; later ones are counted without their names
-_MOST_IN_HEADER: Final = 16
+_MAX_NAMES: Final = 256  # names of unknown fields, over all APIs; later ones are counted without their names
+_MAX_IN_HEADER: Final = 16
 _REST: Final = "(more)"
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 Labels = tuple[str, ...]
@@ -48,10 +48,10 @@ class UnknownFields:
     def count(self, api: str, names: Iterable[str]) -> None:
         for name in names:
             known = (api, name) in self._counts
-            if not known and len(self._counts) < _MOST_NAMES:
+            if not known and len(self._counts) < _MAX_NAMES:
                 name = self._redactor.text(name)
                 known = (api, name) in self._counts
-            label = (api, name if known or len(self._counts) < _MOST_NAMES else _REST)
+            label = (api, name if known or len(self._counts) < _MAX_NAMES else _REST)
             self._counts[label] += 1
             if not known and label[1] != _REST:
                 _log.warning("%s: a client sends the unknown field %r, which has no effect", api, name)
@@ -66,7 +66,7 @@ class UnknownFields:
 
 def unknown_header(names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
     """The header that reports unknown fields to the client. The names are printable ASCII, see `clawctl.serve.dialects.api`."""
-    return [(b"x-clawctl-ignored", ", ".join(names[:_MOST_IN_HEADER]).encode())] if names else []
+    return [(b"x-clawctl-ignored", ", ".join(names[:_MAX_IN_HEADER]).encode())] if names else []
 
 
 @dataclass(slots=True)

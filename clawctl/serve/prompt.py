@@ -113,7 +113,7 @@ def render(tokenizer: Any, request: GenerationRequest, splicing: bool = False, r
             raise Refusal(400, f"the model's chat template cannot render these images: {error}", "messages") from error
     changed = _roles(messages) != _roles(request.messages)
     rendered = later_system_as_user(request.messages) if changed else request.messages
-    adapted = [LATER_SYSTEM] * changed + [TOOLS_UNSHOWN] * request.bars_calls
+    adapted = [LATER_SYSTEM] * changed + [TOOLS_UNSHOWN] * request.forbids_calls
     return Rendered(ids, _thinking(request, text), spliced, unspliced, plain, rendered, "; ".join(adapted) or None, tuple(images))
 
 

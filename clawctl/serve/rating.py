@@ -23,27 +23,27 @@ from clawctl.config import Recipe
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir, published
-from clawctl.run.feedback import BadRating, FeedbackFile, rating_in_header, read_rating
+from clawctl.run.feedback import FeedbackFile, rating_in_header, read_rating
 from clawctl.run.lines import Lines, Rewritten
-from clawctl.run.outcomes import BadOutcome, SessionOutcome, read_outcome, scoped_id
+from clawctl.run.outcomes import BadFeedback, SessionOutcome, read_outcome, scoped_id
 from clawctl.run.rows import Feedback
 from clawctl.run.shards import UnreadableShard, read_columns
 from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _BURST, _PER_SECOND = 1000.0, 20.0  # ratings per key
-_MOST_TIMES = 8  # ratings kept per answer; the newest counts
-_MOST_COUNTED = 1 << 16  # answers
-_MOST_OUTCOMES = 1 << 14
+_MAX_TIMES = 8  # ratings kept per answer; the newest counts
+_MAX_COUNTED = 1 << 16  # answers
+_MAX_OUTCOMES = 1 << 14
 
 
-class Pace:
+class RatingLimiter:
     """Limits the ratings of a key to a burst followed by a rate per second. Refused ratings count as well."""
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}  # per key: ratings left, and at which time
 
-    def take(self, key: str) -> None:
+    def check(self, key: str) -> None:
         """Raises Refusal if the key sends ratings too fast."""
         now = time.monotonic()
         left, then = self._left.get(key, (_BURST, now))
@@ -61,7 +61,7 @@ class Rating:
     def __init__(self, run: RunDir | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
         self._file = None if run is None else FeedbackFile(run.feedback)
         self._known = None if run is None else KnownTurns(run)
-        self._pace = Pace()
+        self._limiter = RatingLimiter()
         self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # how often recent turns were rated
         self._recipe, self._redactor, self._counts = (
             recipe,
@@ -71,11 +71,11 @@ class Rating:
         self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # recent outcomes, by session
         self._writing = asyncio.Lock()  # lines are written one at a time
 
-    async def keep(self, body: Any, key: str) -> dict[str, Any]:
+    async def store(self, body: Any, key: str) -> dict[str, Any]:
         """Store one rating of `key`; returns when the kernel has it. Raises Refusal, also if the rating is lost."""
         try:
             feedback = read_rating(body, key, time.time())
-        except BadRating as error:
+        except BadFeedback as error:
             raise Refusal(400, str(error), error.field) from error
         known = self._checked(key)
         if not await asyncio.to_thread(known.has, key, feedback.turn_id):
@@ -87,12 +87,12 @@ class Rating:
             await self._append(feedback)
         return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
 
-    async def keep_outcome(self, body: Any, key: str) -> dict[str, Any]:
+    async def store_outcome(self, body: Any, key: str) -> dict[str, Any]:
         """Store the outcome of one session of `key`. A session has one outcome: an identical one is confirmed again, a different
         one is refused. Raises Refusal."""
         try:
             outcome = read_outcome(body, key, time.time())
-        except BadOutcome as error:
+        except BadFeedback as error:
             raise Refusal(400, str(error), error.field) from error
         known = self._checked(key)
         names = "\n".join((outcome.session_id, *outcome.parts, *outcome.steps))
@@ -103,11 +103,11 @@ class Rating:
         async with self._writing:
             first = self._outcomes.get((key, outcome.session_id), outcome)
             if replace(outcome, feedback_id=first.feedback_id, created_at=first.created_at) != first:
-                raise Refusal(409, "this session has another outcome already", "session_id", "outcome_given")
+                raise Refusal(409, "this session already has a different outcome", "session_id", "outcome_given")
             if first is outcome:
                 await self._append(outcome)
                 self._outcomes[key, outcome.session_id] = outcome
-                if len(self._outcomes) > _MOST_OUTCOMES:
+                if len(self._outcomes) > _MAX_OUTCOMES:
                     self._outcomes.popitem(last=False)
         return {"object": "outcome", "id": first.feedback_id, "session_id": body["session_id"], "reward": outcome.reward}
 
@@ -117,7 +117,7 @@ class Rating:
             raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
-        self._pace.take(key)
+        self._limiter.check(key)
         return self._known
 
     async def _append(self, row: Feedback | SessionOutcome) -> None:
@@ -137,10 +137,10 @@ class Rating:
 
     def _count(self, key: str, turn_id: str) -> None:
         times = self._times.pop((key, turn_id), 0) + 1
-        if times > _MOST_TIMES:
-            raise Refusal(429, f"this answer was already rated {_MOST_TIMES} times", code="rate_limit_exceeded")
+        if times > _MAX_TIMES:
+            raise Refusal(429, f"this answer was already rated {_MAX_TIMES} times", code="rate_limit_exceeded")
         self._times[key, turn_id] = times
-        if len(self._times) > _MOST_COUNTED:
+        if len(self._times) > _MAX_COUNTED:
             self._times.popitem(last=False)
 
     def hint(self, headers: Mapping[str, str]) -> dict[str, float]:
@@ -148,13 +148,13 @@ class Rating:
         and the request is still answered."""
         try:
             rating = rating_in_header(headers.get("x-feedback"))
-        except BadRating:
+        except BadFeedback:
             self._counts["lost",] += 1
             return {}
         return {} if rating is None else {"feedback": rating}
 
 
-_MOST_RECENT = 1 << 16  # turns of this process that are remembered
+_MAX_RECENT = 1 << 16  # turns of this process that are remembered
 _SEARCH_EVERY_S = 0.25  # how often files are searched for turns that other processes captured
 _MERGE = 4096  # new numbers are kept outside the sorted array up to this count
 
@@ -177,7 +177,7 @@ class KnownTurns:
         self._recent[_number(key, turn_id)] = None
         if session:
             self._recent[_session_number(key, scoped_id(key, session))] = None
-        while len(self._recent) > _MOST_RECENT:
+        while len(self._recent) > _MAX_RECENT:
             self._recent.popitem(last=False)
 
     def has(self, key: str, turn_id: str) -> bool:

@@ -16,25 +16,25 @@ from clawctl.run.rows import Message
 from clawctl.serve.dialects import EarlierAnswer, GenerationRequest
 from clawctl.serve.dialects.handles import exchange_of
 
-_MOST_TOKENS = 4_000_000  # per key; the answer that was least recently given or matched is dropped first
+_MAX_TOKENS = 4_000_000  # per key; the answer that was least recently given or matched is dropped first
 _ANSWER_TOKENS = 32  # overhead per answer, in tokens, because many short answers need memory too
-_MOST_HISTORY = 512  # newest answers of a history that are looked up
-_MOST_CANDIDATES = 4096  # limit for the candidates of one history
-_MOST_ALIKE = 1024  # answers of one key with the same content; all are checked when such an answer returns without a handle
+_MAX_HISTORY = 512  # newest answers of a history that are looked up
+_MAX_CANDIDATES = 4096  # limit for the candidates of one history
+_MAX_ALIKE = 1024  # answers of one key with the same content; all are checked when such an answer returns without a handle
 
 
 class RecentAnswers:
     """Recent answers, found by exchange or by content."""
 
-    def __init__(self, most_tokens: int = _MOST_TOKENS) -> None:
-        self._most_tokens = most_tokens
+    def __init__(self, max_tokens: int = _MAX_TOKENS) -> None:
+        self._max_tokens = max_tokens
         self._of_key: dict[str, _Answers] = {}
 
-    def keep(self, key: str, exchange_id: str, message: Message, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> None:
+    def store(self, key: str, exchange_id: str, message: Message, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> None:
         if completion_ids:
             answers = self._of_key.setdefault(key, _Answers())
             answers.add(exchange_id, digest(message), EarlierAnswer(tuple(completion_ids), prompt_digest(prompt_ids)))
-            answers.shrink(self._most_tokens)
+            answers.shrink(self._max_tokens)
 
     def known(self, key: str, request: GenerationRequest) -> GenerationRequest:
         """The request, with the stored data of each known answer in its history."""
@@ -43,9 +43,9 @@ class RecentAnswers:
         indices = [i for i, message in enumerate(request.messages) if message["role"] == "assistant"]
         if answers is None or len(sent) != len(indices):
             return request
-        newest = list(zip(indices, sent, strict=True))[-_MOST_HISTORY:]
-        most = max(1, _MOST_CANDIDATES // max(1, len(newest)))
-        known = {i: candidates for i, message in newest if (candidates := answers.find(message, most))}
+        newest = list(zip(indices, sent, strict=True))[-_MAX_HISTORY:]
+        limit = max(1, _MAX_CANDIDATES // max(1, len(newest)))
+        known = {i: candidates for i, message in newest if (candidates := answers.find(message, limit))}
         return replace(request, answers=known) if known else request
 
 
@@ -69,11 +69,11 @@ class _Answers:
         if digest is not None:
             alike = self._by_digest.setdefault(digest, [])
             alike.append(exchange_id)
-            if len(alike) > _MOST_ALIKE:
+            if len(alike) > _MAX_ALIKE:
                 self._forget(alike[0])
 
-    def shrink(self, most_tokens: int) -> None:
-        while self._tokens > most_tokens:
+    def shrink(self, max_tokens: int) -> None:
+        while self._tokens > max_tokens:
             self._forget(next(iter(self._by_id)))
 
     def _forget(self, exchange_id: str) -> None:
@@ -84,15 +84,15 @@ class _Answers:
             if not self._by_digest[removed.digest]:
                 del self._by_digest[removed.digest]
 
-    def find(self, message: Message, most: int = _MOST_ALIKE) -> list[EarlierAnswer]:
-        """At most `most` answers: with a handle, the answer that it names if its content is unchanged; without one, all answers
+    def find(self, message: Message, limit: int = _MAX_ALIKE) -> list[EarlierAnswer]:
+        """At most `limit` answers: with a handle, the answer that it names if its content is unchanged; without one, all answers
         with the same content."""
         content = digest(message)
         handles = _handles(message)
         if len(handles) > 1:  # the client merged several answers
             return []
         named = [each for each in handles if each in self._by_id and self._by_id[each].digest == content]
-        matches = (named if handles else self._by_digest.get(content, []) if content is not None else [])[-most:]
+        matches = (named if handles else self._by_digest.get(content, []) if content is not None else [])[-limit:]
         for exchange_id in matches:
             self._by_id.move_to_end(exchange_id)
         return [self._by_id[exchange_id].answer for exchange_id in matches]

@@ -17,7 +17,7 @@ class EngineField:
 
 
 # Below this value sampling is practically greedy: vLLM uses 0.01 instead, and in float32 a division by 1e-300 overflows.
-LEAST_TEMPERATURE: Final = 0.01
+MIN_TEMPERATURE: Final = 0.01
 _STRUCTURED: Final = EngineField("structured output", ({},))
 ENGINE_FIELDS: Final[dict[str, EngineField]] = {
     "presence_penalty": EngineField("presence_penalty", (0,)),
@@ -52,7 +52,7 @@ def engine_fields(body: dict[str, Any]) -> dict[str, Any]:
 def altered_fields(temperature: float, top_p: float, top_k: int, tool_choice: Any, fields: dict[str, Any]) -> str | None:
     """Why logprobs are not the policy's own, or None. The trainer accounts for temperature, but not for a truncated or altered
     distribution."""
-    if temperature < LEAST_TEMPERATURE:
+    if temperature < MIN_TEMPERATURE:
         return "greedy"
     if top_p < 1:
         return "top_p"
@@ -67,7 +67,7 @@ def altered_fields(temperature: float, top_p: float, top_k: int, tool_choice: An
     return None
 
 
-def beyond_embedded(tool_choice: Any, fields: dict[str, Any], steers: bool) -> str | None:
+def unsupported_field(tool_choice: Any, fields: dict[str, Any], steers: bool) -> str | None:
     """The first parameter that the embedded engine cannot honour, or None. `steers`: the engine has logits processors and supports
     grammars."""
     if not steers and (tool_choice == "required" or isinstance(tool_choice, dict)):

@@ -24,7 +24,7 @@ from clawctl.serve.versions import Versions
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _OPENAPI = Path(__file__).parent / "openapi.json"
-_MOST_MODELS = 1000  # maximum `limit` of one list
+_MAX_MODELS = 1000  # maximum `limit` of one list
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 
@@ -89,8 +89,8 @@ class ServiceInfo:
     async def health(self, request: Request, context: RequestContext) -> Response:
         """The full status for clients on this machine or with a key; a short one for all others."""
         versions, capture = self._versions, self._capture
-        troubled = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
-        short = {"status": "degraded" if troubled else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
+        problem = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
+        short = {"status": "degraded" if problem else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
         if not (context.key or _from_here(request)):
             return json_response(short)
         return json_response({
@@ -167,13 +167,13 @@ def _page(names: list[str], query: Mapping[str, str]) -> tuple[list[str], bool]:
     """The names on one page of the list of models, and whether more follow in its direction. `after_id` and `before_id` are
     Anthropic's parameters, `after` and `before` OpenAI's. Without `limit` all names are returned. Raises Refusal."""
     limit, after, before = query.get("limit"), _cursor(query, "after", names), _cursor(query, "before", names)
-    if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) < 5 and 1 <= int(limit) <= _MOST_MODELS):
-        raise Refusal(400, f"'limit' must be a whole number from 1 to {_MOST_MODELS}", "limit")
+    if limit is not None and not (limit.isascii() and limit.isdigit() and len(limit) < 5 and 1 <= int(limit) <= _MAX_MODELS):
+        raise Refusal(400, f"'limit' must be a whole number from 1 to {_MAX_MODELS}", "limit")
     if after is not None and before is not None:
         raise Refusal(400, "'after_id' and 'before_id' cannot be used together", "before_id")
     left = names[:before] if before is not None else names[0 if after is None else after + 1 :]
-    most = len(left) if limit is None else int(limit)
-    return left[-most:] if before is not None and most else left[:most], len(left) > most
+    page_size = len(left) if limit is None else int(limit)
+    return left[-page_size:] if before is not None and page_size else left[:page_size], len(left) > page_size
 
 
 def _cursor(query: Mapping[str, str], which: str, names: list[str]) -> int | None:

@@ -19,7 +19,7 @@ from clawctl.run.sharing import Share, read_share
 from clawctl.serve.dialects import GenerationRequest, Refusal
 
 _log = logging.getLogger("clawctl.serve")
-_MOST_SESSIONS = 100_000
+_MAX_SESSIONS = 100_000
 
 
 class Sharing:
@@ -31,7 +31,7 @@ class Sharing:
         self._holding: tuple[Share, asyncio.Task[None]] | None = None
         self._sessions: OrderedDict[int, int | None] = OrderedDict()  # hash of a session: its candidate; None: the live version
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read which candidate currently has a share of the sessions."""
         self._share = read_share(self._run)
 
@@ -56,7 +56,7 @@ class Sharing:
         """The version of a session. A session that is seen for the first time is recorded with `version`."""
         known = self._sessions.setdefault(hash(session), version)
         self._sessions.move_to_end(hash(session))
-        if len(self._sessions) > _MOST_SESSIONS:
+        if len(self._sessions) > _MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return known
 

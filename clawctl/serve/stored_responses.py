@@ -12,10 +12,10 @@ from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.fields import for_engine
 from clawctl.serve.dialects.handles import exchange_of
 
-_MOST = 512  # responses per key; the least recently used is dropped first
-_MOST_REFERENCES = 256  # references to items of stored responses, per request
-_MOST_REFERRED = 8 << 20  # total bytes of the responses that one request refers to
-_MOST_BYTES = 128 << 20  # bytes per key; each response includes its complete conversation
+_MAX_RESPONSES = 512  # responses per key; the least recently used is dropped first
+_MAX_REFERENCES = 256  # references to items of stored responses, per request
+_MAX_REFERRED = 8 << 20  # total bytes of the responses that one request refers to
+_MAX_BYTES = 128 << 20  # bytes per key; each response includes its complete conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class StoredResponse:
 class StoredResponses:
     """The responses of this process, except those with `store: false`."""
 
-    def __init__(self, most: int = _MOST, most_bytes: int = _MOST_BYTES) -> None:
-        self._most, self._most_bytes = most, most_bytes
+    def __init__(self, max_count: int = _MAX_RESPONSES, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_count, self._max_bytes = max_count, max_bytes
         self._of_key: dict[str, OrderedDict[str, StoredResponse]] = {}
         self._bytes: dict[str, int] = {}
 
@@ -57,12 +57,12 @@ class StoredResponses:
         if not isinstance(items, list) or not any(map(_is_reference, items)):
             return body
         names = {name for item in items if _is_reference(item) and isinstance(name := item["id"], str)}
-        if len(names) > _MOST_REFERENCES or sum(map(_is_reference, items)) > _MOST_REFERENCES:
-            raise Refusal(400, f"'input' may hold at most {_MOST_REFERENCES} item references", "input")
+        if len(names) > _MAX_REFERENCES or sum(map(_is_reference, items)) > _MAX_REFERENCES:
+            raise Refusal(400, f"'input' may hold at most {_MAX_REFERENCES} item references", "input")
         # A response is read once, even if several of its items are referenced.
         responses = {f"resp{exchange_of(name)}" for name in names}
         stored = [response for name in responses if (response := self._find(key, name)) is not None]
-        if sum(len(each.response) for each in stored) > _MOST_REFERRED:
+        if sum(len(each.response) for each in stored) > _MAX_REFERRED:
             raise Refusal(
                 400, "'input' refers to more than 8 MB of earlier responses: use previous_response_id for the last one", "input"
             )
@@ -71,7 +71,7 @@ class StoredResponses:
         }
         return {**body, "input": [stored_items.get(str(item["id"]), item) if _is_reference(item) else item for item in items]}
 
-    def keep(self, key: str, request: GenerationRequest, response: dict[str, Any], message: Message) -> None:
+    def store(self, key: str, request: GenerationRequest, response: dict[str, Any], message: Message) -> None:
         """Store a response, unless the client set `store: false`."""
         if request.echo.get("store") is False:
             return
@@ -80,7 +80,7 @@ class StoredResponses:
         responses = self._of_key.setdefault(key, OrderedDict())
         responses[response["id"]] = stored
         self._bytes[key] = self._bytes.get(key, 0) + stored.size
-        while len(responses) > self._most or self._bytes[key] > self._most_bytes:
+        while len(responses) > self._max_count or self._bytes[key] > self._max_bytes:
             self._bytes[key] -= responses.popitem(last=False)[1].size
 
     def get(self, key: str, name: str) -> bytes:

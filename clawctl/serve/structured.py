@@ -5,8 +5,8 @@ from typing import Any, Final
 from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.text import CALL, END_CALL, END_THINK, THINK
 
-MOST_CALLS: Final = 32  # in one answer
-MOST_CHOICES: Final = 8  # answers per request; each has its own grammar process
+MAX_CALLS: Final = 32  # in one answer
+MAX_CHOICES: Final = 8  # answers per request; each has its own grammar process
 _ANY_OBJECT: Final = {"type": "object"}
 _COMBINED: Final = ("allOf", "anyOf", "oneOf", "$ref", "if")
 _OTHER_CALLS: Final = "<function="  # in templates whose calls are not JSON
@@ -27,8 +27,8 @@ def specification(
         return None
     if forced and not calls:
         raise Refusal(400, "'tool_choice' forces a call, but no function in 'tools' can be called", "tool_choice")
-    if request.n > MOST_CHOICES:
-        raise Refusal(400, f"'n' may be at most {MOST_CHOICES} with structured output", "n")
+    if request.n > MAX_CHOICES:
+        raise Refusal(400, f"'n' may be at most {MAX_CHOICES} with structured output", "n")
     if (forced or calls) and _OTHER_CALLS in (tokenizer.chat_template or ""):
         raise Refusal(
             400,
@@ -38,9 +38,9 @@ def specification(
     think = tokenizer.get_vocab().get(THINK) if THINK in (tokenizer.chat_template or "") else None
     return {
         "calls": calls,
-        "most": 1
+        "max_calls": 1
         if request.engine_fields.get("parallel_tool_calls") is False or isinstance(request.tool_choice, dict)
-        else MOST_CALLS,
+        else MAX_CALLS,
         "json": None if forced or form is None else form[0],
         "strict": form is not None and form[1],
         "thinking": thinking,
@@ -49,7 +49,7 @@ def specification(
         and not request.continues
         and not request.prompts
         and _may_think(request, switches),
-        "begun": _begun(request) if form is not None and not forced and not thinking else "",
+        "begun": _answer_prefix(request) if form is not None and not forced and not thinking else "",
         "think": think,
         "end_think": END_THINK,
         "begin": CALL,
@@ -62,7 +62,7 @@ def _may_think(request: GenerationRequest, switches: frozenset[str] | None) -> b
     return switched and request.template_settings.get("enable_thinking") is not False
 
 
-def _begun(request: GenerationRequest) -> str:
+def _answer_prefix(request: GenerationRequest) -> str:
     """The part of the answer that the client wrote and that the model continues."""
     return str(request.messages[-1]["content"]).rpartition(END_THINK)[2].lstrip() if request.continues else ""
 

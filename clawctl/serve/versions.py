@@ -91,7 +91,7 @@ class Versions:
             try:
                 replies = await self.live.begin(request, candidate, inner)
             except Refusal as refusal:
-                _log.warning("candidate %d did not take a request, so the live version answers it: %s", candidate, refusal)
+                _log.warning("candidate %d did not accept a request, so the live version answers it: %s", candidate, refusal)
                 return None
             stack.push_async_exit(inner.pop_all())
         return replies
@@ -116,7 +116,7 @@ class Versions:
     def _follow(self) -> None:
         for _ in changes([self._run.policies], self._stop):
             self.follow_once()
-            self._sharing.look()
+            self._sharing.refresh()
 
     def follow_once(self, begun: bool = False) -> None:
         """Check LIVE, and swap if it moved. On any problem the old version stays live, and the problem is recorded. `begun`: the

@@ -15,7 +15,7 @@ from clawctl.run.images import read_image
 from clawctl.run.reward import Worth, worth
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import Origin
-from clawctl.train.agreement import differs, unlike
+from clawctl.train.agreement import differs, model_difference
 from clawctl.train.earlier_hints import below
 from clawctl.train.sample import Sample
 from clawctl.trainers import Texts, Unrenderable
@@ -38,7 +38,7 @@ class Admission:
 
     config: TrainConfig
     texts: Texts  # of the trained model
-    own: Origin  # the known facts about the trained model
+    origin: Origin  # the known facts about the trained model
     plain: bool = False  # the trainer computes logprobs at temperature 1 over the whole vocabulary only
     reader: ImageReader | None = None  # how the trained model reads images; None: it reads none
     images: Path | None = None  # the folder of the run's images
@@ -50,7 +50,7 @@ class Admission:
         if origin in self._known:
             return
         self._known.add(origin)
-        if (warning := unlike(origin, self.own)) is not None:
+        if (warning := model_difference(origin, self.origin)) is not None:
             log.warning("%s", warning)
 
     def sample(
@@ -70,9 +70,9 @@ class Admission:
                 turn = self.texts.render(turn)
             except Unrenderable as error:
                 raise TurnRefused("cannot be rendered") from error
-        elif differs(origin.tokenizer, self.own.tokenizer):
+        elif differs(origin.tokenizer, self.origin.tokenizer):
             raise TurnRefused("ids of another tokenizer")
-        elif differs(origin.architecture, self.own.architecture):
+        elif differs(origin.architecture, self.origin.architecture):
             raise TurnRefused("sampled by another model")
         if verdict is None:
             raise TurnRefused("no verdict")
@@ -98,7 +98,7 @@ class Admission:
             None if turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, reward,
             prompts[0] if prompts else None, turn.policy_version_end,
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
-            allowed=self._allowed(turn), worth=earned.words, images=tuple(turn.images or ()),
+            allowed=self._allowed(turn), worth=earned.text, images=tuple(turn.images or ()),
         )  # fmt: skip
 
     def _hints(self, verdict: Verdict) -> list[str]:
@@ -159,8 +159,8 @@ class Admission:
             raise TurnRefused("images, which this trainer does not read")
         ids = list(turn.prompt_ids or [])
         for image in turn.images:
-            own = slice(image["start"], image["start"] + image["tokens"])
-            if ids[own] != [self.reader.placeholder] * image["tokens"]:
+            origin = slice(image["start"], image["start"] + image["tokens"])
+            if ids[origin] != [self.reader.placeholder] * image["tokens"]:
                 raise TurnRefused("an image is not at its recorded position")
             try:
                 size = size_in_header(read_image(self.images, image["sha256"]))

@@ -14,7 +14,7 @@ from clawctl.train.sample import Batch
 
 log = logging.getLogger("clawctl.train")
 
-FEWEST = 3  # minimum number of disagreeing turns before the model is considered the wrong one; one or two may be damaged themselves
+FEWEST = 3  # minimum number of mismatched turns before the model is considered the wrong one; one or two may be damaged themselves
 # Far above the effect of rounding on the mean |difference| of a step: float32 engines are within 1e-5. Engines in bfloat16 are
 # within 0.004 on the demo model, and about 0.01 on models with billions of weights.
 UNUSUAL, UNUSUAL_ROUNDED = 2e-3, 0.03
@@ -25,7 +25,7 @@ def differs(sampler: str | None, trainer: str | None) -> bool:
     return None not in (sampler, trainer) and sampler != trainer
 
 
-def unlike(origin: Origin, own: Origin) -> str | None:
+def model_difference(origin: Origin, own: Origin) -> str | None:
     """Return how the model that sampled a shard differs, or may differ, from the trained base model, or None without evidence."""
     sampler, trainer = origin.base_model or "an unnamed model", own.base_model or "an unnamed model"
     if differs(origin.architecture, own.architecture):
@@ -44,14 +44,14 @@ def unlike(origin: Origin, own: Origin) -> str | None:
     return None
 
 
-def disagreeing(measures: Measures, batch: Batch, limit: float) -> tuple[tuple[str, ...], bool]:
+def mismatched_turns(measures: Measures, batch: Batch, limit: float) -> tuple[tuple[str, ...], bool]:
     """Return the turns of the newest version with a mean logprob difference above `limit`, and whether they are the majority.
 
     The majority is counted among the turns that the newest version sampled.
     """
     newest = [sample.turn_id for sample in batch.samples if is_newest(sample, batch.version)]
-    disagreeing_ids = tuple(name for name in newest if float(abs(measures.turns[name].log_ratio_T).mean()) > limit)
-    return disagreeing_ids, len(disagreeing_ids) >= FEWEST and 2 * len(disagreeing_ids) > len(newest)
+    mismatched = tuple(name for name in newest if float(abs(measures.turns[name].log_ratio_T).mean()) > limit)
+    return mismatched, len(mismatched) >= FEWEST and 2 * len(mismatched) > len(newest)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.lineage import abandon, read_lineage
 from clawctl.run.policies import check_policy, list_versions, move_live
-from clawctl.train.going_back import forgive
+from clawctl.train.going_back import clear_refusals
 
 
 def go_back_to(run: RunDir, version: int) -> str:
@@ -33,7 +33,7 @@ def go_back_to(run: RunDir, version: int) -> str:
             move_live(run, version, by=by)
             messages.append(f"policy {version} is now live (before: {lineage.live})")
         _abandon_others(run, version, by)
-        forgive(run, lineage.newest, by)
+        clear_refusals(run, lineage.newest, by)
     return "\n".join(messages)
 
 

@@ -4,7 +4,7 @@ import logging
 import math
 import time
 
-from clawctl.run.complaints import MOST_TURNS, JudgedAnswer, Rise, rises
+from clawctl.run.complaints import MAX_TURNS, JudgedAnswer, Rise, rises
 
 log = logging.getLogger("clawctl.train")
 
@@ -22,12 +22,12 @@ class Changes:
     def add(self, reaction: JudgedAnswer) -> None:
         reactions = self._reactions.setdefault(reaction.key, {})
         reactions[reaction.turn_id] = reaction
-        if len(reactions) > MOST_TURNS:
+        if len(reactions) > MAX_TURNS:
             del reactions[next(iter(reactions))]
         self._unexamined.add(reaction.key)
 
-    def look(self) -> None:
-        """Log the keys whose complaints rose since the last look."""
+    def log_rises(self) -> None:
+        """Log the keys whose complaints rose since the last call."""
         for key in self._unexamined:
             for rise in rises(self._reactions[key].values()):
                 if key not in self._rises or rise.since > self._rises[key].since:

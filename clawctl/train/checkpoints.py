@@ -32,7 +32,7 @@ from clawctl.run.policies import LiveMoved, move_live, publish_policy
 from clawctl.run.rows import Policy
 from clawctl.train.ledger import by_stem, write_trained
 from clawctl.train.measures import StepResult, policy_metrics
-from clawctl.train.records import NAME, keep_records, write_records
+from clawctl.train.records import NAME, link_record, write_records
 from clawctl.train.sample import Batch
 from clawctl.trainers import Snapshot
 
@@ -112,7 +112,7 @@ def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, s
     return commit(run, state, save)
 
 
-def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, float] | None = None) -> None:
+def complete_step(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, float] | None = None) -> None:
     """Derive everything else from a checkpoint. Repeating the call changes nothing, not even a LIVE that was moved since.
 
     LIVE is not moved to a version that is dead by then. `seconds` are added to the row.
@@ -132,8 +132,8 @@ def settle(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[str, flo
             _go_live(run, policy.version)
         row = state["row"]
         append_lines(run.steps, [sealed(orjson.dumps({**row, "seconds": {**row["seconds"], **(seconds or {})}}))])
-    keep_records(run, checkpoint, recipe.train.keep_turn_records)
-    _prune(run, _kept(run, read_lineage(run), recipe))
+    link_record(run, checkpoint, recipe.train.keep_turn_records)
+    _prune(run, _resumable_checkpoints(run, read_lineage(run), recipe))
 
 
 def _go_live(run: RunDir, version: int) -> None:
@@ -196,7 +196,7 @@ def _link(source: Path, target: Path) -> None:
             link(file, target / file.name)
 
 
-def _kept(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
+def _resumable_checkpoints(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:
     """Return the checkpoints that training may resume from: the newest of the lineage, the live version, and undecided candidates.
 
     The newest of all is always kept, because it records the last step.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe, TrainConfig
-from clawctl.run.complaints import MOST_TURNS, JudgedAnswer
+from clawctl.run.complaints import MAX_TURNS, JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings
 from clawctl.run.holdout import HELD_OUT
@@ -28,10 +28,10 @@ from clawctl.train.admission import MISSING_IMAGE, UNTRAINABLE, Admission, TurnR
 from clawctl.train.changes import OUTDATED, Changes
 from clawctl.train.earlier_hints import EarlierHints
 from clawctl.train.fair import Demand, demand_of, fair_batch
-from clawctl.train.feed_counts import Counts, CountsFile, in_a_line
+from clawctl.train.feed_counts import Counts, CountsFile, summary_line
 from clawctl.train.forming import Forming
 from clawctl.train.identical import IDENTICAL, TrainedMarks, marks_of
-from clawctl.train.judged import Half, JudgedPiece, judged_pieces
+from clawctl.train.judged import JudgedPiece, UnreadableHalf, judged_pieces
 from clawctl.train.ledger import given_back, read_ledger, write_skipped
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
@@ -101,7 +101,7 @@ class Feed:
         self._history_loaded = False  # whether turns used by earlier steps were recalled
         self._file = CountsFile(run)
 
-    def take(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
+    def next_batch(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
         """Return the next batch for a policy at `version`, or None while there are too few turns.
 
         Turns stay in the feed until `done` reports their result. `updates` is the number of updates between each published version
@@ -113,7 +113,7 @@ class Feed:
         ready, has_more = 0, True
         while has_more and not ready:  # more turns must be read from disk if all turns in memory are too stale
             has_more = self._read_new(now)
-            self._changes.look()
+            self._changes.log_rises()
             self._refuse_stale()
             ready = ready_turns(self.waiting, self.config, now)
         self.write_counts()
@@ -125,7 +125,7 @@ class Feed:
         images, missing = self._images_of(own)
         if missing:
             self._drop(missing, MISSING_IMAGE)
-            return self.take(version, now, updates)
+            return self.next_batch(version, now, updates)
         return Batch(version + 1, own, parent=version, updates=updates or {}, images=images)
 
     def _images_of(self, samples: Iterable[Sample]) -> tuple[dict[str, bytes], list[str]]:
@@ -147,7 +147,7 @@ class Feed:
             self._refuse(turn_id, reason)
         self.waiting = [turn for turn in self.waiting if turn.sample.turn_id not in dropped]
 
-    def done(self, turn_ids: list[str], outcome: str) -> None:
+    def mark_done(self, turn_ids: list[str], outcome: str) -> None:
         """Record that these turns are now in the ledger, as "trained" or "skipped"."""
         finished = set(turn_ids)
         self._outcomes[outcome] += sum(turn_id not in self.used for turn_id in finished)
@@ -179,7 +179,7 @@ class Feed:
 
     def summary(self) -> str:
         """Return the counts of the turns by result as one line."""
-        return in_a_line(self._counts(), self.config)
+        return summary_line(self._counts(), self.config)
 
     def _counts(self) -> Counts:
         waiting = self.waiting + self.forming.waiting
@@ -227,7 +227,7 @@ class Feed:
         Returns True if shards are left because enough turns wait.
         """
         self._waiting_marks = None
-        rated = {turn_id for turn_id in self.ratings.look() if turn_id in self._known}
+        rated = {turn_id for turn_id in self.ratings.poll() if turn_id in self._known}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
         if not self._history_loaded:
@@ -323,7 +323,7 @@ class Feed:
             self._read_stems.discard(stem)  # another worker quarantined it after the listing
         except UnreadableShard as error:
             self._quarantine(stem, turns_path, error)
-        except Half as error:
+        except UnreadableHalf as error:
             self._quarantine(stem, error.path, error)
         else:
             if unread_keys:
@@ -365,7 +365,7 @@ class Feed:
                 self._refuse(row["turn_id"], UNTRAINABLE)
         for turn, verdict in piece.turns:
             if again:
-                self._forget(turn)
+                self._discard(turn)
                 self._admit(stem, turn, verdict, since)
             elif self._is_new(stem, turn.turn_id):
                 self._admit(stem, turn, verdict, since)
@@ -431,17 +431,17 @@ class Feed:
             self._earlier_hints.add(turn, verdict)
 
     def _load_history(self, stems: Iterable[str]) -> None:
-        """Record the newest MOST_TURNS turns that steps used before this start. Other turns are not decoded."""
+        """Record the newest MAX_TURNS turns that steps used before this start. Other turns are not decoded."""
         newest, chosen = list[str](), set[str]()
         for stem in sorted(stems, reverse=True) if self.used else ():
             with suppress(UnreadableShard, FileNotFoundError):  # reported when the shard is read
                 used = [turn_id for turn_id in read_turn_ids(self.run.turn_shard(stem)) if turn_id in self.used]
-                chosen.update(used[len(chosen) - MOST_TURNS :])
+                chosen.update(used[len(chosen) - MAX_TURNS :])
                 newest.insert(0, stem)
-            if len(chosen) >= MOST_TURNS:
+            if len(chosen) >= MAX_TURNS:
                 break
         for stem in newest:
-            with suppress(Half, UnreadableShard, FileNotFoundError):
+            with suppress(UnreadableHalf, UnreadableShard, FileNotFoundError):
                 for piece in judged_pieces(self.run, stem, lambda row: row["turn_id"] in chosen):
                     for turn, verdict in starmap(self._as_rated, piece.turns):
                         self._remember(turn, verdict, worth_of(turn, verdict))
@@ -469,13 +469,13 @@ class Feed:
                 log.error("cannot write the ledger: %s", error)
                 return
             copies, self._copies = [sample.turn_id for sample in self._copies], []
-            self.done(copies, "skipped")
+            self.mark_done(copies, "skipped")
 
     def _refuse(self, turn_id: str, reason: str) -> None:
         self.refused[reason] += 1
         self._refusals[turn_id] = reason
 
-    def _forget(self, turn: Turn) -> None:
+    def _discard(self, turn: Turn) -> None:
         """Discard the current result of a turn."""
         reason = self._refusals.pop(turn.turn_id, None)
         if reason is not None:

@@ -30,7 +30,7 @@ class CountsFile:
             self._written = text
 
 
-def in_a_line(counts: Counts, config: TrainConfig) -> str:
+def summary_line(counts: Counts, config: TrainConfig) -> str:
     """Return the number of trained, waiting and refused turns, with reasons."""
     fewest = min(config.batch_min_turns, config.batch_turns)
     needed = f" (a step needs {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s)" if counts["waiting"] else ""

@@ -15,17 +15,17 @@ from clawctl.config import TrainConfig
 from clawctl.run.feedback import Ratings
 from clawctl.run.rows import Turn
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.grpo import Earned, group_credits
+from clawctl.train.advantages.grpo import TurnReward, group_credits
 from clawctl.train.waiting import Waiting
 
-MOST_IDLE = 4096  # maximum number of groups or sessions without waiting turns that are remembered
+MAX_IDLE = 4096  # maximum number of groups or sessions without waiting turns that are remembered
 
 
 @dataclass(slots=True)
 class _Unit:
     """A group of episodes, or a session."""
 
-    earned: list[Earned] = field(default_factory=list)  # every turn that was seen
+    earned: list[TurnReward] = field(default_factory=list)  # every turn that was seen
     answered: set[str | None] = field(default_factory=set)  # turns with a known successor
     open_ends: set[str] = field(default_factory=set)  # turns with a next state, so that a successor may follow
     waiting: list[Waiting] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Forming:
         """`refused` counts the reasons. `ratings` provides which episodes of a group have ended."""
         self.config, self.refused, self._ratings = config, refused, ratings
         self._units: dict[str, _Unit] = {}
-        self._seen, self._forget_at = 0, 2 * MOST_IDLE
+        self._seen, self._forget_at = 0, 2 * MAX_IDLE
 
     @property
     def waiting(self) -> list[Waiting]:
@@ -67,7 +67,7 @@ class Forming:
         self._seen = unit.seen = self._seen + 1
         unit.group = turn.user, turn.group_id or ""
         state = state_of(turn) if self.config.step_wise == "state" else None
-        unit.earned.append(Earned(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward, outcome, state))
+        unit.earned.append(TurnReward(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward, outcome, state))
         unit.answered.add(turn.parent_turn_id)
         unit.open_ends.discard(turn.parent_turn_id or "")
         if turn.next_state is not None and turn.turn_id not in unit.answered:
@@ -86,9 +86,9 @@ class Forming:
             key = name.partition("/")[0] if "/" in name else "default"
             ranks.append((of_key[key], rank, name))
             of_key[key] += 1
-        for _, _, name in sorted(ranks)[MOST_IDLE:]:
+        for _, _, name in sorted(ranks)[MAX_IDLE:]:
             del self._units[name]
-        self._forget_at = len(self._units) + MOST_IDLE
+        self._forget_at = len(self._units) + MAX_IDLE
 
     def remove(self, turn: Turn) -> None:
         """Remove the reward of a turn that is about to be added again."""

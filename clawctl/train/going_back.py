@@ -45,7 +45,8 @@ def note_start(run: RunDir, start: Start) -> None:
     fresh = start.checkpoint is None and lineage.tip > 0
     log.warning(
         "training goes back from version %d to version %d (%s); %d turns of dead versions can be trained again, "
-        "%d are skipped (%s), %d have expired%s", lineage.newest, lineage.tip, reason, turns.free, turns.twice, TWICE, turns.gone,
+        "%d are skipped (%s), %d have expired%s",
+        lineage.newest, lineage.tip, reason, turns.free, turns.twice, TWICE, turns.expired,
         "; its checkpoint is gone, so the optimizer, the baselines and the teacher start fresh" if fresh else "",
     )  # fmt: skip
     row = {
@@ -57,7 +58,7 @@ def note_start(run: RunDir, start: Start) -> None:
         "refused": refused_now(run, sorted(reasons)),
         "given_back": turns.free,
         "skipped": turns.twice,
-        "expired": turns.gone,
+        "expired": turns.expired,
         "optimizer": "fresh" if fresh or lineage.tip == 0 else "kept",
     }
     append_lines(run.went_back, [sealed(orjson.dumps(row))])
@@ -98,7 +99,7 @@ class Pause:
     """Decides whether so many consecutive updates were refused that training should pause."""
 
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
-        self._run, self._most = run, recipe.train.max_refusals
+        self._run, self._max_refusals = run, recipe.train.max_refusals
         sections = recipe.model_dump_json(include={"train", "judge", "eval", "gate"}).encode()
         self._recipe = f"{zlib.crc32(sections):08x}"
         self._checked: Lineage | None = None
@@ -113,12 +114,13 @@ class Pause:
         paused = known.get("paused")
         now = {"live": lineage.live, "moves": moves, "recipe": self._recipe}
         if paused and any(paused.get(name) != value for name, value in now.items()):
-            forgive(run, paused.get("newest", 0), "LIVE moved" if paused.get("recipe") == self._recipe else "the recipe changed")
+            why = "LIVE moved" if paused.get("recipe") == self._recipe else "the recipe changed"
+            clear_refusals(run, paused.get("newest", 0), why)
             known = read_refusals(run)
             paused = None
         refused = refusals_in_a_row(run, lineage, known.get("forgiven", 0))
         self._checked, self._error = lineage, None
-        if len(refused) >= self._most:
+        if len(refused) >= self._max_refusals:
             problem = f"training is paused: the last {len(refused)} updates were refused (versions {_listed(refused[::-1])})"
             self._error = ClawError(problem, _FIX)
             if not paused or paused.get("newest") != lineage.newest:
@@ -130,7 +132,7 @@ class Pause:
         return self._error
 
 
-def forgive(run: RunDir, newest: int, why: str) -> None:
+def clear_refusals(run: RunDir, newest: int, why: str) -> None:
     """Stop counting refusals of versions up to `newest`, and resume training."""
     known = read_refusals(run)
     if known.get("paused") or newest > known.get("forgiven", 0):

@@ -26,7 +26,7 @@ from clawctl.run.rows import Turn
 log = logging.getLogger("clawctl.train")
 
 IDENTICAL = "identical to another turn of its key"
-MOST = 1 << 20  # maximum number of marks remembered: two per turn, 16 bytes each in memory and on disk
+MAX_MARKS = 1 << 20  # maximum number of marks remembered: two per turn, 16 bytes each in memory and on disk
 _RECENT = 4096
 _SPACE = re.compile(r"(?:\s|\\[nrtf])+")  # including JSON escapes
 
@@ -88,8 +88,8 @@ class TrainedMarks:
         try:
             data = self._path.read_bytes()
             pairs: _Pairs = np.frombuffer(data[: len(data) // 16 * 16], np.uint64).reshape(-1, 2)
-            if len(pairs) > MOST or len(data) % 16:
-                pairs = pairs[-MOST // 2 :] if len(pairs) > MOST else pairs
+            if len(pairs) > MAX_MARKS or len(data) % 16:
+                pairs = pairs[-MAX_MARKS // 2 :] if len(pairs) > MAX_MARKS else pairs
                 publish_bytes(self._path, pairs.tobytes())
         except FileNotFoundError:
             return

@@ -20,7 +20,7 @@ class JudgedPiece:
     turns: Iterator[tuple[Turn, Verdict | None]]  # wanted turns with their verdicts
 
 
-class Half(Exception):
+class UnreadableHalf(Exception):
     """One of the two files of a shard cannot be read."""
 
     def __init__(self, path: Path, reason: UnreadableShard) -> None:
@@ -38,13 +38,13 @@ def judged_pieces(run: RunDir, stem: str, is_wanted: Callable[[dict[str, Any]], 
     try:
         for piece in read_pieces(turns_path):
             rows = piece.rows("turns", FEW)
-            places = [place for place, row in enumerate(rows) if is_wanted(row)]
-            wanted = {rows[place]["turn_id"] for place in places}
-            turns = piece.turns(places) if places else iter(())
+            indices = [place for place, row in enumerate(rows) if is_wanted(row)]
+            wanted = {rows[place]["turn_id"] for place in indices}
+            turns = piece.turns(indices) if indices else iter(())
             path = verdicts_path
-            verdicts = {verdict.turn_id: verdict for verdict in read_verdicts(path, wanted)} if places else {}
+            verdicts = {verdict.turn_id: verdict for verdict in read_verdicts(path, wanted)} if indices else {}
             path = turns_path
             passed = [row for row in rows if row["turn_id"] not in wanted]
             yield JudgedPiece(passed, ((turn, verdicts.get(turn.turn_id)) for turn in turns))
     except UnreadableShard as error:
-        raise Half(path, error) from error
+        raise UnreadableHalf(path, error) from error

@@ -23,7 +23,7 @@ import orjson
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
-from clawctl.run.lineage import MOST_TIMES, TWICE, Lineage, read_lineage
+from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.names import is_name, number_of
 from clawctl.run.policies import read_policy
 from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
@@ -75,7 +75,7 @@ class GivenBack:
     """Counts of the turns of dead steps, by result."""
 
     free: int  # may be trained again
-    gone: int  # could be trained again, but their shards were deleted meanwhile
+    expired: int  # could be trained again, but their shards were deleted meanwhile
     twice: int  # may not be trained again, because they were in two dead steps
 
 
@@ -92,7 +92,7 @@ def give_back(run: RunDir, lineage: Lineage) -> GivenBack:
     used, dead = _outcomes(lineage, entries), _dead(lineage, entries)
     existing = _existing_stems(run)
     stems = {turn_id: stem for entry in dead for stem, ids in entry["turns"].items() for turn_id in ids if turn_id not in used}
-    gone = sum(stem not in existing for stem in stems.values())
+    expired = sum(stem not in existing for stem in stems.values())
     exhausted = {turn_id for turn_id in _in_two_dead_steps(dead) if used[turn_id] != "trained"}
     skipped_ids = {turn_id for entry in entries if entry["outcome"] != "trained" for turn_id in _ids(entry)}
     for entry in sorted(dead, key=lambda entry: -int(entry["step"])):
@@ -106,7 +106,7 @@ def give_back(run: RunDir, lineage: Lineage) -> GivenBack:
             }
             _enter(run, f"refused-{entry['step']}", skipped_entry)
             skipped_ids |= set(_ids(skipped_entry))
-    return GivenBack(len(stems) - gone, gone, len(exhausted))
+    return GivenBack(len(stems) - expired, expired, len(exhausted))
 
 
 def _existing_stems(run: RunDir) -> set[str]:
@@ -122,7 +122,7 @@ def _existing_stems(run: RunDir) -> set[str]:
 def _in_two_dead_steps(dead: Sequence[dict[str, Any]]) -> list[str]:
     """Return the turns that are in two of these steps."""
     times = Counter(turn_id for entry in dead for turn_id in set(_ids(entry)))
-    return [turn_id for turn_id, count in times.items() if count >= MOST_TIMES]
+    return [turn_id for turn_id, count in times.items() if count >= MAX_TIMES]
 
 
 def _dead(lineage: Lineage, entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -89,7 +89,7 @@ class Session:
                 break
             if result.row is not None:
                 self._publish(batch, result, stop)
-                self.feed.done([sample.turn_id for sample in batch.samples], "trained")
+                self.feed.mark_done([sample.turn_id for sample in batch.samples], "trained")
                 track(trackers, result.row)
                 watch.check(result.row)
             if failed >= config.max_skipped_steps:
@@ -112,7 +112,7 @@ class Session:
                 lineage = lineages.read()
                 self.moved = lineage.tip != self.version
                 paused = None if self.moved else pause.check(lineage)
-                if self.moved or paused or self._is_last(lineage) or (batch := self._take(lineage)) is None:
+                if self.moved or paused or self._is_last(lineage) or (batch := self._next_batch(lineage)) is None:
                     break
                 if batch.samples:
                     yield batch
@@ -121,11 +121,11 @@ class Session:
             self.trainer.idle()
         self.paused = paused if once else None
 
-    def _take(self, lineage: Lineage) -> Batch | None:
+    def _next_batch(self, lineage: Lineage) -> Batch | None:
         """Return the next batch for the tip, or None. It has the baselines of its turns and the answers of a teacher behind a
         URL.
         """
-        batch = self.feed.take(lineage.tip, updates=lineage.updates_from(lineage.tip))
+        batch = self.feed.next_batch(lineage.tip, updates=lineage.updates_from(lineage.tip))
         if batch is None:
             return None
         baselines = {sample.turn_id: self.baselines.of(sample.kind) for sample in batch.samples}
@@ -146,7 +146,7 @@ class Session:
         with timing.clock("checkpoint"):
             snapshot = self.trainer.publish(batch.step, run.beside_checkpoints(batch.step, "sharded"))
             if recipe.train.baseline == "mean":
-                self.baselines.learn(batch.samples)
+                self.baselines.update(batch.samples)
             self.version = batch.step
             about = {"baselines": self.baselines.means}
             commit = partial(checkpoints.commit_step, run, recipe, batch, result, snapshot, about)
@@ -154,7 +154,7 @@ class Session:
             path = retry_while_full(commit, f"checkpoint {batch.step}", stop) if snapshot.repeatable else commit()
         with timing.clock("publish"):
             seconds = dict(timing.seconds)
-            retry_while_full(lambda: checkpoints.settle(run, path, recipe, seconds), f"version {batch.step}", stop)
+            retry_while_full(lambda: checkpoints.complete_step(run, path, recipe, seconds), f"version {batch.step}", stop)
         log.info(
             "step %d: loss %.4f, %d turns (+%d -%d, %d hints), grad %s, %.1f s and %.2f s to publish",
             row["step"], row["loss"], row["turns"], row["positive"], row["negative"], row["hints"],
@@ -168,7 +168,7 @@ class Session:
         ids = [sample.turn_id for sample in broken]
         log.error("step %d skipped: %s; turns %s are not retried", batch.step, result.problem, ", ".join(ids))
         ledger.write_skipped(self.run, batch.step, broken, result.problem or "")
-        self.feed.done(ids, "skipped")
+        self.feed.mark_done(ids, "skipped")
 
     def _refuse_model(self, batch: Batch, result: StepResult) -> None:
         """Raise ClawError because another model sampled the turns. All turns stay available."""

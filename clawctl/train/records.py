@@ -38,7 +38,7 @@ def write_records(path: Path, batch: Batch, result: StepResult) -> None:
     write_table(path, pa.Table.from_pylist(rows, schema=ROW), compression="zstd")
 
 
-def keep_records(run: RunDir, checkpoint: Path, keep: int) -> None:
+def link_record(run: RunDir, checkpoint: Path, keep: int) -> None:
     """Link a checkpoint's record to the place where `inspect` reads it, and remove the oldest records."""
     folder, source = run.records, checkpoint / NAME
     if keep and source.exists():

@@ -21,7 +21,7 @@ from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.run.names import number_of
 from clawctl.run.policies import check_policy, move_live
 from clawctl.run.storage import storage_of
-from clawctl.train.checkpoints import check_published, check_resumable, read_rows, read_state, row_line, settle, steps_kept
+from clawctl.train.checkpoints import check_published, check_resumable, complete_step, read_rows, read_state, row_line, steps_kept
 
 log = logging.getLogger("clawctl.train")
 
@@ -46,7 +46,7 @@ def start_of(run: RunDir, recipe: Recipe) -> Start:
     """
 
     def finish(checkpoint: Path) -> None:
-        retry_while_full(lambda: settle(run, checkpoint, recipe), f"version {checkpoint.name}")
+        retry_while_full(lambda: complete_step(run, checkpoint, recipe), f"version {checkpoint.name}")
 
     start = find_start(run, finish)
     check_resumable(start.checkpoint, recipe)
@@ -55,7 +55,7 @@ def start_of(run: RunDir, recipe: Recipe) -> Start:
     return start
 
 
-def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
+def find_start(run: RunDir, complete_step: Callable[[Path], None]) -> Start:
     """Return the start of training. Raises ClawError if no intact checkpoint is left.
 
     First `settle` completes everything that follows from the newest checkpoint. If checkpoints are damaged, training goes back.
@@ -64,7 +64,7 @@ def find_start(run: RunDir, settle: Callable[[Path], None]) -> Start:
         steps = steps_kept(run)
         problem = _problem_of(run, steps[-1]) if steps else None
         if steps and problem is None:
-            settle(run.checkpoint(steps[-1]))
+            complete_step(run.checkpoint(steps[-1]))
         elif steps and not run.version_folder(steps[-1]).exists():  # it was committed, but nothing was published from it yet
             _set_back(run, read_lineage(run), steps[-1], problem or "")
             continue

@@ -67,8 +67,8 @@ class ImageReader:
     end: int
     patch: int  # pixels
     merge: int  # patches along one side of a token
-    least: int  # limits in pixels for a scaled image
-    most: int
+    min_pixels: int  # limits in pixels for a scaled image
+    max_pixels: int
 
     def size(self, width: int, height: int) -> tuple[int, int]:
         """Rows and columns of tokens of an image (`smart_resize` of transformers' Qwen2-VL). Raises UnreadableImage."""
@@ -76,11 +76,11 @@ class ImageReader:
             raise UnreadableImage(f"one side of an image may be at most {_LONGEST} times as long as the other")
         block = self.patch * self.merge
         high, wide = (round(side / block) * block for side in (height, width))
-        if high * wide > self.most:
-            scale = math.sqrt(height * width / self.most)
+        if high * wide > self.max_pixels:
+            scale = math.sqrt(height * width / self.max_pixels)
             high, wide = (max(block, math.floor(side / scale / block) * block) for side in (height, width))
-        elif high * wide < self.least:
-            scale = math.sqrt(self.least / (height * width))
+        elif high * wide < self.min_pixels:
+            scale = math.sqrt(self.min_pixels / (height * width))
             high, wide = (math.ceil(side * scale / block) * block for side in (height, width))
         return high // block, wide // block
 
@@ -138,8 +138,8 @@ def image_reader(model: str) -> ImageReader | None:
             end=int(config["vision_end_token_id"]),
             patch=int(settings["patch_size"]),
             merge=int(settings["merge_size"]),
-            least=int(settings.get("min_pixels") or size["shortest_edge"]),
-            most=int(settings.get("max_pixels") or size["longest_edge"]),
+            min_pixels=int(settings.get("min_pixels") or size["shortest_edge"]),
+            max_pixels=int(settings.get("max_pixels") or size["longest_edge"]),
         )
     except (LookupError, TypeError, ValueError) as error:
         _log.warning("%s cannot be used, so the model takes no images: %r", file, error)

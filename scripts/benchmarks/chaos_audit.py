@@ -30,14 +30,14 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(0.1):
-            self.look()
+            self.poll()
 
     def end(self) -> None:
         self._ended.set()
         self.join()
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         run, train = self._run, self._run.train
         for folder, suffix, parse in (
             (run.trajectories, ".parquet", read_turns),

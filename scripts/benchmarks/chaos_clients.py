@@ -15,7 +15,7 @@ from clawctl.environments.homework.problems import make_tasks
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import turn_of
 
-MOST_TOKENS = 64
+MAX_TOKENS = 64
 THINK_S = 0.5  # mean
 _TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}
@@ -120,9 +120,9 @@ class Client(threading.Thread):
             return self._stream(messages, headers, asked)
         body: dict[str, Any] = {"model": self._endpoint.model}
         if way == "responses":
-            body |= {"input": messages, "max_output_tokens": MOST_TOKENS, "store": False}
+            body |= {"input": messages, "max_output_tokens": MAX_TOKENS, "store": False}
         else:
-            body |= {"messages": messages, "max_tokens": MOST_TOKENS} | self._tools(messages)
+            body |= {"messages": messages, "max_tokens": MAX_TOKENS} | self._tools(messages)
         path = {"chat": "chat/completions"}.get(way, way)
         answer = self._http.post(f"{self._endpoint.url}/{path}", json=body, headers=headers)
         answer.raise_for_status()
@@ -131,7 +131,7 @@ class Client(threading.Thread):
 
     def _stream(self, messages: list[dict[str, Any]], headers: dict[str, str], asked: str) -> Answered:
         """Stream an answer. It is complete if it ends with `[DONE]`. The client closes one stream in six after a few pieces."""
-        body = {"model": self._endpoint.model, "messages": messages, "max_tokens": MOST_TOKENS, "stream": True} | self._tools(
+        body = {"model": self._endpoint.model, "messages": messages, "max_tokens": MAX_TOKENS, "stream": True} | self._tools(
             messages
         )
         most = self._dice.randint(1, 12) if self._dice.random() < 1 / 6 else None

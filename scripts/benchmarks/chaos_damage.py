@@ -21,7 +21,7 @@ from clawctl.collect.read_position import ReadPosition
 from clawctl.config import Recipe, dump_recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import read_record, write_record
-from clawctl.inspect.health import look
+from clawctl.inspect.health import read_health
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_json
 from clawctl.inspect.why import read_record as read_numbers
@@ -89,7 +89,7 @@ def _try(made: RunDir, place: Path, kind: str, reader: Reader, dice: random.Rand
     aside = len(list(run.quarantine.iterdir()))
     try:
         found = reader(run)
-        look(run)  # `inspect health` must still show the other data
+        read_health(run)  # `inspect health` must still show the other data
     except _REFUSALS:
         return "refused"
     except Exception:  # noqa: BLE001 - that is what is counted
@@ -148,7 +148,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from clawctl.train.checkpoints import commit, identity, settle
+    from clawctl.train.checkpoints import commit, complete_step, identity
     from clawctl.train.records import NAME
     from clawctl.trainers.local.optimizer import FILE
 
@@ -164,7 +164,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
 
         state = {"step": step, "identity": identity(recipe), "baselines": {}, "turns": {"a": [f"x{step}"]}, "row": row}
         checkpoint = commit(run, {**state, "policy": asdict(policy)}, save)
-        settle(run, checkpoint, recipe)
+        complete_step(run, checkpoint, recipe)
     move_live(run, 1, by="a person")
     move_live(run, 2, by="a person")
 
@@ -224,7 +224,7 @@ def _steps(run: RunDir) -> Any:
 
 def _ratings(run: RunDir) -> Any:
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     return [asdict(rating) for rating in [ratings.of("default", "x0")] if rating is not None]
 
 

@@ -25,10 +25,10 @@ def main(root: Path, recipe_path: Path) -> None:
     ledger = run.train / "ledger"
     steps = count(len(published(ledger, ".json")) + 1 if ledger.exists() else 1)
     for _ in changes([run.trajectories, run.verdicts, run.feedback], stop):
-        while not stop.is_set() and (batch := feed.take(0)):
+        while not stop.is_set() and (batch := feed.next_batch(0)):
             step = next(steps)
             write_trained(run, step, by_stem(batch.samples), step - 1)
-            feed.done([sample.turn_id for sample in batch.samples], "trained")
+            feed.mark_done([sample.turn_id for sample in batch.samples], "trained")
         if stop.is_set():
             break
 

@@ -74,12 +74,12 @@ def million(folder: Path, turns: int, seed: int) -> list[Number]:
         retention.start()
         asyncio.run(write(run, turns, seed, lambda done: follow(run, done, turns, tally, gauge)))
         finished = wait_until(lambda: all_in(run, turns, tally, gauge), _PATIENCE_S, stages)
-        gauge.look(turns)
+        gauge.poll(turns)
     finally:
         retention.end()
         for stage in stages:
             stage.stop()
-    tally.look()
+    tally.poll()
     return [
         ("turns", turns, "turns"),
         ("turns_per_s", turns / (time.monotonic() - began), "turns"),
@@ -124,10 +124,10 @@ def exchanges(turns: int, seed: int) -> Iterator[Exchange]:
 
 def follow(run: RunDir, done: int, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
     """Whether the next slice may be written: all workers have started, and collect is not too far behind."""
-    gauge.look(done)
+    gauge.poll(done)
     most = min(_AHEAD, turns // 20)
     if done - tally.seen > most // 2:
-        tally.look()
+        tally.poll()
     return done - tally.seen <= most and (done > 0 or taken_in(run) is not None)
 
 
@@ -137,8 +137,8 @@ def all_in(run: RunDir, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
     Other turns need not pass the intake: shards without a trainable turn are finished once they are judged, and may be deleted
     before the intake reads them.
     """
-    tally.look()
-    gauge.look(turns)
+    tally.poll()
+    gauge.poll(turns)
     return tally.seen == turns and (taken_in(run) or 0) >= tally.trainable
 
 
@@ -160,7 +160,7 @@ class Tally:
         self._rows = bytearray(turns + 1)  # Talker numbers its turns from 1
         self._numbers: dict[str, array[int]] = {}  # the numbers of the turns in each shard, by stem
 
-    def look(self) -> None:
+    def poll(self) -> None:
         for path in published(self._run.trajectories, ".parquet"):
             if path.stem in self._numbers:
                 continue
@@ -214,7 +214,7 @@ class Gauge:
         self._open = dict.fromkeys(self._rss, 0)
         self._files, self._bytes = 0, 0
 
-    def look(self, done: int) -> None:
+    def poll(self, done: int) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + 1.0

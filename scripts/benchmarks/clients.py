@@ -40,7 +40,7 @@ from scripts.real_clients import serving
 
 TESTS = Path(__file__).parents[2] / "tests" / "collect"
 SEEDS = {True: 50, False: 1000}  # number of seeds for look-alikes, with --quick and without
-LEAST_TRAINABLE = 0.9
+MIN_TRAINABLE = 0.9
 
 
 def rows_of(case: str, counts: Counts) -> list[Row]:
@@ -180,7 +180,7 @@ def missed_bars(rows: list[Row]) -> list[str]:
         if row.metric.endswith("_wrong") or row.metric in ("look-alikes merged", "requests"):
             bad = row.value is None or (row.value > 0 and row.metric != "requests")
         else:
-            bad = row.metric == "trainable_share" and row.value is not None and row.value < LEAST_TRAINABLE
+            bad = row.metric == "trainable_share" and row.value is not None and row.value < MIN_TRAINABLE
         if bad:
             missed.append(f"{row.case} {row.metric} = {'missing' if row.value is None else f'{row.value:.4g}'}")
     return missed

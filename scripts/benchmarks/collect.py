@@ -154,7 +154,7 @@ def open_rows(folder: Path, turns: int) -> list[Row]:
                 file.write(orjson.dumps(exchange) + b"\n")
     collector = Collector(run, Recipe(), threading.Event())
     before = resident_mb()
-    collector.look()
+    collector.poll()
     return [Row("open", "kb_per_open_turn", (resident_mb() - before) / turns * 1e3, "kB")]
 
 
@@ -170,7 +170,7 @@ def memory_rows(folder: Path, turns: int) -> list[Row]:
             for session in range(batch // 4):
                 for exchange, _ in talker.session(4, 20, 10, 10, begins + number * 100 + session / 10):
                     file.write(orjson.dumps(exchange) + b"\n")
-        collector.look()
+        collector.poll()
         path.unlink()
         for shard in published(run.trajectories, ".parquet"):
             shard.unlink()

@@ -4,18 +4,18 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from clawctl.environments.sandbox.kinds import doctored
-from clawctl.environments.sandbox.probe import break_out
+from clawctl.environments.sandbox.kinds import testable_kinds
+from clawctl.environments.sandbox.probe import attempt_escapes
 from clawctl.errors import ClawError
 from scripts.benchmarks.table import Row
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     times, found = 1 if options.quick else 5, []
-    for kind in doctored():
+    for kind in testable_kinds():
         try:
             kind.prepare()
-            rounds = [asyncio.run(break_out(kind)) for _ in range(times)]
+            rounds = [asyncio.run(attempt_escapes(kind)) for _ in range(times)]
         except ClawError as error:  # it is installed but does not work
             if kind.name == "bubblewrap":
                 raise

@@ -92,7 +92,7 @@ def measured(run: RunDir, recipe: Path, tasks: int) -> list[Row]:
     settings = load_recipe(recipe)
     tokenizer = load_tokenizer(settings.model_path)
     feed = Feed(run, settings.train, TokenizerTexts(tokenizer, len(tokenizer)), {})
-    batch = feed.take(0, time.time() + _LATER_S)
+    batch = feed.next_batch(0, time.time() + _LATER_S)
     found: dict[tuple[int, int], set[float]] = {}
     for sample in batch.samples if batch is not None else []:
         _, told_number, told_attempt, _ = sample.session_id.split("-")

@@ -96,7 +96,7 @@ def measured(case: str, run: RunDir, refused: int) -> list[Row]:
     asking = sum(end - begin for session in played for begin, end in calls.get(session, ()))
     first, last = min(begin for begin, _ in played.values()), max(end for _, end in played.values())
     return [
-        Row(case, "in_flight", float(most_at_once(list(played.values()))), "episodes"),
+        Row(case, "in_flight", float(max_at_once(list(played.values()))), "episodes"),
         Row(case, "refused_requests", float(refused), "requests"),
         Row(case, "environment_share", 1 - asking / whole, "of the episodes' wall time"),
         Row(case, "episodes_per_s", len(played) / (last - first), "1/s"),
@@ -104,7 +104,7 @@ def measured(case: str, run: RunDir, refused: int) -> list[Row]:
     ]
 
 
-def most_at_once(spans: list[tuple[float, float]]) -> int:
+def max_at_once(spans: list[tuple[float, float]]) -> int:
     """The largest number of spans that contain one moment."""
     moments = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
     running = most = 0

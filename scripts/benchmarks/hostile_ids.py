@@ -84,7 +84,7 @@ class Scripted:
 
 
 class _Saying:
-    begun: int | None = 0
+    start_version: int | None = 0
 
     def __init__(self, ids: list[int]) -> None:
         self._ids, self._cancelled = ids, False

@@ -128,13 +128,13 @@ def honest_turns(policy: PolicyModel, seed: int) -> list[Sample]:
 
 @torch.no_grad()
 def sampled(
-    policy: PolicyModel, name: str, ask: str, temperature: float, seed: int, reward: float, hint: str, most: int = 60
+    policy: PolicyModel, name: str, ask: str, temperature: float, seed: int, reward: float, hint: str, max_tokens: int = 60
 ) -> Sample:
     """Sample an answer of at most `most` tokens, with its exact logprobs."""
     prompt = rendered(policy, ask)
     generator, ids, logprobs, cache = torch.Generator().manual_seed(seed), list(prompt), list[float](), None
     step = torch.tensor([ids])
-    while len(logprobs) < most:
+    while len(logprobs) < max_tokens:
         out = policy.causal(input_ids=step, past_key_values=cache, use_cache=True)
         cache = out.past_key_values
         scaled = (out.logits[0, -1].float() / temperature).log_softmax(-1)
@@ -142,7 +142,7 @@ def sampled(
         logprobs.append(min(0.0, float(scaled[token])))
         ids.append(token)
         step = torch.tensor([[token]])
-        if token == policy.tokenizer.eos_token_id and most <= 60:
+        if token == policy.tokenizer.eos_token_id and max_tokens <= 60:
             break
     hinted = rendered(policy, f"{ask}\n{hint}")
     return Sample(name, "a", "", prompt, ids[len(prompt) :], logprobs, temperature, 0, reward, hinted, session_id=name)
@@ -183,7 +183,7 @@ def forced(policy: PolicyModel, like: Sample, seed: int) -> Sample:
 
 
 def longest(policy: PolicyModel, like: Sample, seed: int) -> Sample:
-    return sampled(policy, "hostile", "Count upwards without an end.", 1.5, seed, 1.0, HINT, most=600)
+    return sampled(policy, "hostile", "Count upwards without an end.", 1.5, seed, 1.0, HINT, max_tokens=600)
 
 
 def repeated(policy: PolicyModel, like: Sample, seed: int) -> Sample:
@@ -267,12 +267,12 @@ def stepped(run: RunDir, arrive: Callable[[int], None] | None = None, read_ahead
     for version in range(200):
         if arrive is not None:
             arrive(version)
-        batch = feed.take(version)
+        batch = feed.next_batch(version)
         if batch is None:
             break
         step = Counter(sample.turn_id.split("-")[0] for sample in batch.samples)
         others_wait = any(turn.key != "loud" for turn in feed.waiting)
-        feed.done([sample.turn_id for sample in batch.samples], "trained")
+        feed.mark_done([sample.turn_id for sample in batch.samples], "trained")
         if others_wait and any(turn.key != "loud" for turn in feed.waiting):
             early += step
         trained += step

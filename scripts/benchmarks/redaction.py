@@ -118,11 +118,11 @@ def recorded_rows() -> list[Row]:
     return [Row("recorded agents", "false_positives", found, "spots"), Row("recorded agents", "mb", size / 1e6, "MB")]
 
 
-def code_rows(most_bytes: int) -> list[Row]:
+def code_rows(max_bytes: int) -> list[Row]:
     """Redact Python's standard library, which contains no secret. Every finding is a false positive."""
     redactor, size, found = Redactor(_DEFAULT), 0, 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*/*.py")):
-        if "test" not in path.parent.name and size < most_bytes:
+        if "test" not in path.parent.name and size < max_bytes:
             text = path.read_text(errors="replace")
             size += len(text.encode())
             found += len(redactor.spans(text))

@@ -30,7 +30,7 @@ from scripts.benchmarks.scale_model import (
 from scripts.benchmarks.table import Row, make_parser, report
 
 BOXES = (1, 10, 100, 1_000)
-MOST_ERROR = 0.2
+MAX_ERROR = 0.2
 
 
 def main() -> None:
@@ -48,8 +48,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="clawctl-scale-") as temporary:
             rows += points.rows(options, options.keep or Path(temporary))
     report("scale", rows, options.json)
-    if missed := [row for row in rows if row.metric == "model_error_two_points" and (row.value or 0) > MOST_ERROR]:
-        raise SystemExit(f"the model is off by {missed[0].value:.0%}, more than {MOST_ERROR:.0%}")
+    if missed := [row for row in rows if row.metric == "model_error_two_points" and (row.value or 0) > MAX_ERROR]:
+        raise SystemExit(f"the model is off by {missed[0].value:.0%}, more than {MAX_ERROR:.0%}")
 
 
 def model(seed: int, turns: int) -> list[Row]:

@@ -69,9 +69,9 @@ async def ask(client: Client, path: str, body: dict[str, Any]) -> Stream:
         connection, status = await client.stream(path, orjson.dumps({**body, "stream": True}), stream)
         if status == 200:
             await stream.wait()
-            client.give_back(connection)
+            client.release(connection)
         else:
-            stream.failed = f"{status} {(await client.rest(connection))[:200]!r}"
+            stream.failed = f"{status} {(await client.read_body(connection))[:200]!r}"
     except RequestFailed as broken:
         stream.failed = str(broken)
     return stream

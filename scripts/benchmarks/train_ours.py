@@ -10,7 +10,7 @@ import torch
 
 from clawctl.config import Recipe
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.batches import lay_out, share_out
+from clawctl.trainers.local.batches import make_microbatch, share_out
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.flops import Cost, cost_of
 from clawctl.trainers.local.last_layer import KNOWN
@@ -19,7 +19,7 @@ from clawctl.trainers.local.sharding import layers_of
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.trainer import load_training
 from clawctl.trainers.local.training import Training
-from clawctl.trainers.local.trees import Trie, lay
+from clawctl.trainers.local.trees import Trie, build_trie
 from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 
 
@@ -38,7 +38,7 @@ def make_samples(training: Training, turns: list[Any]) -> list[Sample]:
     branches, policy = turn_branches(plain), training.policy
     told: dict[int, list[float]] = {}
     for group in share_out(branches, policy.merge, 8192).groups:
-        batch = lay_out([branches[index] for index in group], policy.merge, policy.device)
+        batch = make_microbatch([branches[index] for index in group], policy.merge, policy.device)
         with torch.no_grad():
             pieces = policy.logprobs(batch).split(batch.lengths)
         told.update({index: piece.tolist() for index, piece in zip(group, pieces, strict=True)})
@@ -51,7 +51,7 @@ def useful_flops(training: Training, samples: list[Sample]) -> float:
     """Operations of a step if shared tokens count once: the minimum for any trainer."""
     cost = cost_of(training.policy.causal)
     assert cost is not None
-    tree = lay(turn_branches(samples))
+    tree = build_trie(turn_branches(samples))
     scored = sum(len(sample.completion_ids) for sample in samples)
     return cost.forward_backward(len(tree.ids_T), int((tree.positions_T + 1).sum()), scored)
 
@@ -63,7 +63,7 @@ def operations_ratio(training: Training, samples: list[Sample]) -> float:
     branches = turn_branches(samples)
     lengths = [(len(branch.ids), len(branch.ids) - branch.scored) for branch in branches]
     alone = sum(cost.forward_backward(tokens, tokens * (tokens + 1) // 2, scored) for tokens, scored in lengths)
-    return alone / (useful_flops(training, samples) - last_layer_flops(training, cost, lay(branches)))
+    return alone / (useful_flops(training, samples) - last_layer_flops(training, cost, build_trie(branches)))
 
 
 def last_layer_flops(training: Training, cost: Cost, tree: Trie) -> float:
@@ -75,7 +75,7 @@ def last_layer_flops(training: Training, cost: Cost, tree: Trie) -> float:
     last: Any = layers[-1]
     mlp = [m.weight.numel() for m in last.mlp.modules() if isinstance(m, torch.nn.Linear)] if type(last).__name__ in KNOWN else []
     rest = np.ones(len(tree.ids_T), dtype=bool)
-    rest[np.concatenate(tree.places)] = False
+    rest[np.concatenate(tree.before_scored)] = False
     one = Cost(0, sum(mlp), 0, False, cost.attention // len(layers))
     return one.forward_backward(int(rest.sum()), int((tree.positions_T[rest] + 1).sum()), 0)
 

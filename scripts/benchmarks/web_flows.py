@@ -322,7 +322,7 @@ def a_label_outranks_the_judge(visit: Visit) -> None:
     visit.page.wait_for_url("**/judge**")
     assert visit.page.locator(f"#queue [id='t-{turn_id}']").count() == 0
     ratings = Ratings(visit.run)
-    ratings.look()
+    ratings.poll()
     label = ratings.of("default", turn_id) or ratings.of("anna", turn_id) or ratings.of("ben", turn_id)
     assert label is not None
     assert (label.key, label.rating, label.comment) == (LABEL, -1.0, "say it in one sentence")

@@ -123,7 +123,7 @@ class World:
     def _step(self) -> dict[str, Any]:
         config = self.recipe.train
         samples, self._waiting = self._waiting[: config.batch_turns], self._waiting[config.batch_turns :]
-        self._changes.look()
+        self._changes.log_rises()
         began = time.monotonic()
         baselines = {sample.turn_id: self._baselines.of(sample.kind) for sample in samples}
         step = self.version + 1
@@ -131,7 +131,7 @@ class World:
         if result.row is None:
             raise SystemExit(f"step {step}: {result.problem}")
         if config.baseline == "mean":
-            self._baselines.learn(samples)
+            self._baselines.update(samples)
         for turn_id, numbers in result.turns.items():
             if numbers.pulls:
                 self.pulls[self._keys[turn_id]].append(numbers.pulls)

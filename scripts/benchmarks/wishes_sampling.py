@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 END = "<|im_end|>"
-MOST_TOKENS = 96  # per answer; the longest kind has about 60
+MAX_TOKENS = 96  # per answer; the longest kind has about 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ def _draw(prompts: list[list[int]], seeds: list[int], model: Any, tokenizer: Any
     longest = max(map(len, prompts))
     tokens = torch.tensor([[end] * (longest - len(p)) + p for p in prompts])
     seen = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-    chance = torch.stack([torch.rand(MOST_TOKENS, generator=torch.Generator().manual_seed(seed)) for seed in seeds], 1)
+    chance = torch.stack([torch.rand(MAX_TOKENS, generator=torch.Generator().manual_seed(seed)) for seed in seeds], 1)
     positions = (seen.cumsum(1) - 1).clamp(min=0)
     drawn: list[list[int]] = [[] for _ in prompts]
     scores: list[list[float]] = [[] for _ in prompts]
     open_rows = list(range(len(prompts)))
     out = model(input_ids=tokens, attention_mask=seen, position_ids=positions, use_cache=True, logits_to_keep=1)
-    for place in range(MOST_TOKENS):
+    for place in range(MAX_TOKENS):
         logprobs = out.logits[:, -1].float().log_softmax(-1)
         sums = logprobs.exp().double().cumsum(-1)
         picked = torch.searchsorted(sums, (chance[place].double() * sums[:, -1])[:, None]).squeeze(1).clamp(max=sums.shape[1] - 1)

@@ -84,10 +84,10 @@ def _wrong_number(task: Problem, rng: Random, wording: Wording) -> Judged:
     off = off if task.answer + off > 0 else 1
     said = task.answer + off
     text = casual(say("wrong_number", rng, wording, said=said, right=task.answer), rng)
-    knows = str(task.answer) in text
+    is_known_word = str(task.answer) in text
     advice = (
         f"The result should be {task.answer}, not {said}."
-        if knows
+        if is_known_word
         else capitalised(say("hint_number", rng, trained(wording), said=said, right="another"))
     )
     advice = advice if "another" not in advice else f"The number {said} is wrong, do the sum again."

@@ -109,10 +109,10 @@ def say(rule: str, rng: Random, wording: Wording = "all", /, **values: object) -
     """Make one sentence of this module's grammar. Sloppy wording does not change `values` (problems, numbers, names)."""
     values = {"name": rng.choice(NAMES), **values}
     if wording != "sloppy" or rule in _EXACT:
-        text = WORDS.say(rule, rng, trained(wording), **values)
+        text = WORDS.draw(rule, rng, trained(wording), **values)
     else:
         slots = {name: f"\0{name}\0" for name in values}
-        text = sloppy(WORDS.say(rule, rng, "trained", **slots), rng)
+        text = sloppy(WORDS.draw(rule, rng, "trained", **slots), rng)
         for name, value in values.items():
             text = text.replace(slots[name], str(value))
     return text.replace("<<", "{").replace(">>", "}")

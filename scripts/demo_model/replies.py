@@ -86,17 +86,17 @@ def reply(task: Problem, style: Style, rng: Random, off_by: int = 0) -> str:
     }  # fmt: skip
     if task.role == "student":
         kind = f"student_{style}_{len(steps)}"
-        values["do"] = WORDS.say(f"do{first[1]}", rng, **values)
-        values["label1"] = WORDS.say(f"label{first[1]}", rng)
-        values["label2"] = WORDS.say(f"label{last[1]}", rng)
+        values["do"] = WORDS.draw(f"do{first[1]}", rng, **values)
+        values["label1"] = WORDS.draw(f"label{first[1]}", rng)
+        values["label2"] = WORDS.draw(f"label{last[1]}", rng)
     else:
         right = task.solution_right
         kind = f"teacher_{style}_{'right' if right else 'wrong'}"
-    text = WORDS.say(kind, rng, **values)
+    text = WORDS.draw(kind, rng, **values)
     text = text.replace(" @@ ", "\n\n").replace(" @ ", "\n").replace("@@ ", "\n\n").replace("@ ", "\n").strip()
     return capitalised(text) if style == "human" and task.role == "student" and rng.random() < 0.25 else text
 
 
 def short(kind: Short, rng: Random) -> str:
     """Make a short answer to thanks, a pause, giving up, a greeting or another subject."""
-    return WORDS.say(kind, rng)
+    return WORDS.draw(kind, rng)

@@ -1,4 +1,4 @@
-"""The counter of the million-turn case: a row counts once, in whatever shards it comes to lie."""
+"""The counter of the million-turn case counts each row once, whichever shards contain it."""
 
 from dataclasses import replace
 
@@ -27,10 +27,10 @@ def test_a_merged_shard_of_which_some_parts_were_seen_adds_only_the_others(tmp_p
     run = open_run(tmp_path / "run")
     tally = Tally(run, 8)
     write_turns(run.trajectories / "1.parquet", turns(1, 2, 3))
-    tally.look()
+    tally.poll()
     write_turns(run.trajectories / "2.parquet", turns(4, 5))
     merged(run, "1", "2")
-    tally.look()
+    tally.poll()
     assert (tally.seen, tally.trainable, tally.lost(), tally.doubled()) == (5, 4, 3, 0)
 
 
@@ -39,8 +39,8 @@ def test_a_turn_with_two_rows_is_doubled_in_parts_and_when_they_are_merged(tmp_p
     early, late = Tally(run, 3), Tally(run, 3)
     write_turns(run.trajectories / "1.parquet", turns(1, 2))
     write_turns(run.trajectories / "2.parquet", turns(2, 3))
-    early.look()
+    early.poll()
     merged(run, "1", "2")
     for tally in (early, late):
-        tally.look()
+        tally.poll()
         assert (tally.seen, tally.trainable, tally.lost(), tally.doubled()) == (3, 3, 0, 1)

@@ -1,4 +1,4 @@
-"""The corpora by an author who has not read the defences: their shape, not their results."""
+"""The shape of the corpora whose author did not read the defences. Their results are not tested here."""
 
 import re
 
@@ -51,6 +51,6 @@ def test_each_encoding_of_the_fresh_attacks_changes_the_text(encoding: str) -> N
 
 
 def _contents(case: Case) -> list[str]:
-    """What each message of the turn says, in order."""
+    """The text of each message of the turn, in order."""
     turn = case.turn
     return [str(message["content"]) for message in (*turn.messages, turn.response or {"content": ""}, *(turn.next_state or []))]

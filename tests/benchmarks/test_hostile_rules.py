@@ -1,4 +1,4 @@
-"""The attacks of the benchmark `hostile`, case `rules`, with a seed of their own."""
+"""The attacks of the benchmark `hostile`, case `rules`, with a separate seed."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from scripts.benchmarks.hostile import missed_bars
 from scripts.benchmarks.hostile_rules import rows
 
 
-def test_no_page_is_believed_and_real_test_runs_are(tmp_path) -> None:
+def test_pages_that_imitate_test_runs_are_ignored_and_real_runs_are_accepted(tmp_path) -> None:
     found = {row.metric: row.value for row in rows(argparse.Namespace(quick=True, seed=7), tmp_path)}
     assert found["believed_pages"] == 0
     assert all((found[f"{part}_pages_tried"] or 0) > 1000 for part in ("first", "held_out", "fresh", "unread"))

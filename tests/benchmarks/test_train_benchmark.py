@@ -1,11 +1,11 @@
-"""The training benchmark: what its sessions look like, and its GPU case at tiny dimensions on the CPU."""
+"""The sessions of the training benchmark, and its GPU case at tiny dimensions on the CPU."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from clawctl.trainers.local.trees import lay, make_branch
+from clawctl.trainers.local.trees import build_trie, make_branch
 from scripts.benchmarks.train_gpu import QWEN3_4B, SETTINGS, make_model, session_of
 from scripts.benchmarks.train_ours import run_job
 from scripts.benchmarks.train_turns import make_session, make_single_turns
@@ -13,7 +13,7 @@ from scripts.benchmarks.train_turns import make_session, make_single_turns
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
 
 
-def test_thoughts_stay_while_tools_answer_and_are_stripped_when_the_user_speaks() -> None:
+def test_reasoning_is_kept_during_tool_results_and_stripped_at_a_user_message() -> None:
     session = make_session(5, system=10, vocabulary=50)
     (first, said), (second, _), (third, answer), (fourth, _), (fifth, _) = session
     assert [len(prompt) for prompt, _ in session] == [50, 130, 210, 310, 370]  # 10 + 40; + 80 a turn, + 100 behind a tool call
@@ -21,7 +21,9 @@ def test_thoughts_stay_while_tools_answer_and_are_stripped_when_the_user_speaks(
     assert second[50:90] == said[20:]
     assert fourth[:270] == third + answer
     assert fifth[210:250] == answer[20:]
-    assert len(lay([make_branch(prompt, said, 1.0) for prompt, said in session]).ids_T) < 0.6 * sum(len(p) + 60 for p, _ in session)
+    assert len(build_trie([make_branch(prompt, said, 1.0) for prompt, said in session]).ids_T) < 0.6 * sum(
+        len(p) + 60 for p, _ in session
+    )
 
 
 def test_single_turns_share_nothing() -> None:
@@ -33,7 +35,7 @@ def test_single_turns_share_nothing() -> None:
 def test_the_gpu_sessions_fill_their_tries() -> None:
     for setting in SETTINGS:
         session = session_of(setting.tokens, 1000)
-        laid = len(lay([make_branch(prompt, said, 1.0) for prompt, said in session]).ids_T)
+        laid = len(build_trie([make_branch(prompt, said, 1.0) for prompt, said in session]).ids_T)
         assert 0.85 * setting.tokens < laid < 1.15 * setting.tokens
 
 

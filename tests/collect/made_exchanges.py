@@ -1,4 +1,4 @@
-"""Hand-made exchanges: short names for the parts of a conversation, and a clock that moves one second a request."""
+"""Handmade exchanges: short names for the parts of a conversation, and a clock that advances one second per request."""
 
 import itertools
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def new_id() -> str:
 
 
 def asked(messages: list[dict], response: dict | None, at: float | None = None, key: str = "default", **changes: Any) -> Exchange:
-    """One exchange. Keyword arguments that Exchange knows replace its fields, all others become hints."""
+    """One exchange. Keyword arguments with the name of a field of Exchange replace it, all others become hints."""
     exchange_id = changes.pop("exchange_id", None) or new_id()
     at = float(next(_numbers)) if at is None else at
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Exchanges in, rows out."""
+"""Turns exchanges into rows."""
 
 from clawctl.collect.sessions import Sessions
 from clawctl.run.rows import Exchange, Turn

@@ -1,4 +1,4 @@
-"""Requests that clients make for themselves, by clients that no rule knows. The next state is what the user said."""
+"""Utility requests of clients that no rule knows. The next state is the user's message."""
 
 import itertools
 
@@ -39,7 +39,7 @@ def said_in_turn(tools: list | None, asides: list[tuple[Message, Message, list |
         [(AGENT, user("Name this conversation in at most four words."), "none")],
     ],
 )
-def test_what_the_user_says_is_the_next_state_whatever_the_client_asks_in_between(tools, asides) -> None:
+def test_the_users_message_is_the_next_state_whatever_the_client_requests_in_between(tools, asides) -> None:
     offered = {"same": tools, "fewer": tools and tools[:1], "none": None}
     exchanges = said_in_turn(tools, [(prompt, ask, offered[own]) for prompt, ask, own in asides])
     rows = stitch(*(exchange for _, exchange in exchanges))
@@ -54,7 +54,7 @@ def test_what_the_user_says_is_the_next_state_whatever_the_client_asks_in_betwee
 
 
 def test_an_aside_that_works_with_tools_of_its_own_does_not_take_the_place_of_the_user() -> None:
-    """A sub-agent that goes on with the history of the conversation: it calls a tool, gets the result and ends."""
+    """A sub-agent that continues the history of the conversation: it calls a tool, gets the result and ends."""
     talk = [user("plan a trip"), answer("Day 1: Rome.")]
     first = asked([AGENT, *talk[:1]], talk[1], tools=TOOLS)
     call = answer(None, (f"call{new_id()}0", "save", "{}"))
@@ -80,7 +80,7 @@ def test_tool_results_are_the_next_state_at_once() -> None:
 
 
 def test_words_that_the_user_repeats_are_words_of_the_user() -> None:
-    """ "continue, please do it" is what the conversation went on with each time."""
+    """The conversation continues with "continue, please do it" each time."""
     messages: list[Message] = []
     exchanges = []
     for number in range(4):
@@ -92,7 +92,7 @@ def test_words_that_the_user_repeats_are_words_of_the_user() -> None:
 
 
 def test_tool_results_that_a_client_sends_as_system_messages_are_the_next_state() -> None:
-    """gptme: the answer holds the call as text, and what it printed comes back from the system."""
+    """gptme: the answer contains the call as text, and the system message returns its output."""
     first = asked([AGENT, user("run it")], answer("```shell\nls\n```"))
     second = asked([AGENT, user("run it"), answer("```shell\nls\n```"), system("Ran command: ls\na b c")], answer("Three files."))
     third = asked([*second.messages, answer("Three files."), system("Today is Monday."), user("ty")], answer("welcome"))
@@ -101,8 +101,8 @@ def test_tool_results_that_a_client_sends_as_system_messages_are_the_next_state(
     assert rows[second.exchange_id].next_state == [user("ty")]
 
 
-def test_a_client_that_asks_for_its_own_answer_again_does_not_take_the_place_of_the_user() -> None:
-    """It extracts data from each answer, without tools, and says what was wrong with the extraction."""
+def test_a_request_for_a_repeated_answer_does_not_replace_the_users_message() -> None:
+    """It extracts data from each answer, without tools, and reports errors of the extraction."""
     messages: list[Message] = []
     turns = []
     exchanges: list[Exchange] = []
@@ -141,7 +141,7 @@ def test_a_call_of_the_client_that_quotes_the_time_or_the_answer_is_one_in_all_i
 
 
 def test_long_words_that_end_several_conversations_and_that_none_went_on_with_are_no_next_state() -> None:
-    """A client that suggests a next message behind its only answer. What people say at the end is short, or their own."""
+    """A client that suggests a next message after its only answer. Users' last messages are short, or differ from it."""
     suggest = "Suggest three questions that the user may ask next, as JSON."
     firsts, exchanges = [], []
     for last in (suggest, suggest, "thanks", "thanks", "Why is it that you speak of the spring and not of the winter?"):
@@ -185,7 +185,7 @@ def test_a_prompt_that_begins_with_the_day_is_that_of_the_same_agent() -> None:
 
 
 def test_two_runs_whose_results_are_system_messages_stay_apart() -> None:
-    """Two runs of one prompt with the same answers: what the tools printed tells them apart."""
+    """Two runs of one prompt with the same answers: the tools' output distinguishes them."""
 
     def run(name: str) -> list[Exchange]:
         talk = [system("You are gptme."), user("list the files"), answer("```shell\nls\n```")]
@@ -214,7 +214,7 @@ def test_a_result_as_a_system_message_that_the_client_shortens_later_breaks_noth
 
 
 def test_another_attempt_at_the_same_task_makes_no_turn_an_aside() -> None:
-    """One question without tools, whose possible answers stand in it: two attempts say different ones."""
+    """One question without tools that lists its possible answers: two attempts give different ones."""
     asking = user("Classify: the film was dull. Answer with exactly one of these words:\nwonderful\nunfavourable")
     said = ("wonderful", "unfavourable")
     attempts = [asked([asking], answer(text), session_id=text, task_id="film-1", group_id="g") for text in said]

@@ -1,4 +1,4 @@
-"""What is read from captures/, and what is put aside."""
+"""Reading captures/, and quarantining damaged lines."""
 
 import orjson
 import pytest
@@ -49,7 +49,7 @@ def test_a_line_without_its_end_waits_until_it_has_one(run) -> None:
     assert len(ids(captures)) == 1
 
 
-def test_a_torn_line_is_put_aside_and_what_follows_it_is_read(run) -> None:
+def test_a_torn_line_is_quarantined_and_later_lines_are_read(run) -> None:
     torn, following = asked([user("hi")], answer("hello")), asked([user("ho")], answer("ok"))
     path = run.captures / "a-0.jsonl"
     path.write_bytes(line(torn)[:60] + b"\n" + line(following))
@@ -122,7 +122,7 @@ def test_a_line_without_a_field_that_every_exchange_has_is_refused() -> None:
         parse_exchange(orjson.dumps(row))
 
 
-def test_what_could_be_drawn_comes_with_the_turn() -> None:
+def test_the_allowed_tokens_are_stored_with_the_turn() -> None:
     exchange = parse_exchange(line(asked([user("hi")], answer("{}"), allowed="c2V0cw==")).rstrip())
     turn = make_turn(exchange, "s1", None, 0, "main", [user("thanks")], repeated=False)
     assert (turn.allowed, turn.trainable) == ("c2V0cw==", True)

@@ -1,4 +1,4 @@
-"""The collect stage as it runs: files in, files out, killed and started again."""
+"""The collect stage as a process: files in, files out, killed and restarted."""
 
 import random
 import resource
@@ -58,7 +58,7 @@ def talk(length: int, name: str, at: float | None = None) -> list[Exchange]:
 
 @dataclass
 class Dial:
-    """A clock that stands where it was set."""
+    """A clock that stays at its set time."""
 
     now: float
 
@@ -72,7 +72,7 @@ def start(run, start_worker) -> Callable:
     return lambda: start_worker("collect", run, "collect: {shard_age_s: 0.05, shard_turns: 7}\neval: {holdout: 0}\n")
 
 
-def test_once_publishes_what_is_complete_and_leaves_the_rest_for_the_next_run(run) -> None:
+def test_once_publishes_complete_turns_and_leaves_the_rest_for_the_next_run(run) -> None:
     exchanges = talk(5, "tea")
     append(run.captures / "a-0.jsonl", *exchanges[:3])
     collect(run, recipe(), once=True)
@@ -91,7 +91,7 @@ def test_once_closes_sessions_that_timed_out(run) -> None:
     assert [turn.untrainable_reason for turn in rows_of(run)] == [None, "no next state"]
 
 
-def test_sessions_that_are_to_end_now_close_with_what_is_known(run) -> None:
+def test_sessions_that_end_now_close_with_the_known_next_states(run) -> None:
     exchanges = [replace(exchange, hints={}) for exchange in talk(2, "tea")]
     append(run.captures / "a-0.jsonl", *exchanges)
     collect(run, recipe(), once=True)
@@ -138,8 +138,8 @@ def test_rows_do_not_depend_on_how_captures_are_cut_into_files_or_when_they_are_
             dial.now = exchange.finished_at
             append(run.captures / f"w{dice.randrange(4)}-0.jsonl", exchange)
             if dice.random() < 0.3:
-                collector.look()
-        collector.look()
+                collector.poll()
+        collector.poll()
         collector.close()
         rows = rows_of(run)
         found.append({row.turn_id: (row.session_id, row.parent_turn_id, row.turn_index, row.next_state) for row in rows})
@@ -148,7 +148,7 @@ def test_rows_do_not_depend_on_how_captures_are_cut_into_files_or_when_they_are_
 
 
 def test_a_history_gives_the_same_rows_read_at_once_or_line_by_line(tmp_path) -> None:
-    """A session that ends and another that goes on with the same words; an edited turn and an unfinished request between them."""
+    """A session that ends and another that continues with the same text; an edited turn and an unfinished request between them."""
 
     def asks(at: float, over: float, messages: list[dict], text: str, **hints: object) -> Exchange:
         return asked(messages, answer(text), at=at, finished_at=over, **hints)
@@ -173,9 +173,9 @@ def test_a_history_gives_the_same_rows_read_at_once_or_line_by_line(tmp_path) ->
                 dial.now = exchange.finished_at
                 append(run.captures / f"{writers[at]}-0.jsonl", exchange)
                 if at in looks:
-                    collector.look()
+                    collector.poll()
             dial.now = 1e6
-            collector.look()
+            collector.poll()
             collector.close()
             found.append({row.turn_id: (row.parent_turn_id, row.session_id, row.next_state) for row in rows_of(run)})
     assert len(found[0]) == 6
@@ -271,7 +271,7 @@ def test_a_torn_line_does_not_stop_the_rest(run) -> None:
     assert [turn.turn_id for turn in rows_of(run)] == [exchanges[0].exchange_id]
 
 
-def test_a_request_without_tools_that_is_settled_after_a_restart_is_what_came_back(run) -> None:
+def test_a_request_without_tools_that_is_classified_after_a_restart_is_the_next_state(run) -> None:
     """The turn before it lost its shard meanwhile, and it was published already."""
     first, bare, last = (replace(exchange, hints={}) for exchange in talk(3, "tea", at=time.time() - 30))
     first = replace(first, tools=[{"type": "function"}])
@@ -311,11 +311,11 @@ def test_a_shard_that_was_published_although_the_answer_was_lost_is_not_publishe
     collector = Collector(run, recipe(), threading.Event())
     mount_at(run.root, _LosesAnswers())
     try:
-        collector.look()
+        collector.poll()
         collector.end_sessions()
         append(run.captures / "w-1-ab-0.jsonl", *talk(2, "second"))  # more rows wait at the second try
         for _ in range(8):
-            collector.look()
+            collector.poll()
             collector.end_sessions()
             time.sleep(0.15)
     finally:

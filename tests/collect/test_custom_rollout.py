@@ -1,4 +1,4 @@
-"""Episodes of the user's own code become trajectories like any other."""
+"""Episodes of user code become trajectories like any other."""
 
 import subprocess
 import sys
@@ -106,7 +106,7 @@ def test_a_tool_call_that_was_cut_is_kept_and_not_trained(run: RunDir, tmp_path:
         ("broken", "generate", "failed in episode 0: RuntimeError"),
     ],
 )
-def test_code_that_does_not_fit_is_refused_with_what_was_expected(
+def test_code_of_another_shape_is_refused_with_the_expected_one(
     run: RunDir, tmp_path: Path, rollout: str, generate: str | None, problem: str
 ) -> None:
     with pytest.raises(ClawError, match=problem):
@@ -122,7 +122,7 @@ def test_a_secret_of_an_episode_is_never_written_and_its_turn_not_trained(run: R
     assert turn.untrainable_reason == "redacted"
 
 
-def test_what_fails_in_an_episode_is_told_with_its_traceback(run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_episode_is_logged_with_its_traceback(run: RunDir, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ClawError, match="no task left"):
         collect_custom(run, Recipe(), spec(tmp_path, "broken"), spec(tmp_path, "generate"), 1)
     assert [record.exc_info is not None for record in caplog.records] == [True]

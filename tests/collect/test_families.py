@@ -1,4 +1,4 @@
-"""Conversations of many families of clients are read correctly although no rule knows their clients; look-alikes stay apart."""
+"""Conversations of many families of clients are read correctly without rules for these clients. Look-alikes stay separate."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from scripts.benchmarks.clients_families import FAMILIES, Asked, written
 
 
 def read(asked: list[Asked]) -> list[tuple]:
-    """What is found of each request: kind, parent and next state; of a request that is no turn, the kind alone."""
+    """The result for each request: kind, parent and next state; for a request that is no turn, the kind alone."""
     sessions = Sessions(3600.0, rules=())
     for each in asked:
         sessions.add(each.exchange)
@@ -24,7 +24,7 @@ def words(messages: list[Message] | None) -> list[str] | None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_of_clients_is_read_correctly_without_a_rule_that_knows_it(family: str) -> None:
+def test_a_family_of_clients_is_read_correctly_without_a_rule_for_it(family: str) -> None:
     asked = written(family)
     found = read(asked)
     true = [

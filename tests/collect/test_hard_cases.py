@@ -1,4 +1,4 @@
-"""What agents do to their history, worked by hand: sub-agents, compaction, edits, merged replies, two people behind one key."""
+"""Agents change their history: sub-agents, compaction, edits, merged replies, and two users of one key. Worked by hand."""
 
 import itertools
 import random
@@ -34,7 +34,7 @@ def test_parallel_sub_agents_of_one_session_each_keep_their_own_conversation() -
     assert rows[parent.exchange_id].next_state == [user("A background task completed.")]
 
 
-def test_two_people_behind_one_key_who_say_the_same_for_a_while_are_two_conversations() -> None:
+def test_two_users_of_one_key_with_the_same_first_messages_are_two_conversations() -> None:
     """Hours of it, in a random order: no next state crosses over once their words differ."""
     said = [user("hi"), user("what can you do?"), user("ok")]
     dice = random.Random(3)
@@ -64,7 +64,7 @@ def test_two_people_behind_one_key_who_say_the_same_for_a_while_are_two_conversa
     assert sorted(state[0]["content"] for state in replies) == ["I am anna", "I am ben"]
 
 
-def test_an_edited_history_is_linked_in_its_session_but_what_was_not_seen_there_is_no_next_state() -> None:
+def test_an_edited_history_is_linked_in_its_session_but_unseen_messages_are_no_next_state() -> None:
     first = asked([user("my name is Anna")], answer("Hello Anna."), session_id=CLAIM)
     edited = asked([user("my name is Ben"), answer("Hello Anna."), user("no!")], answer("Sorry."), session_id=CLAIM)
     rows = stitch(first, edited)
@@ -86,7 +86,7 @@ def test_a_message_edited_and_sent_again_is_a_branch_beside_the_first() -> None:
 
 
 def test_two_replies_that_the_client_merged_into_one_message_are_found_again() -> None:
-    """OpenClaw after a background event: the event's message is gone, and both answers stand in one."""
+    """OpenClaw after a background event: the event's message is gone, and both answers are in one message."""
     talk = [system("You are kind."), user("hi"), answer("hello"), user("watch it")]
     nine = asked(talk, answer("Fake reply number 9."))
     event = asked([*talk, answer("Fake reply number 9."), user("A background task completed.")], answer("Fake reply number 11."))
@@ -99,7 +99,7 @@ def test_two_replies_that_the_client_merged_into_one_message_are_found_again() -
     assert stitch(nine, event, other)[other.exchange_id].parent_turn_id is None
 
 
-def test_after_compaction_the_last_answer_still_gets_what_the_user_said() -> None:
+def test_after_compaction_the_last_answer_still_gets_the_users_message() -> None:
     long = [user("one"), answer("1."), user("two")]
     last = asked(long, answer("2."), session_id=f"{CLAIM}:0")
     summary = user("The conversation history before this point was compacted into the following summary: …")
@@ -110,7 +110,7 @@ def test_after_compaction_the_last_answer_still_gets_what_the_user_said() -> Non
     assert {row.session_id for row in rows.values()} == {CLAIM}
 
 
-def test_the_id_of_a_tool_call_tells_apart_what_the_words_do_not() -> None:
+def test_the_id_of_a_tool_call_distinguishes_calls_with_equal_text() -> None:
     """One script run twice: the same request, the same call, the same result; only the engine's random ids differ."""
     ids = [f"call_{number}6c0d40e2a7f4c4a9d3b" for number in (1, 2)]
     calls = [asked([user("weather?")], answer(None, (call_id, "look", '{"city": "Paris"}'))) for call_id in ids]
@@ -172,7 +172,7 @@ def test_the_session_that_openclaw_names_in_its_prompt_groups_like_a_header() ->
     assert stitch(later)[later.exchange_id].session_id == f"s{later.exchange_id}"  # quoted in the middle of a talk: no claim
 
 
-def test_the_environment_that_codex_repeats_is_not_what_the_user_said() -> None:
+def test_the_environment_that_codex_repeats_is_not_a_user_message() -> None:
     environment = "<environment_context>\n  <cwd>/ws</cwd>\n</environment_context>"
     first = asked([user(environment), user("2+2?")], answer("4"))
     second = asked([user(environment), user("2+2?"), answer("4"), user(environment), user("ty")], answer("welcome"))
@@ -182,8 +182,8 @@ def test_the_environment_that_codex_repeats_is_not_what_the_user_said() -> None:
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
 
-def test_a_utility_call_without_tools_in_the_middle_is_a_side_turn_and_nobodys_next_state() -> None:
-    """No rule knows its words; the same client's turns all have tools."""
+def test_a_utility_call_without_tools_in_the_middle_is_a_side_turn_and_not_a_next_state() -> None:
+    """No rule matches its text; the same client's turns all have tools."""
     talk = [user("plan a trip to Rome"), answer("Day 1: …")]
     first = asked(talk[:1], talk[1], tools=TOOLS)
     title = asked([*talk, user("Name this conversation in three words.")], answer("Trip to Rome"), tools=[])
@@ -197,7 +197,7 @@ def test_a_utility_call_without_tools_in_the_middle_is_a_side_turn_and_nobodys_n
     assert (rows[first.exchange_id].next_state, rows[first.exchange_id].untrainable_reason) == (None, "no next state")
 
 
-def test_a_turn_without_tools_that_the_conversation_goes_on_behind_is_a_main_turn() -> None:
+def test_a_turn_without_tools_that_the_conversation_continues_is_a_main_turn() -> None:
     """A client that leaves its tools out once: nothing is lost, the turns before and after are closed as ever."""
     talk = [user("plan a trip to Rome"), answer("Day 1: …"), user("just chat now"), answer("Gladly."), user("bye")]
     first, bare = asked(talk[:1], talk[1], tools=TOOLS), asked(talk[:3], talk[3])
@@ -208,7 +208,7 @@ def test_a_turn_without_tools_that_the_conversation_goes_on_behind_is_a_main_tur
         assert all(rows[e.exchange_id].trainable for e in (first, bare))
 
 
-def test_what_shows_that_a_request_without_tools_is_a_turn() -> None:
+def test_evidence_that_a_request_without_tools_is_a_turn() -> None:
     """Results of tools (recorded: openai-python 011), the client's word, a rating with it, a rating of it."""
     call = answer(None, ("call_1", "look", "{}"))
     first = asked([user("weather?")], call, tools=TOOLS)
@@ -241,7 +241,7 @@ def test_a_root_without_tools_in_a_session_with_tools_is_a_side_turn_unless_it_i
         assert rows[plans[0].exchange_id].trainable
 
 
-def test_an_error_without_tools_is_an_error_and_its_words_wait_for_its_retry() -> None:
+def test_an_error_without_tools_is_an_error_and_its_message_waits_for_the_retry() -> None:
     talk = [user("weather?"), answer("Sunny."), user("a title please")]
     first = asked(talk[:1], talk[1], tools=TOOLS)
     failed = asked(talk, None, status="error", finish_reason=None, completion_ids=None, logprobs=None)
@@ -251,7 +251,7 @@ def test_an_error_without_tools_is_an_error_and_its_words_wait_for_its_retry() -
 
 
 def test_the_end_of_a_conversation_without_a_session_closes_its_turn_and_not_a_namesakes() -> None:
-    """Two people behind one key who began with the same words may share a tree."""
+    """Two users of one key whose first messages are equal may share a tree."""
     opening = [asked([user("hi")], answer("hello")) for _ in range(2)]
     talk = [user("hi"), answer("hello"), user("I am Anna")]
     anna = asked(talk, answer("Hello Anna."))
@@ -263,5 +263,5 @@ def test_the_end_of_a_conversation_without_a_session_closes_its_turn_and_not_a_n
         sessions.add(exchange)
     assert done.exchange_id in {row.turn_id for row in sessions.pop_rows()}
     sessions.add(ben[1])
-    sessions.rate(Feedback("f1", ben[1].finished_at, "default", ben[1].exchange_id, 1.0, None))  # so it was Ben who said thanks
+    sessions.rate(Feedback("f1", ben[1].finished_at, "default", ben[1].exchange_id, 1.0, None))  # so the thanks are Ben's
     assert (ben[0].exchange_id, [user("thanks")]) in [(row.turn_id, row.next_state) for row in sessions.pop_rows()]

@@ -13,7 +13,7 @@ from made_exchanges import answer, append, asked, user
 from clawctl.collect.worker import Collector, collect
 from clawctl.config import Recipe
 from clawctl.errors import Damaged
-from clawctl.inspect.health import look
+from clawctl.inspect.health import read_health
 from clawctl.inspect.why import show_why
 from clawctl.judge.protocol import read_evidence
 from clawctl.run.checksums import read_sealed, sealed
@@ -59,12 +59,12 @@ def test_a_share_of_each_key_is_held_out_and_the_session_id_alone_decides() -> N
     assert not any(Holdout(((0.0, 0.0),)).has("anna", str(number), 5.0) for number in range(100))
 
 
-def test_a_higher_share_keeps_what_a_lower_one_held_out() -> None:
+def test_a_higher_share_keeps_the_sessions_that_a_lower_one_held_out() -> None:
     lower, higher = Holdout(((0.0, 0.1),)), Holdout(((0.0, 0.3),))
     assert {n for n in range(500) if lower.has("k", str(n), 1.0)} < {n for n in range(500) if higher.has("k", str(n), 1.0)}
 
 
-def test_all_turns_of_a_held_out_session_say_so_and_no_other_turn_does(run: RunDir) -> None:
+def test_exactly_the_turns_of_a_held_out_session_are_marked(run: RunDir) -> None:
     append(run.captures / "a-0.jsonl", *(one for number in range(30) for one in talk(f"s{number}", 100.0 * number)))
     collect(run, recipe(0.3), once=True, end_sessions=True)
     chosen = Holdout(((0.0, 0.3),))
@@ -121,10 +121,10 @@ def test_the_judge_is_asked_about_held_out_answers_that_something_followed(run: 
     assert replace(next(turn for turn in turns if not turn.judged), feedback=-1.0).judged
 
 
-def test_health_and_why_say_what_is_held_out(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_health_and_why_show_held_out_sessions(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     append(run.captures / "a-0.jsonl", *(one for number in range(10) for one in talk(f"s{number}", 100.0 * number)))
     collect(run, recipe(0.5), once=True, end_sessions=True)
-    found, turns = look(run), [turn for turn in rows_of(run) if turn.untrainable_reason == HELD_OUT]
+    found, turns = read_health(run), [turn for turn in rows_of(run) if turn.untrainable_reason == HELD_OUT]
     assert found["held_out"] == {"turns": len(turns), "sessions": len(turns) // 2, "of_sessions": 10}
     assert found["not_trained"][HELD_OUT] == len(turns)
     show_why(run, turns[0].turn_id, tokens=False, as_json=True)
@@ -151,7 +151,7 @@ def test_retention_deletes_held_out_turns_and_their_texts_in_eval_records(run: R
     assert found["examples"] == []
 
 
-def test_a_damaged_record_of_shares_is_kept_aside_and_collect_goes_on(run: RunDir) -> None:
+def test_a_damaged_record_of_shares_is_quarantined_and_collect_continues(run: RunDir) -> None:
     keep_holdout(run, 0.5)
     run.holdout.write_bytes(run.holdout.read_bytes().replace(b"0.5", b"0.6"))
     with pytest.raises(Damaged):

@@ -1,4 +1,4 @@
-"""Turns from text and back: shapes, reasons, and what is refused."""
+"""Importing and exporting text: shapes, reasons and refusals."""
 
 import gzip
 import json
@@ -81,7 +81,7 @@ def test_a_secret_in_a_file_is_taken_out_before_anything_is_written_and_its_turn
     assert b"abcdEFGH" not in (tmp_path / "out.jsonl").read_bytes()
 
 
-def test_what_is_taken_out_is_the_recipes_to_say(tmp_path) -> None:
+def test_the_recipe_decides_what_is_redacted(tmp_path) -> None:
     file = tmp_path / "turns.jsonl"
     file.write_bytes(orjson.dumps({"prompt": f"jane@example.org has {KEY}", "completion": "ok"}))
     said = [
@@ -110,7 +110,7 @@ def test_the_manual_shape_keeps_words_kinds_and_reasons_and_makes_up_no_token(tu
     assert len({turn.turn_id for turn in turns}) == 5
 
 
-def test_a_chat_log_is_one_turn_for_each_answer_with_what_came_back(turns_of) -> None:
+def test_a_chat_log_is_one_turn_for_each_answer_with_its_next_state(turns_of) -> None:
     log = [system("kind"), user("hi"), answer("hello"), user("run"), answer(None, ("c1", "ls", "{}")), tool("c1", "a"), answer("a")]
     turns = turns_of({"messages": log, "tools": [{"type": "function"}]})
     assert [turn.messages for turn in turns] == [log[:2], log[:4], log[:6]]
@@ -176,7 +176,7 @@ def test_a_document_over_several_lines_is_read_like_lines(tmp_path) -> None:
         ({"preferred_output": [answer("x")]}, "input"),
     ],
 )
-def test_what_is_none_of_the_shapes_is_refused_with_its_line(tmp_path, line, problem) -> None:
+def test_an_unknown_shape_is_refused_with_its_line(tmp_path, line, problem) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_bytes(orjson.dumps(MANUAL) + b"\n\n" + orjson.dumps(line) + b"\n")
     with pytest.raises(ClawError, match=f"line 3: .*{problem}"):
@@ -267,7 +267,7 @@ def test_on_the_command_line_a_second_import_changes_nothing_and_an_export_makes
     assert len(rows_of(open_run(tmp_path / "run"))) == 9
 
 
-def test_importing_twice_changes_nothing_and_collect_goes_on_beside_it(run, tmp_path) -> None:
+def test_importing_twice_changes_nothing_and_collect_continues(run, tmp_path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_bytes(orjson.dumps(MANUAL) + b"\n")
     served = talk(3, "tea")
@@ -282,7 +282,7 @@ def test_importing_twice_changes_nothing_and_collect_goes_on_beside_it(run, tmp_
     assert sum(row.source == "import" for row in rows_of(run)) == 5
 
 
-def test_what_is_exported_and_imported_again_has_the_same_words(run, tmp_path) -> None:
+def test_exported_and_reimported_turns_have_the_same_text(run, tmp_path) -> None:
     original, copy = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     log = {"session_id": "s2", "messages": [user("hé"), answer("ho"), user("on"), answer(None, ("c1", "ls", '{"a": 1}'))]}
     original.write_bytes(orjson.dumps(MANUAL) + b"\n" + orjson.dumps(log) + b"\n")
@@ -320,7 +320,7 @@ def test_a_rating_without_a_file_is_refused(tmp_path) -> None:
     assert "--import" in told.stderr
 
 
-def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(run, tmp_path) -> None:
+def test_a_dry_run_shows_what_would_be_trained_and_writes_nothing(run, tmp_path) -> None:
     exchanges = talk(3, "tea")
     beat = asked([user("hi")], answer("ok"), turn_type="heartbeat")
     append(run.captures / "a-0.jsonl", *exchanges, beat)

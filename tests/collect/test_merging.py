@@ -1,4 +1,4 @@
-"""Merging in any pieces gives the same rows, and no piece is larger than it may be."""
+"""Merging any pieces gives the same rows, and no piece exceeds its size limit."""
 
 import random
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_merged_in_any_pieces_the_rows_are_the_same(tmp_path: Path, piece_bytes:
     assert len(pieces) == {1: 36, 700: 18, 2000: 6, 1 << 20: 1}[piece_bytes]  # some 300 bytes a row
 
 
-def test_verdicts_keep_their_order_and_what_is_null_stays_null(tmp_path: Path) -> None:
+def test_verdicts_keep_their_order_and_null_values(tmp_path: Path) -> None:
     paths = [tmp_path / f"{stem}.parquet" for stem in STEMS]
     verdicts = [
         Verdict(f"t{n}", None if n % 2 else 1.0, [1, None], None if n % 3 else "Say how.", [], "j", None, None) for n in range(9)
@@ -106,13 +106,13 @@ def test_no_piece_is_larger_than_it_may_be_and_a_session_is_whole_unless_it_is_l
     assert list(_cut_pieces([], [], 7)) == []
 
 
-def test_a_growing_session_counts_by_what_its_rows_take_not_by_their_average(tmp_path: Path) -> None:
+def test_a_growing_session_counts_by_the_size_of_its_rows_not_by_their_average(tmp_path: Path) -> None:
     """Small rows around large ones: each piece is within the limit all the same."""
     rows = [replace(turn(f"t{n}", f"s{n:02d}", 0), prompt_ids=[1] * (5000 if n % 8 == 0 else 5)) for n in range(32)]
     for number in range(2):
         write_turns(tmp_path / f"{STEMS[number]}.parquet", rows[16 * number : 16 * number + 16])
     merge_shards("turns", [tmp_path / "a.parquet", tmp_path / "b.parquet"], tmp_path / "m.parquet", piece_bytes=50_000)
     sizes = [piece.table().nbytes for piece in read_pieces(tmp_path / "m.parquet")]
-    assert len(sizes) == 2  # two large rows and what stands between them: 40 kB
+    assert len(sizes) == 2  # two large rows and the rows between them: 40 kB
     assert max(sizes) < 55_000
     assert read_turns(tmp_path / "m.parquet") == rows

@@ -1,4 +1,4 @@
-"""What people and agents do to their conversations, over a real server: captured by serve, stitched by collect, rated late."""
+"""Conversations over a real server: captured by serve, stitched by collect, rated late."""
 
 import contextlib
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ class Talk:
         self.user_digests: list[str] = []
 
     def ask(self, text: str, keep: bool = True, **settings: Any) -> Message:
-        """Say something; with `keep` the answer is part of the history."""
+        """Send a message; with `keep` the answer is part of the history."""
         asked = [*self.messages, user(text)]
         self.user_digests.append(text)
         reply = self.request(asked, **settings)
@@ -98,7 +98,7 @@ def test_edits_regenerations_clocks_and_utility_calls_in_one_conversation(server
     for minute in range(3):
         talk.messages[:1] = [system(f"It is 10:{minute:02d}.")]
         talk.ask(f"question {minute}", tools=TOOLS)
-    title = talk.ask("A title in three words, please.", keep=False)  # without tools, and no rule knows it
+    title = talk.ask("A title in three words, please.", keep=False)  # without tools, and no rule matches it
     talk.ask("question 3", keep=False, tools=TOOLS)
     talk.ask("question 3", tools=TOOLS)  # the user pressed "again"
     talk.ask("question 4", tools=TOOLS)
@@ -154,7 +154,7 @@ def test_compaction_keeps_the_session_and_its_end_closes_the_last_turn_at_once(s
 
 
 def test_a_late_rating_of_a_judged_turn_and_of_the_last_turn_reach_the_rows_that_wait(server: Server) -> None:
-    """What the trainer makes of them: tests/train/test_late_ratings.py."""
+    """tests/train/test_late_ratings.py tests their use by the trainer."""
     talk = Talk(server, X_Session_Id="rated", X_Turn_Type="main")
     talk.ask("hello")
     talk.ask("open")

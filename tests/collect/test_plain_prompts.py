@@ -1,4 +1,4 @@
-"""Plain completions in a row: which prompt continues which, and what came back."""
+"""Series of plain completions: which prompt continues which, and their next states."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def came(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-def test_what_the_next_prompt_adds_is_the_next_state_and_the_last_one_has_none() -> None:
+def test_text_that_the_next_prompt_adds_is_the_next_state_and_the_last_turn_has_none() -> None:
     first = complete("Q: 2+2? A:", " 4")
     second = complete("Q: 2+2? A: 4\nRight. Q: 3+3? A:", " 6")
     third = complete("Q: 2+2? A: 4\nRight. Q: 3+3? A: 6\nWell done. Q:", " 5")
@@ -29,7 +29,7 @@ def test_what_the_next_prompt_adds_is_the_next_state_and_the_last_one_has_none()
     assert len({rows[i].session_id for i in ids}) == 1
 
 
-def test_ids_tell_it_where_the_text_was_tokenised_otherwise_also_without_the_end_token() -> None:
+def test_ids_decide_if_the_text_was_tokenised_differently_also_without_the_end_token() -> None:
     first = complete("ab", "cd", ([1, 2], [3, 9]))
     for prompt in ([1, 2, 3, 9, 5], [1, 2, 3, 5]):
         second = complete("abcd!", "x", (prompt, [7]))
@@ -46,7 +46,7 @@ def test_an_answer_that_was_cut_is_continued_by_its_whole_ids_alone() -> None:
     assert stitch(first, second)[second.exchange_id].parent_turn_id is None
 
 
-def test_what_only_looks_alike_stays_apart() -> None:
+def test_similar_prompts_stay_separate() -> None:
     first = complete("Q: 2+2? A:", " 4")
     others = [
         complete("Q: 2+2? A:", " 5"),  # the same again: a sibling
@@ -64,7 +64,7 @@ def test_what_only_looks_alike_stays_apart() -> None:
     assert rows[named.exchange_id].next_state is None
 
 
-def test_an_answer_of_nothing_is_continued_by_nobody() -> None:
+def test_an_empty_answer_is_never_continued() -> None:
     first, second = complete("Q:", ""), complete("Q: more", " x")
     assert stitch(first, second)[second.exchange_id].parent_turn_id is None
 

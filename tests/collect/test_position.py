@@ -1,4 +1,4 @@
-"""What collect reads again after it was stopped, killed, or had the ground moved under it."""
+"""Which captures collect reads again after a stop, a kill, or a change of its files."""
 
 import os
 import random
@@ -30,12 +30,12 @@ def published_ids(run: RunDir) -> list[str]:
 
 
 def spoil(path, size: int) -> None:
-    """Overwrite the beginning in place: whoever reads it again finds nonsense."""
+    """Overwrite the beginning in place, so that reading it again gives invalid data."""
     with path.open("r+b") as file:
         file.write(b"x" * size)
 
 
-def test_a_restart_does_not_read_what_is_done(run) -> None:
+def test_a_restart_does_not_read_finished_captures_again(run) -> None:
     path = run.captures / "a-0.jsonl"
     old = talk(3, "tea", at=time.time() - AGO)
     append(path, *old)
@@ -82,13 +82,13 @@ def test_a_capture_file_that_was_rewritten_is_read_again(run) -> None:
     old, other = talk(2, "tea", at=time.time() - AGO), talk(2, "milk", at=time.time() - AGO)
     append(path, *old, *other)
     collector = Collector(run, recipe(), threading.Event())
-    collector.look()
+    collector.poll()
     collector.close()
     append(run.captures / ".new", *other)
     os.replace(run.captures / ".new", path)  # as `forget` would
     more = talk(2, "salt", at=time.time() - AGO)
     append(path, *more)
-    collector.look()
+    collector.poll()
     collector.close()
     everything = sorted(e.exchange_id for e in (*old, *other, *more))
     assert published_ids(run) == everything
@@ -102,13 +102,13 @@ def test_a_shard_that_another_stage_puts_aside_comes_back_while_collect_runs(run
     exchanges = talk(4, "tea", at=time.time() - AGO)
     append(run.captures / "a-0.jsonl", *exchanges[:2])
     collector = Collector(run, recipe(shard_turns=2), threading.Event())
-    collector.look()
+    collector.poll()
     append(run.captures / "a-0.jsonl", *exchanges[2:])
-    collector.look()
+    collector.poll()
     collector.close()
     first, second = published(run.trajectories, ".parquet")
     quarantine(run, first, "a bit flipped")
-    collector.look()
+    collector.poll()
     collector.close()
     assert published_ids(run) == sorted(e.exchange_id for e in exchanges)
     kept, *again = (path.stem for path in published(run.trajectories, ".parquet"))
@@ -136,7 +136,7 @@ def test_killed_at_any_step_with_sessions_that_end_each_turn_is_in_one_row(run) 
                 for exchange in waiting[:count]:
                     append(run.captures / f"w{dice.randrange(3)}-{seed}.jsonl", exchange)
                 waiting = waiting[count:]
-                collector.look()
+                collector.poll()
         collect(run, recipe(session_timeout_s=1.0), once=True)  # now all sessions have ended
         ids = published_ids(run)
         assert len(ids) == len(set(ids)), seed
@@ -144,7 +144,7 @@ def test_killed_at_any_step_with_sessions_that_end_each_turn_is_in_one_row(run) 
     assert sum(kept(run)["offsets"].values()) == sum(path.stat().st_size for path in published(run.captures, ".jsonl"))
 
 
-def test_an_exchange_that_stands_twice_gives_one_row_and_does_not_hold_the_position(run) -> None:
+def test_a_duplicate_exchange_gives_one_row_and_does_not_block_the_position(run) -> None:
     exchange = asked([user("hi")], answer("hello"), at=time.time() - AGO)
     (run.captures / "a-0.jsonl").write_bytes(2 * line(exchange))
     collect(run, recipe(), once=True)

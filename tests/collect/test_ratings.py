@@ -1,4 +1,4 @@
-"""What an explicit rating does to a turn, worked by hand."""
+"""The effect of an explicit rating on a turn, worked by hand."""
 
 import time
 
@@ -32,7 +32,7 @@ def test_a_rating_closes_its_turn_and_makes_it_trainable_without_a_next_state() 
     assert sessions.pop_rows() == []
 
 
-def test_a_comment_is_what_came_back() -> None:
+def test_a_comment_is_the_next_state() -> None:
     sessions, only = Sessions(3600.0), asked([user("2+2?")], answer("5"))
     sessions.add(only)
     sessions.rate(rated(only, -1.0, "It is four."))
@@ -112,12 +112,12 @@ def test_a_rating_with_the_request_of_a_second_branch_counts_like_one_that_came_
     branch = asked([*said, user("no!")], answer("5"), at=at - 10, feedback=-1.0)
     thanks = asked([*said, user("ty")], answer("welcome"), at=at - 20, turn_type="main")
     append(run.captures / "a-0.jsonl", first, thanks, branch)
-    for _ in range(2):  # read again, it is told once
+    for _ in range(2):  # read again, it is reported once
         collect(run, recipe(session_timeout_s=1e12), once=True)
     (row,) = rows_of(run)
     assert (row.turn_id, row.feedback, row.next_state) == (first.exchange_id, None, [user("ty")])
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     found = ratings.of("default", first.exchange_id)
     assert found is not None
     assert (found.rating, found.created_at) == (-1.0, branch.created_at)

@@ -1,4 +1,4 @@
-"""Clients that rewrite their history: what still links a request to its turn, and what looks alike and must stay apart."""
+"""Clients that rewrite their history: evidence that links a request to its turn, and look-alikes that must stay separate."""
 
 import itertools
 import time
@@ -142,7 +142,7 @@ def test_conversations_that_look_alike_stay_apart() -> None:
         for own in requests:
             for before, after in itertools.pairwise(own):
                 if before.messages[-1] in (user("what is 2+2?"),):
-                    continue  # not a word tells these two apart yet
+                    continue  # the text does not distinguish these two yet
                 assert rows[after.exchange_id].parent_turn_id == before.exchange_id, name
 
 
@@ -159,7 +159,7 @@ def test_two_runs_of_one_cron_prompt_stay_apart() -> None:
     assert len({row.session_id for row in rows.values()}) == 2
 
 
-def test_an_answer_of_another_conversation_is_not_found_by_its_words_alone() -> None:
+def test_an_answer_of_another_conversation_is_not_matched_by_its_text_alone() -> None:
     """No session is named, and the histories share nothing but the answer."""
     first = asked([user("a long question\nwith lines")], answer("Certainly."))
     other = asked([user("something else\nwith lines"), answer("Certainly."), user("no")], answer("Sorry."))
@@ -191,7 +191,7 @@ def test_a_message_that_only_begins_like_a_continued_one_is_not_its_answer() -> 
 
 
 def test_messages_that_a_client_wrote_for_both_sides_are_neither_a_break_nor_a_next_state() -> None:
-    """aider: files stand in front of the newest message, and a note on the commit behind the answer."""
+    """aider: files precede the newest message, and a note on the commit follows the answer."""
     front = [
         user("I have *added these files to the chat* so:\na.py\nprint(1)"),
         answer("Ok, any changes I propose will be to those files."),
@@ -241,7 +241,7 @@ def test_a_reminder_that_moves_to_the_new_message_proves_a_short_conversation() 
 
 
 def test_an_answer_that_several_conversations_of_one_session_have_proves_nothing() -> None:
-    """A header that names a person and not a conversation, and a client that rewrites what was said."""
+    """A header that names a person and not a conversation, and a client that rewrites its history."""
     firsts = [asked([user(f"Context: {name}. Who is {name}?")], answer("A friend."), session_id="anna") for name in ("ben", "eva")]
     next_ = asked([user("Who is ben?"), answer("A friend."), user("Context: x. Since when?")], answer("May."), session_id="anna")
     assert stitch(*firsts, next_)[next_.exchange_id].parent_turn_id is None
@@ -249,7 +249,7 @@ def test_an_answer_that_several_conversations_of_one_session_have_proves_nothing
 
 
 def test_a_long_history_that_was_never_captured_costs_no_more_if_its_answers_have_many_lines() -> None:
-    """Two answers may stand in one message, but only behind a conversation that is known to begin like that."""
+    """Two answers may be in one message, but only after a known beginning of the conversation."""
 
     def seconds(lines: int) -> float:
         said = "\n".join(["word " * (32 // lines)] * lines)

@@ -1,4 +1,4 @@
-"""When a turn closes, and what is said of it then."""
+"""When a turn closes, and with which reason."""
 
 from made_exchanges import answer, asked, system, user
 from stitching import HOUR, LATER, stitch
@@ -19,7 +19,7 @@ def test_side_turns_close_at_once_and_are_no_ones_next_state() -> None:
     assert stitch(first, beat, flush, said)[first.exchange_id].next_state == [user("bye")]
 
 
-def test_a_client_that_says_main_is_believed_over_the_rules() -> None:
+def test_a_clients_main_hint_overrides_the_rules() -> None:
     turn = asked([system("Generate a concise session title"), user("hi")], answer("Greeting"), turn_type="main")
     assert stitch(turn)[turn.exchange_id].kind == "main"
 
@@ -49,13 +49,13 @@ def test_a_turn_without_a_request_for_the_timeout_closes_and_later_ones_begin_an
     assert [row.parent_turn_id for row in sessions.pop_rows()] == [None]
 
 
-def test_what_was_over_by_the_clock_of_the_exchanges_is_over_although_nobody_ticked() -> None:
+def test_a_session_times_out_by_the_exchanges_clock_without_a_tick() -> None:
     first = asked([user("hi")], answer("hello"), at=100.0)
     late = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), at=200.0 + HOUR)
     assert stitch(first, late)[late.exchange_id].parent_turn_id is None
 
 
-def test_an_error_closes_at_once_but_its_request_still_tells_about_the_turn_before() -> None:
+def test_an_error_closes_at_once_but_its_request_is_still_the_previous_turns_next_state() -> None:
     first = asked([user("hi")], answer("hello"))
     failed = asked([user("hi"), answer("hello"), user("bye")], None, status="error", completion_ids=None, logprobs=None)
     again = asked([user("hi"), answer("hello"), user("bye")], answer("bye"))
@@ -65,7 +65,7 @@ def test_an_error_closes_at_once_but_its_request_still_tells_about_the_turn_befo
     assert rows[again.exchange_id].parent_turn_id == first.exchange_id
 
 
-def test_every_untrainable_turn_says_why_and_a_truncated_one_with_a_next_state_is_trained() -> None:
+def test_every_untrainable_turn_has_a_reason_and_a_truncated_one_with_a_next_state_is_trained() -> None:
     def reason_of(**changes: object) -> str | None:
         first = asked([user("hi")], answer("hello"), **changes)
         return stitch(first, asked([user("hi"), answer("hello"), user("bye")], answer(".")))[first.exchange_id].untrainable_reason
@@ -142,7 +142,7 @@ def test_a_turn_that_waits_is_overtaken_by_its_parent_from_another_writer_alone(
 
 
 def test_the_end_of_a_session_ends_no_conversation_without_one_that_began_with_the_same_words() -> None:
-    """Anna's second request names a session, her first did not; Ben said the same before and goes on."""
+    """Anna's second request names a session, her first did not; Ben sent the same text before and continues."""
     opening = [asked([user("hi")], answer("hello")) for _ in range(2)]
     anna = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), session_id="s1", session_done=True)
     ben = [asked([user("hi"), answer("hello"), user("I am Ben")], answer("Hello Ben."))]
@@ -162,7 +162,7 @@ def test_a_conversation_that_is_over_is_no_twin_of_one_that_begins_with_the_same
 
 
 def test_a_turn_that_has_its_row_is_never_linked_to_another_with_the_same_words() -> None:
-    """Read again after a restart: its parent's session is over, and somebody else has said the same."""
+    """Read again after a restart: its parent's session has ended, and another user has sent the same text."""
     other = asked([user("hi")], answer("hello"))
     child = asked([user("hi"), answer("hello"), user("bye")], answer("bye"), session_id="s1")
     sessions = Sessions(HOUR, {child.exchange_id: "gone"})

@@ -1,4 +1,4 @@
-"""Which request answers which turn, worked by hand."""
+"""Which request continues which turn, worked by hand."""
 
 from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
@@ -68,14 +68,14 @@ def test_a_handle_that_comes_back_names_the_parent_even_if_everything_else_was_r
     assert rows[turn_id].next_state == [tool("call0", "a b")]
 
 
-def test_a_handle_in_what_a_client_echoes_without_a_call_names_the_parent() -> None:
+def test_an_echoed_handle_without_a_call_names_the_parent() -> None:
     first = asked([user("hi")], answer("hello"))
     echoed = answer("hello, said otherwise") | {"handle": first.exchange_id}
     second = asked([user("summary of it all"), echoed, user("bye")], answer("bye"))
     assert stitch(first, second)[second.exchange_id].parent_turn_id == first.exchange_id
 
 
-def test_a_handle_of_another_user_is_not_believed() -> None:
+def test_a_handle_of_another_user_is_ignored() -> None:
     turn_id = new_id()
     call = (f"call{turn_id}0", "ls", "{}")
     first = asked([user("list")], answer(None, call), exchange_id=turn_id, key="anna")
@@ -125,7 +125,7 @@ def test_a_retry_whose_answers_are_the_same_keeps_the_parent_of_the_first_try() 
     assert sum(row.next_state is not None for row in rows.values()) == 1
 
 
-def test_a_user_who_says_the_same_again_after_the_answer_gives_feedback() -> None:
+def test_a_user_message_repeated_after_the_answer_is_feedback() -> None:
     first = asked([user("2+2?")], answer("5"))
     second = asked([user("2+2?"), answer("5"), user("2+2?")], answer("4"))
     assert stitch(first, second)[first.exchange_id].next_state == [user("2+2?")]
@@ -234,7 +234,7 @@ def test_a_reply_that_the_client_took_out_of_its_history_is_a_dead_end() -> None
     assert rows[talk.exchange_id].untrainable_reason == "no next state"
 
 
-def test_a_request_that_adds_nothing_after_the_answer_tells_nothing_about_it() -> None:
+def test_a_request_that_adds_nothing_after_the_answer_is_no_feedback() -> None:
     first = asked([user("story")], answer("Once"))
     on = asked([user("story"), answer("Once")], answer("upon"))
     assert stitch(first, on)[first.exchange_id].next_state is None

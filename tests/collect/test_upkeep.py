@@ -1,4 +1,4 @@
-"""Which shards are merged and which are deleted, and that neither loses or doubles a turn."""
+"""Which shards are merged and which are deleted. No turn is lost or duplicated."""
 
 import os
 import shutil
@@ -94,7 +94,7 @@ def test_small_shards_that_are_trained_are_merged_into_one_that_keeps_its_place(
 
 
 @pytest.mark.parametrize("state", ["not judged", "not trained", "few"])
-def test_shards_that_somebody_still_needs_or_that_are_few_stay_as_they_are(run, state) -> None:
+def test_shards_that_are_in_use_or_few_are_not_merged(run, state) -> None:
     publish_small_shards(run, talks=3 if state == "few" else 20)
     before = names(run.trajectories)
     if state != "not judged":
@@ -163,17 +163,17 @@ def test_a_part_that_cannot_be_read_stops_the_merge_and_nothing_is_removed(run) 
     assert len(names(run.trajectories)) == len(names(run.verdicts)) == 32
 
 
-def test_what_the_ledger_says_of_shards_that_are_gone_is_not_kept_in_memory(run) -> None:
+def test_ledger_entries_of_deleted_shards_are_not_kept_in_memory(run) -> None:
     publish_small_shards(run, talks=2)
     judge_all(run)
     train_all(run)
     done = FinishedShards(run, recipe())
-    done.look()
+    done.poll()
     assert sum(map(len, done._ledger.values())) == 4
     stems = [path.stem for path in published(run.trajectories, ".parquet")]
     for stem in stems[1:]:
         (run.trajectories / f"{stem}.parquet").unlink()
-    done.look()
+    done.poll()
     assert list(done._ledger) == stems[:1]
     assert done.has(stems[0])
 
@@ -193,7 +193,7 @@ def test_a_shard_is_not_done_with_while_an_outcome_or_a_rating_can_train_its_tur
     for turn in turns if rating is not None else []:
         FeedbackFile(run.feedback).append(Feedback(f"f{turn.turn_id}", time.time(), turn.user, turn.turn_id, rating, None))
     found = FinishedShards(run, recipe())
-    found.look()
+    found.poll()
     assert found.has(path.stem) is done
 
 
@@ -207,10 +207,10 @@ def test_a_shard_is_done_with_when_the_policy_that_sampled_its_turns_has_used_th
     entry = {"step": 9, "outcome": "trained", "turns": {path.stem: [turn.turn_id for turn in turns]}}
     anna = open_run(run.root, policy="anna")
     found = FinishedShards(run, recipe())
-    found.look()
+    found.poll()
     assert not found.has(path.stem)
     publish_bytes(anna.ledger_entry(9), orjson.dumps(entry))
-    found.look()
+    found.poll()
     assert found.has(path.stem)
 
 
@@ -218,7 +218,7 @@ def test_a_shard_is_done_with_when_the_policy_that_sampled_its_turns_has_used_th
 
 
 def expired(run: RunDir, **privacy: object) -> list[str]:
-    """What the limits take, by folder."""
+    """The folders of the files that the limits delete."""
     gone = expire(run, Recipe.model_validate({"privacy": privacy}))
     return [path.parent.name for path in gone.files]
 
@@ -228,7 +228,7 @@ def age_all(run: RunDir, days: float) -> None:
         os.utime(path, (time.time() - days * DAY,) * 2)
 
 
-def test_limits_that_keep_house_take_what_is_done_with_and_nothing_that_a_stage_still_needs(run) -> None:
+def test_with_keep_untrained_only_data_that_no_stage_needs_expires(run) -> None:
     publish_small_shards(run, talks=1)
     keep = {"max_age_days": 1, "keep_untrained": True}
     age_all(run, 2)
@@ -243,7 +243,7 @@ def test_limits_that_keep_house_take_what_is_done_with_and_nothing_that_a_stage_
     assert expired(run, **keep) == []
 
 
-def test_limits_that_promise_take_what_nobody_has_judged(run) -> None:
+def test_without_keep_untrained_data_that_is_not_judged_expires_too(run) -> None:
     publish_small_shards(run, talks=1)
     age_all(run, 2)
     assert sorted(expired(run, max_age_days=1)) == ["captures", "trajectories", "trajectories"]

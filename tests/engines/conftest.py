@@ -1,4 +1,4 @@
-"""One vLLM for all tests of it."""
+"""One vLLM server for all of its tests."""
 
 import os
 from collections.abc import Iterator

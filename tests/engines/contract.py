@@ -1,4 +1,4 @@
-"""What every engine must do, whatever runs the model: `clawctl.engines.Engine`, seen from HTTP."""
+"""The requirements for every engine (`clawctl.engines.Engine`), seen over HTTP."""
 
 import threading
 import time

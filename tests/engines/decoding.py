@@ -1,4 +1,4 @@
-"""What a decoder samples, as tokens."""
+"""Collects the tokens that a decoder samples."""
 
 import asyncio
 from typing import Any

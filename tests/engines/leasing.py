@@ -1,4 +1,4 @@
-"""Targets on an event loop of their own."""
+"""Targets on a separate event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -105,7 +105,7 @@ class Sglang:
             told = logprobs([(word, i, logprob)], body, temperature) if body.get("logprobs") else None
             if word:
                 yield chunk(head, {"reasoning_content": None, "content": word}, told)
-            elif self.parses and told:  # else its logprob is never told
+            elif self.parses and told:  # else its logprob is never sent
                 yield chunk(head, {"reasoning_content": None}, told)
         yield chunk(head, {"reasoning_content": None}, None, finish_reason=reason["type"], matched_stop=reason.get("matched"))
         if ids := sglext(body, words):

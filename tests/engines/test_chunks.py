@@ -1,4 +1,4 @@
-"""What an upstream's chunks say is shown as it comes, and what was sampled is kept to the letter."""
+"""The chunks of an upstream are shown as they arrive, and the sampled tokens are captured exactly."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ def read(*pieces: bytes, clock: Clock | None = None, error: str | None = None) -
     return asyncio.run(main())
 
 
-def test_what_is_told_is_kept_to_the_letter_however_the_stream_is_cut() -> None:
+def test_the_captured_text_equals_the_stream_however_it_is_cut() -> None:
     body = (
         FIRST
         + chunk({"reasoning": "hm"}, [1], [-0.5])
@@ -105,7 +105,7 @@ def test_nothing_is_filled_in(pieces: tuple[bytes, ...], reason: str) -> None:
 
 
 @pytest.mark.parametrize(("passes", "reason"), [(True, None), (False, "sampled by a version that was refused")])
-def test_an_answer_that_ends_while_the_canary_sings_waits_for_its_end(passes: bool, reason: str | None) -> None:
+def test_an_answer_that_ends_during_the_canary_check_waits_for_its_result(passes: bool, reason: str | None) -> None:
     async def main() -> None:
         clock = Clock(2)
         clock.unverified = 2
@@ -127,7 +127,7 @@ def test_an_answer_that_ends_while_the_canary_sings_waits_for_its_end(passes: bo
 
 
 @pytest.mark.parametrize("how", ["cancelled", "broken off"])
-def test_an_answer_that_nobody_has_to_the_end_does_not_wait_for_a_canary(how: str) -> None:
+def test_a_cancelled_answer_does_not_wait_for_the_canary_check(how: str) -> None:
     async def main() -> None:
         clock = Clock(2)
         clock.unverified = 2
@@ -216,7 +216,7 @@ def test_a_whole_answer_is_put_together_from_its_stream() -> None:
     assert (sampled.finish_reason, sampled.untrainable, sampled.version) == ("tool_calls", None, 3)
 
 
-def test_what_was_sampled_of_a_whole_answer_that_nobody_waited_for_is_kept() -> None:
+def test_the_tokens_of_an_abandoned_whole_answer_are_kept() -> None:
     before = time.time()
     reply, shown = read_whole(
         FIRST, chunk({"content": "a"}, [1], [-0.5]), chunk({"content": "b"}, [2, 3], [-1.0, 0.0]), cancel=True
@@ -229,7 +229,7 @@ def test_what_was_sampled_of_a_whole_answer_that_nobody_waited_for_is_kept() -> 
     assert before <= sampled.first_at <= time.time()
 
 
-def test_the_first_token_is_not_there_before_it_is_told() -> None:
+def test_no_first_token_is_recorded_before_it_is_sent() -> None:
     reply, _ = read_whole(FIRST, cancel=True)
     assert (reply.sampled.first_at, reply.sampled.completion_ids) == (None, None)
 
@@ -237,7 +237,7 @@ def test_the_first_token_is_not_there_before_it_is_told() -> None:
 # ---- what else may stand in a stream --------------------------------------------------------------------------------------
 
 
-def test_what_we_do_not_know_is_kept_beside_what_we_know() -> None:
+def test_unknown_fields_of_a_chunk_are_kept_next_to_known_ones() -> None:
     head = {"system_fingerprint": "fp", "obfuscation": "xyz"}
     reply, shown = read(
         FIRST,
@@ -281,16 +281,16 @@ def test_an_upstream_that_cannot_stream_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize("code", [400, "400"])
-def test_what_the_upstream_refuses_within_its_stream_is_the_clients_refusal(code: int | str) -> None:
+def test_a_refusal_within_the_upstreams_stream_is_passed_to_the_client(code: int | str) -> None:
     told = {"error": {"message": "no such grammar", "type": "BadRequestError", "param": None, "code": code}}
     with pytest.raises(Refusal, match="no such grammar") as refused:
         read(b"data: " + orjson.dumps(told) + b"\n\n" + DONE)
     assert refused.value.status == 400
-    with pytest.raises(EngineFailure):  # nobody refuses what has begun
+    with pytest.raises(EngineFailure):  # an answer that has begun cannot be refused
         read(FIRST, chunk({"content": "a"}, [1], [-1.0]), b"data: " + orjson.dumps(told) + b"\n\n")
 
 
-def test_a_client_that_asks_gets_each_logprob_as_the_upstream_told_it() -> None:
+def test_a_client_gets_requested_logprobs_exactly_as_the_upstream_sent_them() -> None:
     entry = {
         "token": "\ufffd",
         "logprob": -1,

@@ -1,4 +1,4 @@
-"""What steers somebody's server: weights, adapters, pauses."""
+"""Control calls to an external server: weights, adapters, pauses."""
 
 import asyncio
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_swap_does_not_meet_the_end_of_a_connection_that_idled() -> None:
         control.resume()
 
 
-def test_a_server_that_is_gone_is_said_to_be_unanswering() -> None:
+def test_a_stopped_server_is_reported_as_unanswering() -> None:
     with running(StubServer(Hasty)) as server:
         gone = Control(server.url, None)
     with pytest.raises(Unanswered, match="does not answer /resume"):
@@ -77,7 +77,7 @@ def probed(busy: int) -> ProbeResult:
         return probe(control, "vllm", None, (0.0, 0.0))
 
 
-def test_what_a_server_had_no_time_for_is_asked_again() -> None:
+def test_a_question_that_timed_out_is_asked_again() -> None:
     found = probed(busy=2)
     can = found.capabilities
     assert (can.ids, can.logprobs, can.processed, can.adapters, can.weights) == (True, True, True, True, False)
@@ -85,7 +85,7 @@ def test_what_a_server_had_no_time_for_is_asked_again() -> None:
     assert missing(can) == ["full weights cannot be swapped"]
 
 
-def test_what_could_not_be_asked_is_not_said_to_be_impossible() -> None:
+def test_an_unanswered_question_is_not_reported_as_unsupported() -> None:
     found = probed(busy=1000)
     can = found.capabilities
     assert (can.ids, can.logprobs, can.processed, can.adapters, can.weights) == (None, None, None, None, None)
@@ -96,7 +96,7 @@ def test_what_could_not_be_asked_is_not_said_to_be_impossible() -> None:
     ]
 
 
-def test_waiting_for_a_server_that_is_not_there_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_for_an_unreachable_server_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running(StubServer(Moody)) as server:
         url = server.url
     upstream = Upstream(open_run(tmp_path / "run"), Recipe(), url, "openai", None, None)

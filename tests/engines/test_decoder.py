@@ -1,4 +1,4 @@
-"""The embedded engine says what the model computes: ids, logprobs, versions, before, during and after a swap."""
+"""The embedded engine reports the model's own ids, logprobs and versions, before, during and after a swap."""
 
 import asyncio
 from collections.abc import Iterator
@@ -134,7 +134,7 @@ def test_temperature_0_takes_the_likeliest_and_top_k_keeps_to_the_k_likeliest(
     async def main() -> None:
         greedy, tiniest, few, nucleus = await asyncio.gather(
             sample(engine, PROMPT, temperature=0.0),
-            sample(engine, PROMPT, temperature=1e-300),  # in float32 it is 0, and what is divided by it no number
+            sample(engine, PROMPT, temperature=1e-300),  # in float32 it is 0, and a division by it gives NaN
             sample(engine, PROMPT, top_k=2),
             sample(engine, PROMPT, top_p=0.01),
         )
@@ -153,7 +153,7 @@ def test_temperature_0_takes_the_likeliest_and_top_k_keeps_to_the_k_likeliest(
 def test_a_swap_keeps_running_requests_and_tags_each_token_with_its_version(engine: Decoder, run: RunDir, model_path: Path) -> None:
     async def main() -> None:
         requests = [asyncio.create_task(sample(engine, PROMPT[: 20 + i], 200)) for i in range(8)]
-        while len(engine.outputs._takers) < 8:  # all are running
+        while len(engine.outputs._receivers) < 8:  # all are running
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
         await asyncio.to_thread(engine.replace, engine.stage(1))
@@ -201,7 +201,7 @@ def test_an_adapter_serves_merged_into_the_base(engine: Decoder, run: RunDir, mo
     asyncio.run(main())
 
 
-def test_a_cancelled_request_gives_back_what_it_held(engine: Decoder) -> None:
+def test_a_cancelled_request_releases_its_resources(engine: Decoder) -> None:
     async def main() -> None:
         pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
         endless = Sampling(1.0, 1.0, 0, 1000, logit_bias=dict.fromkeys(engine.eos_ids, -100.0))
@@ -210,7 +210,7 @@ def test_a_cancelled_request_gives_back_what_it_held(engine: Decoder) -> None:
         while len(got) < 5:
             got += (await pieces.get()).tokens
         running.cancel()
-        assert not engine.outputs._takers
+        assert not engine.outputs._receivers
         await sample(engine, PROMPT[:10], 4)  # a step later …
         assert not engine.manager.batch_processor.scheduler.active_requests
         delivered = pieces.qsize()  # of the step that was under way

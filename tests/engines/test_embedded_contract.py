@@ -1,4 +1,4 @@
-"""The embedded engine does what every engine must do."""
+"""The embedded engine meets the requirements for every engine."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Many calls over one connection to an ASGI application in the place of vLLM's, each with what it would have had over its own."""
+"""Many calls over one connection to an ASGI application in place of vLLM's. Each gets the same as over its own connection."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from clawctl.engines.vllm.inside.clawctl_multiplex import FD, LEAVE, PIECE, Frames, answer_over_socket, frame
+from clawctl.engines.vllm.inside.clawctl_multiplex import CANCEL, FD, PIECE, Frames, answer_over_socket, frame
 from clawctl.engines.vllm.multiplex import Multiplexed
 from clawctl.http_client import Client, RequestFailed
 
@@ -32,13 +32,13 @@ def test_frames_are_the_same_however_the_bytes_are_cut(frames: list[tuple[int, i
     assert read == frames
 
 
-def test_what_is_no_frame_is_refused() -> None:
+def test_invalid_frames_are_refused() -> None:
     with pytest.raises(ValueError, match="no frame"):
         list(Frames().read(b"HTTP/1.1 200 OK\r\n"))
 
 
 class Said:
-    """Whom a body concerns."""
+    """Receives the body of one call."""
 
     def __init__(self) -> None:
         self.body, self.over, self.error = b"", asyncio.Event(), ""
@@ -52,7 +52,7 @@ class Said:
 
 
 class Engine:
-    """The application, and what it saw."""
+    """The application, and the requests that it received."""
 
     def __init__(self) -> None:
         routes = [("/echo", self.echo), ("/refuse", self.refuse), ("/break", self.breaks), ("/endless", self.endless)]
@@ -102,7 +102,7 @@ def over_one_line(monkeypatch: pytest.MonkeyPatch, act: Callable[[Multiplexed, E
         client, engine = Multiplexed(Client("http://127.0.0.1:9", "key")), Engine()
         monkeypatch.setenv(FD, str(its.detach()))
         monkeypatch.setenv("VLLM_API_KEY", "secret")
-        await client.over(ours)
+        await client.share(ours)
         await answer_over_socket(engine.app)
         await asyncio.sleep(0.05)
         async with asyncio.timeout(30):
@@ -141,15 +141,15 @@ def test_a_refusal_has_its_status_and_body(monkeypatch: pytest.MonkeyPatch) -> N
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
         call, status = await client.stream("/refuse", b"{}", said)
-        assert (status, await client.rest(call)) == (400, b'{"error":"too long"}')
+        assert (status, await client.read_body(call)) == (400, b'{"error":"too long"}')
         call, status = await client.stream("/nowhere", b"{}", said)
-        assert (status, await client.rest(call)) == (404, b"Not Found")
+        assert (status, await client.read_body(call)) == (404, b"Not Found")
         assert not said.over.is_set()
 
     over_one_line(monkeypatch, act)
 
 
-def test_an_answer_that_breaks_off_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_answer_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
         await client.stream("/break", b"{}", said)
@@ -174,11 +174,11 @@ def test_an_answer_that_its_taker_cannot_read_ends_alone(monkeypatch: pytest.Mon
     over_one_line(monkeypatch, act)
 
 
-def test_the_server_stops_when_nobody_reads_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_stops_when_the_client_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
         call, _ = await client.stream("/endless", b"{}", said)
-        client.give_back(call)
+        client.release(call)
         await engine.gone.wait()
         heard = len(said.body)
         await asyncio.sleep(0.05)
@@ -200,7 +200,7 @@ def test_a_lost_connection_ends_every_call_and_later_ones_have_their_own(monkeyp
         await said.over.wait()
         assert said.error == "the connection was lost"
         await engine.gone.wait()
-        with pytest.raises(RequestFailed, match="cannot be reached"):  # nobody listens at the plain client's port
+        with pytest.raises(RequestFailed, match="cannot be reached"):  # no server listens at the plain client's port
             await client.stream("/echo", b"{}", said)
 
     over_one_line(monkeypatch, act)
@@ -220,7 +220,7 @@ def test_a_server_that_is_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> Non
         line._transport.resume_reading()
         await asyncio.sleep(0.1)
         assert engine.told > waits_at
-        client.give_back(call)
+        client.release(call)
         await engine.gone.wait()
 
     over_one_line(monkeypatch, act)
@@ -234,12 +234,12 @@ def test_one_of_several_servers_leaves_the_calls_to_all(monkeypatch: pytest.Monk
             app = SimpleNamespace(state=SimpleNamespace(args=SimpleNamespace(api_server_count=2)))
             await answer_over_socket(app)
             ours.setblocking(False)
-            with pytest.raises(BlockingIOError):  # it says nothing, so nothing is asked over it
+            with pytest.raises(BlockingIOError):  # it sends no READY, so no call uses it
                 ours.recv(1)
 
     asyncio.run(main())
 
 
-def test_what_is_left_is_told_with_an_empty_frame() -> None:
-    assert frame(7, LEAVE) == b"\0\0\0\0\0\0\0\7\2"
+def test_a_cancellation_is_an_empty_frame() -> None:
+    assert frame(7, CANCEL) == b"\0\0\0\0\0\0\0\7\2"
     assert frame(258, PIECE, b"ab") == b"\0\0\0\2\0\0\1\2\4ab"

@@ -1,4 +1,4 @@
-"""An engine of one's own, from a file."""
+"""A user's own engine, from a file."""
 
 import subprocess
 from pathlib import Path

@@ -15,7 +15,7 @@ def test_up_to_a_whole_batch_there_are_thirty_numbers_of_rows() -> None:
 
 
 class Small(torch.nn.Module):
-    """Tells what it is as transformers' models do."""
+    """Has the attributes of transformers' models."""
 
     device = torch.device("cpu")
 
@@ -44,7 +44,7 @@ def test_padding_changes_nothing_but_rounding(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(told, expected, rtol=0.02, atol=0.01)  # bfloat16 has 8 bits
 
 
-def test_what_keeps_no_kernels_is_left_alone() -> None:
+def test_layers_without_kernels_are_unchanged() -> None:
     model = Small(torch.float32)
     pad_linears(model)
     assert type(model.first) is torch.nn.Linear

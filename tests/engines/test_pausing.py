@@ -1,4 +1,4 @@
-"""Full weights at an upstream: a pause ends, and what is not known to be a version is not served as one."""
+"""Full weights at an upstream: every pause ends, and unknown weights are not served as a version."""
 
 import asyncio
 import shutil
@@ -73,7 +73,7 @@ def pausing(tmp_path: Path, control: Any) -> Targets:
     return targets
 
 
-def test_an_engine_that_does_not_hear_resume_is_told_again_and_who_asks_meanwhile_is_told_why(tmp_path: Path) -> None:
+def test_resume_is_retried_and_requests_in_the_meantime_are_refused_with_the_reason(tmp_path: Path) -> None:
     control = Pausing(deaf=2)
     targets = pausing(tmp_path, control)
 
@@ -91,7 +91,7 @@ def test_an_engine_that_does_not_hear_resume_is_told_again_and_who_asks_meanwhil
     on_a_loop(targets, main)
 
 
-def test_an_engine_of_our_own_that_never_hears_resume_is_ended_and_the_old_version_stays_live(tmp_path: Path) -> None:
+def test_a_child_engine_that_never_resumes_is_ended_and_the_old_version_stays_live(tmp_path: Path) -> None:
     control, ended = Pausing(deaf=1000), []
     targets = pausing(tmp_path, control)
 
@@ -104,7 +104,7 @@ def test_an_engine_of_our_own_that_never_hears_resume_is_ended_and_the_old_versi
     on_a_loop(targets, main)
 
 
-def test_a_swap_waits_for_what_the_engine_could_not_be_asked(tmp_path: Path) -> None:
+def test_a_swap_waits_until_unanswered_questions_are_answered(tmp_path: Path) -> None:
     targets = pausing(tmp_path, Pausing(deaf=0))
     targets.reset("tiny", Capabilities(ids=True, logprobs=True, processed=True, adapters=None, weights=None))
 
@@ -125,8 +125,8 @@ def sampled_by(target: Target) -> Sampled:
     """One token that comes just now, and its end."""
     sampled = Sampled(1.0, 1.0, 0)
     tokens = Tokens(sampled, target.clock, expect_ids=True)
-    tokens.take([Chunk(prompt_token_ids=[1], choices=[ChunkChoice(token_ids=[2], logprobs=Logprobs([Entry(logprob=-1.0)]))])])
-    tokens.settle()
+    tokens.add_chunks([Chunk(prompt_token_ids=[1], choices=[ChunkChoice(token_ids=[2], logprobs=Logprobs([Entry(logprob=-1.0)]))])])
+    tokens.finish()
     return sampled
 
 
@@ -145,7 +145,7 @@ DOUBT = "the loaded weights are not known: a swap failed, and version 1 could no
 
 
 @TROUBLES
-def test_an_engine_of_our_own_whose_weights_nobody_knows_is_ended_and_answers_nobody(
+def test_a_child_engine_with_unknown_weights_is_ended_and_serves_no_request(
     tmp_path: Path, trouble: Callable[[Pausing], None]
 ) -> None:
     control, ended = Pausing(), []
@@ -164,14 +164,14 @@ def test_an_engine_of_our_own_whose_weights_nobody_knows_is_ended_and_answers_no
                 async with targets.lease(version):
                     pass
             assert (refused.value.status, refused.value.code) == (503, "engine_paused")
-        targets.reset("tiny", WEIGHTS)  # it has begun anew
+        targets.reset("tiny", WEIGHTS)  # it has restarted
         assert (targets.stuck, targets.doubt, await use(targets, 0)) == (None, None, "tiny")
 
     on_a_loop(targets, main)
 
 
 @TROUBLES
-def test_what_somebody_elses_engine_samples_is_not_trained_while_nobody_knows_its_weights(
+def test_answers_of_an_external_engine_with_unknown_weights_are_not_trained(
     tmp_path: Path, trouble: Callable[[Pausing], None]
 ) -> None:
     control = Pausing()
@@ -211,7 +211,7 @@ def test_a_folder_that_went_away_is_no_way_back(tmp_path: Path) -> None:
     on_a_loop(targets, main)
 
 
-def test_what_ends_while_the_canary_sings_is_not_trained(tmp_path: Path) -> None:
+def test_answers_that_end_during_the_canary_check_are_not_trained(tmp_path: Path) -> None:
     told = []
 
     class Asking(Pausing):
@@ -232,7 +232,7 @@ def test_what_ends_while_the_canary_sings_is_not_trained(tmp_path: Path) -> None
     on_a_loop(targets, main)
 
 
-def test_an_adapter_is_not_served_above_other_weights_and_what_ran_across_is_not_trained(tmp_path: Path) -> None:
+def test_an_adapter_is_not_served_on_other_weights_and_answers_that_spanned_the_swap_are_not_trained(tmp_path: Path) -> None:
     targets = pausing(tmp_path, Pausing())
     targets.reset("tiny", Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=True))
     publish_policy(open_run(tmp_path / "run"), Policy(3, 0, 3, None, "adapter", "m", [], None, {}, 0.0), lambda folder: None)

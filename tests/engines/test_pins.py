@@ -1,4 +1,4 @@
-"""Engines of pinned versions: each is loaded once, and none is lost."""
+"""Engines of pinned versions: each is loaded once and released."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from clawctl.engines.embedded.pins import Pins
-from clawctl.engines.places import Places
+from clawctl.engines.slots import PinnedSlots
 from clawctl.run.keys import OWN, add_key
 from clawctl.run.policies import publish_policy
 from clawctl.run.rows import Policy
@@ -22,7 +22,7 @@ from tests.waiting import until
 
 
 class Idle:
-    """An engine that nobody asks."""
+    """An engine without requests."""
 
     stopped = False
 
@@ -52,7 +52,7 @@ class Making:
 
 def test_an_engine_whose_client_goes_away_while_it_is_loaded_serves_the_next_one_and_is_stopped() -> None:
     make = Making()
-    pins = Pins(make, most=1)
+    pins = Pins(make, limit=1)
 
     async def ask(version: int) -> Any:
         async with pins.lease(version) as engine:
@@ -76,27 +76,27 @@ def test_an_engine_whose_client_goes_away_while_it_is_loaded_serves_the_next_one
 def test_a_version_whose_canary_fails_is_refused_with_the_reason() -> None:
     async def main() -> None:
         with pytest.raises(Refusal, match="the engine's results differ from the trainer's") as refused:
-            async with Pins(Making(), most=1).lease(9):
+            async with Pins(Making(), limit=1).lease(9):
                 pass
         assert (refused.value.status, refused.value.code) == (404, "model_not_found")
 
     asyncio.run(main())
 
 
-async def holding(places: Places, version: int, key: str) -> AsyncExitStack:
+async def holding(places: PinnedSlots, version: int, key: str) -> AsyncExitStack:
     """A place, until the stack is closed."""
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(places.one(version, key))
+        await stack.enter_async_context(places.acquire(version, key))
         return stack.pop_all()
 
 
 def test_the_runs_own_key_has_places_that_no_client_can_take() -> None:
     async def main() -> None:
-        places = Places(2, turn_s=0.0, patience_s=0.2)
+        places = PinnedSlots(2, turn_s=0.0, patience_s=0.2)
         held = [await holding(places, version, "anna") for version in (3, 5)]
         for version in (0, 7):  # a judge, and a gate
             held.append(await holding(places, version, OWN))
-        for version in (0, 7, 8):  # what the run itself has loaded is no place for clients either
+        for version in (0, 7, 8):  # a version that the run itself has loaded leaves no place for clients either
             with pytest.raises(Refusal, match="could not be loaded") as refused:
                 await holding(places, version, "anna")
             assert refused.value.status == 503
@@ -109,12 +109,12 @@ def test_the_runs_own_key_has_places_that_no_client_can_take() -> None:
 
 def test_a_version_that_others_wait_for_takes_no_new_requests_once_its_turn_is_over() -> None:
     async def main() -> None:
-        places = Places(1, turn_s=0.0, patience_s=20)
+        places = PinnedSlots(1, turn_s=0.0, patience_s=20)
         first = await holding(places, 3, "anna")
         order = list[int]()
 
         async def ask(version: int) -> None:
-            async with places.one(version, "bob"):
+            async with places.acquire(version, "bob"):
                 order.append(version)
 
         asking = []
@@ -132,7 +132,7 @@ def test_a_version_that_others_wait_for_takes_no_new_requests_once_its_turn_is_o
 
 def test_while_versions_are_loaded_or_held_version_0_stays() -> None:
     make = Making()
-    pins = Pins(make, most=1)
+    pins = Pins(make, limit=1)
 
     async def main() -> None:
         for version in (0, 1, 2, 0, 3, 0):

@@ -1,4 +1,4 @@
-"""The process that holds the models of the embedded engine: serve imports no torch, and each of the two ends with the other."""
+"""The process with the models of the embedded engine. serve imports no torch, and each of the two processes ends with the other."""
 
 import os
 import signal
@@ -62,7 +62,7 @@ def streaming(server: Server, frames: list[str]) -> threading.Thread:
     return listener
 
 
-def test_without_its_models_serve_tells_its_clients_and_ends(tmp_path: Path, model_path: Path) -> None:
+def test_without_its_models_serve_refuses_requests_and_ends(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path) as server:
         frames: list[str] = []
         listener = streaming(server, frames)

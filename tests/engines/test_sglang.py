@@ -1,4 +1,4 @@
-"""An SGLang upstream, as its source says that it answers: SGLang itself does not run here."""
+"""An SGLang upstream that answers as SGLang's source does. SGLang itself does not run here."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_an_answer_that_sglang_aborts_is_not_trained(started: tuple[Server, Sgla
     assert server.captured()[-1]["untrainable_reason"] == "the engine ended it early"
 
 
-def test_a_conversation_too_long_for_sglang_is_said_as_clients_know_it(started: tuple[Server, Sglang]) -> None:
+def test_a_conversation_too_long_for_sglang_is_refused_in_the_standard_words(started: tuple[Server, Sglang]) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         started[0].say("LONG")
     assert refused.value.code == "context_length_exceeded"
@@ -102,7 +102,7 @@ def found(kind: str, **started_with: Any) -> Any:
         return probe(control, kind, None)
 
 
-def test_what_a_server_cannot_give_is_found_out() -> None:
+def test_missing_features_of_a_server_are_detected() -> None:
     can = found("sglang").capabilities
     assert (can.ids, can.logprobs, can.processed, can.adapters, can.weights) == (True, True, True, True, True)
     assert found("sglang", lora=False).capabilities.adapters is False
@@ -112,12 +112,12 @@ def test_what_a_server_cannot_give_is_found_out() -> None:
 
 
 def test_a_model_whose_files_say_top_k_0_hides_no_feature() -> None:
-    """SGLang takes that for a request without top_k, and refuses it: the demo model's files say so."""
+    """SGLang treats that as a request without top_k, and refuses it. The demo model's files have this value."""
     can = found("sglang", default_top_k=0).capabilities
     assert (can.ids, can.logprobs, can.processed) == (True, True, True)
 
 
-def test_without_a_parser_a_logprob_is_lost_and_the_log_says_so_at_start(tmp_path: Path, model_path: Path) -> None:
+def test_without_a_parser_a_logprob_is_lost_and_a_warning_is_logged_at_start(tmp_path: Path, model_path: Path) -> None:
     with serving(Sglang(parses=False).app()) as url:
         upstream = {"url": url, "kind": "sglang"}
         with Server(tmp_path / "run", model_path, upstream=upstream) as server:

@@ -1,4 +1,4 @@
-"""The embedded engine serves a Qwen3-VL: what it samples behind images is what transformers itself computes."""
+"""The embedded engine serves a Qwen3-VL. Its samples after images equal those of transformers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def prompt_of(reader: ImageReader, *parts: "list[int] | bytes") -> tuple[list[in
 
 async def answer(engine: Decoder, prompt: tuple[list[int], list[SentImage]], **sampling: Any) -> list[Token]:
     ids, images = prompt
-    return await sample(engine, ids, longest=12, seen=engine.look(ids, images) if images else None, **sampling)
+    return await sample(engine, ids, longest=12, seen=engine.prepare_images(ids, images) if images else None, **sampling)
 
 
 def assert_exact(model: Any, reader: ImageReader, prompt: tuple[list[int], list[SentImage]], tokens: list[Token]) -> None:
@@ -57,7 +57,7 @@ def assert_exact(model: Any, reader: ImageReader, prompt: tuple[list[int], list[
 
 
 def test_answers_to_images_have_the_logprobs_of_transformers_own_pass(engine: Decoder, model: Any, reader: ImageReader) -> None:
-    """Beside text, cut by the engine's steps of 32 tokens, with a cached beginning, and with two pictures of the same size."""
+    """With text, cut by the engine's steps of 32 tokens, with a cached beginning, and with two pictures of the same size."""
     red, blue, large = picture(1), picture(2), picture(3, width=96, height=64)
     prompts = [
         prompt_of(reader, TEXT, red, TEXT[:9]),
@@ -102,6 +102,6 @@ def test_a_placeholder_without_an_image_is_an_ordinary_token(engine: Decoder, vi
 def test_a_picture_that_contradicts_its_header_is_refused(engine: Decoder, reader: ImageReader) -> None:
     ids, (image,) = prompt_of(reader, TEXT, picture(5), TEXT)
     with pytest.raises(UnreadableImage, match="header"):
-        engine.look(ids, [image._replace(tokens=image.tokens + 1)])
+        engine.prepare_images(ids, [image._replace(tokens=image.tokens + 1)])
     with pytest.raises(UnreadableImage, match="decoded"):
-        engine.look(ids, [image._replace(content=image.content[:90], sha256="other")])
+        engine.prepare_images(ids, [image._replace(content=image.content[:90], sha256="other")])

@@ -1,4 +1,4 @@
-"""At a vLLM that somebody runs, a prompt goes as ids where answers are put back as they were sampled, and only there."""
+"""At an external vLLM, a prompt is sent as ids exactly if answers are spliced as they were sampled."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ import orjson
 import pytest
 from transformers import AutoTokenizer
 
-from clawctl.engines.upstream.completions import How, as_completion
+from clawctl.engines.upstream.completions import CallPlan, as_completion
 from clawctl.engines.upstream.splicer import RENDERED_DIFFERENTLY, Splicer
 from clawctl.http_client import Client
 from clawctl.serve.answer_decoder import why_undecodable
@@ -29,7 +29,7 @@ END = SPECIAL.index("<|im_end|>")
 
 
 class Fake(StubServer):
-    """Tells of ids what vLLM 0.32 tells; every answer is SAID, a chat's parsed as vLLM parses it."""
+    """Returns ids like vLLM 0.32; every answer is SAID, and a chat's is parsed as vLLM parses it."""
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(Handler)
@@ -80,7 +80,7 @@ class Handler(StubHandler):
         return {"choices": [choice | {"token_ids": ids}], "prompt_token_ids": self.server.rendered(body)}
 
     def stream(self, told: dict[str, Any]) -> None:
-        """Five ids a chunk; what a chat says comes with the first."""
+        """Five ids per chunk; the content of a chat comes with the first."""
         choice, prompt = told["choices"][0], told.get("prompt_token_ids")
         ids, logprobs = choice.pop("token_ids"), choice.pop("logprobs")
         finish, message = choice.pop("finish_reason"), choice.pop("message", {})
@@ -191,7 +191,7 @@ def test_a_second_turn_goes_as_ids_and_its_answer_is_read_as_the_first(
     assert [each["function"] for each in second["response"]["tool_calls"]] == [{"name": "look", "arguments": '{"at":"x"}'}]
 
 
-def test_likeliest_tokens_are_told_as_in_a_chat(through: Server, fake: Fake) -> None:
+def test_likeliest_tokens_are_returned_as_in_a_chat(through: Server, fake: Fake) -> None:
     hello = {"role": "user", "content": "hello tops"}
     post(through, "/chat/completions", {"messages": [hello], "tools": [LOOK]})
     call = through.captured()[-1]["response"]["tool_calls"][0]["id"]
@@ -207,7 +207,7 @@ def test_likeliest_tokens_are_told_as_in_a_chat(through: Server, fake: Fake) -> 
 
 
 def asking(tokenizer: Any, sampled: str = SAID, **body: Any) -> GenerationRequest:
-    """A second turn whose first is remembered."""
+    """A second turn after a stored first one."""
     hello = {"role": "user", "content": "hello"}
     before = render(tokenizer, chat.read({"messages": [hello], "tools": [LOOK]}, "m")).ids
     ids = [*tokenizer(sampled, add_special_tokens=False)["input_ids"], END]
@@ -215,11 +215,11 @@ def asking(tokenizer: Any, sampled: str = SAID, **body: Any) -> GenerationReques
     return replace(ask, answers={1: [EarlierAnswer(tuple(ids), prompt_digest(before))]})
 
 
-def how(tokenizer: Any, fake: Fake, ask: GenerationRequest) -> How:
-    async def main() -> How:
+def plan_of(tokenizer: Any, fake: Fake, ask: GenerationRequest) -> CallPlan:
+    async def main() -> CallPlan:
         client = Client(fake.url, None)
         try:
-            return await Splicer(tokenizer, client).how(ask, "m")
+            return await Splicer(tokenizer, client).plan(ask, "m")
         finally:
             client.close()
 
@@ -231,10 +231,10 @@ def test_an_ask_without_known_answers_or_whose_prompt_would_be_the_same_goes_as_
     ask = chat.read({"messages": [hello, {"role": "assistant", "content": "thanks"}, hello]}, "m")
     ids = (*tokenizer("thanks", add_special_tokens=False)["input_ids"], END)
     del fake.asked[:]
-    assert how(tokenizer, fake, ask) == How(spliced=0)
-    assert how(tokenizer, fake, replace(ask, answers={1: [EarlierAnswer(ids, b"")]})) == How(spliced=0)
+    assert plan_of(tokenizer, fake, ask) == CallPlan(spliced=0)
+    assert plan_of(tokenizer, fake, replace(ask, answers={1: [EarlierAnswer(ids, b"")]})) == CallPlan(spliced=0)
     assert fake.asked == []
-    assert how(tokenizer, fake, replace(ask, answers={1: [EarlierAnswer((*ids[:-1], 50, END), b"")]})).spliced == 1
+    assert plan_of(tokenizer, fake, replace(ask, answers={1: [EarlierAnswer((*ids[:-1], 50, END), b"")]})).spliced == 1
 
 
 @pytest.mark.parametrize(
@@ -244,43 +244,43 @@ def test_an_ask_without_known_answers_or_whose_prompt_would_be_the_same_goes_as_
         ({"response_format": {"type": "json_object"}}, "structured output"),
     ],
 )
-def test_what_only_the_engines_own_parsers_can_hold_to_goes_as_it_is(
+def test_requests_that_need_the_engines_own_parsers_are_sent_unchanged(
     tokenizer: Any, fake: Fake, body: dict[str, Any], reason: str | None
 ) -> None:
-    assert how(tokenizer, fake, asking(tokenizer, **body)) == How(spliced=0, unspliced=reason)
+    assert plan_of(tokenizer, fake, asking(tokenizer, **body)) == CallPlan(spliced=0, unspliced=reason)
 
 
-def test_an_engine_that_renders_otherwise_or_does_not_say_gets_messages(tokenizer: Any, fake: Fake) -> None:
+def test_an_engine_with_a_different_or_unknown_rendering_gets_messages(tokenizer: Any, fake: Fake) -> None:
     fake.otherwise = True
     try:
-        assert how(tokenizer, fake, asking(tokenizer)) == How(spliced=0, unspliced=RENDERED_DIFFERENTLY)
+        assert plan_of(tokenizer, fake, asking(tokenizer)) == CallPlan(spliced=0, unspliced=RENDERED_DIFFERENTLY)
     finally:
         fake.otherwise = False
     nobody = Splicer(tokenizer, Client("http://127.0.0.1:9", None))
-    assert asyncio.run(nobody.how(asking(tokenizer), "m")) == How(spliced=0, unspliced=RENDERED_DIFFERENTLY)
+    assert asyncio.run(nobody.plan(asking(tokenizer), "m")) == CallPlan(spliced=0, unspliced=RENDERED_DIFFERENTLY)
 
 
-def test_a_family_that_is_not_read_here_gets_messages_and_the_turn_says_why(tokenizer: Any, fake: Fake, family: Path) -> None:
+def test_an_unsupported_model_family_gets_messages_and_the_turn_has_the_reason(tokenizer: Any, fake: Fake, family: Path) -> None:
     other = AutoTokenizer.from_pretrained(family)
     other.chat_template = other.chat_template.replace("<tool_call>", "[CALL]").replace("</tool_call>", "[/CALL]")
-    told = how(other, fake, asking(other))
+    told = plan_of(other, fake, asking(other))
     assert (told.prompt, told.spliced, told.unspliced) == (None, 0, why_undecodable(other.chat_template, True))
     assert why_undecodable("<|im_start|> <tool_call> <function=", True)
     assert why_undecodable("<|start|>assistant<|channel|>", False)
     assert why_undecodable("<|im_start|>", False) is None
 
 
-def test_where_no_place_is_certain_or_there_are_images_the_turn_says_why(tokenizer: Any, fake: Fake, family: Path) -> None:
+def test_a_turn_with_uncertain_positions_or_images_has_the_reason(tokenizer: Any, fake: Fake, family: Path) -> None:
     other = AutoTokenizer.from_pretrained(family)
     other.chat_template = other.chat_template.replace("(m.content or '')", "(m.content or '')|length|string")
-    assert how(other, fake, asking(other)).unspliced == UNCERTAIN
+    assert plan_of(other, fake, asking(other)).unspliced == UNCERTAIN
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}
     ask = asking(tokenizer)
     seen = replace(ask, messages=[{"role": "user", "content": [image]}, *ask.messages[1:]])
-    assert "images" in (how(tokenizer, fake, seen).unspliced or "")
+    assert "images" in (plan_of(tokenizer, fake, seen).unspliced or "")
 
 
-def test_a_completion_asks_for_what_the_chat_asked_for() -> None:
+def test_a_completion_requests_the_same_as_its_chat() -> None:
     asked = {
         "model": "m",
         "temperature": 0.5,

@@ -1,4 +1,4 @@
-"""What few requests ask of the sampling: worked by hand, and through the engine."""
+"""Rare sampling settings, worked by hand and through the engine."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ def test_penalties_are_those_of_their_formulas_and_of_their_own_row_alone() -> N
     assert told.tolist() == [[1.0, -5.25, 1.0, 0.5], [2.0, -5.0, 0.0, 0.5]]
 
 
-def test_min_p_keeps_what_has_that_share_of_the_likeliest() -> None:
+def test_min_p_keeps_tokens_with_that_share_of_the_likeliest() -> None:
     logits_BV = torch.tensor([[0.5, 0.25, 0.2, 0.05]]).log().repeat(2, 1)
     kept = above_min_p(logits_BV, torch.tensor([0.45, 1e-9])) > float("-inf")
     assert kept.tolist() == [[True, True, False, False], [True] * 4]  # 0.45 · 0.5 = 0.225
@@ -57,7 +57,7 @@ def test_the_number_is_of_seed_and_place_alone() -> None:
     assert all(0 <= uniform(seed, 0) < 1 for seed in range(100))
 
 
-def test_the_likeliest_are_told_without_what_cannot_be_drawn() -> None:
+def test_the_likeliest_tokens_exclude_tokens_that_cannot_be_drawn() -> None:
     logits_BV = torch.tensor([[0.25, 0.0, 0.75], [0.5, 0.3, 0.2]]).log()
     told = likeliest(logits_BV, 2)
     assert [[token for token, _ in row] for row in told] == [[2, 0], [0, 1]]
@@ -82,13 +82,13 @@ def test_the_likeliest_are_told_without_what_cannot_be_drawn() -> None:
         {"logit_bias": {"3": None, "9999999999999": 1}},
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_name(body: dict[str, Any]) -> None:
+def test_invalid_parameters_are_refused_by_name(body: dict[str, Any]) -> None:
     with pytest.raises(Refusal) as refused:
         steering(body, 400)
     assert (refused.value.status, str(refused.value.param)) in [(400, name) for name in (*body, *body.get("logit_bias", ()))]
 
 
-def test_only_who_asks_is_steered() -> None:
+def test_only_requests_with_settings_are_steered() -> None:
     told = steering({"logit_bias": {"3": -100}, "seed": 4, "min_p": None, "presence_penalty": 1}, 400)
     assert told == {"logit_bias": {3: -100.0}, "seed": 4, "presence_penalty": 1.0}
     assert not steers(Sampling(0.5, 0.9, 3, 10, **steering({"logit_bias": {}, "min_p": 0, "repetition_penalty": 1}, 400)))
@@ -96,8 +96,8 @@ def test_only_who_asks_is_steered() -> None:
     steering_of_none = Steering(4)
     logits = torch.zeros(2, 4)
     assert steering_of_none.idle
-    assert steering_of_none.bend(logits) is logits
-    assert steering_of_none.cut(logits) is logits
+    assert steering_of_none.adjusted(logits) is logits
+    assert steering_of_none.with_min_p(logits) is logits
 
 
 # ---- through the engine ----------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def ids(tokens: list[Token]) -> list[int]:
     return [token.id for token in tokens]
 
 
-def test_each_request_is_steered_as_it_asks_whatever_runs_beside_it(tmp_path: Path, model_path: Path) -> None:
+def test_each_request_is_steered_by_its_own_settings_whatever_else_runs(tmp_path: Path, model_path: Path) -> None:
     run = open_run(tmp_path / "run")
     ensure_base_policy(run, str(model_path))
     engine = Decoder(run, Recipe.model_validate(recipe_data(model_path)), 0)
@@ -156,7 +156,7 @@ def test_a_seed_gives_the_same_answer_again_and_other_choices_differ(server: Ser
     assert {line["untrainable_reason"] for line in server.captured()[-6:]} == {None}
 
 
-def test_the_likeliest_tokens_are_told_when_asked_for(server: Server) -> None:
+def test_the_likeliest_tokens_are_returned_on_request(server: Server) -> None:
     answer = server.say("hello", logprobs=True, top_logprobs=4, max_tokens=6)
     sampled = iter(server.captured()[-1]["logprobs"])
     for entry in answer.choices[0].logprobs.content:
@@ -168,7 +168,7 @@ def test_the_likeliest_tokens_are_told_when_asked_for(server: Server) -> None:
     assert not server.say("hello", logprobs=True, max_tokens=3).choices[0].logprobs.content[0].top_logprobs
 
 
-def test_what_bends_the_distribution_is_honoured_and_not_trained(server: Server) -> None:
+def test_settings_that_alter_the_distribution_are_applied_and_not_trained(server: Server) -> None:
     for name, value in {"presence_penalty": 1, "frequency_penalty": -1, "logit_bias": {"7": -100}}.items():
         assert server.say("hello", max_tokens=3, **{name: value}).choices
         assert server.captured()[-1]["untrainable_reason"] == name
@@ -179,7 +179,7 @@ def test_what_bends_the_distribution_is_honoured_and_not_trained(server: Server)
         server.say("hello", logit_bias={"99999": 1})
 
 
-def test_who_wants_no_parallel_calls_is_shown_one(model_path: Path) -> None:
+def test_without_parallel_calls_only_one_call_is_returned(model_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     call = '<tool_call>{"name": "look", "arguments": {}}</tool_call>'
     body = {"messages": [{"role": "user", "content": "x"}], "tools": [{"type": "function", "function": {"name": "look"}}]}
@@ -187,7 +187,7 @@ def test_who_wants_no_parallel_calls_is_shown_one(model_path: Path) -> None:
     for parallel in (True, False):
         reading = AnswerDecoder(tokenizer, chat.read({**body, "parallel_tool_calls": parallel}, "m"), False)
         for token in tokenizer(call + call)["input_ids"]:
-            reading.take(token, None)
+            reading.add(token, None)
         events = [event for each in (reading.shown(), reading.end()) if each for event in each.events]
         shown[parallel] = [event.name for event in events if isinstance(event, CallStart)]
     assert shown == {True: ["look", "look"], False: ["look"]}

@@ -1,4 +1,4 @@
-"""Structured answers: they have the form that was asked for, their log-probabilities are exact, and no schema harms the server."""
+"""Structured answers have the requested form and exact logprobs, and no schema harms the server."""
 
 import json
 import random
@@ -42,31 +42,33 @@ def grammars(tokenizer: Any) -> Iterator[Grammars]:
 
 
 def wanted(**changes: Any) -> dict[str, Any]:
-    plain = {"calls": [], "most": 32, "json": None, "strict": True, "thinking": False, "may_think": False, "think": THINK,
+    plain = {"calls": [], "max_calls": 32, "json": None, "strict": True, "thinking": False, "may_think": False, "think": THINK,
              "end_think": "</think>", "begin": "<tool_call>", "end": "</tool_call>", "begun": ""}  # fmt: skip
     return {**plain, **changes}
 
 
-def drawn(grammars: Grammars, specification: dict[str, Any], seed: int = 0, most: int = 80, first: tuple[int, ...] = ()) -> Any:
+def drawn(
+    grammars: Grammars, specification: dict[str, Any], seed: int = 0, max_tokens: int = 80, first: tuple[int, ...] = ()
+) -> Any:
     """Ids that a model without opinions draws, and the sets that they were drawn from."""
     grammar, choose, ids, sets = grammars.open(as_json(specification)), random.Random(seed), list[int](), Sets()
     try:
-        while len(ids) < most and ids[-1:] != [EOS]:
+        while len(ids) < max_tokens and ids[-1:] != [EOS]:
             mask = grammar.mask()
             allowed = np.arange(VOCABULARY) if mask is None else np.flatnonzero(np.unpackbits(mask, bitorder="little"))
             ids.append(first[len(ids)] if len(ids) < len(first) else choose.choice(allowed.tolist()))
             sets.add(mask)
             if ids[-1] != EOS:
-                grammar.take(ids[-1])
+                grammar.advance(ids[-1])
         return ids, Allowed(VOCABULARY, tuple(sets.which), tuple(sets.distinct))
     finally:
         grammar.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_drawn_has_the_form(grammars: Grammars, tokenizer: Any, seed: int) -> None:
+def test_every_drawn_answer_has_the_form(grammars: Grammars, tokenizer: Any, seed: int) -> None:
     call = {"name": 'say "hi"', "schema": CITY, "strict": False}
-    ids, sets = drawn(grammars, wanted(calls=[call], most=1), seed)
+    ids, sets = drawn(grammars, wanted(calls=[call], max_calls=1), seed)
     text = tokenizer.decode(ids)
     assert ids[-1] == EOS
     told = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call><|im_end|>"))
@@ -88,7 +90,7 @@ def test_reasoning_before_the_answer_is_free_but_does_not_end_it(grammars: Gramm
     assert sets.which[1] == sets.which[2] != sets.which[0]
     assert json.loads(tokenizer.decode(chosen[3:-1])).keys() == {"city", "warm"}
     assert sets.admits(chosen)
-    never, _ = drawn(grammars, wanted(json=CITY), most=1)
+    never, _ = drawn(grammars, wanted(json=CITY), max_tokens=1)
     assert never[0] not in (THINK, END_THINK)
 
 
@@ -114,7 +116,7 @@ def test_a_message_that_the_answer_continues_is_the_beginning_of_its_form(gramma
         grammars.open(as_json(wanted(json=CITY, begun="Here it is: " + begun)))
 
 
-def test_what_a_client_wrote_of_a_structured_answer_is_not_written_again(tokenizer: Any) -> None:
+def test_the_prefill_of_a_structured_answer_is_not_repeated(tokenizer: Any) -> None:
     form = {"type": "json_schema", "schema": CITY}
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"city":'}]
     ask = messages.read({"messages": said, "max_tokens": 9, "output_config": {"format": form}}, "demo")
@@ -153,11 +155,11 @@ def test_a_hostile_schema_is_refused_and_the_next_one_is_followed(grammars: Gram
     assert drawn(grammars, wanted(json=CITY))[0][-1] == EOS
 
 
-def test_what_a_schema_cannot_say_here_is_refused_where_it_is_strict_and_any_object_for_a_tool(grammars: Grammars) -> None:
+def test_unsupported_schemas_are_refused_if_strict_and_accept_any_object_for_a_tool(grammars: Grammars) -> None:
     odd = {"type": "object", "patternProperties": {"^a*$": {}, "^(a|b)*$": {}}}
     with pytest.raises(CannotFollow, match="tool 'odd'"):
         drawn(grammars, wanted(calls=[{"name": "odd", "schema": odd, "strict": True}]))
-    assert drawn(grammars, wanted(calls=[{"name": "odd", "schema": odd, "strict": False}]), most=12)
+    assert drawn(grammars, wanted(calls=[{"name": "odd", "schema": odd, "strict": False}]), max_tokens=12)
     with pytest.raises(CannotFollow, match="not"):
         drawn(grammars, wanted(json={"not": {"type": "string"}}))
 
@@ -225,7 +227,7 @@ def test_a_forced_call_comes_and_its_turn_is_exact_and_trainable(server: Server,
         assert line["logprobs"] == pytest.approx(masked_logprobs(model, line), abs=1e-4)
 
 
-def test_each_api_gets_the_json_it_asks_for(server: Server) -> None:
+def test_each_api_gets_the_json_that_it_requests(server: Server) -> None:
     schema = {"name": "x", "schema": CITY, "strict": True}
     chat = server.say("hello", response_format={"type": "json_schema", "json_schema": schema}, max_tokens=90)
     responses = server.client.responses.create(
@@ -258,7 +260,7 @@ def test_choices_streams_and_free_answers_run_beside_one_another(server: Server)
     assert line_of(server, server.say("hello", max_tokens=8).id)["allowed"] is None
 
 
-def test_what_cannot_be_held_to_is_refused_by_the_name_that_the_api_has_for_it(server: Server) -> None:
+def test_unenforceable_parameters_are_refused_by_the_apis_name(server: Server) -> None:
     wrong = {"type": "json_schema", "name": "x", "schema": HOSTILE["many items"]}
     with pytest.raises(openai.BadRequestError, match=r"'text\.format' cannot be enforced"):
         server.client.responses.create(model="tiny", input="hello", text={"format": wrong})  # type: ignore[typeddict-item]

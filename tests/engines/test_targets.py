@@ -1,4 +1,4 @@
-"""Adapters at an upstream: what we believe to be loaded is loaded, whatever comes at the same time."""
+"""Adapters at an upstream: the recorded set of loaded adapters is right under concurrency."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ ADAPTERS = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, 
 
 
 class Gated:
-    """A control as vLLM answers it, whose unloading and scoring of `watched` wait for their gates."""
+    """A control with vLLM's answers. Its unloading and scoring of `watched` wait for their gates."""
 
     def __init__(self) -> None:
         self.loaded: set[str] = set()
@@ -90,7 +90,7 @@ def test_a_version_that_is_asked_for_while_it_is_unloaded_is_loaded_again(target
     on_a_loop(targets, main)
 
 
-def test_who_ends_does_not_wait_for_the_unloading_of_others(targets: Targets, control: Gated) -> None:
+def test_a_request_that_ends_does_not_wait_for_the_unloading_of_others(targets: Targets, control: Gated) -> None:
     async def main() -> None:
         control.unloading.clear()
         async with asyncio.timeout(10):
@@ -101,7 +101,7 @@ def test_who_ends_does_not_wait_for_the_unloading_of_others(targets: Targets, co
     on_a_loop(targets, main)
 
 
-def test_what_is_used_again_before_its_turn_comes_stays(targets: Targets, control: Gated) -> None:
+def test_a_version_that_is_used_again_before_it_is_unloaded_stays(targets: Targets, control: Gated) -> None:
     async def main() -> None:
         async with targets.lease(1), targets.lease(2), targets.lease(3):
             pass  # 1 and 2 are in use until the end: the first tidying takes one, and must look again before it takes another
@@ -113,7 +113,7 @@ def test_what_is_used_again_before_its_turn_comes_stays(targets: Targets, contro
     on_a_loop(targets, main)
 
 
-def test_a_version_that_goes_live_is_not_unloaded_while_its_canary_sings(targets: Targets, control: Gated) -> None:
+def test_a_version_that_goes_live_is_not_unloaded_during_its_canary_check(targets: Targets, control: Gated) -> None:
     async def main() -> None:
         await use(targets, 1)
         control.scoring.clear()
@@ -130,7 +130,7 @@ def test_a_version_that_goes_live_is_not_unloaded_while_its_canary_sings(targets
     on_a_loop(targets, main)
 
 
-def test_a_version_whose_canary_fails_answers_nobody(targets: Targets, control: Gated) -> None:
+def test_a_version_whose_canary_fails_serves_no_request(targets: Targets, control: Gated) -> None:
     async def main() -> None:
         control.says["tiny@1"] = -5.0
         with pytest.raises(CanaryFailure):
@@ -144,7 +144,7 @@ def test_a_version_whose_canary_fails_answers_nobody(targets: Targets, control: 
     on_a_loop(targets, main)
 
 
-def test_who_pins_a_version_waits_for_its_canary_which_sings_once(targets: Targets, control: Gated) -> None:
+def test_requests_that_pin_a_version_wait_for_its_single_canary_check(targets: Targets, control: Gated) -> None:
     async def main() -> None:
         control.scoring.clear()
         asking = [asyncio.create_task(use(targets, 1)) for _ in range(3)]
@@ -159,9 +159,7 @@ def test_who_pins_a_version_waits_for_its_canary_which_sings_once(targets: Targe
     on_a_loop(targets, main)
 
 
-def test_a_loaded_version_that_fails_when_it_is_to_go_live_is_unloaded_once_nobody_uses_it(
-    targets: Targets, control: Gated
-) -> None:
+def test_a_version_that_fails_to_go_live_is_unloaded_once_it_is_unused(targets: Targets, control: Gated) -> None:
     async def main() -> None:
         async with targets.lease(1) as target:
             control.says["tiny@1"] = -5.0
@@ -188,7 +186,7 @@ def test_a_version_whose_client_goes_away_while_it_is_loaded_answers_the_next_on
     on_a_loop(targets, main)
 
 
-def test_a_version_that_the_engine_has_no_time_to_load_is_not_said_to_be_missing(targets: Targets, control: Gated) -> None:
+def test_a_version_that_times_out_while_loading_is_not_reported_as_missing(targets: Targets, control: Gated) -> None:
     async def main() -> None:
         control.busy = True
         with pytest.raises(Refusal) as refused:

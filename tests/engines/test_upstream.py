@@ -1,4 +1,4 @@
-"""A server that somebody else runs: what it cannot give is found out and said, and turns without ids are kept untrainable."""
+"""An external server: its missing features are detected and reported, and turns without ids are kept untrainable."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def through(server: Server, model_path: Path, tmp_path_factory: pytest.TempPathF
         assert running.stop() == 0, running.log.read_text()
 
 
-def test_what_an_upstream_cannot_give_is_said(through: Server) -> None:
+def test_missing_features_of_an_upstream_are_reported(through: Server) -> None:
     said = through.log.read_text()
     assert "no token ids: turns are kept, but none can be trained" in said
     assert "neither adapters nor weights can be swapped" in said
@@ -52,7 +52,7 @@ def test_the_upstreams_refusal_is_the_clients(through: Server) -> None:
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_what_only_some_servers_can_do_is_refused_by_name(through: Server) -> None:
+def test_features_that_this_server_lacks_are_refused_by_name(through: Server) -> None:
     hello = {"role": "user", "content": "hi"}
     begun = [hello, {"role": "assistant", "content": "well"}]
     for path, body, named in (
@@ -104,14 +104,14 @@ def test_streamed_or_whole_the_same_is_captured(before_null: Server) -> None:
         assert 0 < line["ttft_s"] <= line["finished_at"] - line["created_at"]
 
 
-def test_an_upstream_that_counts_no_tokens_is_said_in_the_clients_words(before_null: Server) -> None:
+def test_an_upstream_without_token_counts_is_reported_in_the_clients_dialect(before_null: Server) -> None:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
     answer = httpx.post(before_null.url + "/messages/count_tokens", json=body, headers={"x-api-key": "key"}, timeout=60)
     assert (answer.status_code, answer.json()["type"]) == (501, "error")
     assert answer.json()["error"]["message"] == "this engine does not count tokens"
 
 
-def test_what_an_upstream_cannot_control_is_refused(through: Server) -> None:
+def test_settings_that_an_upstream_cannot_enforce_are_refused(through: Server) -> None:
     answer = httpx.post(through.url + "/score", json={"model": "tiny", "ids": [1, 2]}, headers={"x-api-key": "key"}, timeout=60)
     assert answer.status_code == 501
     assert "does not score token ids" in answer.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""A real vLLM server as our child: what it samples is captured exactly, and a client sees what it tells."""
+"""A real vLLM server as a child: its samples are captured exactly, and a client sees its own output."""
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +66,7 @@ def test_a_plain_completion_enters_as_it_is_and_its_turn_is_exact(vllm: Server, 
     assert texts[1].startswith("one two")
 
 
-def test_the_client_sees_nothing_that_it_did_not_ask_for(vllm: Server) -> None:
+def test_the_client_receives_only_requested_fields(vllm: Server) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "stream": True}
     text = httpx.post(vllm.url + "/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=60).text
     assert "token_ids" not in text
@@ -90,7 +90,7 @@ def _connections(process: psutil.Process, port: int) -> int:
     return sum(bool(each.raddr) and each.raddr.port == port for each in process.net_connections("tcp"))
 
 
-def test_what_alters_the_sampling_is_kept_untrained_with_the_reason(vllm: Server) -> None:
+def test_turns_with_altered_sampling_are_kept_untrained_with_the_reason(vllm: Server) -> None:
     vllm.say("hi", temperature=0)
     assert last(vllm)["untrainable_reason"] == "greedy"
     vllm.say("hi", presence_penalty=1.0)
@@ -117,7 +117,7 @@ def test_an_answer_continues_a_message_and_shows_no_call_where_none_is_allowed(v
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
-def test_what_a_client_wrote_anew_enters_the_engine_as_it_was_sampled(vllm: Server, base: Any, dialect: str, stream: bool) -> None:
+def test_a_reformatted_answer_enters_the_engine_as_it_was_sampled(vllm: Server, base: Any, dialect: str, stream: bool) -> None:
     path, name, limit = {
         "chat": ("/chat/completions", "messages", "max_completion_tokens"),
         "responses": ("/responses", "input", "max_output_tokens"),
@@ -146,7 +146,7 @@ def test_the_engines_own_refusal_has_its_status_and_reason(vllm: Server) -> None
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-def test_a_client_that_goes_away_is_captured_with_what_was_sampled(vllm: Server, base: Any) -> None:
+def test_a_disconnected_client_is_captured_with_the_sampled_tokens(vllm: Server, base: Any) -> None:
     with vllm.say("hello", stream=True, max_tokens=3000, temperature=1.5, extra_body={"ignore_eos": True}) as stream:
         next(iter(stream))
     until(lambda: vllm.health()["requests"]["running"] == 0)
@@ -155,7 +155,7 @@ def test_a_client_that_goes_away_is_captured_with_what_was_sampled(vllm: Server,
     assert 0 <= len(line["completion_ids"] or []) < 3000
 
 
-def test_a_whole_answer_that_nobody_waits_for_leaves_what_was_sampled(vllm: Server, base: Any) -> None:
+def test_an_abandoned_whole_answer_leaves_the_sampled_tokens(vllm: Server, base: Any) -> None:
     before = len(vllm.captured())
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3000, "temperature": 1.5, "ignore_eos": True}
     with pytest.raises(httpx.ReadTimeout):
@@ -190,7 +190,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHE
     ],
     ids=["plain", "logprobs", "n", "stop", "thinking", "schema", "tool"],
 )
-def test_the_client_sees_what_the_engine_itself_would_have_told(vllm: Server, asked: dict[str, Any]) -> None:
+def test_the_client_receives_the_same_as_from_the_engine_itself(vllm: Server, asked: dict[str, Any]) -> None:
     """The greedy answer, straight and through clawctl, which puts it together from a stream."""
     body = {
         "model": "tiny",
@@ -209,7 +209,7 @@ def test_the_client_sees_what_the_engine_itself_would_have_told(vllm: Server, as
 
 
 def straight_to_the_engine(server: Server) -> tuple[str, str]:
-    """Past clawctl, with the key that only the two know."""
+    """Bypasses clawctl, with the key that only the two processes have."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     engine = next(child for child in children if "--port" in child.cmdline() and "VLLM_API_KEY" in child.environ())
     command = engine.cmdline()
@@ -220,7 +220,7 @@ OWN_NAMES = {"reasoning": "reasoning_content"}  # docs/clients.md: one name for 
 
 
 def content_of(told: Any) -> Any:
-    """Without names and times, without what says nothing, and with the arguments of calls as values, if they are complete."""
+    """Without names, times and empty fields, and with the arguments of calls as values, if they are complete."""
     if isinstance(told, list):
         return [content_of(each) for each in told]
     if not isinstance(told, dict):
@@ -232,7 +232,7 @@ def content_of(told: Any) -> Any:
 
 
 def asked_without_key(port: int) -> int | None:
-    """The status; None where nobody speaks HTTP: the engine's processes talk to one another there."""
+    """The status; None if the port does not serve HTTP, such as those between the engine's processes."""
     try:
         return httpx.post(f"http://127.0.0.1:{port}/collective_rpc", json={"method": "sleep"}, timeout=5).status_code
     except httpx.HTTPError:
@@ -240,7 +240,7 @@ def asked_without_key(port: int) -> int | None:
 
 
 def test_the_engines_own_doors_are_shut(vllm: Server) -> None:
-    """Even from this machine, without the key that only the two processes know."""
+    """Also from this machine, without the key that only the two processes have."""
     child = psutil.Process(vllm.process.pid).children(recursive=True)
     ports = {c.laddr.port for p in child for c in p.net_connections("tcp") if c.status == "LISTEN" and c.laddr.ip == "127.0.0.1"}
     with ThreadPoolExecutor(len(ports)) as pool:

@@ -1,4 +1,4 @@
-"""What vLLM is started with, and what its log says of its end, without vLLM."""
+"""The arguments of vLLM, and the causes that its log gives for its end, without vLLM."""
 
 import os
 import subprocess
@@ -78,7 +78,7 @@ def test_a_python_without_vllm_is_refused_with_the_cure(tmp_path: Path) -> None:
         ("", "it printed nothing", "has the details", 1),
     ],
 )
-def test_an_end_is_told_with_its_cause_and_cure(tmp_path: Path, said: str, problem: str, cure: str, code: int) -> None:
+def test_an_end_is_reported_with_its_cause_and_cure(tmp_path: Path, said: str, problem: str, cure: str, code: int) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("of an earlier start: out of memory\n")
     start = log.stat().st_size
@@ -90,7 +90,7 @@ def test_an_end_is_told_with_its_cause_and_cure(tmp_path: Path, said: str, probl
     assert cause.exit_code == code
 
 
-def test_the_keeper_says_that_its_command_was_killed() -> None:
+def test_the_keeper_reports_that_its_command_was_killed() -> None:
     keeper = [sys.executable, str(Path(inside.__file__).with_name("clawctl_keeper.py")), str(os.getpid())]
     done = subprocess.run([*keeper, "sh", "-c", "kill -9 $$"], capture_output=True, text=True, start_new_session=True, check=False)
     assert done.stderr == "it was ended by SIGKILL\n"

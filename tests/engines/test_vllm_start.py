@@ -1,4 +1,4 @@
-"""A real vLLM server as our child: it ends with us, and says why it does not start."""
+"""A real vLLM server as a child: it ends with serve, and reports why it does not start."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_nothing_is_left_when_serve_is_killed(tmp_path: Path) -> None:
     assert not alive
 
 
-def test_an_argument_that_vllm_does_not_know_is_said_with_exit_code_2(tmp_path: Path) -> None:
+def test_an_unknown_argument_of_vllm_is_reported_with_exit_code_2(tmp_path: Path) -> None:
     server = Server.starting(tmp_path / "run", DEMO_MODEL, **engine("--no-such-thing"))
     assert server.wait(STARTS_S) == 2
     said = (tmp_path / "run.log").read_text()

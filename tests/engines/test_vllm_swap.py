@@ -1,4 +1,4 @@
-"""A real vLLM server as our child: it swaps adapters and weights, every tag is true, and it comes back."""
+"""A real vLLM server as a child: it swaps adapters and weights, every version tag is right, and it is restarted."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from tests.serve.served import Server, perturbed, until
 
 pytestmark = NEEDS_VLLM
 CROSSING = 2000  # tokens of an answer that is still being given when other weights come
-BESIDE = 400  # and of one that runs beside another
+BESIDE = 400  # and of one that runs together with another
 
 
 def test_adapters_swap_under_load_and_every_tag_is_true(vllm: Server, base: Any) -> None:
@@ -57,7 +57,7 @@ def test_adapters_swap_under_load_and_every_tag_is_true(vllm: Server, base: Any)
     lines = [line for line in vllm.captured()[before:] if line["model"] == "tiny"]
     assert {line["policy_version"] for line in lines} == {0, 1, 2}
     for line in lines:
-        assert line["policy_version"] == line["policy_version_end"]  # who runs stays on the old one
+        assert line["policy_version"] == line["policy_version_end"]  # running requests stay on the old one
         assert_exact(models[line["policy_version"]], line)
 
 

@@ -1,4 +1,4 @@
-"""Weights that no engine should be given."""
+"""Invalid weights are refused before any engine loads them."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_full_weights_of_other_shapes_are_refused(tmp_path: Path, base: Path) ->
         check_weights(written(tmp_path / "policy", {f"{Q}.weight": torch.ones(5, 4)}), base)
 
 
-def test_a_layer_that_is_there_in_part_is_refused_and_what_some_models_leave_out_is_not(tmp_path: Path) -> None:
+def test_a_partial_layer_is_refused_and_weights_that_some_models_omit_are_not(tmp_path: Path) -> None:
     other, q = "model.layers.1.q_proj.weight", f"{Q}.weight"
     left_out = {"lm_head.weight": torch.ones(9, 4), "model.layers.0.inv_freq": torch.ones(2), other: torch.ones(6, 4)}
     base = written(tmp_path / "base", {q: torch.ones(6, 4), "model.layers.0.k_proj.weight": torch.ones(6, 4), **left_out})
@@ -56,7 +56,7 @@ def test_a_layer_that_is_there_in_part_is_refused_and_what_some_models_leave_out
     check_weights(written(tmp_path / "policy", {q: torch.ones(6, 4), "model.layers.0.kv_proj.weight": torch.ones(6, 4)}), base)
 
 
-def test_a_file_that_is_cut_off_is_said_to_be(tmp_path: Path, base: Path) -> None:
+def test_a_truncated_file_is_reported(tmp_path: Path, base: Path) -> None:
     file = written(tmp_path / "policy", {f"{Q}.weight": torch.ones(6, 4)}) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ClawError, match="is incomplete"):
@@ -65,7 +65,7 @@ def test_a_file_that_is_cut_off_is_said_to_be(tmp_path: Path, base: Path) -> Non
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_that_is_none_is_found_wherever_it_stands(tmp_path: Path, base: Path, dtype: torch.dtype, value: float) -> None:
+def test_nan_is_found_anywhere_in_the_weights(tmp_path: Path, base: Path, dtype: torch.dtype, value: float) -> None:
     weight = torch.full((6, 4), torch.finfo(dtype).max, dtype=dtype)  # the largest number is one
     check_weights(written(tmp_path / "policy", {f"{Q}.weight": weight}), base)
     weight[5, 3] = value

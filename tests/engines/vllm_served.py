@@ -1,4 +1,4 @@
-"""A real vLLM as a server's child: how it is started, what is published for it, and what it must have computed."""
+"""A real vLLM as a server's child: its start, its published versions and the reference logprobs."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ def publish(server: Server, version: int, kind: str, model: Any, canary_of: Any 
 
 
 def go_live(server: Server, version: int) -> None:
-    """Returns when it is live; a refusal is told at once instead of waited for."""
+    """Returns when it is live. Fails at once if it is refused."""
     move_live(server.run, version)
 
     def settled() -> bool:

@@ -1,4 +1,4 @@
-"""A server that speaks OpenEnv's protocol: a counter that is to reach three. One session at a time.
+"""A server with OpenEnv's protocol: a counter that must reach three. One session at a time.
 
 python openenv_server.py --port PORT
 """

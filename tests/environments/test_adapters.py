@@ -67,7 +67,7 @@ def test_an_agent_acts_in_a_server_of_openenv_until_it_is_done(counter: OpenEnv)
     assert asked[-1]["messages"][-1] == {"role": "tool", "tool_call_id": "c", "content": json.dumps({"count": 2})}
 
 
-def test_an_action_that_the_environment_refuses_is_told_to_the_model(counter: OpenEnv) -> None:
+def test_an_action_that_the_environment_refuses_is_reported_to_the_model(counter: OpenEnv) -> None:
     (outcome,), asked = episodes(counter, ['{"add": "x"}', "no json"])
     assert outcome.ending == "done"
     answers = [message["content"] for message in asked[-1]["messages"] if message["role"] == "tool"]
@@ -104,7 +104,7 @@ def test_an_error_that_is_not_the_policys_fails_the_episode_of_a_taskset() -> No
         with pytest.raises(EpisodeFailed) as raised:
             outcome_of({"errors": [{"type": error, "text": "it broke", "status": None}]}, 5)
         assert raised.value.ending == ending
-    with pytest.raises(EpisodeFailed, match="gave no reward"):
+    with pytest.raises(EpisodeFailed, match="returned no reward"):
         outcome_of({"errors": []}, 5)
 
 
@@ -127,7 +127,7 @@ with open(os.environ["CHILD_FILE"], "w") as file:
 
 
 def ended(child: Path) -> bool:
-    """Whether the process whose id is in the file has ended. A process that nobody has waited for counts as ended."""
+    """Whether the process whose id is in the file has ended. A zombie counts as ended."""
     try:
         return Path(f"/proc/{child.read_text()}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
@@ -140,14 +140,14 @@ def answering_process(folder: Path, code: str) -> AnsweringProcess:
     return AnsweringProcess(sys.executable, program, {}, {"PATH": os.environ["PATH"], "CHILD_FILE": str(folder / "child")})
 
 
-def test_closing_a_process_ends_what_it_started(tmp_path: Path) -> None:
+def test_closing_a_process_ends_its_children(tmp_path: Path) -> None:
     process = answering_process(tmp_path, f"{STARTS}\nprint('{{}}')\nsys.stdin.read()")
     assert process.first.result(20) == {}
     process.close()
     until(lambda: ended(tmp_path / "child"))
 
 
-def test_a_line_that_is_no_answer_and_a_request_that_nobody_awaits_stop_no_other_answer(tmp_path: Path) -> None:
+def test_invalid_lines_and_cancelled_requests_do_not_block_other_answers(tmp_path: Path) -> None:
     code = """
 import json, sys
 for number, line in enumerate(sys.stdin):
@@ -165,7 +165,7 @@ for number, line in enumerate(sys.stdin):
     process.close()
 
 
-def test_closing_a_server_of_openenv_ends_what_it_started(tmp_path: Path) -> None:
+def test_closing_an_openenv_server_ends_its_children(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(STARTS)
     with pytest.raises(ClawError, match="did not start"):
@@ -194,7 +194,7 @@ def test_a_suites_program_leaves_no_process_behind(tmp_path: Path, cancelled: bo
 def test_a_python_without_verifiers_is_named_with_the_cure() -> None:
     with pytest.raises(ClawError, match=r"verifiers is not installed for .* -> run `.* -m pip install"):
         Verifiers(taskset="any", python=sys.executable)
-    with pytest.raises(ClawError, match="is no program"):
+    with pytest.raises(ClawError, match="is not a program"):
         Verifiers(taskset="any", python="/no/such/python")
 
 
@@ -205,7 +205,7 @@ GIVEN = {
 }  # fmt: skip
 
 
-def test_a_program_of_others_gets_no_variable_that_nobody_named() -> None:
+def test_a_foreign_program_gets_only_named_variables() -> None:
     found = environment_of_program({"OPENAI_API_KEY": "the episode's"}, all_of=GIVEN)
     assert found == {
         "PATH": "/usr/bin", "LC_ALL": "C", "HF_HOME": "/cache", "http_proxy": "http://proxy:3128", "OPENAI_API_KEY": "the episode's"
@@ -227,4 +227,4 @@ def test_each_program_that_an_environment_or_a_suite_starts_is_given_its_variabl
     ]
     without = [name for name, node in starts if "env" not in {word.arg for word in node.keywords}]
     assert starts
-    assert set(without) <= {"probe.py"}  # a process of ours, which the sandbox attacks
+    assert set(without) <= {"probe.py"}  # a process of this test, which the sandbox attacks

@@ -97,7 +97,7 @@ def test_functions_have_names_and_types_that_apis_accept(data: Path) -> None:
 
 
 def test_missing_questions_and_unknown_categories_are_named_with_the_cure(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ClawError, match=r"bfcl: memory is not played -> choose among simple_python"):
+    with pytest.raises(ClawError, match=r"bfcl: memory is not supported -> choose from simple_python"):
         Bfcl(str(data), "memory")
     with pytest.raises(ClawError, match=r"has no BFCL_v4_simple_python\.json -> set path"):
         Bfcl(str(data), "simple_python")

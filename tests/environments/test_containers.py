@@ -1,4 +1,4 @@
-"""Tasks with an image of their own, in a container. The image is made of this machine's programs, so no registry is needed."""
+"""Tasks with their own image, in a container. The image contains this machine's programs, so no registry is needed."""
 
 import asyncio
 import shutil
@@ -102,7 +102,7 @@ def test_a_harbor_task_with_a_dockerfile_is_played_in_its_image(image: str, tmp_
     assert asyncio.run(solve(task, "")).value == 0
 
 
-def test_an_image_keeps_its_variables_and_packages_and_nobody_inside_changes_it(image: str) -> None:
+def test_an_image_keeps_its_variables_and_packages_and_cannot_be_changed_from_inside(image: str) -> None:
     kind = read_kind({"kind": "podman", "image": image})
 
     async def use() -> None:

@@ -1,4 +1,4 @@
-"""An episode: its address, its endings, its outcome, and the workers that play it. Over a real server."""
+"""An episode over a real server: its address, its endings, its outcome, and the workers that play it."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
 from clawctl.run.capabilities import LONGEST, Capability, episode_secret, issue, read_capability
 from clawctl.run.directory import published
-from clawctl.run.endings import ENDINGS, MOST_TRIES
+from clawctl.run.endings import ENDINGS, MAX_TRIES
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.episodes import EpisodeSpec, Played, SpecFile
 from clawctl.run.feedback import FeedbackFile
@@ -148,7 +148,7 @@ def test_a_capability_outlives_the_server_and_is_of_one_run(tmp_path: Path, serv
         issue(episode_secret(server.run), replace(spec, task_id="t" * 300))
 
 
-def test_the_server_enforces_the_recipes_sampling_in_episodes_and_says_so(server: Server) -> None:
+def test_the_server_enforces_and_reports_the_recipes_sampling_in_episodes(server: Server) -> None:
     spec = made_spec()
     asked = chat("greedy please", temperature=0, top_p=0.1, seed=3)
     answer = post(place_of(server, spec), "chat/completions", {**asked, "model": "tiny@0"})
@@ -169,7 +169,7 @@ def test_a_capability_is_in_no_log_and_in_no_capture(server: Server) -> None:
 # ---- retries -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_that_is_sent_again_gets_what_was_sampled_before_and_is_captured_once(server: Server) -> None:
+def test_a_repeated_request_gets_the_first_answer_and_is_captured_once(server: Server) -> None:
     spec, other = made_spec(), made_spec()
     place = place_of(server, spec)
     first, second = (post(place, "chat/completions", chat("again")).json() for _ in range(2))
@@ -204,7 +204,7 @@ def test_an_answer_is_sampled_to_its_end_for_a_client_whose_connection_broke(ser
 
 
 class Ends:
-    """Ends as its task says."""
+    """Ends with the ending in its task."""
 
     episode_s = 0.2
     worst = -0.5
@@ -230,7 +230,7 @@ class Ends:
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_every_ending_of_the_table_is_graded_played_again_or_unwritten_as_it_says(name: str) -> None:
+def test_every_ending_is_graded_played_again_or_unwritten_as_its_kind_requires(name: str) -> None:
     ending, place = ENDINGS[name], Endpoint("http://127.0.0.1:9/v1", "key", "tiny")
     if ending.kind == "killed":
         with pytest.raises(asyncio.CancelledError):
@@ -250,8 +250,8 @@ def test_a_failed_episode_is_played_again_up_to_three_times_and_then_left_out(se
     summary = asyncio.run(player.play())
     assert summary.endings == {"sandbox": 2, "done": 2}
     played = Played(server.run, plan.id)
-    played.look()
-    assert [played.of(0).tries, played.of(1).tries] == [{0: MOST_TRIES - 1, 1: MOST_TRIES - 1}, {}]
+    played.poll()
+    assert [played.of(0).tries, played.of(1).tries] == [{0: MAX_TRIES - 1, 1: MAX_TRIES - 1}, {}]
 
 
 def test_inspect_why_shows_the_episode_of_a_turn_and_its_group(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,11 +301,11 @@ def played_by(server: Server, environment: Counts, count: int, seed: int, **more
     return asyncio.run(player.play())
 
 
-def test_what_was_played_is_not_played_again_and_another_round_or_seed_is(server: Server) -> None:
+def test_finished_attempts_are_not_repeated_except_in_another_round_or_seed(server: Server) -> None:
     environment = Counts()
     first = played_by(server, environment, 4, seed=11)
     again = played_by(server, environment, 4, seed=11)
-    assert first.words == again.words == "12 episodes: 12 done; mean reward 0.50"
+    assert first.text == again.text == "12 episodes: 12 done; mean reward 0.50"
     assert len(environment.played) == 12
     assert not list(server.run.locks.glob("play-*")), "a settled plan leaves no locks"
     played_by(server, environment, 2, seed=12)
@@ -321,7 +321,7 @@ def test_two_workers_share_the_tasks_and_no_attempt_has_two_outcomes(server: Ser
         players = [Player(server.run, plan, lambda: Endpoint(server.url, "key", "tiny"), 3, threading.Event()) for plan in plans]
         return await asyncio.gather(*(player.play() for player in players))
 
-    assert [summary.words for summary in asyncio.run(both())] == ["18 episodes: 18 done; mean reward 0.50"] * 2
+    assert [summary.text for summary in asyncio.run(both())] == ["18 episodes: 18 done; mean reward 0.50"] * 2
     assert sorted(one.played + other.played) == sorted(3 * [f"count-13-{number}" for number in range(6)])
 
 
@@ -331,7 +331,7 @@ def test_an_episode_that_was_killed_is_not_trained_and_leaves_its_attempt_to_the
     (turn,) = rows_of(server, spec, Recipe(collect=CollectConfig(session_timeout_s=0.01)))
     assert (turn.trainable, turn.untrainable_reason, turn.outcome_reward) == (False, "episode without outcome", None)
     played = Played(server.run, spec.plan)
-    played.look()
+    played.poll()
     assert played.of(spec.number).settled == {}
 
 
@@ -400,6 +400,6 @@ def test_the_turns_of_an_episode_are_in_one_shard(server: Server) -> None:
 def test_a_server_that_captures_nothing_is_refused_before_anything_is_played() -> None:
     with (
         answering(lambda body: "hello", health={"capture": {"on": False}}) as deaf,
-        pytest.raises(ClawError, match="captures nothing"),
+        pytest.raises(ClawError, match="does not capture conversations"),
     ):
         asyncio.run(is_ready(Endpoint(deaf.url, "key", "tiny")))

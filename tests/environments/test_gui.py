@@ -39,7 +39,7 @@ def in_loop() -> Iterator[Run]:
 
 
 async def episode(environment: Gui, task: Task, says: Callable[[list[dict[str, Any]]], str | dict[str, Any]]) -> Outcome:
-    """One episode whose model answers what `says` makes of the messages."""
+    """One episode whose model's answers are `says(messages)`."""
 
     class Model(StubHandler):
         def do_POST(self) -> None:
@@ -151,7 +151,7 @@ core.endEpisode = (reward) => { WOB_RAW_REWARD_GLOBAL = reward; WOB_DONE_GLOBAL 
 
 @pytest.fixture
 def pages(tmp_path: Path) -> Path:
-    """A folder in MiniWoB's layout whose page puts the agent's words into itself as HTML."""
+    """A folder in MiniWoB's layout whose page inserts the agent's text as HTML."""
     for name, text in {
         "core/core.js": CORE,
         "miniwob/hostile.html": HOSTILE,
@@ -198,7 +198,7 @@ def test_no_words_and_no_link_of_an_agent_set_its_reward(in_loop: Run, pages: Pa
                 await act(page, "type", "field", words)
                 await act(page, "click", 'button "Say"')
                 for link in ("press me", "send me"):
-                    if link in await page.look():
+                    if link in await page.visible_text():
                         await act(page, "click", link)
                 found.append(await page.verdict())
             for link in ("one", "two", "three", "four", "five"):
@@ -215,7 +215,7 @@ def test_no_words_and_no_link_of_an_agent_set_its_reward(in_loop: Run, pages: Pa
 
 
 async def act(page: Page, name: Any, described: str, text: str = "") -> None:
-    number = next(line[1 : line.index("]")] for line in (await page.look()).splitlines() if described in line)
+    number = next(line[1 : line.index("]")] for line in (await page.visible_text()).splitlines() if described in line)
     await page.act(Action(name, int(number), text))
 
 
@@ -253,7 +253,7 @@ def test_an_episode_whose_browser_is_killed_fails_and_the_next_one_has_a_new_bro
             for pid in _browsers_of(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
             with pytest.raises(EpisodeFailed) as failed:
-                await page.look()
+                await page.visible_text()
             return f"{failed.value.ending}: {failed.value}"
 
     told = in_loop(killed())
@@ -262,7 +262,7 @@ def test_an_episode_whose_browser_is_killed_fails_and_the_next_one_has_a_new_bro
 
 
 @needs_browser
-def test_a_page_that_crashes_by_what_the_agent_does_is_an_ending_by_the_policy(in_loop: Run, pages: Path) -> None:
+def test_a_page_crash_caused_by_an_action_is_an_ending_by_the_policy(in_loop: Run, pages: Path) -> None:
     bomb, drawn = Gui(path=str(pages), pages="bomb"), Gui(pages="press")
 
     async def both() -> list[Any]:
@@ -276,11 +276,11 @@ def test_a_page_that_crashes_by_what_the_agent_does_is_an_ending_by_the_policy(i
 
 
 @needs_browser
-def test_a_browser_that_ends_while_it_does_what_the_agent_wants_is_an_ending_by_the_policy(in_loop: Run) -> None:
+def test_a_browser_that_ends_during_an_action_is_an_ending_by_the_policy(in_loop: Run) -> None:
     async def killed() -> None:
         task = Gui(pages="press").tasks("train", 1, 0)[0]
         async with open_page(str(CHROMIUM), DrawnSite(task.spec), (320, 240)) as page:
-            await page.look()
+            await page.visible_text()
             for pid in _browsers_of(os.getpid()):
                 os.kill(pid, signal.SIGKILL)
             with pytest.raises(PageCrashed):
@@ -315,7 +315,7 @@ def _ancestors(status: str) -> list[int]:
     return found
 
 
-def test_what_is_missing_is_named_before_anything_is_played(tmp_path: Path) -> None:
+def test_missing_requirements_are_named_before_the_first_episode(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="there is no program /nowhere/chromium"):
         Gui(browser="/nowhere/chromium")
     with pytest.raises(ClawError, match="no pages in MiniWoB's layout"):

@@ -1,4 +1,4 @@
-"""Agents of others in the sandbox: what they see, and what becomes of an episode that they never began."""
+"""Third-party agents in the sandbox: what they can read, and the outcome of an episode that they never began."""
 
 import asyncio
 import os
@@ -70,7 +70,7 @@ def test_the_interpreter_of_a_virtual_environment_is_seen_with_it(tmp_path: Path
 
 @pytest.mark.parametrize("see", ["/", "relative", "/no/such/folder"])
 def test_a_folder_that_cannot_be_seen_is_refused_before_the_first_episode(see: str) -> None:
-    with pytest.raises(ClawError, match="no folder below /"):
+    with pytest.raises(ClawError, match="not a folder below /"):
         make_harness("codex", see)
 
 
@@ -81,7 +81,7 @@ def test_a_folder_that_the_agent_could_not_read_is_named(tmp_path: Path) -> None
         make_harness("codex", str(tmp_path))
 
 
-def test_known_agents_are_told_their_task_and_their_model() -> None:
+def test_known_agents_get_their_task_and_model() -> None:
     program = (Path(sandbox.__file__).parent / "terminus.py").read_text()
     for name in ("claude-code", "codex", "mini-swe-agent", "terminus-2"):
         command = program if name == "terminus-2" else KNOWN[name]

@@ -1,4 +1,4 @@
-"""An outcome reaches the turns of its episode: over a real server, played by an environment of ten lines."""
+"""An outcome reaches the turns of its episode, over a real server and an environment of ten lines."""
 
 import asyncio
 import re
@@ -134,7 +134,7 @@ def test_an_outcome_that_comes_late_is_found_with_the_turn_as_a_late_rating_is(s
     late = [line for line in lines if b"late-" in line]
     assert [orjson.loads(line)["turn_ids"] for line in late] == [[turn]]
     ratings = Ratings(server.run)
-    assert turn in ratings.look()
+    assert turn in ratings.poll()
     outcome = ratings.late_outcome("default", turn)
     assert outcome is not None
     assert outcome.changes(before.untrainable_reason) == {"outcome_reward": -1.0, "trainable": True, "untrainable_reason": None}
@@ -143,7 +143,7 @@ def test_an_outcome_that_comes_late_is_found_with_the_turn_as_a_late_rating_is(s
     assert with_rating(ratings, evidence).outcome_reward == -1.0
 
 
-def test_an_outcome_concerns_what_was_asked_before_it_and_a_session_has_one(server: Server) -> None:
+def test_an_outcome_applies_to_earlier_requests_and_a_session_has_one(server: Server) -> None:
     before = say(server, "before", "once", X_Task_Id="t-2")
     assert give(server, "once", reward=1.0, parts={"speed": 3.5}).status_code == 200
     again = give(server, "once", reward=1.0, parts={"speed": 3.5})
@@ -168,7 +168,7 @@ def test_only_the_key_that_owns_a_session_gives_its_outcome(server: Server) -> N
     assert (found[mine].outcome_reward, found[hers].outcome_reward) == (1.0, -1.0)
 
 
-def test_an_answer_that_was_asked_for_again_shares_no_outcome(server: Server) -> None:
+def test_a_regenerated_answer_shares_no_outcome(server: Server) -> None:
     dropped, kept = (say(server, "the same request", "retried", X_Task_Id="t-4") for _ in range(2))
     assert give(server, "retried", reward=1.0).status_code == 200
     found = rows(server)
@@ -176,7 +176,7 @@ def test_an_answer_that_was_asked_for_again_shares_no_outcome(server: Server) ->
     assert (found[kept].untrainable_reason, found[kept].outcome_reward) == (None, 1.0)
 
 
-def test_what_is_no_outcome_is_refused_by_its_field(server: Server) -> None:
+def test_an_invalid_outcome_is_refused_and_its_field_is_named(server: Server) -> None:
     say(server, "hello", "s", X_Task_Id="t-5")
     for body, param in (
         ({"reward": 2}, "reward"),
@@ -212,7 +212,7 @@ def test_a_dry_run_shows_turns_with_their_outcome(server: Server) -> None:
     assert turn not in still_open
 
 
-def test_the_environment_and_the_suite_in_the_documents_run_as_they_stand_there(tmp_path: Path, server: Server) -> None:
+def test_the_environment_and_the_suite_in_the_docs_run_unchanged(tmp_path: Path, server: Server) -> None:
     page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     environment, suite = (next(block for block in blocks if name in block) for name in ("class Capitals", "def manners"))

@@ -1,4 +1,4 @@
-"""Episodes wait for the trainer rather than grow stale, and what a recipe or a command says of playing is checked."""
+"""Episodes wait for the trainer instead of going stale, and settings of `play` are checked."""
 
 import asyncio
 import threading

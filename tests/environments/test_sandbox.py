@@ -1,4 +1,4 @@
-"""The sandbox of an agent's commands, tried on the real thing."""
+"""The sandbox of an agent's commands, with real processes."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from clawctl.environments.sandbox import Limits, Sandbox, SandboxKind, SandboxOv
 from clawctl.environments.sandbox.cgroups import make_group, remove_left
 from clawctl.environments.sandbox.inside import stays_inside
 from clawctl.environments.sandbox.kinds import read_kind
-from clawctl.environments.sandbox.probe import ATTEMPTS, break_out
+from clawctl.environments.sandbox.probe import ATTEMPTS, attempt_escapes
 from clawctl.environments.sandbox.tars import files_of, tar_of, without
 from clawctl.errors import ClawError
 
@@ -65,11 +65,11 @@ def in_sandbox(use: Callable[[Sandbox], Awaitable[None]], limits: Limits | None 
 
 @confined
 def test_nothing_gets_out(kind: SandboxKind) -> None:
-    assert asyncio.run(break_out(kind)) == dict.fromkeys(ATTEMPTS, False)
+    assert asyncio.run(attempt_escapes(kind)) == dict.fromkeys(ATTEMPTS, False)
 
 
 @each_kind
-def test_a_command_says_how_it_ended_and_its_output_is_cut_in_the_middle(kind: SandboxKind) -> None:
+def test_a_command_reports_its_end_and_its_output_is_cut_in_the_middle(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         ran = await sandbox.run("echo one; echo two >&2; exit 3")
         assert (ran.output, ran.code, ran.timed_out) == ("one\ntwo\n", 3, False)
@@ -84,7 +84,7 @@ def test_a_command_says_how_it_ended_and_its_output_is_cut_in_the_middle(kind: S
 
 
 @confined
-def test_a_command_that_does_not_end_is_ended_and_so_is_what_it_started(kind: SandboxKind) -> None:
+def test_a_command_that_times_out_is_killed_with_its_children(kind: SandboxKind) -> None:
     async def use(sandbox: Sandbox) -> None:
         ran = await sandbox.run("setsid sleep 61 & sleep 62", timeout=0.3)
         assert ran.timed_out
@@ -182,7 +182,7 @@ def readable(place: Path) -> bytes:
         return b""
 
 
-def test_processes_without_a_sandbox_have_to_be_asked_for_by_name() -> None:
+def test_processes_without_a_sandbox_must_be_requested_by_name() -> None:
     for given in ("subprocess", {"kind": "subprocess"}, {"kind": "subprocess", "without_isolation": False}):
         with pytest.raises(ClawError, match="can read and change all files of this user") as error:
             read_kind(given)
@@ -198,10 +198,10 @@ def test_processes_without_a_sandbox_promise_nothing_and_are_not_attacked() -> N
         async with open_sandbox(limits=Limits(kind=kind), see=("/usr",)):
             raise AssertionError
 
-    with pytest.raises(ClawError, match="promise what the agent can read"):
+    with pytest.raises(ClawError, match="limit what the agent can read"):
         asyncio.run(see())
     with pytest.raises(ValueError, match="confines nothing"):
-        asyncio.run(break_out(kind))
+        asyncio.run(attempt_escapes(kind))
 
 
 @pytest.mark.parametrize("given", ["podmann", {"kind": "podman", "images": "x"}, {"kind": "apptainer"}, {"image": "x"}])

@@ -1,4 +1,4 @@
-"""Repositories and questions: tasks, verdicts, and whole episodes against a server whose words the test writes."""
+"""Repositories and questions: tasks, verdicts, and whole episodes against a scripted server."""
 
 import ast
 import asyncio
@@ -27,7 +27,7 @@ from clawctl.environments.toolcall.environment import ToolCall
 from clawctl.environments.toolcall.questions import Question, draw_question, is_right, number_in, read_questions
 from clawctl.environments.toolcall.tools import problem_of, read_tools
 from clawctl.environments.verdicts.python_code import clean, is_same
-from clawctl.environments.verdicts.run_tests import Hidden, Hiding, compare, text_of
+from clawctl.environments.verdicts.run_tests import HiddenLiteral, LiteralRemover, compare, text_of
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 from tests.stub_http import StubHandler, StubServer, running
@@ -36,7 +36,7 @@ needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubble
 
 
 def episode(environment: Environment, task: Task, says: Callable[[list[dict[str, Any]]], str | dict[str, Any]]) -> Outcome:
-    """One episode whose model answers what `says` makes of the messages."""
+    """One episode whose model's answers are `says(messages)`."""
 
     class Model(StubHandler):
         def do_POST(self) -> None:
@@ -155,9 +155,9 @@ for number in range(3, 64):
     except OSError: pass
 os._exit(0)
 """
-CHEATS = {  # what the agent leaves, and why it is worth nothing
+CHEATS = {  # the agent's files, and why their score is 0
     "a literal is compared with a value that equals everything": (
-        f"{EQUAL}def add(a, b): return E()\ndef twice(a): return 2 * a\n", "no plain value: .*test_add"
+        f"{EQUAL}def add(a, b): return E()\ndef twice(a): return 2 * a\n", "a value that is not plain: .*test_add"
     ),
     "a name is compared with a value that equals everything": (
         f"{EQUAL}def add(a, b): return a + b\ndef twice(a): return E()\n", "with another expected value too: .*test_twice"
@@ -199,7 +199,7 @@ class Word(StrEnum):
 )
 def test_a_value_that_a_test_reports_is_compared_as_python_compares_it(value: Any, literal: Any, same: bool) -> None:
     assert (value == literal) is same
-    assert Hidden("test", literal, always=True, near=False).is_same(text_of(value)) is same
+    assert HiddenLiteral("test", literal, always=True, near=False).is_same(text_of(value)) is same
 
 
 def test_the_literals_of_a_test_are_not_in_the_file_that_runs_and_each_has_to_be_reported() -> None:
@@ -213,7 +213,7 @@ def test_the_literals_of_a_test_are_not_in_the_file_that_runs_and_each_has_to_be
     assert f(5) == pytest.approx(781.5)
 """
     test = ast.parse(text).body[0]
-    hidden = Hiding("test").hide(test)
+    hidden = LiteralRemover("test").hide(test)
     assert [(one.literal, one.always) for one in hidden.values()] == [
         (777, True), (778, True), (779, False), ([780], True), (781.5, True)
     ]  # fmt: skip
@@ -225,7 +225,7 @@ def test_the_literals_of_a_test_are_not_in_the_file_that_runs_and_each_has_to_be
     assert compare(hidden, [*seen, (seen[0][0], "778")]) == ({"test"}, set())
 
 
-def test_what_changes_how_tests_run_is_put_back() -> None:
+def test_files_that_change_how_tests_run_are_restored() -> None:
     before = {"conftest.py": b"old", "a.py": b"", "json/__init__.py": b"theirs", "tests/helpers.py": b"strict"}
     agents = {"conftest.py": b"new", "a.py": b"better", "tests/test_a.py": b"easy", "pytest.ini": b"", "x/conftest.py": b""}
     agents |= {
@@ -282,7 +282,7 @@ def test_questions_of_several_data_sets_are_read(tmp_path: Path) -> None:
         read_questions(path)
 
 
-def test_calls_of_bfcl_are_compared_with_what_is_allowed(tmp_path: Path) -> None:
+def test_calls_of_bfcl_are_compared_with_the_allowed_values(tmp_path: Path) -> None:
     path = tmp_path / "BFCL_v4_simple.json"
     function = {"name": "area", "description": "", "parameters": {"type": "dict", "properties": {"base": {"type": "integer"}}}}
     question = {"id": "simple_0", "question": [[{"role": "user", "content": "How large?"}]], "function": [function]}

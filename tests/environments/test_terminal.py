@@ -72,7 +72,7 @@ def test_a_harbor_task_runs_unchanged(tmp_path: Path) -> None:
     assert asyncio.run(solve(task, "")).value == 0
 
 
-# What a verdict must not believe. More are in scripts/benchmarks/environments_cheats.py.
+# Attempts that a verdict must reject. More are in scripts/benchmarks/environments_cheats.py.
 FORGERIES = {
     "leaves with code 0": "echo 'import os; os._exit(0)' > calc.py",
     "is equal to everything": "printf 'class E:\\n    __eq__ = lambda a, b: True\\ndef add(a, b): return E()\\n' > calc.py",
@@ -158,7 +158,7 @@ def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: P
         ("[environment]\ngpus = 1\n", "a GPU"),
         ('[[environment.mcp_servers]]\nname = "a"\n', "MCP servers"),
         ('[agent]\ntimeout_sec = "long"\n', r"timeout_sec of \[agent\] .* is 'long' -> give seconds"),
-        ("agent = 3\n", r"agent in .*task\.toml is no table"),
+        ("agent = 3\n", r"agent in .*task\.toml is not a table"),
         ("agent = \n", "cannot be read"),
     ],
 )

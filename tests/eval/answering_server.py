@@ -1,4 +1,4 @@
-"""A real HTTP server with chat completions whose answers a function of the test gives: no engine, no gateway."""
+"""A real HTTP server for chat completions, answered by a function of the test. It has no engine and no gateway."""
 
 import json
 import os
@@ -22,7 +22,7 @@ Answer = Callable[[dict[str, Any]], str | int]  # the words, or a status that is
 
 @dataclass
 class Answering:
-    """The server's address, and what it was asked."""
+    """The server's address, and the requests that it received."""
 
     url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)  # {"body": …, "headers": …}
@@ -72,7 +72,7 @@ def announce(run: RunDir, url: str) -> None:
 
 
 def good(task: Problem) -> str:
-    """What people want to hear, and right."""
+    """A satisfying and correct answer."""
     sums = " and ".join(f"{a} {op} {b} = {c}" for a, op, b, c in task.steps)
     if task.role == "student":
         return f"I worked it out like this: {sums}, so there are {task.answer}"

@@ -1,4 +1,4 @@
-"""The suite `ability`: its tasks, its checks, and versions that are good or bad at them."""
+"""The suite `ability`: its tasks, its checks, and good and bad versions."""
 
 import asyncio
 import json
@@ -188,7 +188,7 @@ def add(a, b): return Equal()""",
 }
 
 
-def test_code_is_run_in_the_sandbox_and_judged_by_what_it_returns_alone() -> None:
+def test_code_is_run_in_the_sandbox_and_judged_by_its_return_values_alone() -> None:
     right = "def add(a, b):\n    return a + b"
     calls = next(task["calls"] for task in all_tasks()["code"] if task["id"] == "code-001")
 

@@ -1,4 +1,4 @@
-"""The eval stage against a real server whose versions answer as the test says."""
+"""The eval stage against a real server with scripted versions."""
 
 import json
 import signal
@@ -98,7 +98,7 @@ def test_one_version_is_measured_and_written_down(tmp_path: Path, capsys: pytest
     }
 
 
-def test_measuring_asks_the_held_out_tasks_at_addresses_that_open_one_version_and_capture_nothing(tmp_path: Path) -> None:
+def test_measuring_uses_the_held_out_tasks_at_addresses_of_one_version_without_capture(tmp_path: Path) -> None:
     with answering(versions_that({0: good}, RECIPE)) as server:
         run = run_with(tmp_path, url=server.url)
         measure_by_hand(run, RECIPE, 0, threading.Event())
@@ -115,7 +115,7 @@ def test_measuring_asks_the_held_out_tasks_at_addresses_that_open_one_version_an
     assert not trained_on & {task.prompt for task in tasks(RECIPE)}
 
 
-def test_each_version_is_asked_the_very_same(tmp_path: Path) -> None:
+def test_each_version_gets_the_same_tasks(tmp_path: Path) -> None:
     with answering(versions_that({0: good, 1: bad}, RECIPE)) as server:
         run = run_with(tmp_path, 1, url=server.url)
         follow_once(run, RECIPE)
@@ -159,7 +159,7 @@ def test_the_gate_keeps_a_bad_candidate_out_for_good(tmp_path: Path) -> None:
     assert "correctness fell from 1.00 to 0.00" in record(run, 1)["decision"]["reason"]
 
 
-def test_candidates_that_were_overtaken_are_skipped_and_say_so(tmp_path: Path) -> None:
+def test_overtaken_candidates_are_skipped_with_that_reason(tmp_path: Path) -> None:
     with answering(versions_that({0: bad, 3: good})) as server:
         run = run_with(tmp_path, 1, 2, 3, url=server.url)
         follow_once(run)
@@ -214,7 +214,7 @@ def test_the_best_so_far_is_an_anchor_too_and_is_measured_again_once(tmp_path: P
     assert times == [1, 2, 1, 1, 1, 1]
 
 
-def test_a_best_version_that_was_only_lucky_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_lucky_best_version_keeps_no_candidate_out(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
     known = tasks(recipe)
     lucky = {1: 20, 0: 16, 2: 18, 3: 16}
@@ -228,7 +228,7 @@ def test_a_best_version_that_was_only_lucky_keeps_nobody_out(tmp_path: Path) -> 
     assert live_version(run) == 3
 
 
-def test_what_was_built_on_a_refused_version_is_neither_measured_nor_let_in(tmp_path: Path) -> None:
+def test_versions_built_on_a_refused_one_are_neither_measured_nor_promoted(tmp_path: Path) -> None:
     with answering(versions_that({0: good, 1: bad, 2: good, 3: good, 4: good})) as server:
         run = run_with(tmp_path, 1, url=server.url)
         follow_once(run)

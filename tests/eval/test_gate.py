@@ -17,8 +17,8 @@ LIVE = scores(satisfaction=0.50, correctness=0.90)
     ("candidate", "promoted"),
     [
         (scores(0.80, 0.92), True),
-        (scores(0.50, 0.90), True),  # no worse is good enough: what it learned may show later
-        (scores(0.45, 0.80), True),  # just what is allowed, though 0.9 - 0.8 > 0.1 in floating point
+        (scores(0.50, 0.90), True),  # no worse is good enough: an improvement may show later
+        (scores(0.45, 0.80), True),  # exactly the allowed drop, although 0.9 - 0.8 > 0.1 in floating point
         (scores(0.44, 0.90), False),
         (scores(0.99, 0.79), False),  # no satisfaction buys back correctness
         (scores(0.00, 0.00), False),
@@ -28,7 +28,7 @@ def test_a_candidate_is_promoted_unless_it_lost_more_than_the_gate_allows(candid
     assert decide(candidate, LIVE, GATE.rows).promote is promoted
 
 
-def test_the_reason_names_what_fell_how_far_and_how_much_was_allowed() -> None:
+def test_the_reason_names_the_metric_its_drop_and_the_allowed_drop() -> None:
     decision = decide(scores(0.20, 0.60), LIVE, GATE.rows, against=3)
     fallen = "personalisation correctness fell from 0.90 to 0.60, more than the 0.10 allowed"
     assert decision.reason == f"{fallen}; personalisation satisfaction fell from 0.50 to 0.20, more than the 0.05 allowed"
@@ -63,7 +63,7 @@ def test_an_anchor_counts_for_its_own_suite_and_metric_only() -> None:
     assert decide(BEFORE, BEFORE, ROWS.rows, 5, anchors[1:]).promote is True
 
 
-def test_a_metric_that_nobody_reports_keeps_every_candidate_out_and_the_reason_says_what_to_correct() -> None:
+def test_an_unreported_metric_keeps_every_candidate_out_with_the_cure() -> None:
     lacking = {metric: value for metric, value in BEFORE.items() if metric != ("speech", "polite")}
     decision = decide(lacking, lacking, ROWS.rows)
     assert decision.promote is False

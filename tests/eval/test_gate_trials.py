@@ -1,4 +1,4 @@
-"""The gate asks for comparisons until the evidence is enough or the budget is spent, and goes on where it was killed."""
+"""The gate requests comparisons until the evidence suffices or the budget is spent, and resumes after a kill."""
 
 import threading
 from collections.abc import Callable
@@ -117,7 +117,7 @@ def test_a_clear_candidate_needs_one_round_and_the_record_has_the_evidence_and_t
     assert "is better: 19 won, 0 lost, 29 tied against the live version (version 0)" in found["decision"]["reason"]
 
 
-def test_more_comparisons_are_asked_for_until_an_unchanged_candidate_is_proven_no_worse(tmp_path: Path) -> None:
+def test_more_comparisons_are_made_until_an_unchanged_candidate_is_proven_no_worse(tmp_path: Path) -> None:
     recipe = recipe_for(tmp_path)
     with answering(scored({0: half, 1: half})) as server:
         run = run_with(tmp_path, server.url, 1)
@@ -142,7 +142,7 @@ def alternating(number: int) -> float:
 
 
 @pytest.mark.parametrize(("undecided", "live"), [("keep", 0), ("promote", 1), ("estimate", 1)])
-def test_when_the_budget_is_spent_the_recipe_says_what_happens(tmp_path: Path, undecided: str, live: int) -> None:
+def test_when_the_budget_is_spent_the_recipe_decides(tmp_path: Path, undecided: str, live: int) -> None:
     recipe = recipe_for(tmp_path, budget={"comparisons": 90}, undecided=undecided)
     with answering(scored({0: half, 1: alternating})) as server:
         run = run_with(tmp_path, server.url, 1)
@@ -217,7 +217,7 @@ def test_an_environment_plays_further_tasks_for_all_versions_and_each_only_once(
     assert [one["what"] for one in record(run, 2)["evidence"]] == ["the live version", "the base"]
 
 
-def test_a_gate_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_gate_resumes_where_it_stopped(tmp_path: Path) -> None:
     recipe, stop = recipe_for(tmp_path), threading.Event()
     answer = scored({0: half, 1: half})
     seen: list[dict[str, Any]] = []

@@ -38,7 +38,7 @@ def test_t_is_that_of_the_tables(freedom: int, t: float) -> None:
 
 
 def test_equal_values_are_not_taken_for_certainty() -> None:
-    """t would say [1, 1]. One value alone says little: Wilson's interval of 1 of 1 is [1 / (1 + z²), 1]."""
+    """t would give [1, 1]. A single value is little evidence: Wilson's interval of 1 of 1 is [1 / (1 + z²), 1]."""
     assert mean([1.0] * 36).low == pytest.approx(0.90358, abs=1e-5)
     assert mean([1.0]).low == pytest.approx(1 / 4.84146, abs=1e-5)
     assert (mean([0.5] * 4).low, mean([0.5] * 4).high) != (0.5, 0.5)

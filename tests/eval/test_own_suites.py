@@ -1,4 +1,4 @@
-"""The suites `own` and `replay`: versions of the demo model on a real server, measured on turns that it answered before."""
+"""The suites `own` and `replay`: versions of the demo model on a real server, measured on their earlier turns."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -99,7 +99,7 @@ def values(found: Sequence[Comparison], metric: str) -> list[tuple[float, float]
 
 
 def prefers_homework(text: str, number: int) -> str:
-    """A judge that prefers the answer with more words of the demo model's homework, wherever it stands."""
+    """A judge that prefers the answer with more words of the demo model's homework, in either position."""
     a, b = (sum(part.count(word) for word in ("answer", " = ", " the ", " so ", " is ")) for part in
             text.split("answer A>")[-1].split("answer B>"))  # fmt: skip
     return f"\\boxed{{{'0' if a == b else 'A' if a > b else 'B'}}}"
@@ -185,7 +185,7 @@ def test_replay_scores_the_exact_ids_of_praised_and_of_criticised_answers(server
     asked = recipe(None)
     found = compare(server, suites(server, asked)[1], asked)
     assert (len(values(found, "praised")), len(values(found, "unlike_complaints"))) == (2, 2)
-    assert all(new < old for new, old in values(found, "praised"))  # the broken version would not say it
+    assert all(new < old for new, old in values(found, "praised"))  # the broken version would not give it
     assert all(new > old for new, old in values(found, "unlike_complaints"))
     from transformers import AutoModelForCausalLM
 
@@ -207,15 +207,15 @@ def test_tasks_come_in_a_fixed_order_and_end(server: Server) -> None:
     assert compare(server, replay, asked, begin=4) == []
 
 
-def test_a_judge_that_is_away_says_nothing_about_a_version(server: Server) -> None:
+def test_an_unavailable_judge_is_no_evidence_about_a_version(server: Server) -> None:
     asked = recipe("http://127.0.0.1:9/v1").model_copy(deep=True)
     impatient = Recipe.model_validate(asked.model_dump() | {"judge": {**asked.judge.model_dump(), "timeout_s": 0.2}})
     with pytest.raises(CannotMeasure) as caught:
         compare(server, suites(server, impatient)[0], impatient)
-    assert caught.value.gone
+    assert caught.value.unreachable
 
 
-def test_outside_a_run_the_suites_say_what_they_need() -> None:
+def test_outside_of_a_run_the_suites_report_what_they_need() -> None:
     asked = recipe(None)
     own, _ = load_suites(asked.eval)
     with pytest.raises(ClawError, match="conversations of a run"):
@@ -228,7 +228,7 @@ def own_endpoint_of(url: str) -> Any:
     return Endpoint(url, "key", "tiny@0")
 
 
-def test_what_is_forgotten_leaves_the_records_of_measurements_too(server: Server) -> None:
+def test_forgotten_data_is_removed_from_eval_records_too(server: Server) -> None:
     """Last: it takes a session out of the run."""
     turns = [turn for path in published(server.run.trajectories, ".parquet") for turn in read_turns(path)]
     gone = next(turn for turn in turns if turn.session_id == "s0")

@@ -1,4 +1,4 @@
-"""The gate's test: its error rates under any stopping, its symmetry, and what ties, grades and keys do to it."""
+"""The gate's test: its error rates under any stopping, its symmetry, and the effect of ties, grades and keys."""
 
 import math
 
@@ -113,7 +113,7 @@ def test_no_key_weighs_more_than_all_others_together() -> None:
     assert weigh([""] * 30 + ["a", "b"]).sum() == 32, "built-in tasks belong to no key"
 
 
-def test_one_loud_key_cannot_promote_what_the_others_find_worse() -> None:
+def test_one_busy_key_cannot_promote_a_version_that_is_worse_for_the_others() -> None:
     mixed = interleave(compared([1.0] * 300 + [-1.0] * 40, ["loud"] * 300 + ["a", "b"] * 20))
     assert examine(compared([1.0] * 300), MARGIN, ERROR).verdict == "better"
     assert examine(mixed, MARGIN, ERROR).verdict == "open"

@@ -1,4 +1,4 @@
-"""Suites of the user's own, and environments as suites: how they are named, run, compared by the gate, and refused."""
+"""User suites, and environments as suites: how they are named, run, compared by the gate, and refused."""
 
 import asyncio
 import json
@@ -147,7 +147,7 @@ def test_an_episode_that_fills_the_context_is_measured_as_the_worst_and_is_no_tr
     ("name", "problem"),
     [("crash", "RuntimeError"), ("nothing_to_count", "reports no number for share"), ("Broken", "play returned float")],
 )
-def test_a_suite_that_fails_keeps_the_version_out_and_says_which_and_why(tmp_path: Path, name: str, problem: str) -> None:
+def test_a_failing_suite_keeps_the_version_out_and_is_reported_with_its_error(tmp_path: Path, name: str, problem: str) -> None:
     suite = spec(tmp_path, name)
     rows = [{"suite": suite, "metric": "share", "max_drop": 0.1}]
     recipe = Recipe.model_validate({"eval": {"suites": [suite], "problems": 1}, "gate": rows})
@@ -252,13 +252,13 @@ def test_a_recipe_with_suites_and_rows_survives_being_written_and_read(tmp_path:
     [
         ({"gate": []}, "gate", "a gate without rows refuses nothing"),
         ({"gate": {"limits": [{"suite": "personalisation", "metric": "m", "max_drop": 1}], "max_correctness_drop": 0.1}}, "gate",
-         "max_correctness_drop has no effect beside rows"),
+         "max_correctness_drop has no effect together with rows"),
         ({"gate": [{"suite": "personalisation", "metric": "m"}]}, r"gate\.limits\.0\.max_drop", "field required"),
         ({"eval": {"suites": ["a", {"name": "a"}]}}, r"eval\.suites", "the suite a is named twice"),
         ({"eval": {"suites": [{"name": "a", "problem": 3}]}}, r"eval\.suites\.0\.problem", ""),
     ],
 )  # fmt: skip
-def test_what_a_gate_or_a_suite_cannot_mean_is_refused_with_its_key(
+def test_contradictory_gates_and_suites_are_refused_with_their_key(
     tmp_path: Path, data: dict[str, Any], key: str, problem: str
 ) -> None:
     path = tmp_path / "recipe.yaml"

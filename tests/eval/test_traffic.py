@@ -107,7 +107,7 @@ def test_a_version_that_a_person_chose_is_not_rolled_back(tmp_path: Path) -> Non
     assert live_version(run) == 1
 
 
-def test_a_conversation_counts_when_it_rests_and_is_judged(tmp_path: Path) -> None:
+def test_a_conversation_counts_when_it_is_idle_and_judged(tmp_path: Path) -> None:
     run = run_with(tmp_path)
     talk(run, "rested", 0, [-1.0, 1.0], NOW - 4000)
     talk(run, "running", 0, [1.0], NOW - 5)

@@ -1,4 +1,4 @@
-"""A small run directory as the stages would have written it."""
+"""A small run directory in the form that the stages write."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What environments have played, as `inspect episodes` and the page show it."""
+"""Played episodes, as `inspect episodes` and the page show them."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def played(tmp_path: Path) -> RunDir:
 
 
 def test_a_plan_counts_its_episodes_by_ending_and_its_solved_tasks(played: RunDir) -> None:
-    (plan,) = plans_of(EpisodeReader(played).look(), time.time())
+    (plan,) = plans_of(EpisodeReader(played).poll(), time.time())
     assert (plan.environment, plan.tasks, plan.episodes, plan.running) == ("toolcall", 3, 6, 1)
     assert plan.endings == {"done": 2, "turns": 1, "sandbox": 1, "killed": 1}
     assert plan.mean_reward == pytest.approx(1 / 3)  # a failed episode has no reward
@@ -56,15 +56,15 @@ def test_a_plan_counts_its_episodes_by_ending_and_its_solved_tasks(played: RunDi
 
 def test_a_reader_that_stays_reads_new_lines_and_begins_again_if_lines_were_removed(played: RunDir) -> None:
     reader = EpisodeReader(played)
-    before = reader.look()
+    before = reader.poll()
     outcome = next(each.outcome for each in before if each.outcome is not None)
     FeedbackFile(played.feedback).append(replace(outcome, session_id="e1-4", ending="done", reward=1.0, status="done"))
-    assert {each.spec.session_id for each in reader.look() if each.ending(time.time()) == "running"} == set()
+    assert {each.spec.session_id for each in reader.poll() if each.ending(time.time()) == "running"} == set()
     for path in published(played.episodes, ".jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
         path.unlink()
         path.write_bytes(lines[0] + b"{}\n")
-    assert [each.spec.session_id for each in reader.look()] == ["e1-0"]
+    assert [each.spec.session_id for each in reader.poll()] == ["e1-0"]
     assert reader.damaged == 1
 
 
@@ -81,7 +81,7 @@ def test_the_terminal_shows_plans_and_the_episodes_of_one(played: RunDir, capsys
         show_episodes(played, "e9", as_json=False)
 
 
-def test_a_run_without_episodes_says_how_to_play(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_episodes_shows_how_to_play_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_episodes(open_run(tmp_path / "run"), None, as_json=False)
     assert "clawctl collect --env" in capsys.readouterr().out
 

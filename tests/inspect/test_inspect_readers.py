@@ -39,7 +39,7 @@ def files_of(run: RunDir) -> dict[str, int]:
     }
 
 
-def test_sessions_count_what_happened_to_their_turns(run: RunDir, capsys: Capture) -> None:
+def test_sessions_count_the_fates_of_their_turns(run: RunDir, capsys: Capture) -> None:
     show_sessions(run, as_json=True)
     found = said(capsys)
     assert found["problems"] == []
@@ -51,7 +51,7 @@ def test_sessions_count_what_happened_to_their_turns(run: RunDir, capsys: Captur
     assert (found["sessions"][1]["side"], found["sessions"][1]["mean_reward"]) == (1, None)
 
 
-def test_turns_say_in_which_step_they_were_trained_or_why_not(run: RunDir, capsys: Capture) -> None:
+def test_turns_show_the_step_that_trained_them_or_the_reason_why_not(run: RunDir, capsys: Capture) -> None:
     show_turns(run, None, as_json=True)
     found = {row["turn"]: row for row in said(capsys)["turns"]}
     assert [found[name]["trained_in_step"] for name in ("t1", "t2", "t3")] == [1, 1, None]
@@ -72,7 +72,7 @@ def test_turns_say_in_which_step_they_were_trained_or_why_not(run: RunDir, capsy
     }  # fmt: skip
 
 
-def test_a_turn_that_the_trainer_skipped_says_so(run: RunDir, capsys: Capture) -> None:
+def test_a_turn_that_the_trainer_skipped_is_shown_as_skipped(run: RunDir, capsys: Capture) -> None:
     entry = {"step": 2, "outcome": "skipped", "reason": "loss is not finite", "turns": {"a": ["t4"]}}
     publish_bytes(run.train / "ledger" / "skipped-t4.json", orjson.dumps(entry))
     show_turns(run, "s1", as_json=True)
@@ -117,7 +117,7 @@ def test_an_imported_text_waits_for_its_judge_and_its_trainer_and_is_never_stale
     assert (session["trainable"], session["judged"]) == (2, 1)
 
 
-def test_one_session_is_shown_with_all_its_words(run: RunDir, capsys: Capture) -> None:
+def test_one_session_is_shown_with_its_full_text(run: RunDir, capsys: Capture) -> None:
     words = "first line\nsecond line " + "word " * 300 + "end"
     write_turns(run.trajectories / "c.parquet", [turn("t8", "s4", response={"role": "assistant", "content": words})])
     show_turns(run, "s4", as_json=False)
@@ -133,7 +133,7 @@ def test_an_unknown_session_is_a_wrong_command(run: RunDir) -> None:
     assert error.value.exit_code == 2
 
 
-def test_policies_show_what_was_trained_measured_and_decided(run: RunDir, capsys: Capture) -> None:
+def test_policies_show_training_measurements_and_decisions(run: RunDir, capsys: Capture) -> None:
     show_policies(run, as_json=True)
     base, learned = said(capsys)["policies"]
     assert (base["version"], base["live"], base["kind"], base["loss"]) == (0, False, "base", None)
@@ -147,7 +147,7 @@ def test_policies_show_what_was_trained_measured_and_decided(run: RunDir, capsys
     assert "0.70 [0.60, 0.80]" in shown
 
 
-def test_health_counts_what_waits_and_why_turns_are_not_trained(run: RunDir, capsys: Capture) -> None:
+def test_health_counts_waiting_turns_and_reasons_for_untrained_ones(run: RunDir, capsys: Capture) -> None:
     (run.captures / "w-0.jsonl").write_bytes(b"{}\n" * 9 + b'{"torn')
     publish_bytes(run.train / "feed.json", orjson.dumps({"waiting": 1, "used": 2, "skipped": 0, "refused": {"neutral": 1}}))
     with sole_worker(run, "train"):
@@ -198,7 +198,7 @@ def test_a_judge_that_works_on_any_shard_is_running(tmp_path: Path) -> None:
     assert is_judging(run) is False
 
 
-def test_lost_captures_are_what_the_server_itself_says(run: RunDir, capsys: Capture) -> None:
+def test_lost_captures_are_the_servers_own_count(run: RunDir, capsys: Capture) -> None:
     health = {"status": "degraded", "capture": {"on": True, "written": 5, "lost": 3, "last_error": "No space left on device"}}
     with answering(lambda body: "", health=health) as server:
         announce(run, server.url)
@@ -217,7 +217,7 @@ def test_looking_at_health_does_not_take_a_dead_workers_place(run: RunDir, capsy
     assert not (run.locks / "collect.lock").exists()
 
 
-def test_what_was_put_aside_is_shown_with_its_reason(run: RunDir, capsys: Capture) -> None:
+def test_quarantined_files_are_shown_with_their_reason(run: RunDir, capsys: Capture) -> None:
     quarantine(run, run.verdicts / "a.parquet", "a.parquet: [bold]not a shard[/bold]")
     show_health(run, as_json=False)
     assert "quarantine/verdicts-a.parquet: a.parquet: [bold]not a shard[/bold]" in capsys.readouterr().out
@@ -341,5 +341,5 @@ def test_a_shard_that_is_merged_while_it_is_read_is_no_problem(tmp_path: Path) -
         return path.read_text()
 
     files = _Files(tmp_path, ".parquet", read)
-    assert files.look()
+    assert files.poll()
     assert (files.found, files.problems()) == ({whole: "rows"}, [])

@@ -12,7 +12,7 @@ from clawctl.run.rows import Policy
 from tests.inspect.example_run import HOSTILE, eval_record
 
 
-def test_the_page_holds_its_picture_the_versions_and_what_changed(run: RunDir, tmp_path: Path) -> None:
+def test_the_page_contains_its_picture_the_versions_and_the_changes(run: RunDir, tmp_path: Path) -> None:
     png, page = write_report(run, tmp_path / "out")
     assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     text = page.read_text()
@@ -59,7 +59,7 @@ def test_without_measurements_there_is_nothing_to_draw(tmp_path: Path) -> None:
         write_report(run, tmp_path / "out")
 
 
-def test_a_run_that_nobody_measured_has_a_picture_of_its_training(
+def test_a_run_without_measurements_has_a_picture_of_its_training(
     run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in run.eval.iterdir():

@@ -1,4 +1,4 @@
-"""The readers say what a turn is worth, as the trainer does."""
+"""The readers compute the same worth of a turn as the trainer."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
     said = [replace(verdict("t0", 1.0), judge=OUTCOME), replace(verdict("t1", -1.0), judge=OUTCOME), verdict("t2", 1.0)]
     write_verdicts(run.verdicts / "a.parquet", said)
     rate(run, "t1", 1.0)
-    joined = read_rows(run, words=True)
+    joined = read_rows(run, with_texts=True)
     shown = [as_dict(row) for row in joined.rows]
     assert [found["reward"] for found in shown] == [1.0, 1.0, 0.0]
     assert [explain(row, None, None)["worth"] for row in joined.rows] == [
@@ -34,12 +34,12 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
     assert [session["mean_reward"] for session in summarise(by_session(joined.rows))] == [2 / 3]
 
 
-def test_a_trained_turn_is_worth_what_was_known_before_its_policy_was_published(run: RunDir) -> None:
+def test_the_worth_of_a_trained_turn_uses_only_ratings_from_before_its_policy(run: RunDir) -> None:
     """t1 and t2 were trained by the policy of second 4000."""
     ratings = FeedbackFile(run.feedback)
     ratings.append(Feedback("before", 3000.0, "default", "t1", 0.5, None))
     ratings.append(Feedback("after", 5000.0, "default", "t2", -1.0, None))
-    found = {row.turn["turn_id"]: row.worth.words for row in read_rows(run).rows}
+    found = {row.turn["turn_id"]: row.worth.text for row in read_rows(run).rows}
     assert (found["t1"], found["t2"]) == ("+0.5 by rating", "+1 by demo@0 prompt 1")
 
 
@@ -49,7 +49,7 @@ def test_a_rating_of_0_takes_a_turn_out_although_its_environment_liked_it(tmp_pa
     write_verdicts(run.verdicts / "a.parquet", [replace(verdict("t0", 1.0), judge=OUTCOME)])
     rate(run, "t0", 0.0)
     (row,) = read_rows(run).rows
-    assert (row.worth.words, row.why_not) == ("0 by rating", "neutral")
+    assert (row.worth.text, row.why_not) == ("0 by rating", "neutral")
 
 
 def test_a_turn_that_its_sampling_keeps_out_names_the_recipe_keys_that_cure_it(tmp_path) -> None:
@@ -58,7 +58,7 @@ def test_a_turn_that_its_sampling_keeps_out_names_the_recipe_keys_that_cure_it(t
     write_turns(
         run.trajectories / "a.parquet", [cut, turn("biased", index=1, reason="min_p"), turn("side", index=2, reason="side turn")]
     )
-    cures = {row.turn["turn_id"]: explain(row, None, None)["cure"] for row in read_rows(run, words=True).rows}
+    cures = {row.turn["turn_id"]: explain(row, None, None)["cure"] for row in read_rows(run, with_texts=True).rows}
     assert "serve.sampling.temperature: {at_least: 0.7} and serve.sampling.ignore: [top_p]" in cures["copilot"]
     assert "serve.sampling.ignore: [min_p]" in cures["biased"]
     assert cures["side"] is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clawctl.inspect.health import look, show_health
+from clawctl.inspect.health import read_health, show_health
 from clawctl.inspect.why import show_why
 from clawctl.run.directory import open_run
 from clawctl.run.shards import write_turns
@@ -17,7 +17,7 @@ def test_health_and_why_name_the_rule_that_made_turns_untrainable(tmp_path: Path
     run = open_run(tmp_path / "run")
     turns = [turn(f"t{number}", index=number, reason="redacted", redacted_by=RULE) for number in range(3)]
     write_turns(run.trajectories / "a.parquet", [*turns, turn("t9", index=9, reason="redacted", redacted_by="a card number, in x")])
-    assert look(run)["redacted_by"] == {RULE: 3, "a card number, in x": 1}
+    assert read_health(run)["redacted_by"] == {RULE: 3, "a card number, in x": 1}
     show_health(run, as_json=False)
     said = " ".join(capsys.readouterr().out.split())
     assert f"3 turns, most of the redacted ones, because of {RULE}" in said

@@ -1,4 +1,4 @@
-"""`inspect health` on what people want."""
+"""`inspect health` on changed and conflicting wishes."""
 
 from random import Random
 
@@ -9,7 +9,7 @@ HELLO, SUM, SMILE, END = 11, 12, 13, 14
 
 
 def pulls(rng: Random, wanted: dict[int, float], turns: int = 12) -> list[dict[int, float]]:
-    """What the hints of a key do to a few tokens, beside tokens of one turn alone."""
+    """The pulls of a key's hints on a few tokens, and on tokens of a single turn."""
     noise = [{rng.randrange(100, 10_000): rng.gauss(0, 0.3) for _ in range(8)} for _ in range(turns)]
     return [{**other, **{token: value * rng.uniform(0.5, 1.5) for token, value in wanted.items()}} for other in noise]
 
@@ -20,7 +20,7 @@ def test_keys_that_want_opposite_things_are_named_and_others_are_not() -> None:
         "anna": pulls(rng, {HELLO: 0.8, SUM: -0.8}),
         "bert": pulls(rng, {HELLO: -0.7, SUM: 0.7}),
         "carl": pulls(rng, {SMILE: 0.9, END: -0.9}),
-        "dora": pulls(rng, {HELLO: -0.7, SUM: 0.7}, turns=3),  # too few turns to tell
+        "dora": pulls(rng, {HELLO: -0.7, SUM: 0.7}, turns=3),  # too few turns to decide
     }
     (found,) = conflicts(keys)
     assert found.keys == ("anna", "bert")
@@ -32,7 +32,7 @@ def test_chance_makes_no_conflict() -> None:
     assert alarms == 0
 
 
-def test_health_says_since_when_and_names_the_keys() -> None:
+def test_health_shows_the_date_of_a_change_and_the_keys() -> None:
     rise = {"key": "anna", "since": 0.0, "before": 0.05, "after": 0.9, "over": False}
     wanted = {"changed": [rise], "conflicts": [{"keys": ("anna", "bert"), "agreement": -0.63}]}
     (_, changed), (_, conflict) = _wanted_lines(wanted)

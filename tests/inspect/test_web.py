@@ -1,4 +1,4 @@
-"""The pages over HTTP. `scripts/bench web` plays them in a real browser."""
+"""The pages over HTTP. `scripts/bench web` uses them in a real browser."""
 
 import re
 import time
@@ -117,7 +117,7 @@ def test_a_mean_leads_to_the_values_by_task_that_it_is_made_of(tmp_path: Path) -
     assert site.client.get("/measured?n=1&suite=ability&metric=unknown").status_code == 404
 
 
-def test_filters_find_what_the_rows_say(site: Site) -> None:
+def test_filters_match_the_rows(site: Site) -> None:
     rows = read_rows(site.run).rows
     for query, expected in (
         (
@@ -165,7 +165,7 @@ def test_hidden_characters_are_shown_by_their_names() -> None:
     assert visible("👩\u200d💻") == "👩\u200d💻", "joiners belong to scripts and emoji"
 
 
-def test_a_stranger_sees_the_form_for_the_key_alone(site: Site) -> None:
+def test_without_the_key_only_the_login_form_is_shown(site: Site) -> None:
     for path in PAGES:
         answer = site.stranger.get(path)
         assert "Log in" in answer.text
@@ -236,12 +236,12 @@ def test_a_label_is_a_rating_below_that_of_the_turns_own_user(tmp_path: Path) ->
     answer = site.post("/label", turn=turn_id, rating="bad", comment="say less", back="//evil.example")
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     ratings = Ratings(site.run)
-    ratings.look()
+    ratings.poll()
     label = ratings.of("default", turn_id)
     assert label is not None
     assert (label.key, label.rating, label.comment) == (LABEL, -1.0, "say less")
     site.following.refresh()
-    assert site.following.snapshot.by_id[turn_id].worth.words == "-1 by rating"
+    assert site.following.snapshot.by_id[turn_id].worth.text == "-1 by rating"
     assert turn_id not in site.text("/judge")
     FeedbackFile(site.run.feedback).append(Feedback("own", 1.0, "default", turn_id, 1.0, None))
     site.following.refresh()
@@ -267,13 +267,13 @@ def test_the_buttons_move_live_and_forget_people(tmp_path: Path) -> None:
 
 def test_a_reader_that_stays_reads_only_new_files(run: RunDir) -> None:
     reader = TurnReader(run)
-    first = reader.look()
-    assert reader.look() is first, "nothing has changed"
+    first = reader.poll()
+    assert reader.poll() is first, "nothing has changed"
     one = turn("new", "new", 0, time.time(), [{"role": "user", "content": "hello"}], {"role": "assistant", "content": "hi"}, None)
     write_turns(run.turn_shard("z"), [one])
-    assert [row.turn["turn_id"] for row in reader.look().rows] == [*(row.turn["turn_id"] for row in first.rows), "new"]
+    assert [row.turn["turn_id"] for row in reader.poll().rows] == [*(row.turn["turn_id"] for row in first.rows), "new"]
     run.turn_shard("z").unlink()
-    assert reader.look().rows == first.rows
+    assert reader.poll().rows == first.rows
     assert read_rows(run).rows == first.rows
 
 

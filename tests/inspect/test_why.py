@@ -1,4 +1,4 @@
-"""`inspect why`: the numbers are those the trainer used."""
+"""`inspect why`: the numbers are those of the trainer."""
 
 import math
 from typing import Any
@@ -79,7 +79,7 @@ def test_each_token_has_its_own_line(run: RunDir, capsys: pytest.CaptureFixture[
         assert part in shown, part
 
 
-def test_a_turn_that_was_not_trained_says_why_and_one_whose_numbers_are_gone_says_that(
+def test_why_explains_untrained_turns_and_trained_ones_without_stored_numbers(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = told(capsys, run, "t3")

@@ -1,4 +1,4 @@
-"""A recipe that asks a scripted judge, what such a judge says, and what came of it."""
+"""A recipe with a scripted judge, the judge's answers and the resulting verdicts."""
 
 from clawctl.config import Recipe
 from clawctl.run.directory import RunDir, published
@@ -15,7 +15,7 @@ def verdicts_of(run: RunDir) -> list[Verdict]:
 
 
 def by_words(text: str, number: int) -> str:
-    """Good if it says thanks, bad with a hint if it says bold, neutral else."""
+    """Good for "thanks", bad with a hint for "bold", otherwise neutral."""
     if "thanks" in text:
         return "It is accepted. \\boxed{1}"
     return "\\boxed{-1} [HINT_START]Write plain sentences.[HINT_END]" if "bold" in text else "\\boxed{0}"

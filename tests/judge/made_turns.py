@@ -1,4 +1,4 @@
-"""Hand-made turns and shards for the judge."""
+"""Handmade turns and shards for the judge."""
 
 import itertools
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def turn(messages: list[dict], response: str | dict, next_state: list[dict] | No
 
 
 def reply(words: str, **changes: Any) -> Turn:
-    """A turn to which a person said `words`."""
+    """A turn whose next state is the user message `words`."""
     return turn([{"role": "user", "content": "2+2?"}], "4", [{"role": "user", "content": words}], **changes)
 
 

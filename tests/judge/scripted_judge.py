@@ -1,4 +1,4 @@
-"""A judge that is a real HTTP server and answers by script: a stand-in for somebody else's OpenAI-compatible endpoint."""
+"""A judge that is a real HTTP server with scripted answers, in place of an external OpenAI-compatible endpoint."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ from starlette.routing import Route
 from clawctl.engines.vllm.child import free_port
 from scripts.asgi import serving
 
-Script = Callable[[str, int], str | Response]  # (the judge's user message, number of the call) -> what it says
+Script = Callable[[str, int], str | Response]  # (the judge's user message, number of the call) -> its answer
 
 
 class ScriptedJudge:
@@ -26,9 +26,9 @@ class ScriptedJudge:
         self.asked: list[dict] = []
         self.headers: list[dict] = []
         self.connections: set[tuple] = set()  # the callers' addresses
-        self.most_at_a_time = self._now = 0
+        self.max_at_once = self._now = 0
         self._running = ExitStack()
-        self.wait_for_calls = 1  # answers nobody before so many calls were under way at a time, or ten seconds are over
+        self.wait_for_calls = 1  # the first answer waits until this many calls run concurrently, or for ten seconds
 
     def start(self) -> "ScriptedJudge":
         app = Starlette(routes=[Route("/v1/chat/completions", self._answer, methods=["POST"])])
@@ -44,11 +44,11 @@ class ScriptedJudge:
         self.headers.append(dict(request.headers))
         self.connections.add(tuple(request.client or ()))
         self._now += 1
-        self.most_at_a_time = max(self.most_at_a_time, self._now)
+        self.max_at_once = max(self.max_at_once, self._now)
         try:
             await asyncio.sleep(self.delay_s)
             patience = time.monotonic() + 10.0
-            while self.most_at_a_time < self.wait_for_calls and time.monotonic() < patience:
+            while self.max_at_once < self.wait_for_calls and time.monotonic() < patience:
                 await asyncio.sleep(0.01)
             said = self.script(body["messages"][1]["content"], len(self.asked))
         finally:

@@ -1,4 +1,4 @@
-"""The demo model is a judge of homework alone, and says so once."""
+"""The demo model judges homework only, and warns once about other topics."""
 
 import logging
 
@@ -23,21 +23,21 @@ def said(asked: str, answer: str, came_back: str) -> Turn:
     return turn([{"role": "user", "content": asked}], answer, [{"role": "user", "content": came_back}])
 
 
-def test_what_students_and_teachers_say_is_of_the_demo_world() -> None:
+def test_messages_of_students_and_teachers_are_covered_by_the_demo_model() -> None:
     world = DemoWorld()
     for role in ("student", "teacher"):
         for number, task in enumerate(make_tasks(role, 100, 5, "eval")):
             person = Person(role, number)
             came_back = person.react(task, "**Answer:** 7", 0).text or ""
-            assert world.holds(said(person.open(task), "**Answer:** 7", came_back)), (task.prompt, came_back)  # type: ignore[arg-type]
+            assert world.covers(said(person.open(task), "**Answer:** 7", came_back)), (task.prompt, came_back)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("words", OUTSIDE)
-def test_other_conversations_are_not_and_are_warned_of_once(words: tuple[str, str, str], caplog: pytest.LogCaptureFixture) -> None:
+def test_other_conversations_cause_one_warning(words: tuple[str, str, str], caplog: pytest.LogCaptureFixture) -> None:
     world = DemoWorld()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            world.look(said(*words))  # type: ignore[arg-type]
+            world.check(said(*words))  # type: ignore[arg-type]
     assert caplog.text.count("the judge is the demo model") == 1
     assert "judge.endpoint" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Several endpoints as one, rates, rests and retries: against real servers, and by the clock of the places alone."""
+"""Several endpoints as one: rates, backoffs and retries, against real servers and by the clock alone."""
 
 import asyncio
 import time
@@ -34,49 +34,49 @@ def places(count: int, per_s: float | None = None) -> EndpointPool:
     return EndpointPool([lambda name=name: Endpoint(f"http://{name}", "", "m") for name in "abc"[:count]], per_s)
 
 
-def test_the_endpoint_with_the_fewest_calls_in_flight_is_asked_next() -> None:
+def test_the_endpoint_with_the_fewest_calls_in_flight_is_next() -> None:
     async def ask() -> list[int]:
         found = places(3)
-        first = [await found.take() for _ in range(6)]
+        first = [await found.acquire() for _ in range(6)]
         assert sorted(place.in_flight for place in found.all) == [2, 2, 2]
         first[1].in_flight -= 2
-        assert await found.take() is first[1]
+        assert await found.acquire() is first[1]
         return [place.requests for place in found.all]
 
     assert sum(asyncio.run(ask())) == 7
 
 
-def test_an_endpoint_that_rests_is_passed_over_and_the_one_that_just_broke_is_shunned() -> None:
+def test_an_endpoint_that_backs_off_is_skipped_and_the_one_that_just_failed_is_avoided() -> None:
     async def ask() -> None:
         found = places(2)
         one, two = found.all
-        one.rest(retry_after_s=60.0)
-        assert [await found.take() for _ in range(3)] == [two] * 3
-        one.rests_until = 0.0
-        assert await found.take(shun=one) is two  # although it is busier
-        one.rest(60.0)
-        assert await found.take(shun=two) is two  # there is no other
+        one.back_off(retry_after_s=60.0)
+        assert [await found.acquire() for _ in range(3)] == [two] * 3
+        one.backs_off_until = 0.0
+        assert await found.acquire(avoid=one) is two  # although it is busier
+        one.back_off(60.0)
+        assert await found.acquire(avoid=two) is two  # there is no other
 
     asyncio.run(ask())
 
 
-def test_rests_grow_until_it_answers_and_are_never_all_the_same() -> None:
-    def rest(times: int) -> float:
+def test_backoffs_grow_until_it_answers_and_have_jitter() -> None:
+    def wait_after(times: int) -> float:
         place = EndpointState(lambda: None)
         for _ in range(times):
-            place.rests_until = 0.0
-            place.rest(None)
-        return place.rests_until - time.monotonic()
+            place.backs_off_until = 0.0
+            place.back_off(None)
+        return place.backs_off_until - time.monotonic()
 
-    assert 0.04 <= rest(1) <= 0.1 < 0.3 <= rest(4) <= 0.8 < 2.4 <= rest(20) <= 5.0
-    assert len({round(rest(20), 6) for _ in range(5)}) == 5
+    assert 0.04 <= wait_after(1) <= 0.1 < 0.3 <= wait_after(4) <= 0.8 < 2.4 <= wait_after(20) <= 5.0
+    assert len({round(wait_after(20), 6) for _ in range(5)}) == 5
 
 
 def test_calls_begin_no_faster_than_the_rate() -> None:
     async def ask() -> float:
         found = places(2, per_s=50)
         begun = time.monotonic()
-        await asyncio.gather(*(found.take() for _ in range(12)))  # six each: the sixth begins 5 gaps later
+        await asyncio.gather(*(found.acquire() for _ in range(12)))  # six each: the sixth begins 5 gaps later
         return time.monotonic() - begun
 
     assert asyncio.run(ask()) >= 5 / 50

@@ -1,4 +1,4 @@
-"""Workers as processes of their own: several, killed, and beside a server that moves."""
+"""Judge workers as separate processes: several, killed, and with a server that moves."""
 
 import re
 import signal
@@ -87,7 +87,7 @@ def test_a_killed_worker_does_not_pay_again_for_the_votes_it_had(run, serving, s
     server.script = lambda text, number: by_words(text, number) if number <= 6 else hold()
 
     def hold() -> str:
-        time.sleep(0.3)  # the server answers nobody any more
+        time.sleep(0.3)  # the server no longer answers
         return "\\boxed{0}"
 
     shard(run, "1-a", [reply("thanks") for _ in range(20)])

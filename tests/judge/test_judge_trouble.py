@@ -1,4 +1,4 @@
-"""A judge that answers nonsense, refuses, breaks, is busy or away."""
+"""A judge that answers nonsense, refuses, fails, or is busy or unavailable."""
 
 import logging
 
@@ -17,7 +17,7 @@ from clawctl.run.directory import publish_bytes
 from clawctl.run.shards import write_turns
 
 
-def test_a_judge_that_answers_nonsense_is_told_once_and_the_stage_goes_on(run, serving, caplog) -> None:
+def test_invalid_answers_of_a_judge_are_logged_once_and_the_stage_continues(run, serving, caplog) -> None:
     server = serving(lambda text, number: "banana")
     for stem in ("1-a", "2-b"):
         shard(run, stem, [reply("thanks"), reply("hm")])
@@ -38,7 +38,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("said", SHAPES)
-def test_an_answer_of_another_shape_is_a_failed_vote_and_told(run, serving, caplog, said) -> None:
+def test_an_answer_of_another_shape_is_a_failed_vote_and_logged(run, serving, caplog, said) -> None:
     server = serving(lambda text, number: said if "odd" in text else by_words(text, number))
     shard(run, "1-a", [reply("odd words"), reply("thanks")])
     with caplog.at_level(logging.WARNING):
@@ -51,7 +51,7 @@ def test_an_answer_of_another_shape_is_a_failed_vote_and_told(run, serving, capl
 def test_a_server_that_never_gives_a_chat_completion_is_a_problem_with_a_cure_and_nothing_is_lost(run, serving, said) -> None:
     server = serving(lambda text, number: said)
     shard(run, "1-a", [reply("thanks"), reply("hm")])
-    with pytest.raises(ClawError, match="something other than a chat completion") as refused:
+    with pytest.raises(ClawError, match="data that is not a chat completion") as refused:
         judge(run, recipe(server.url), once=True)
     assert "/v1" in refused.value.fix
     assert verdicts_of(run) == []
@@ -66,14 +66,14 @@ def test_a_completion_without_text_is_an_invalid_vote(run, serving, message) -> 
 
 
 @pytest.mark.parametrize("usage", ["free", [1], {"prompt_tokens": "10", "completion_tokens": None}, {"prompt_tokens": {}}])
-def test_a_usage_that_nobody_understands_costs_no_verdict(run, serving, usage) -> None:
+def test_an_unreadable_usage_costs_no_verdict(run, serving, usage) -> None:
     server = serving(lambda text, number: JSONResponse({"choices": [{"message": {"content": "\\boxed{1}"}}], "usage": usage}))
     shard(run, "1-a", [reply("thanks")])
     judge(run, recipe(server.url, votes=1), once=True)
     assert [verdict.reward for verdict in verdicts_of(run)] == [1.0]
 
 
-def test_a_server_of_this_run_with_another_key_is_told_with_the_variable_to_set(run, serving) -> None:
+def test_a_server_of_this_run_with_another_key_is_reported_with_the_variable_to_set(run, serving) -> None:
     server = serving(lambda text, number: Response(status_code=401))
     publish_bytes(run.root / "serve.json", sealed(orjson.dumps({"url": server.url, "pid": 1})))
     shard(run, "1-a", [reply("thanks")])
@@ -115,7 +115,7 @@ def test_a_server_that_is_busy_is_waited_for_and_costs_no_vote(run, serving) -> 
     assert [verdict.votes for verdict in verdicts_of(run)] == [[1]]
 
 
-def test_a_judge_that_never_answers_is_a_failed_vote_after_some_tries_and_the_log_says_why_once(run, serving, caplog) -> None:
+def test_a_judge_that_never_answers_is_a_failed_vote_after_some_tries_logged_once(run, serving, caplog) -> None:
     server = serving(by_words, delay_s=1.0)
     shard(run, "1-a", [reply("thanks")])
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""The judge stage against a real HTTP server that answers by script."""
+"""The judge stage against a real HTTP server with scripted answers."""
 
 import time
 
@@ -46,7 +46,7 @@ def test_the_call_is_plain_chat_completions_with_the_recipes_settings(run, servi
     assert server.headers[0]["x-turn-type"] == "judge"
 
 
-def test_votes_that_disagree_are_asked_up_to_the_limit_and_each_call_has_its_own_fence(run, serving) -> None:
+def test_disagreeing_votes_are_extended_up_to_the_limit_and_each_call_has_its_own_fence(run, serving) -> None:
     answers = {1: "\\boxed{1}", 2: "\\boxed{-1}", 3: "\\boxed{-1}"}
     server = serving(lambda text, number: answers[number])
     shard(run, "1-a", [reply("hm")])
@@ -57,7 +57,7 @@ def test_votes_that_disagree_are_asked_up_to_the_limit_and_each_call_has_its_own
     assert len({body["messages"][0]["content"] for body in server.asked}) == 1
 
 
-def test_an_explicit_rating_outranks_the_judge_and_is_not_asked_about(run, serving) -> None:
+def test_an_explicit_rating_outranks_the_judge_without_a_call(run, serving) -> None:
     server = serving(by_words)
     shard(run, "1-a", [reply("thanks", feedback=-0.5)])
     judge(run, recipe(server.url), once=True)
@@ -69,7 +69,7 @@ def rate(run: RunDir, turn: Turn, rating: float, key: str = "default", comment: 
     FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn.turn_id, rating, comment))
 
 
-def test_a_rating_that_comes_late_outranks_the_row_and_nobody_rates_anothers_turn(run, serving) -> None:
+def test_a_late_rating_outranks_the_row_and_other_keys_cannot_rate_the_turn(run, serving) -> None:
     server = serving(by_words)
     mine, regretted, foreign = reply("thanks"), reply("thanks", feedback=1.0), reply("thanks")
     rate(run, mine, -0.5)
@@ -101,7 +101,7 @@ def test_a_rating_that_comes_while_the_judge_works_still_decides(run, serving) -
     assert (second.reward, second.judge, second.votes) == (-1.0, "user feedback", [1])
 
 
-def test_rules_and_outcomes_decide_before_anybody_is_asked(run, serving) -> None:
+def test_rules_and_outcomes_decide_before_the_judge_is_called(run, serving) -> None:
     server = serving(by_words)
     shard(run, "1-a", [reply("👎"), reply("thanks", outcome_reward=-1.0), reply("thanks")])
     judge(run, recipe(server.url), once=True)
@@ -113,7 +113,7 @@ def test_rules_and_outcomes_decide_before_anybody_is_asked(run, serving) -> None
     assert {verdict.judge for verdict in read_verdicts(run.verdicts / "2-b.parquet")} == {"scripted prompt 1"}
 
 
-def test_hints_may_be_asked_apart_from_the_votes(run, serving) -> None:
+def test_hints_may_be_requested_separately_from_the_votes(run, serving) -> None:
     def script(text: str, number: int) -> str:
         if server.asked[-1]["model"] == "writer":
             return "[HINT_START]Ask for the units.[HINT_END]"
@@ -130,7 +130,7 @@ def test_hints_may_be_asked_apart_from_the_votes(run, serving) -> None:
     assert read_verdicts(run.verdicts / "2-b.parquet")[0].hints == []
 
 
-def test_the_comment_of_a_rating_is_what_its_hint_is_made_of(run, serving) -> None:
+def test_the_hint_is_made_from_the_comment_of_a_rating(run, serving) -> None:
     server = serving(
         lambda text, number: "[HINT_START]Leave out the bold.[HINT_END]" if "too bold" in text else "[HINT_START][HINT_END]"
     )
@@ -142,7 +142,7 @@ def test_the_comment_of_a_rating_is_what_its_hint_is_made_of(run, serving) -> No
     assert (verdict.reward, verdict.hint, len(server.asked)) == (-1.0, "Leave out the bold.", 1)
 
 
-def test_an_abstention_says_why(run, serving) -> None:
+def test_an_abstention_has_a_reason(run, serving) -> None:
     answers = ["\\boxed{1}", "\\boxed{-1}", "banana"]
     server = serving(lambda text, number: answers[number - 1])
     shard(run, "1-a", [reply("hm")])
@@ -185,7 +185,7 @@ def test_small_shards_do_not_make_the_calls_wait_for_one_another(run, serving) -
         shard(run, f"{number:02d}", [reply("thanks")])
     judge(run, recipe(server.url, concurrency=8, votes=1, timeout_s=30.0), once=True)
     assert len(verdicts_of(run)) == 24
-    assert server.most_at_a_time == 8
+    assert server.max_at_once == 8
 
 
 def test_an_imported_text_without_token_ids_is_judged_like_any_other(run, serving) -> None:

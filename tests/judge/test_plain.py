@@ -1,4 +1,4 @@
-"""What a person says is told apart from what they paste, and an honest reply that holds both loses neither verdict nor hint."""
+"""A user's own words are separated from pasted text. An honest reply with both loses neither verdict nor hint."""
 
 import time
 
@@ -6,13 +6,13 @@ import pytest
 from judging import recipe, verdicts_of
 from made_turns import reply, shard
 
-from clawctl.judge.demo_world import knows
+from clawctl.judge.demo_world import is_known_word
 from clawctl.judge.plain import plain_words
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir
 
 LOG = '```\nTraceback (most recent call last):\n  File "main.py", line 3\nValueError: wrong number\n```'
-HONEST = {  # a reply, and what the person says in it
+HONEST = {  # a reply, and the user's own text in it
     f"it does not work, I get this:\n{LOG}": "it does not work, I get this:",
     f"{LOG}\nplease do it again": "please do it again",
     "please fix these:\n1. the sum is 49\n2. no bold": "please fix these:",
@@ -30,19 +30,19 @@ ALONE = [
 
 
 @pytest.mark.parametrize(("text", "said"), HONEST.items())
-def test_ordinary_sentences_stand_for_a_reply_that_also_pastes_something(text: str, said: str) -> None:
+def test_the_ordinary_sentences_represent_a_reply_with_pasted_text(text: str, said: str) -> None:
     assert plain_words(text, "user").strip() == said
 
 
 @pytest.mark.parametrize("text", ALONE)
 def test_a_reply_of_one_kind_stays_as_it_is(text: str) -> None:
     assert plain_words(text, "user") == text
-    assert (plain_words(text, "user", knows) == "") == (text == "")
+    assert (plain_words(text, "user", is_known_word) == "") == (text == "")
 
 
 @pytest.mark.parametrize("role", ["assistant", "tool", "environment"])
 @pytest.mark.parametrize("text", [*HONEST, *ALONE])
-def test_the_shape_of_what_others_say_does_not_matter(text: str, role: str) -> None:
+def test_the_shape_of_other_messages_does_not_matter(text: str, role: str) -> None:
     assert plain_words(text, role) == text
 
 
@@ -67,9 +67,12 @@ def test_letters_of_unusual_alphabets_are_not_a_persons_ordinary_words(start: in
 
 
 def test_a_small_judge_is_not_shown_sentences_that_it_cannot_read() -> None:
-    assert plain_words("no, that is wrong. Harboured bureaucrats reimburse syllogisms.", "user", knows) == "no, that is wrong."
     assert (
-        plain_words("Harboured bureaucrats reimburse syllogisms.", "user", knows) == "Harboured bureaucrats reimburse syllogisms."
+        plain_words("no, that is wrong. Harboured bureaucrats reimburse syllogisms.", "user", is_known_word) == "no, that is wrong."
+    )
+    assert (
+        plain_words("Harboured bureaucrats reimburse syllogisms.", "user", is_known_word)
+        == "Harboured bureaucrats reimburse syllogisms."
     )
 
 
@@ -81,7 +84,7 @@ def test_the_time_grows_linearly(unit: str) -> None:
         text, times = unit * (length // len(unit)), []
         for _ in range(3):
             begun = time.process_time()
-            plain_words(text, "user", knows)
+            plain_words(text, "user", is_known_word)
             times.append(time.process_time() - begun)
         return min(times)
 

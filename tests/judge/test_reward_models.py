@@ -1,4 +1,4 @@
-"""Judges that are no chat model: sequence classification, and the user's own code."""
+"""Judges other than chat models: sequence classification, and user code."""
 
 import asyncio
 import logging
@@ -72,7 +72,7 @@ def test_scores_beyond_the_threshold_are_rewards_and_the_rest_is_neutral(run, tm
 
 
 @pytest.mark.parametrize("make", [lambda folder: folder, lambda folder: DEMO_MODEL])
-def test_what_is_no_sequence_classifier_is_refused_before_any_work(run, tmp_path, make) -> None:
+def test_a_model_that_is_no_sequence_classifier_is_refused_before_any_work(run, tmp_path, make) -> None:
     with pytest.raises(ClawError, match="not a sequence-classification model") as refused:
         judge(run, Recipe.model_validate({"judge": {"prm": str(make(tmp_path))}}), once=True)
     assert refused.value.exit_code == 2
@@ -217,7 +217,7 @@ def test_an_async_score_is_awaited(run, custom) -> None:
     assert [verdict.reward for verdict in verdicts_of(run)] == [0.5]
 
 
-def test_a_bug_in_it_costs_its_turn_only_and_is_told_with_its_traceback(run, custom, caplog) -> None:
+def test_a_bug_in_a_reward_model_costs_its_turn_only_and_is_logged_with_its_traceback(run, custom, caplog) -> None:
     shard(run, "1-a", [reply("crash"), reply("abstain"), reply("nonsense"), reply("thanks"), reply("crash")])
     with caplog.at_level(logging.WARNING):
         judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:CustomPRM"}}), once=True)
@@ -230,7 +230,7 @@ def test_a_bug_in_it_costs_its_turn_only_and_is_told_with_its_traceback(run, cus
     assert "in score" in told[0]
 
 
-def test_what_it_raises_may_quote_a_conversation_and_stays_out_of_the_log(run, tmp_path, caplog) -> None:
+def test_the_text_of_an_exception_may_quote_a_conversation_and_is_not_logged(run, tmp_path, caplog) -> None:
     path = tmp_path / "quotes.py"
     path.write_text(
         "class RM:\n    def score(self, prompt, response, next_state):\n        raise ValueError('cannot score ' + next_state)\n"
@@ -242,7 +242,7 @@ def test_what_it_raises_may_quote_a_conversation_and_stays_out_of_the_log(run, t
     assert "zebra" not in caplog.text
 
 
-def test_one_that_wants_to_end_the_program_costs_its_turn_only(run, tmp_path) -> None:
+def test_a_reward_model_that_calls_exit_costs_its_turn_only(run, tmp_path) -> None:
     path = tmp_path / "quits.py"
     path.write_text("import sys\ndef score(prompt, response, next_state):\n    sys.exit(3)\n")
     shard(run, "1-a", [reply("thanks")])
@@ -250,7 +250,7 @@ def test_one_that_wants_to_end_the_program_costs_its_turn_only(run, tmp_path) ->
     assert [verdict.reason for verdict in verdicts_of(run)] == ["custom quits.py:score raised SystemExit"]
 
 
-def test_numbers_of_numpy_and_torch_are_rewards_and_what_is_no_number_is_none(run, custom) -> None:
+def test_numbers_of_numpy_and_torch_are_rewards_and_other_values_are_not(run, custom) -> None:
     words = ["float32", "tensor", "text", "many", "true", "inf", "huge"]
     shard(run, "1-a", [reply(each) for each in words])
     judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:Gives"}}), once=True)
@@ -278,7 +278,7 @@ def test_a_plain_function_judges(run, custom, name, rewards) -> None:
         ("a b", "is not file.py:name"),
     ],
 )
-def test_what_is_no_reward_model_is_refused_at_start(custom, name, problem) -> None:
+def test_an_invalid_reward_model_is_refused_at_start(custom, name, problem) -> None:
     with pytest.raises(ClawError, match=problem) as refused:
         load_reward_model(f"{custom}:{name}", JudgeConfig())
     assert refused.value.exit_code == 2
@@ -327,9 +327,7 @@ def test_recipes_of_others_name_the_same_settings() -> None:
         "    return f(prompt, response, next_state)\n",
     ],
 )
-def test_whatever_can_be_called_with_three_texts_is_a_reward_model_and_what_it_returns_is_awaited(
-    tmp_path: Path, code: str
-) -> None:
+def test_any_callable_with_three_texts_is_a_reward_model_and_awaitable_results_are_awaited(tmp_path: Path, code: str) -> None:
     path = tmp_path / "model.py"
     path.write_text(code)
     judge_of = CustomJudge(f"{path}:score", JudgeConfig(custom_rm=f"{path}:score", custom_rm_range=[-1, 1]))

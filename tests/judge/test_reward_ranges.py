@@ -1,4 +1,4 @@
-"""On what scale a reward model means good and bad: declared, found out, or refused, and never guessed."""
+"""The scale of a reward model is declared, detected or refused, and never guessed."""
 
 import logging
 import math
@@ -96,7 +96,7 @@ def test_rewards_that_were_in_doubt_are_counted_once_their_scale_is_known(run, r
     assert "2 good, 0 neutral, 1 bad" in caplog.text
 
 
-def test_a_long_shard_that_tells_nothing_is_refused_by_a_worker_that_follows_as_well(run, reads) -> None:
+def test_a_following_worker_also_refuses_a_long_shard_with_ambiguous_rewards(run, reads) -> None:
     shard(run, "1-a", [reply("0.5") for _ in range(64)])
     with pytest.raises(ClawError, match=r"only rewards from 0.5 to 0.5 so far"):
         judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{reads}:score"}}), once=False)
@@ -110,7 +110,7 @@ def test_a_damaged_note_of_the_scale_is_found_out_anew(run, reads) -> None:
         work(run, reads)
 
 
-def test_what_lies_outside_the_declared_range_costs_its_turn_and_is_counted(run, reads, caplog) -> None:
+def test_a_reward_outside_the_declared_range_costs_its_turn_and_is_counted(run, reads, caplog) -> None:
     shard(run, "1-a", [reply(text) for text in ("0", "0.5", "1", "1.0000001", "1.2", "-0.1")])
     with caplog.at_level(logging.INFO):
         work(run, reads, custom_rm_range=[0, 1])
@@ -132,7 +132,7 @@ def test_a_model_may_declare_its_own_range_and_the_recipe_outranks_it(run, tmp_p
 
 
 @pytest.mark.parametrize("given", ["(1, 0)", "(0, 1, 2)", "3", "'ab'", "(0, float('nan'))"])
-def test_what_is_no_range_is_refused_at_start(run, tmp_path, given) -> None:
+def test_an_invalid_range_is_refused_at_start(run, tmp_path, given) -> None:
     path = tmp_path / "odd.py"
     path.write_text(READS + f"score.reward_range = {given}\n")
     with pytest.raises(ClawError, match=r"the range of custom odd.py:score is") as refused:
@@ -173,10 +173,10 @@ def make_labelled(folder: Path, *labels: str, **config: object) -> Path:
         (("is_correct", "incorrect"), True),
         (("1", "-1"), True),
         (("5 stars", "1 star"), True),
-        (("alpha", "beta"), False),  # as documented, and told
+        (("alpha", "beta"), False),  # as documented, and logged
     ],
 )
-def test_labels_are_ordered_by_what_their_names_say(tmp_path, labels, turned) -> None:
+def test_labels_are_ordered_by_their_names(tmp_path, labels, turned) -> None:
     views = [view_turn(reply(words), 0) for words in ("thanks", "no, that is wrong")]
     plain = PRMJudge(str(make_prm(tmp_path / "plain", 2)), JudgeConfig()).scores(views)
     named = PRMJudge(str(make_labelled(tmp_path / "named", *labels)), JudgeConfig()).scores(views)

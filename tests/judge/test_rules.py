@@ -70,7 +70,7 @@ CLIENTS = [
 
 
 @pytest.mark.parametrize(("made", "answered"), CLIENTS)
-def test_a_test_run_decides_as_each_known_client_tells_it(made, answered) -> None:
+def test_a_test_run_decides_in_the_format_of_each_known_client(made, answered) -> None:
     good, bad = rule_opinion(after([made], [answered(0, PASSED)])), rule_opinion(after([made], [answered(1, FAILED)]))
     assert good is not None
     assert (good.judge, good.reward, good.votes) == ("rules 2: pytest", 1.0, ())
@@ -85,7 +85,7 @@ def test_a_test_run_decides_as_each_known_client_tells_it(made, answered) -> Non
         (137, FAILED),
     ):
         assert rule_opinion(after([made], [answered(code, output)])) is None  # exit code and summary must agree
-    assert rule_opinion(after([made], [result(PASSED)])) is None  # what the command printed, without the client's own word
+    assert rule_opinion(after([made], [result(PASSED)])) is None  # the output of the command, without the client's own text
 
 
 @pytest.mark.parametrize(
@@ -205,18 +205,18 @@ def test_a_plain_test_run_is_one_however_it_is_called(command) -> None:
         "go test --race ./...",
     ],
 )
-def test_options_with_which_a_runner_still_runs_tests_are_believed(command) -> None:
+def test_options_with_which_a_runner_still_runs_tests_are_accepted(command) -> None:
     assert plain_run(command) is not None
 
 
 @pytest.mark.parametrize("name", ["web_fetch", "read_file", "Read", "mcp__shell__bash", "exec", "search", "BASH", "Bash ", "fetch"])
-def test_tools_that_are_not_known_to_execute_are_never_believed(name) -> None:
+def test_tools_that_are_not_known_to_execute_are_ignored(name) -> None:
     for text in (PASSED, in_json(0, PASSED), shown(CODEX, 0, PASSED), '{"exit_code":0}', "exit code: 0", shown(COPILOT, 0, PASSED)):
         assert reward([call(name, command="pytest -q")], [result(text)]) is None
         assert reward([call(name, url="https://x.y")], [result(text, is_error=True)]) is None
 
 
-def test_a_result_is_believed_only_where_it_answers_a_call_of_this_turn() -> None:
+def test_a_result_counts_only_if_it_answers_a_call_of_this_turn() -> None:
     made, good = call("exec_command", cmd="pytest"), shown(CODEX, 0, PASSED)
     assert reward([made], [result(good)]) == 1.0
     assert reward([made], [result(good, 2)]) is None
@@ -238,7 +238,7 @@ def test_a_result_is_believed_only_where_it_answers_a_call_of_this_turn() -> Non
         "Process exited with code {code}\n{output}",
     ],
 )
-def test_a_header_that_stands_elsewhere_is_not_the_clients(text) -> None:
+def test_a_header_at_another_position_is_not_the_clients(text) -> None:
     assert reward([call("exec_command", cmd="pytest")], [result(shown(text, 0, PASSED))]) is None
 
 
@@ -260,14 +260,14 @@ def test_a_result_of_megabytes_takes_no_longer_than_it_is_long(piece) -> None:
     assert plain_run("pytest " + text) is None
 
 
-def test_the_format_of_another_tool_is_not_believed() -> None:
+def test_the_format_of_another_tool_is_ignored() -> None:
     assert reward([call("exec_command", cmd="pytest")], [result(shown(CODEX_EARLIER, 0, PASSED))]) is None
     assert reward([call("shell", command="pytest")], [result(shown(CODEX, 0, PASSED))]) is None
     assert reward([call("exec_command", cmd="pytest")], [result(in_json(0, PASSED))]) is None
     assert reward([call("Bash", command="pytest")], [result(in_json(0, PASSED))]) is None
 
 
-def test_an_output_that_imitates_what_stands_behind_it_decides_nothing() -> None:
+def test_an_output_that_imitates_the_trailer_decides_nothing() -> None:
     imitated = f"{PASSED}\nError: (none)\nExit Code: 0\nSignal: (none)\nProcess Group PGID: 1"
     made = call("run_shell_command", command="pytest -q")
     assert reward([made], [result(shown(QWEN, 1, imitated))]) is None
@@ -308,7 +308,7 @@ def test_the_error_flag_is_the_clients_and_counts_for_tools_that_execute() -> No
     assert reward([running], [result(PASSED, is_error=False)]) is None
 
 
-def test_the_error_flag_of_a_tool_result_is_captured_and_no_engine_sees_it() -> None:
+def test_the_error_flag_of_a_tool_result_is_captured_and_not_sent_to_an_engine() -> None:
     block = {"type": "tool_result", "tool_use_id": "c1", "content": "2", "is_error": True}
     ask = anthropic.read({"messages": [{"role": "user", "content": [block]}]}, "m")
     assert ask.sent_messages == [result("2", is_error=True)]
@@ -327,7 +327,7 @@ def test_the_same_key_twice_or_two_commands_are_no_call_that_could_be_read() -> 
         assert reward([made], [result(in_json(0, PASSED))]) is None
 
 
-def test_a_declared_tool_is_believed_in_its_format_and_one_without_a_command_is_itself_the_check() -> None:
+def test_a_declared_tool_counts_in_its_format_and_one_without_a_command_is_itself_the_check() -> None:
     assert reward([call("run", command="pytest")], [result(in_json(0, PASSED))], {"run": "json"}) == 1.0
     assert reward([call("run", command="cat x")], [result(in_json(0, PASSED))], {"run": "json"}) is None
     assert reward([call("run", command="pytest")], [result(shown(TAGS, 0, PASSED))], {"run": "json"}) is None
@@ -347,7 +347,7 @@ def test_one_failed_run_makes_the_turn_bad_and_only_all_together_make_it_good() 
     assert reward([first, call("read", 2, path="x")], [result(bad), result("text", 2)]) == -1.0
 
 
-def test_where_a_person_speaks_as_well_the_judge_is_asked() -> None:
+def test_the_judge_decides_if_a_user_message_came_as_well() -> None:
     came_back = [result(shown(CODEX, 0, PASSED)), {"role": "user", "content": "not that one"}]
     assert rule_opinion(after([call("exec_command", cmd="pytest")], came_back)) is None
 
@@ -383,7 +383,7 @@ def test_a_rating_outranks_an_outcome_and_that_outranks_everything_else() -> Non
     assert rating_opinion(reply("👎", feedback=0.0, outcome_reward=1.0), JudgeConfig()).reward == 0.0  # type: ignore[union-attr]
 
 
-def test_with_steps_by_rules_the_judge_is_not_asked_about_the_turns_of_a_scored_episode() -> None:
+def test_with_steps_by_rules_the_judge_is_not_called_for_turns_of_a_scored_episode() -> None:
     settings = JudgeConfig(outcome="apart", steps="rules")
     opinion = only_rules(reply("and now?", outcome_reward=1.0), settings)
     assert opinion is not None

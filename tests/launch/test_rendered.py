@@ -1,4 +1,4 @@
-"""What the other schedulers get, and one process of a stage as an actor keeps it."""
+"""The jobs of the other schedulers, and one process of a stage under a Ray actor."""
 
 import time
 from collections.abc import Callable
@@ -67,10 +67,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_an_actor_starts_its_stage_again_until_it_is_done_and_refused_recipes_end_it(tmp_path: Path) -> None:
     fails_once = f"test -e {tmp_path}/tried && exit 0; touch {tmp_path}/tried; exit 1"
     actor = StageActor("clawctl-run-judge-0", 0, 1, 0, fails_once, {}, str(tmp_path))
-    wait_for(lambda: actor.look()["code"] is not None)
-    assert (actor.look()["code"], actor.look()["starts"]) == (0, 2)
+    wait_for(lambda: actor.state()["code"] is not None)
+    assert (actor.state()["code"], actor.state()["starts"]) == (0, 2)
     refusing = StageActor("clawctl-run-judge-0", 1, 1, 0, "echo it refuses; exit 2", {}, str(tmp_path))
-    wait_for(lambda: refusing.look()["code"] == 2)
+    wait_for(lambda: refusing.state()["code"] == 2)
     assert (tmp_path / "judge-1.out").read_text() == "it refuses\n"
 
 
@@ -80,13 +80,13 @@ def test_stopping_an_actor_ends_its_process_as_ctrl_c_would(tmp_path: Path) -> N
     wait_for((tmp_path / "ready").exists)
     actor.stop()
     assert (tmp_path / "serve-0.out").read_text().endswith("bye\n")
-    assert actor.look()["starts"] == 1
+    assert actor.state()["starts"] == 1
 
 
-def test_without_a_cluster_ray_is_told_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_cluster_is_reported_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ClawError) as caught:
-        open_scheduler("ray").look(["clawctl-run-serve-0"])
+        open_scheduler("ray").states(["clawctl-run-serve-0"])
     assert "ray start --head" in caught.value.fix
 
 

@@ -1,4 +1,4 @@
-"""Jobs for Slurm: what is rendered, what is read, and what a user is told."""
+"""Jobs for Slurm: rendered scripts, parsed states and messages to the user."""
 
 import os
 import stat
@@ -13,7 +13,7 @@ from clawctl.cli.up import up
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.inspect.health import _lines_of as health_lines
-from clawctl.inspect.health import look as look_at_health
+from clawctl.inspect.health import read_health as look_at_health
 from clawctl.launch.jobs import check_is_shared, follow, launch, read_launch, show_jobs, show_launch, stop_jobs
 from clawctl.launch.plan import Job, plan_jobs
 from clawctl.launch.slurm import Slurm, read_queue
@@ -33,7 +33,7 @@ def directives(job: Job) -> list[str]:
     return [line.removeprefix("#SBATCH --") for line in Slurm().render(job).splitlines() if line.startswith("#SBATCH")]
 
 
-def test_each_stage_asks_for_what_machines_says(tmp_path: Path) -> None:
+def test_each_stage_requests_the_resources_in_machines(tmp_path: Path) -> None:
     machines = {
         "judge": {"count": 3, "memory_gb": 1.5},
         "train": {"nodes": 2, "gpus": 8, "gpu_type": "h100", "hours": 24, "partition": "gpu", "options": {"exclusive": True}},
@@ -47,7 +47,7 @@ def test_each_stage_asks_for_what_machines_says(tmp_path: Path) -> None:
     assert {"nodes=1", "cpus-per-task=2", "requeue"} <= set(directives(jobs["serve"]))
 
 
-def test_every_script_is_valid_bash_and_quotes_what_it_is_given(tmp_path: Path) -> None:
+def test_every_script_is_valid_bash_and_quotes_its_values(tmp_path: Path) -> None:
     folder = tmp_path / "it's a $(run)"
     folder.mkdir()
     jobs = jobs_of(folder, {"train": {"nodes": 2, "gpus": 1}, "command": "/opt/claw/bin/clawctl"})
@@ -196,7 +196,7 @@ def test_a_job_refuses_a_machine_that_does_not_see_its_run(tmp_path: Path, slurm
         assert "all machines mount" in caught.value.fix
 
 
-def test_whoever_follows_is_told_what_a_failed_job_printed(tmp_path: Path, slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_jobs_shows_the_output_of_a_failed_job(tmp_path: Path, slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs_of(tmp_path, {})
     run = open_run(tmp_path / "run")
     launch(run, load_recipe(tmp_path / "recipe.yaml"), "slurm", "", "info")

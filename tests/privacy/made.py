@@ -1,4 +1,4 @@
-"""Exchanges as serve would make them."""
+"""Exchanges in the form that serve makes."""
 
 from typing import Any
 

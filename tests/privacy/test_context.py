@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines stay lines
-"""A secret near a word that names it, whatever joins the two; codes of digits; recovery codes; stored hashes. Values are drawn."""
+"""A secret near its name, however the two are joined; codes of digits; recovery codes; stored hashes. Values are random."""
 
 import random
 import string
@@ -76,7 +76,7 @@ LINES: list[tuple[Make, str]] = [
 
 
 @pytest.mark.parametrize(("make", "line"), LINES, ids=[line.splitlines()[0][:48] for _, line in LINES])
-def test_a_drawn_secret_is_taken_out_wherever_its_name_stands(make: Make, line: str) -> None:
+def test_a_random_secret_is_redacted_wherever_its_name_is(make: Make, line: str) -> None:
     redactor, draw = Redactor(DEFAULT), random.Random(line)
     values = [make(draw) for _ in range(ROUNDS)]
     assert [value for value in values if value in redactor.text(line.replace("{}", value))] == []

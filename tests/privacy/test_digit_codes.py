@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines stay lines
-"""What people tell a personal assistant: codes of digits, spoken ones, logins, passwords in words. Values are drawn."""
+"""Secrets that people give a personal assistant: codes of digits, spoken codes, logins, passwords of words. Values are random."""
 
 import random
 import string
@@ -26,7 +26,7 @@ _SPOKEN = {
 
 
 def digits(count: int) -> Callable[[Draw], str]:
-    """Digits that are no year, no time, and none of the codes that everybody knows."""
+    """Digits that are no year, no time and no well-known code."""
 
     def make(draw: Draw) -> str:
         while True:
@@ -96,7 +96,7 @@ LINES: list[tuple[Callable[[Draw], str], str]] = [
     (spoken("en"), "the pin for the new debit card is {} and don't tell Kevin"), (spoken("de"), "der Türcode ist {} und dann die Raute"), (spoken("fr"), "pour désactiver l'alarme tu tapes {} et tu attends"), (spoken("es"), "mi pin es {}"),
     (spoken("pt"), "a senha do alarme é {}, desliga antes"), (spoken("it"), "l'allarme si stacca con {} e poi cancelletto"), (spoken("nl"), "mijn pincode is {}"), (spoken("pl"), "kod do bramy to {}"), (spoken("tr"), "kasanın kodu {}"),
     (spoken("ru"), "код от подъезда {}"), (spoken("uk"), "код від хвіртки {}"), (spoken("ar"), "رمز الباب {}"), (spoken("hi"), "दरवाज़े का कोड {} है"), (spoken("sv"), "portkoden är {}"),
-    # logins, and passwords told
+    # logins and disclosed passwords
     (chosen, "zaloguj się na allegro (t.nowak@poczta.example / {}) i sprawdź"), (chosen, "- Netflix : aurelie@free.example / {}\n"), (chosen, "my FSA ID is jwhitlock03 / {}"), (chosen, "- Spotify: dj_marco / {}"), (chosen, "iCloud (bob@mail.example, {})"),
     (chosen, "New one is {} (capital letter at the front)"), (chosen, "كلمة سر الواي فاي في البيت هي {}"),
     (lambda draw: draw.choice(["Lampewiese", "Sonnenhut", "Kirschbaum"]), "das Telefon-Kennwort bei der Telekom ist {}."), (lambda draw: draw.choice(["Матрёшкино", "Ромашка"]), "кодовое слово «{}»."),
@@ -115,7 +115,7 @@ def redactor() -> Redactor:
 
 
 @pytest.mark.parametrize(("make", "line"), LINES, ids=[line.splitlines()[0][:48] for _, line in LINES])
-def test_what_a_person_tells_is_found(redactor: Redactor, make: Callable[[Draw], str], line: str) -> None:
+def test_codes_that_a_person_discloses_are_found(redactor: Redactor, make: Callable[[Draw], str], line: str) -> None:
     draw = random.Random(line)
     drawn = [make(draw) for _ in range(ROUNDS)]
     kept = [secret for secret in drawn if rest_of(secret, redactor.text(line.replace("{}", secret)), line.replace("{}", secret))]
@@ -177,7 +177,7 @@ def test_a_secret_of_four_characters_that_is_left_counts_as_missed() -> None:
 
 
 def test_the_lists_of_words_are_found_by_their_own_words() -> None:
-    """Each whole word of a list says what its list says: a fold or a split that loses a word shows here."""
+    """Each whole word of a list has the meaning of its list. A fold or split that loses a word fails here."""
     for meaning, block in lexicon.WORDS.items():
         for entry in block.split():
             word = entry.strip("=*")

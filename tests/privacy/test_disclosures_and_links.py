@@ -1,4 +1,4 @@
-"""Secrets that look like words, hashes or parts of an address, told by what stands around them, and what only resembles them."""
+"""Secrets that look like words, hashes or parts of an address are recognised by their context. Similar text stays."""
 
 import pytest
 
@@ -41,16 +41,16 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRET)
-def test_a_secret_is_told_by_what_stands_around_it(text: str, secret: str) -> None:
+def test_a_secret_is_recognised_by_its_context(text: str, secret: str) -> None:
     assert secret not in Redactor(KINDS).text(text)
 
 
 @pytest.mark.parametrize("text", HARMLESS)
-def test_what_resembles_such_a_secret_stays(text: str) -> None:
+def test_text_that_resembles_such_a_secret_stays(text: str) -> None:
     assert Redactor(KINDS).text(text) == text
 
 
-def test_each_anchor_is_found_wherever_it_stands() -> None:
+def test_each_anchor_is_found_at_any_position() -> None:
     for anchor in sorted(Anchors.known):
         text = f"x {anchor} ({anchor}) 1{anchor}2\n{anchor}"
         assert set(positions_of(text, anchor)) <= {*make_text(text, text).anchored.get(anchor, [])}, anchor

@@ -54,7 +54,7 @@ def captured(turn_id: str, session: str, words: str, at: float = 1000.0) -> byte
 
 
 def fill(hosts: Hosts) -> None:
-    """Two sessions that both hosts took part in, their rows and what a trainer made of them."""
+    """Two sessions with turns on both hosts, their rows, and the files that a trainer made from them."""
     first, second = hosts.first, hosts.second
     ensure_base_policy(first, "demo")
     said = {"t1": ("gone", SECRET), "t2": ("stays", OTHER)}
@@ -69,7 +69,7 @@ def fill(hosts: Hosts) -> None:
             writer.append(captured(turn_id, session, words))
             ratings.append(orjson.dumps({"turn_id": turn_id, "session_id": session, "key": "default", "text": words}))
         writer.append(captured(f"{turn_ids[0]}-last", "new", OTHER))  # the files before it are rotated
-    hosts.look()
+    hosts.poll()
 
 
 def texts_in(data: bytes) -> str:
@@ -93,8 +93,8 @@ def test_forget_reaches_every_object_and_each_hosts_own_files_before_its_next_co
     assert SECRET not in in_the_bucket(hosts) + on_the_disk(hosts.first)
     assert SECRET in on_the_disk(hosts.second), "captures of another host cannot be reached from here"
     catch_up(hosts.second)
-    hosts.look()
-    hosts.look()
+    hosts.poll()
+    hosts.poll()
     for words in (in_the_bucket(hosts), on_the_disk(hosts.first), on_the_disk(hosts.second)):
         assert (SECRET in words, OTHER in words) == (False, True)
     for run in (hosts.first, hosts.second):
@@ -103,7 +103,7 @@ def test_forget_reaches_every_object_and_each_hosts_own_files_before_its_next_co
         assert sum(len(path.read_bytes().splitlines()) for path in published(run.captures, ".jsonl")) == 2
 
 
-def test_a_host_that_was_killed_while_it_forgot_goes_on_with_it(hosts: Hosts) -> None:
+def test_a_host_killed_during_forget_resumes_it(hosts: Hosts) -> None:
     fill(hosts)
     forget(hosts.first, Selection(session="gone"), dry_run=False, retrain=False)
     hosts.buckets[1].refresh()
@@ -112,13 +112,13 @@ def test_a_host_that_was_killed_while_it_forgot_goes_on_with_it(hosts: Hosts) ->
     hosts.buckets[1]._upload()
     assert SECRET not in in_the_bucket(hosts), "nothing goes up before this host has forgotten"
     catch_up(hosts.second)
-    hosts.look()
+    hosts.poll()
     assert SECRET not in in_the_bucket(hosts) + on_the_disk(hosts.second)
     assert not hosts.buckets[1].pending_removals()
     catch_up(hosts.second)  # and again: nothing happens
 
 
-def test_what_a_user_says_after_forget_is_kept_on_a_host_that_forgets_later(hosts: Hosts) -> None:
+def test_messages_after_forget_are_kept_on_a_host_that_applies_it_later(hosts: Hosts) -> None:
     fill(hosts)
     forget(hosts.first, Selection(user="default"), dry_run=False, retrain=False)
     LineWriter(hosts.second.captures, 1).append(captured("t9", "later", "a new subject", at=time.time() + 60))
@@ -144,10 +144,10 @@ def test_expired_captures_go_with_their_copies_and_shards_for_every_host(hosts: 
     write_turns(hosts.first.turn_shard(stem), [turn("t8", messages=[{"role": "user", "content": SECRET}])])
     for path in published(hosts.first.captures, ".jsonl"):
         os.utime(path, (now - 40 * 86400, now - 40 * 86400))
-    hosts.look()
+    hosts.poll()
     assert hosts.second.turn_shard(stem).exists()
     expire(hosts.first, recipe, now)
-    hosts.look()
+    hosts.poll()
     assert not published(hosts.first.captures, ".jsonl")
     assert not hosts.second.turn_shard(stem).exists(), "its name says how old it is, and no download makes it younger"
     assert hosts.second.turn_shard("s1").exists()

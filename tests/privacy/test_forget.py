@@ -1,4 +1,4 @@
-"""After `forget` no byte of the run knows the conversation; everybody else's is untouched; training goes on without it."""
+"""After `forget`, no byte of the conversation is in the run, all other data is untouched, and training continues without it."""
 
 import os
 import subprocess
@@ -55,7 +55,7 @@ def collect(run: RunDir) -> None:
 
 
 def every_text(run: RunDir, model_path: Path) -> Iterator[tuple[str, str]]:
-    """All that any file of the run says: its bytes, shards unpacked, token ids decoded."""
+    """The text of all files of the run: bytes, unpacked shards and decoded token ids."""
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     for path in sorted(path for path in run.root.rglob("*") if path.is_file()):
         name = str(path.relative_to(run.root))
@@ -73,7 +73,7 @@ def every_text(run: RunDir, model_path: Path) -> Iterator[tuple[str, str]]:
 
 
 def plant_what_stages_would_write(run: RunDir, ids: list[str]) -> None:
-    """Verdicts with hints, two policies, ledger, feedback, a judge's journal, trained rows, and files that were put aside."""
+    """Verdicts with hints, two policies, ledger, feedback, a judge's journal, trained rows, and quarantined files."""
     for path in published(run.trajectories, ".parquet"):
         rows = [(row, row.turn_id in ids) for row in read_turns(path)]
         verdicts = [
@@ -102,7 +102,7 @@ def plant_what_stages_would_write(run: RunDir, ids: list[str]) -> None:
     publish_bytes(run.quarantine / "trajectories-b.parquet", f"PAR1 {MARKER}".encode())
 
 
-def test_no_byte_of_the_run_knows_a_forgotten_session_while_the_server_goes_on(tmp_path: Path, model_path: Path) -> None:
+def test_no_byte_of_a_forgotten_session_remains_while_the_server_continues(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path) as server:
         run = server.run
         chat(server, "mine", MARKER, turns=3, done=True)
@@ -145,7 +145,7 @@ def raw_texts(run: RunDir) -> Iterator[tuple[str, str]]:
         yield path.name, path.read_bytes().decode(errors="replace")
 
 
-def test_a_conversation_without_a_header_is_known_by_what_it_continues(tmp_path: Path, model_path: Path) -> None:
+def test_a_conversation_without_a_header_is_identified_by_its_earlier_turns(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path) as server:
         messages = chat(server, None, MARKER, turns=2)
         chat(server, None, OTHER, turns=2)
@@ -186,14 +186,14 @@ def test_two_users_may_name_a_session_alike_and_schema_and_rest_of_a_shard_stay(
 
 
 def test_a_broken_off_forget_is_ended_by_the_next(example: RunDir) -> None:
-    """Trajectories go last: as long as they stand, the same turns are found again."""
+    """Trajectories are deleted last: while they exist, the same turns are found again."""
     (example.verdicts / "a.parquet").unlink()
     assert forget(example, Selection(session="s1"), dry_run=False, retrain=False).turns == 5
     assert select(example, Selection(session="s1")).turn_ids == set()
 
 
 @pytest.mark.parametrize("stage", ["collect", "train"])
-def test_nothing_is_forgotten_under_a_worker_that_remembers_it(example: RunDir, stage: str) -> None:
+def test_forget_is_refused_while_a_worker_has_the_data_in_memory(example: RunDir, stage: str) -> None:
     with sole_worker(example, stage), pytest.raises(ClawError, match=f"is already the {stage} worker") as caught:
         forget(example, Selection(session="s1"), dry_run=False, retrain=False)
     assert "serve can keep running" in caught.value.fix
@@ -219,7 +219,7 @@ def test_a_judge_with_these_turns_in_hand_is_waited_for(example: RunDir) -> None
     assert len(select(example, Selection(session="s2")).turn_ids) == 1
 
 
-def test_a_policy_learned_from_what_its_ancestors_learned_from(example: RunDir) -> None:
+def test_a_policy_learned_from_the_turns_of_its_ancestors(example: RunDir) -> None:
     for version in (2, 3):
         publish_policy(
             example,
@@ -254,12 +254,12 @@ def test_a_wish_that_is_not_clear_is_refused(typed: tuple[str | None, str | None
     assert caught.value.exit_code == 2
 
 
-def test_nobody_forgets_by_accident(example: RunDir) -> None:
+def test_forget_requires_a_confirmation(example: RunDir) -> None:
     command = [sys.executable, "-m", "clawctl", "forget", "--run", str(example.root), "--user", "default"]
     refused = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     assert refused.returncode == 2
     assert "6 of 2 sessions" in refused.stdout
-    assert "there is no terminal to confirm this" in refused.stderr
+    assert "clawctl cannot ask for confirmation without a terminal" in refused.stderr
     assert subprocess.run([*command, "--yes", "--json"], capture_output=True, check=False).returncode == 0
     assert [row.user for path in published(example.trajectories, ".parquet") for row in read_turns(path)] == ["other"]
 

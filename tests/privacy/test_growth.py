@@ -1,4 +1,4 @@
-"""Redaction takes time in proportion to its input, whatever the input is, and one key's text delays no other key's capture."""
+"""Redaction takes time in proportion to its input, and one key's text does not delay another key's capture."""
 
 import asyncio
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from scripts.benchmarks.hostile_redaction import (
 from tests.privacy.made import exchange
 
 SMALL, LARGE = 24 << 10, 96 << 10  # characters
-MOST_S = 4.0  # for LARGE, on a machine with other work; 32 KB took 10.6 s before
+MAX_S = 4.0  # for LARGE, on a machine with other work; 32 KB took 10.6 s before
 TRIES = 3  # a busy machine disturbs a measurement now and then
 
 
@@ -45,13 +45,13 @@ def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
 
     def in_proportion() -> bool:
         small, large = seconds(make(SMALL)), seconds(make(LARGE))
-        return large < MOST_S and large < 4 * 2.5 * max(small, 0.002)  # quadratic would be 16 times
+        return large < MAX_S and large < 4 * 2.5 * max(small, 0.002)  # quadratic would be 16 times
 
     assert any(in_proportion() for _ in range(TRIES))
 
 
 def test_the_measure_of_growth_catches_a_rule_that_is_quadratic() -> None:
-    """Pieces bound what a slow rule costs in a long text: only within a piece can it be seen."""
+    """Pieces bound the cost of a slow rule in a long text, so only a single piece shows it."""
 
     def planted() -> Redactor:
         redactor = Redactor(KINDS)
@@ -69,8 +69,8 @@ def _quadratic(piece: Text) -> Iterator[Span]:
 
 
 def test_every_building_block_is_quick() -> None:
-    slow = {block: took for block in BLOCKS if (took := seconds(of_block(block)(16 << 10))) > MOST_S / 4}
-    assert {block for block in slow if min(seconds(of_block(block)(16 << 10)) for _ in range(3)) > MOST_S / 4} == set()
+    slow = {block: took for block in BLOCKS if (took := seconds(of_block(block)(16 << 10))) > MAX_S / 4}
+    assert {block for block in slow if min(seconds(of_block(block)(16 << 10)) for _ in range(3)) > MAX_S / 4} == set()
 
 
 def test_a_secret_is_found_wherever_the_pieces_of_a_long_text_are_cut() -> None:
@@ -150,7 +150,7 @@ def test_the_lock_goes_to_the_thread_that_waited_longest() -> None:
         threads[-1].start()
         while len(baton._waiting) <= number:
             time.sleep(0.001)
-    baton.yield_to_waiting()  # everybody who waited before has had a turn
+    baton.yield_to_waiting()  # every earlier waiter has had a turn
     assert order == [0, 1, 2, 3, 4]
     baton.release()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Token ids are looked through as well: a secret that they tell takes them out of the capture, and the turn out of training."""
+"""Token ids are searched as well: a secret in them removes them from the capture, and the turn from training."""
 
 import argparse
 from pathlib import Path
@@ -19,7 +19,7 @@ KEY = "sk-" + "proj-" + "a1B2c3D4e5F6g7H8i9J0" * 2
 
 
 class Letters:
-    """A tokenizer with one id a character, which counts what it decodes."""
+    """A tokenizer with one id per character, which counts the ids that it decodes."""
 
     def __init__(self) -> None:
         self.decoded = 0
@@ -38,7 +38,7 @@ def captured(prompt: str, completion: str, redactor: Redactor) -> Any:
     return redactor.exchange(made)
 
 
-def test_ids_that_tell_a_secret_are_not_written_though_the_text_is_clean() -> None:
+def test_ids_that_decode_to_a_secret_are_not_written_although_the_text_is_clean() -> None:
     redactor = Redactor(ALWAYS, decode=Letters())
     for prompt, completion in ((f"use {KEY}", "fine"), ("hi", f"take {KEY}"), (f"use {KEY[:20]}", KEY[20:])):
         clean = captured(prompt, completion, redactor)
@@ -70,7 +70,7 @@ def test_a_turn_of_own_code_is_looked_through_by_its_ids_too() -> None:
     assert (clean.prompt_ids, clean.trainable, clean.untrainable_reason) == (None, False, "redacted")
 
 
-def test_no_tokenizer_says_nothing(tmp_path: Path) -> None:
+def test_without_a_tokenizer_nothing_is_decided(tmp_path: Path) -> None:
     assert IdReader(str(tmp_path))([1, 2, 3]) == ""
     reader = IdReader(Recipe().model_path)
     assert reader([]) == ""

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - lines stay lines
-"""Lines as people and programs write them: the classes that an author who had not read the rules found missing. Values are drawn."""
+"""Classes of lines that an author without knowledge of the rules found missing. Values are random."""
 
 import random
 import string
@@ -74,7 +74,7 @@ def phrase(draw: Draw) -> str:
 
 
 def other_card(draw: Draw) -> str:
-    """A number of Maestro, whose digits pass the checksum."""
+    """A Maestro card number with a valid checksum."""
     digits = draw.choice(["5018", "5893", "5020"]) + drawn(draw, 11, string.digits)
     total = sum(
         doubled - 9 if doubled > 9 else doubled

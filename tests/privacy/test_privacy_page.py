@@ -1,4 +1,4 @@
-"""docs/privacy.md answers with commands: each is run on a run, and says what the page says it does."""
+"""Each command in docs/privacy.md has the effect that the page states."""
 
 import os
 import re
@@ -58,7 +58,7 @@ def test_the_variables_on_the_page_are_those_that_the_code_reads() -> None:
     assert sorted(name for name in read if name not in PAGE) == []
 
 
-def test_redaction_asks_nobody() -> None:
+def test_redaction_makes_no_network_calls() -> None:
     """Every connection and name look-up of Python passes this hook."""
     code = (
         "import sys\n"

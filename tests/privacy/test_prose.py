@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - each case is one line
-"""Secrets told in ordinary words are found by their shape and by what the sentence speaks of; names of the same shape stay."""
+"""Secrets in ordinary prose are found by their shape and by the subject of the sentence. Names of the same shape stay."""
 
 import pytest
 
@@ -78,7 +78,7 @@ def redactor() -> Redactor:
 
 
 @pytest.mark.parametrize(("text", "secret"), TOLD)
-def test_a_secret_told_in_ordinary_words_is_found(redactor: Redactor, text: str, secret: str) -> None:
+def test_a_secret_in_ordinary_prose_is_found(redactor: Redactor, text: str, secret: str) -> None:
     assert secret not in redactor.text(text)
 
 

@@ -1,4 +1,4 @@
-"""No secret is written, nothing else is touched, and a conversation is still recognised."""
+"""No secret is written, other text is unchanged, and a conversation is still recognised."""
 
 import base64
 import random
@@ -45,7 +45,7 @@ def test_an_exchange_without_a_secret_is_written_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("place", ["message", "response", "arguments", "tool result", "tools", "claim", "model"])
-def test_a_secret_leaves_no_byte_behind_wherever_it_stands(place: str) -> None:
+def test_a_secret_leaves_no_byte_wherever_it_is(place: str) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "login", "arguments": f'{{"key": "{KEY}"}}'}}
     changes: dict[str, dict[str, Any]] = {
         "message": {"messages": [user(f"use {KEY}")]},
@@ -66,7 +66,7 @@ def test_a_secret_leaves_no_byte_behind_wherever_it_stands(place: str) -> None:
     assert clean.untrainable_reason == "redacted"
 
 
-def test_a_session_whose_name_looks_like_a_secret_gets_another_name_of_its_own_and_is_trained() -> None:
+def test_a_session_whose_name_looks_like_a_secret_gets_a_unique_replacement_and_is_trained() -> None:
     """Clients name sessions by random ids of many forms, and no name of a session enters the prompt."""
     redactor = Redactor(ALWAYS)
     first, again, other = (
@@ -79,20 +79,20 @@ def test_a_session_whose_name_looks_like_a_secret_gets_another_name_of_its_own_a
     assert first.prompt_ids is not None
 
 
-def test_tokens_whose_text_nobody_has_seen_are_not_written() -> None:
+def test_tokens_with_unknown_text_are_not_written() -> None:
     failed = exchange([user("hi")], response=None, status="error", completion_ids=[7, 8], logprobs=[-1.0, -1.0])
     clean = Redactor(ALWAYS).exchange(failed)
     assert (clean.completion_ids, clean.logprobs, clean.untrainable_reason) == (None, None, None)
 
 
-def test_ids_do_not_tell_what_entered_the_prompt_by_the_template_alone() -> None:
+def test_ids_are_removed_if_a_template_setting_holds_a_secret() -> None:
     told = exchange([user("hi")])
     clean = Redactor(ALWAYS).exchange(told, unwritten={"documents": [{"text": f"key {KEY}"}]})
     assert (clean.messages, clean.prompt_ids, clean.untrainable_reason) == (told.messages, None, "redacted")
     assert Redactor(ALWAYS).exchange(told, unwritten={"enable_thinking": False}) is told
 
 
-def test_what_could_be_drawn_goes_with_the_ids() -> None:
+def test_the_allowed_tokens_are_removed_with_the_ids() -> None:
     told = exchange([user("hi")], allowed="c2V0cw==")
     form = {"type": "json_schema", "json_schema": {"schema": {"enum": [KEY, "other"]}}}
     clean = Redactor(ALWAYS).exchange(told, unwritten=[{}, form])
@@ -105,7 +105,7 @@ def test_without_kinds_nothing_is_looked_at() -> None:
     assert Redactor([]).exchange(told) is told
 
 
-def test_a_failure_says_nothing_of_what_it_was_looking_at() -> None:
+def test_a_failure_does_not_quote_the_redacted_text() -> None:
     broken = exchange([user(f"use {KEY}")], tools=[{"function": {1.5j: KEY}}])  # type: ignore[dict-item]
     with pytest.raises(RedactionFailed) as caught:
         Redactor(ALWAYS).exchange(broken)
@@ -128,7 +128,7 @@ def test_a_message_that_comes_back_in_another_form_is_redacted_to_the_same_messa
 
 
 def test_a_conversation_that_repeats_a_secret_is_still_one_conversation() -> None:
-    """The user tells a password, the answer repeats it, the client sends both again: as text parts this time."""
+    """The user gives a password, the answer repeats it, and the client sends both again as text parts."""
     redactor, sessions = Redactor(ALWAYS), Sessions(3600)
     asked = [user(f"my password is {PASSWORD}")]
     answered = {"role": "assistant", "content": f"Noted: password = '{PASSWORD}'"}
@@ -182,8 +182,8 @@ def test_json_nested_too_deeply_to_walk_is_looked_through_as_text() -> None:
 # ---- what is a secret ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_labelled_lines_are_told_apart() -> None:
-    """The benchmark's law, on a seed of its own: what is missed or taken for a secret is named here."""
+def test_the_labelled_lines_are_classified_correctly() -> None:
+    """The benchmark's check with a separate seed. A failure names missed secrets and false positives."""
     redactor = Redactor(ALWAYS)
     lines = labelled_lines(500, seed=11)
     assert sum(line.secret is not None for line in lines) == 250
@@ -195,7 +195,7 @@ def test_the_labelled_lines_are_told_apart() -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 def test_both_halves_of_the_templates_pass_their_bars(half: str) -> None:
-    """The held-out half is measured here and tuned on by nobody: do not change a rule for one of its templates."""
+    """The held-out half is only measured: do not change a rule for one of its templates."""
     redactor = Redactor(ALWAYS)
     lines = lines_of(half, 2, seed=4)
     missed = [line.kind for line in lines if line.secret and rest_of(line.secret, redactor.text(line.text), line.text)]
@@ -204,7 +204,7 @@ def test_both_halves_of_the_templates_pass_their_bars(half: str) -> None:
     assert len(wrong) <= 0.01 * sum(line.secret is None for line in lines), wrong if half == "tuned" else len(wrong)
 
 
-def test_what_real_agents_send_holds_no_secret() -> None:
+def test_recorded_messages_of_agents_cause_no_false_positive() -> None:
     redactor = Redactor(ALWAYS)
     for path in sorted((Path(__file__).parents[1] / "recordings").rglob("*.json")):
         text = path.read_text()
@@ -301,7 +301,7 @@ def test_a_secret_is_known_by_its_form_whoever_issued_it(text: str, secret: str)
         "git log --author 4f66ad9a:src/main.py",
     ],
 )
-def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+def test_text_that_resembles_a_secret_stays(text: str) -> None:
     assert redacted(text) == text
 
 
@@ -322,7 +322,7 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
         "$ sudo printenv API_TOKEN",
     ],
 )
-def test_what_a_command_prints_is_a_secret_where_the_command_says_so(command: str) -> None:
+def test_the_output_of_a_command_that_prints_secrets_is_redacted(command: str) -> None:
     value = "q8Lm2pZxw7Kd" + "4vTn9R"
     assert redacted(f"{command}\n{value}\ndone") == f"{command}\n[redacted:password]\ndone"
 
@@ -371,7 +371,7 @@ def test_a_key_beside_a_user_name_is_a_secret_in_a_value_of_json_too() -> None:
         f"spec:\n  encryptedData:\n    password: Ag{MIXED * 10}",
     ],
 )
-def test_what_stands_where_a_secret_would_but_is_public_stays(text: str) -> None:
+def test_public_values_in_the_position_of_a_secret_stay(text: str) -> None:
     assert redacted(text) == text
 
 

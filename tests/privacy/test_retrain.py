@@ -1,4 +1,4 @@
-"""Going back: what is trained afterwards is what would have been trained had the turn never been there."""
+"""After `forget --retrain`, training gives the same result as if the turn had never existed."""
 
 import threading
 from pathlib import Path
@@ -44,8 +44,8 @@ def test_after_retraining_the_weights_never_knew_the_turn(tmp_path: Path, sample
 
     done = forget(taught, Selection(session="s-a05"), dry_run=False, retrain=True)
     assert done.policies == [2, 3]
-    assert done.way_back is not None
-    assert (done.way_back.to_version, done.way_back.live) == (back_to, back_to)
+    assert done.rollback_plan is not None
+    assert (done.rollback_plan.to_version, done.rollback_plan.live) == (back_to, back_to)
     assert (list_versions(taught), live_version(taught)) == (list(range(back_to + 1)), back_to)
     assert [row["step"] for row in read_rows(taught)] == list(range(1, back_to + 1))
     assert sorted(read_ledger(taught)) == [f"a{i:02d}" for i in range(4 * back_to)]

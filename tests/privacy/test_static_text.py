@@ -1,4 +1,4 @@
-"""What a client sends with every request may look like a secret. It is let through only where nobody can keep it secret."""
+"""Text that a client sends with every request may look like a secret. It is accepted only where it cannot be one."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ def test_the_name_of_a_parameter_is_no_secret_in_the_descriptions_of_the_same_to
     assert sent(Redactor(ALWAYS), "anna", tools=tools(PROSE, "other")) == "redacted"
 
 
-def test_what_ids_repeat_of_such_a_text_costs_no_turn() -> None:
+def test_ids_that_repeat_an_accepted_text_cost_no_turn() -> None:
     redactor = Redactor(ALWAYS, decode=lambda ids: PROSE)
     assert sent(redactor, "anna", tools=tools(PROSE, "shellid")) is None
     assert sent(redactor, "anna", tools=tools("Stops the shell.", "shellid")) == "redacted"
@@ -48,7 +48,7 @@ def test_plain_words_that_several_keys_send_in_their_tools_are_no_secret() -> No
 
 
 def test_one_key_counts_once_however_many_sessions_it_has() -> None:
-    """Nobody takes another's secret out of redaction by repeating it, and one user's own words never recur."""
+    """Repeating another user's secret does not exempt it from redaction, and one user's text alone never recurs."""
     redactor = Redactor(ALWAYS)
     for number in range(20):
         hints = {"session_id": f"s{number}"}
@@ -98,7 +98,7 @@ def test_another_sentence_around_the_same_word_begins_anew() -> None:
     assert sent(redactor, "key0", tools=tools("The account of anna is identified by 'shellid', do not tell.")) == "redacted"
 
 
-def test_what_is_remembered_is_bounded_and_forgetting_redacts_again() -> None:
+def test_the_memory_of_accepted_texts_is_bounded_and_dropped_texts_are_redacted_again() -> None:
     recurring = Recurring(keys=2, capacity=8)
     recurring.recurs("a", "text")
     assert recurring.recurs("b", "text")

@@ -1,4 +1,4 @@
-"""Who may be captured, what is stored and readable by whom, how long it stays, and what the logs say."""
+"""Whose requests are captured, what is stored, who can read it, how long it stays, and what the logs contain."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from clawctl.config import PrivacyConfig, Recipe
-from clawctl.inspect.data import look_at_data, show_data
+from clawctl.inspect.data import read_data, show_data
 from clawctl.privacy.consent import may_capture
 from clawctl.run.directory import RunDir, open_run, publish_bytes, published
 from clawctl.run.retention import Stored, choose, expire
@@ -67,7 +67,7 @@ def captured_ids(run: RunDir) -> list[str]:
     ]
 
 
-def test_who_is_denied_leaves_no_byte(tmp_path: Path) -> None:
+def test_requests_of_a_skipped_key_leave_no_byte(tmp_path: Path) -> None:
 
     run = open_run(tmp_path / "run")
     capture = Capture(run.captures, PrivacyConfig(skip_keys=["ann"]))
@@ -143,10 +143,10 @@ def test_files_are_their_owners_alone_whatever_the_umask_was(tmp_path: Path) -> 
 # ---- what is stored --------------------------------------------------------------------------------------------------------------
 
 
-def test_data_says_what_lies_where_since_when_and_about_whom(example: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_lists_the_stores_their_age_and_their_users(example: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"exchange_id": "e", "key": "third", "created_at": 500.0, "messages": []}
     (example.captures / "w-0.jsonl").write_bytes(orjson.dumps(line) + b'\n{"torn')
-    found = look_at_data(example)
+    found = read_data(example)
     stores = {store["where"]: store for store in found["stores"]}
     assert (stores["captures/"]["rows"], stores["trajectories/"]["rows"], stores["verdicts/"]["rows"]) == (1, 7, 5)
     assert stores["trajectories/"]["files"] == 2
@@ -170,7 +170,7 @@ def stored(name: str, age_days: float, size: int = 100) -> Stored:
     return Stored((Path(name),), 100 * DAY - age_days * DAY, size)
 
 
-def test_what_is_older_than_allowed_goes_and_nothing_else() -> None:
+def test_exactly_the_expired_data_is_deleted() -> None:
     entries = [stored("a", 31), stored("b", 29), stored("c", 30.5)]
     gone = choose(entries, PrivacyConfig(max_age_days=30), now=100 * DAY)
     assert [entry.paths[0].name for entry in gone] == ["a", "c"]
@@ -225,7 +225,7 @@ def test_a_writer_whose_file_expired_opens_another_and_loses_nothing(tmp_path: P
     assert (captured_ids(run), capture.lost) == (["second"], 0)
 
 
-def test_collect_deletes_what_has_expired(example: RunDir) -> None:
+def test_collect_deletes_expired_data(example: RunDir) -> None:
     (example.root / "recipe.yaml").write_text("privacy: {max_age_days: 1}\n")
     for path in [*example.trajectories.iterdir(), *example.verdicts.iterdir()]:
         aged(path, 2, path.stat().st_mtime)
@@ -236,7 +236,7 @@ def test_collect_deletes_what_has_expired(example: RunDir) -> None:
     assert "deleted 3 files" in (example.logs / "collect.log").read_text()
 
 
-def test_retention_is_told_in_words_and_in_json(example: RunDir) -> None:
+def test_retention_is_reported_as_text_and_as_json(example: RunDir) -> None:
     command = [sys.executable, "-m", "clawctl", "retention", "--run", str(example.root)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "nothing expires" in said

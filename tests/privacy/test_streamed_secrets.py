@@ -1,4 +1,4 @@
-"""A secret that comes in pieces: the client gets it as it was said, and no file of the run holds it, however the stream was cut."""
+"""A secret in a stream: the client gets it unchanged, and no file of the run contains it, however the stream was cut."""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def chosen(body: dict[str, Any]) -> int:
 
 
 async def answer(request: Request) -> Any:
-    """An upstream that tells ids and logprobs, one token a piece, as vLLM does."""
+    """An upstream with ids and logprobs, one token per chunk, like vLLM."""
     body = await request.json()
     said = pieces_of(chosen(body)) if body.get("stream") else ["Hi"]
     head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}

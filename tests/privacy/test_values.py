@@ -1,4 +1,4 @@
-"""A password is found whatever it is made of and however it is set; code and placeholders beside its name are left alone."""
+"""A password is found whatever it consists of and however it is assigned. Code and placeholders next to its name stay."""
 
 import json
 from urllib.parse import quote
@@ -56,7 +56,7 @@ def test_a_password_is_found_whatever_it_is_made_of(made_of: str) -> None:
         "define('DB_PASSWORD', 'kestrel7');",
     ],
 )  # fmt: skip
-def test_words_and_numbers_are_passwords_where_nothing_else_can_stand(text: str) -> None:
+def test_words_and_numbers_are_passwords_where_only_a_password_can_be(text: str) -> None:
     assert "[redacted:" in Redactor(KINDS).text(text)
 
 

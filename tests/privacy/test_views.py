@@ -1,4 +1,4 @@
-"""A text as its reader sees it: every place of a view is a place of the text, and no letter switches a rule off."""
+"""A text as its reader sees it: every position of a view maps to a position of the text, and no letter disables a rule."""
 
 import sys
 import unicodedata
@@ -25,7 +25,7 @@ def test_lower_case_keeps_every_place() -> None:
     assert len(folded("".join(LETTERS))) == len(LETTERS)
 
 
-def test_compatible_ascii_and_what_shows_nothing_is_plain_in_a_view() -> None:
+def test_compatible_characters_become_ascii_and_invisible_ones_vanish_in_a_view() -> None:
     def form(letter: str) -> str:
         return unicodedata.normalize("NFKC", letter)
 
@@ -65,7 +65,7 @@ def test_each_letter_that_changes_its_length_may_stand_within_a_secret() -> None
 
 
 def test_places_of_a_view_are_places_of_the_text() -> None:
-    """Whatever is replaced by whatever: a character that was kept is found at its own place."""
+    """Any replacements: a character that is kept maps to its own position."""
     draw = Random(5)
     pieces = ["a", "Ｂ", "\u200b", "ﷺ", "ﬁ", "\\u0063", "&quot;", "%64", "é", "𝐞", "\\n", "漢", "\\\\", "&amp;lt;"]
     for _ in range(300):
@@ -73,11 +73,11 @@ def test_places_of_a_view_are_places_of_the_text() -> None:
         view: View | None = plain_view(text)
         while view is not None:
             for place, letter in enumerate(view.text):
-                start, end = view.back(place, place + 1)
+                start, end = view.to_original(place, place + 1)
                 assert 0 <= start < end <= len(text)
                 if end - start == 1 and text[start].isascii() and text[start] not in "\\&%":
                     assert text[start] == letter
-            assert view.back(0, len(view.text))[1] <= len(text) if view.text else True
+            assert view.to_original(0, len(view.text))[1] <= len(text) if view.text else True
             view = unescaped_view(view) if view.below is None or view.at else None
 
 
@@ -101,7 +101,7 @@ def test_escapes_and_disguises_hide_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     "said", ["\x1b[32m{}\x1b[0m", "\\x1b[0m{}", "\\u001b[1;31m{}", "\\e[32m{}\\e[0m", "^[[33m{}", "\x1b]8;;http://x\x07{}"]
 )
-def test_what_colours_a_terminal_hides_no_secret(said: str) -> None:
+def test_terminal_colours_hide_no_secret(said: str) -> None:
     key = "gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5"
     redactor = Redactor(ALWAYS)
     assert key[8:] not in redactor.text(said.format(key))

@@ -1,4 +1,4 @@
-"""A flipped bit or a missing end never reads as something that was not written."""
+"""A flipped bit or a truncated file is never read as valid data."""
 
 import random
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_no_flipped_bit_and_no_cut_of_a_sealed_object_reads_as_something_else(te
     assert all(found == value for found in read)  # only the seal's own name or a space was hit
 
 
-def test_an_object_that_somebody_wrote_by_hand_is_read_as_it_stands() -> None:
+def test_a_handwritten_object_is_read_as_it_is() -> None:
     assert read_sealed(b'{"a": 1}\n') == {"a": 1}
     with pytest.raises(Damaged, match="not JSON"):
         read_sealed(b'{"a": 1')
@@ -71,7 +71,7 @@ def test_a_shard_from_before_there_were_checksums_is_read_and_any_reader_reads_o
     assert pq.read_table(tmp_path / "new.parquet").num_rows == 8
 
 
-def test_a_folder_that_is_not_what_was_written_says_which_file(tmp_path: Path) -> None:
+def test_a_changed_folder_is_reported_with_the_changed_file(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "a").write_bytes(b"first")
     (tmp_path / "deep" / "b").write_bytes(b"second")

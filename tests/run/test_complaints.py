@@ -1,4 +1,4 @@
-"""Noticing that what people want has changed."""
+"""Detecting that people's wishes have changed."""
 
 from collections.abc import Sequence
 from random import Random
@@ -51,6 +51,6 @@ def test_a_few_complaints_in_a_row_are_noticed_only_where_complaints_were_rare()
     assert change_point(np.array([1.0, 0.0] * 10 + [1.0] * 6)) is None
 
 
-def test_keys_are_told_apart() -> None:
+def test_keys_are_kept_separate() -> None:
     found = rises([*stream([(60, 0.05), (15, 1.0)], 1, "anna"), *stream([(75, 0.05)], 2, "bert")])
     assert [rise.key for rise in found] == ["anna"]

@@ -1,10 +1,11 @@
-"""Explicit ratings: what is one, where it is written, and who is believed."""
+"""Explicit ratings: their form, their file, and which one counts."""
 
 import orjson
 import pytest
 
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.feedback import BadRating, FeedbackFile, Ratings, parse_feedback, rating_in_header, read_rating
+from clawctl.run.feedback import FeedbackFile, Ratings, parse_feedback, rating_in_header, read_rating
+from clawctl.run.outcomes import BadFeedback
 from clawctl.run.rows import Feedback
 
 TURN = "x4JdAbCdEfGhIjKlMnOpQrSt"
@@ -49,8 +50,8 @@ def test_a_rating_names_its_turn_by_the_turn_or_by_the_id_of_the_response() -> N
         ({"turn_id": TURN, "rating": 1, "stars": 5}, "stars"),
     ],
 )
-def test_what_is_no_rating_is_refused_and_says_where(body, field) -> None:
-    with pytest.raises(BadRating) as refused:
+def test_an_invalid_rating_is_refused_with_its_field(body, field) -> None:
+    with pytest.raises(BadFeedback) as refused:
         read_rating(body, "anna", 0.0)
     assert refused.value.field == field
 
@@ -58,23 +59,23 @@ def test_what_is_no_rating_is_refused_and_says_where(body, field) -> None:
 def test_a_rating_in_a_header_is_a_number_or_refused() -> None:
     assert [rating_in_header(text) for text in (None, "", " 1", "-0.5")] == [None, None, 1.0, -0.5]
     for text in ("good", "2", "nan"):
-        with pytest.raises(BadRating):
+        with pytest.raises(BadFeedback):
             rating_in_header(text)
 
 
-def test_what_was_appended_is_read_and_of_several_ratings_the_newest_counts(run) -> None:
+def test_appended_ratings_are_read_and_the_newest_of_several_counts(run) -> None:
     ratings, file, other = Ratings(run), FeedbackFile(run.feedback), FeedbackFile(run.feedback)
-    ratings.look()
+    ratings.poll()
     assert ratings.of("anna", TURN) is None
     file.append(Feedback("b", 2.0, "anna", TURN, 1.0, "better now"))
     other.append(Feedback("a", 1.0, "anna", TURN, -1.0, None))
     other.append(Feedback("c", 3.0, "ben", TURN, -1.0, None))
-    ratings.look()
+    ratings.poll()
     found = ratings.of("anna", TURN)
     assert found is not None
     assert (found.rating, found.comment) == (1.0, "better now")
     file.append(Feedback("d", 4.0, "anna", TURN, 0.0, None))
-    ratings.look()
+    ratings.poll()
     assert ratings.of("anna", TURN) == Feedback("d", 4.0, "anna", TURN, 0.0, None)
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in run.feedback.iterdir())
 
@@ -84,7 +85,7 @@ def test_a_line_that_is_no_rating_is_passed_over_and_counted(run) -> None:
     lines = [b"{", b"[]", b"{}", good.replace(b'1.0,"comment', b'7.0,"comment'), good.replace(b'"anna"', b"null"), good]
     (run.feedback / "w-0.jsonl").write_bytes(b"\n".join(lines) + b"\n" + good[:20])
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     assert (ratings.unreadable, ratings.of("anna", TURN) is not None) == (5, True)
     for line in lines[:-1]:
         with pytest.raises((ValueError, TypeError)):
@@ -94,10 +95,10 @@ def test_a_line_that_is_no_rating_is_passed_over_and_counted(run) -> None:
 def test_a_run_without_ratings_has_none(run) -> None:
     run.feedback.rmdir()
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     assert ratings.of("anna", TURN) is None
     FeedbackFile(run.feedback).append(Feedback("a", 1.0, "anna", TURN, 1.0, None))
-    ratings.look()
+    ratings.poll()
     assert ratings.of("anna", TURN) is not None
 
 

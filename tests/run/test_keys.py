@@ -36,7 +36,7 @@ def test_each_key_opens_as_its_own_name_and_no_other_opens(run: RunDir) -> None:
     assert [ring.owner(key) for key in (anna, ben, "own", "wrong", "", anna[:-1])] == ["anna", "ben", "default", None, None, None]
 
 
-def test_a_key_lies_nowhere_but_with_its_owner(run: RunDir) -> None:
+def test_no_file_of_the_run_contains_a_key(run: RunDir) -> None:
     key = add_key(run, "anna")
     path = run.root / "api_keys.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -74,7 +74,7 @@ def test_a_name_has_one_key_and_a_removed_one_is_gone(run: RunDir) -> None:
         remove_key(run, "anna")
 
 
-def test_a_running_ring_sees_keys_come_and_go(run: RunDir) -> None:
+def test_a_running_key_ring_sees_added_and_removed_keys(run: RunDir) -> None:
     ring = KeyRing(run, "own")
     key = add_key(run, "anna")
     time.sleep(1.1)
@@ -87,7 +87,7 @@ def test_a_running_ring_sees_keys_come_and_go(run: RunDir) -> None:
     assert (ring.owner(key), ring.owner("own")) == (None, "default")
 
 
-def test_a_broken_file_is_said_with_its_cure(run: RunDir) -> None:
+def test_a_broken_file_is_reported_with_its_cure(run: RunDir) -> None:
     (run.root / "api_keys.json").write_text('{"keys": [{"name": 1}]}')
     with pytest.raises(ClawError, match="cannot be read"):
         list_keys(run)

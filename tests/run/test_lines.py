@@ -1,4 +1,4 @@
-"""Lines are appended whole, whatever a killed writer or a full disk left."""
+"""Lines are appended whole, whatever a killed writer or a full disk left behind."""
 
 import os
 import resource
@@ -36,7 +36,7 @@ def test_wherever_a_writer_was_killed_the_lines_before_and_after_are_read(tmp_pa
     assert path.read_bytes().count(b"\n") == len(whole) + 1, "nothing is left of the incomplete line"
 
 
-def test_a_damaged_line_is_told_by_its_number_and_the_last_one_is_not(tmp_path: Path) -> None:
+def test_a_damaged_line_is_reported_with_its_number_except_the_last_one(tmp_path: Path) -> None:
     path, told = tmp_path / "a.jsonl", list[int]()
     path.write_bytes(line(1) + b"\n{\n\n" + line(2) + b'\n[1]\n{"numb')
     assert [row["number"] for row in read_lines(path, lambda number, _: told.append(number))] == [1, 2]

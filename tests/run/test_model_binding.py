@@ -1,4 +1,4 @@
-"""A run has its model once something worked on it: an attempt that failed binds nobody."""
+"""A run is bound to its model by the first stage that works on it. A failed attempt does not bind it."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def fail(root: Path) -> None:
         raise RuntimeError("the engine failed")
 
 
-def test_a_server_that_cannot_load_its_model_leaves_no_run_that_remembers_it(tmp_path: Path) -> None:
+def test_a_server_that_cannot_load_its_model_does_not_bind_the_run_to_it(tmp_path: Path) -> None:
     (tmp_path / "wrong").mkdir()
     (tmp_path / "wrong" / "config.json").write_text('{"model_type": "qwen3"}')
     command = [sys.executable, "-m", "clawctl", "serve", "--port", "0", "--run", str(tmp_path / "run")]
@@ -65,7 +65,7 @@ def test_a_recipe_that_a_person_put_there_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["serve", "train", "judge"])
-def test_once_a_server_worked_the_model_stands_and_the_recipe_is_not_overwritten(tmp_path: Path, stage: str) -> None:
+def test_after_the_first_start_the_model_is_fixed_and_the_recipe_is_not_overwritten(tmp_path: Path, stage: str) -> None:
     root, other = tmp_path / "run", tmp_path / "other.yaml"
     with first_attempt(root):
         begin(root, "right")

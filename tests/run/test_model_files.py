@@ -1,4 +1,4 @@
-"""A model is known by its size and by some bytes of its weights."""
+"""A model is identified by its size and some bytes of its weights."""
 
 from pathlib import Path
 from shutil import copytree
@@ -39,7 +39,7 @@ def test_the_size_is_that_of_the_text_model(tmp_path: Path) -> None:
     assert origin_of("mine", str(tmp_path)) == Origin("mine", None, "3 layers of 64 in 4 heads", None)
 
 
-def test_of_what_is_not_there_or_not_readable_nothing_is_known(tmp_path: Path) -> None:
+def test_nothing_is_known_about_missing_or_unreadable_models(tmp_path: Path) -> None:
     assert origin_of("mine", "nobody/such-a-model-that-was-never-loaded") == Origin("mine")
     assert origin_of("mine", str(tmp_path)) == Origin("mine") != UNKNOWN
     for damaged in (b"", b"\xff" * 4, b"\x00" * 8, b"\x02" + b"\x00" * 7 + b"[]", b"\xff" * 8 + b"{}"):

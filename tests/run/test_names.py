@@ -1,4 +1,4 @@
-"""Names that stand in files reach nothing outside the run, and nothing in a run directory runs code."""
+"""Names in files reach nothing outside of the run, and nothing in a run directory runs code."""
 
 import os
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def test_a_name_is_one_entry_of_its_folder_or_no_name(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [*EVIL, None, 7, ["a"]])
-def test_what_is_no_name_is_damage(value: Any, tmp_path: Path) -> None:
+def test_an_invalid_name_is_damage(value: Any, tmp_path: Path) -> None:
     if value != "a/b":
         with pytest.raises(Damaged):
             below(tmp_path, value)
@@ -102,7 +102,7 @@ def test_a_path_below_a_folder_follows_no_link(tmp_path: Path) -> None:
 
 
 def merged_shard(run: RunDir, stems: list[Any]) -> Path:
-    """A merged shard that names these parts, as somebody would write it who may write here."""
+    """A merged shard that names these parts, as an attacker with write access would make it."""
     path = run.trajectories / f"{7:020d}-aaaaaa-merged.parquet"
     write_turns(path, list[Turn]())
     table = pq.read_table(path)
@@ -200,7 +200,7 @@ def test_a_policy_folder_that_could_run_code_or_reads_elsewhere_is_refused(
 
 
 @pytest.mark.parametrize("evil", [*EVIL, 2, -1, True, None, 1.0])
-def test_a_policy_is_of_the_version_that_its_folder_says(run: RunDir, evil: Any) -> None:
+def test_a_policys_version_must_match_its_folder(run: RunDir, evil: Any) -> None:
     if isinstance(evil, str) and "\udcff" in evil:
         return
     path = published_policy(run) / "policy.json"

@@ -1,4 +1,4 @@
-"""The few calls to an object store: with the library's own memory store, and over HTTP with moto as a process of its own."""
+"""The calls to an object store: with the library's memory store, and over HTTP with moto in its own process."""
 
 import threading
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def test_of_two_objects_of_one_name_the_first_is_kept(objects: Objects) -> None:
     assert objects.read("a/b")[0] == b"first"  # type: ignore[index]
 
 
-def test_a_swap_needs_the_tag_of_what_is_there(objects: Objects) -> None:
+def test_a_swap_needs_the_tag_of_the_current_object(objects: Objects) -> None:
     tag = objects.create("live", b"1")
     assert objects.swap("live", b"2", '"another"') is None
     newer = objects.swap("live", b"2", tag)
@@ -83,7 +83,7 @@ def test_listing_copying_and_deleting(objects: Objects, tmp_path: Path) -> None:
         objects.read_range("f/1", 0, 1)
 
 
-def test_lost_answers_torn_uploads_and_throttling_do_not_change_who_wins(moto: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_answers_torn_uploads_and_throttling_do_not_change_the_winner(moto: int, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy = Proxy(moto, seed=3, faults=0.3)
     for name, value in bucket_environment(proxy.port).items():
         monkeypatch.setenv(name, value)

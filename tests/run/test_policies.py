@@ -61,7 +61,7 @@ def test_a_version_is_published_whole_or_not_at_all(run: RunDir) -> None:
     assert read_policy(run, 1).turns == ["t1"]
 
 
-def test_live_moves_only_to_what_is_published(run: RunDir) -> None:
+def test_live_moves_only_to_published_versions(run: RunDir) -> None:
     with pytest.raises(ClawError, match="policy 5 is not published"):
         move_live(run, 5)
     publish_policy(run, policy(1), lambda folder: None)
@@ -71,7 +71,7 @@ def test_live_moves_only_to_what_is_published(run: RunDir) -> None:
     assert live_version(run) == 0
 
 
-def test_an_unreadable_live_or_policy_says_what_to_do(run: RunDir) -> None:
+def test_an_unreadable_live_or_policy_is_reported_with_the_cure(run: RunDir) -> None:
     (run.policies / "LIVE").write_text("newest\n")
     with pytest.raises(ClawError, match="policies/LIVE is not a number"):
         live_version(run)
@@ -84,7 +84,7 @@ def moves(run: RunDir) -> list[tuple[int | None, int]]:
     return [(move["from"], move["to"]) for move in read_moves(run)]
 
 
-def test_who_moved_live_is_written_down_and_a_torn_line_hides_nothing(run: RunDir) -> None:
+def test_each_move_of_live_is_recorded_and_a_torn_line_hides_no_other(run: RunDir) -> None:
     publish_policy(run, policy(1), lambda folder: None)
     move_live(run, 1, by="train")
     with (run.policies / "moves.jsonl").open("ab") as file:
@@ -95,7 +95,7 @@ def test_who_moved_live_is_written_down_and_a_torn_line_hides_nothing(run: RunDi
     assert (run.policies / "moves.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_only_what_is_ready_and_readable_is_promoted(run: RunDir) -> None:
+def test_only_ready_and_readable_versions_are_promoted(run: RunDir) -> None:
     publish_policy(run, policy(1), lambda folder: None)
     publish_policy(run, policy(2), lambda folder: None)
     (run.version_folder(1) / "READY").unlink()
@@ -111,7 +111,7 @@ def test_only_what_is_ready_and_readable_is_promoted(run: RunDir) -> None:
     assert (live_version(run), moves(run)) == (0, [(None, 0)])
 
 
-def test_a_rollback_goes_to_what_served_before_and_never_forward(run: RunDir) -> None:
+def test_a_rollback_goes_to_the_previous_live_version_and_never_forward(run: RunDir) -> None:
     for version in (1, 2, 3):
         publish_policy(run, policy(version), lambda folder: None)
     move_live(run, 1)
@@ -138,7 +138,7 @@ def files_of(run: RunDir) -> dict[str, bytes]:
     return {str(path.relative_to(run.root)): path.read_bytes() for path in run.root.rglob("*") if path.is_file()}
 
 
-def test_what_one_policy_learns_and_serves_changes_nothing_of_another(run: RunDir) -> None:
+def test_policies_of_different_names_do_not_affect_each_other(run: RunDir) -> None:
     publish_policy(run, policy(1), lambda folder: None)
     move_live(run, 1)
     before = files_of(run)
@@ -181,6 +181,6 @@ def test_a_policy_reads_as_it_was_written(name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "anna", "anna@", "@", "anna@x", "../x@1", "anna@-1", "LIVE@1", "7@1"])
-def test_what_names_no_policy_is_refused(text: str) -> None:
+def test_an_invalid_policy_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a policy"):
         PolicyId.parse(text)

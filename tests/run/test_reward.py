@@ -1,4 +1,4 @@
-"""What a turn is worth: every combination of what people, environments, rules and judges say, worked by hand."""
+"""The worth of a turn for every combination of ratings, outcomes, rules and judges, worked by hand."""
 
 import math
 from itertools import product
@@ -11,7 +11,7 @@ RULE, JUDGE = "rules 2: pytest", "demo@0 prompt 1"
 
 # rating, outcome, the verdict's judge and reward, what the turn is worth, who decided
 TABLE = [
-    # nobody says anything, or the judge alone
+    # no source, or the judge alone
     (None, None, None, None, None, None),
     (None, None, JUDGE, None, None, None),
     (None, None, JUDGE, 1.0, 1.0, "judge"),
@@ -32,7 +32,7 @@ TABLE = [
     (None, -1.0, JUDGE, None, -1.0, "outcome"),
     (None, 0.0, RULE, 1.0, 1.0, "outcome"),
     (None, -0.5, RULE, 1.0, 0.5, "outcome"),
-    # a rating outranks all of it, whatever the verdict says, and 0 is a rating
+    # a rating outranks everything, including the verdict, and 0 is a rating
     (1.0, None, None, None, 1.0, "rating"),
     (1.0, -1.0, None, None, 1.0, "rating"),
     (1.0, -1.0, OUTCOME, -1.0, 1.0, "rating"),
@@ -87,7 +87,7 @@ def test_a_rating_outranks_an_outcome_that_outranks_rules_and_judge_and_nothing_
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-def test_what_decides_but_is_no_number_makes_no_reward_and_hides_nothing_better(number) -> None:
+def test_a_deciding_nan_gives_no_reward_and_hides_no_stronger_source(number) -> None:
     for said in (
         (number, 1.0, OUTCOME, 1.0),
         (None, number, JUDGE, 1.0),
@@ -99,7 +99,7 @@ def test_what_decides_but_is_no_number_makes_no_reward_and_hides_nothing_better(
     assert worth(1.0, number, OUTCOME, number).value == 1.0
 
 
-def test_a_0_is_a_measurement_of_an_environment_and_no_opinion_of_anybody_else() -> None:
+def test_a_0_is_a_measurement_from_an_environment_and_no_opinion_from_other_sources() -> None:
     assert worth(None, 0.0, OUTCOME, 0.0).has_signal
     assert worth(None, 1.0, JUDGE, -1.0).has_signal
     assert not worth(0.0, -1.0, OUTCOME, -1.0).has_signal
@@ -107,16 +107,16 @@ def test_a_0_is_a_measurement_of_an_environment_and_no_opinion_of_anybody_else()
     assert not worth(None, None).has_signal
 
 
-def test_the_sum_is_told_in_words() -> None:
-    assert worth(None, 1.0, RULE, -0.5).words == "+0.5 = outcome +1, rules 2: pytest -0.5"
-    assert worth(0.5, 1.0, OUTCOME, 1.0).words == "+0.5 by rating"
-    assert worth(None, None, JUDGE, 0.0).words == "0 by demo@0 prompt 1"
-    assert worth(None, math.nan).words == NOT_A_NUMBER
-    assert worth(None, None).words == "not known"
+def test_the_sum_is_printed_as_text() -> None:
+    assert worth(None, 1.0, RULE, -0.5).text == "+0.5 = outcome +1, rules 2: pytest -0.5"
+    assert worth(0.5, 1.0, OUTCOME, 1.0).text == "+0.5 by rating"
+    assert worth(None, None, JUDGE, 0.0).text == "0 by demo@0 prompt 1"
+    assert worth(None, math.nan).text == NOT_A_NUMBER
+    assert worth(None, None).text == "not known"
     assert [signed(value) for value in (1.0, -0.25, 0.0)] == ["+1", "-0.25", "0"]
 
 
-def test_signs_count_what_is_known() -> None:
+def test_signs_count_known_values() -> None:
     found = signs([1.0, 0.1, 0.0, None, -0.5])
     assert (found.good, found.neutral, found.bad) == (2, 1, 1)
 

@@ -34,7 +34,7 @@ def test_a_run_whose_first_process_was_killed_while_it_began_can_be_begun_again(
     assert (tmp_path / "run.json").exists()
 
 
-def test_what_a_killed_process_left_half_written_goes_after_a_day(tmp_path: Path) -> None:
+def test_drafts_of_a_killed_process_are_deleted_after_a_day(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     old = [run.root / ".collect.json.1-a.tmp", run.verdicts / ".s.parquet.1-a.tmp", run.train / "ledger" / ".7.json.1-a.tmp"]
     new, kept = run.verdicts / ".t.parquet.1-a.tmp", run.verdicts / "s.parquet"
@@ -103,7 +103,7 @@ def hold_for_ever(root: Path, ready: "multiprocessing.synchronize.Event") -> Non
         time.sleep(60)
 
 
-def test_a_second_worker_is_told_who_works_and_a_dead_ones_place_is_free(tmp_path: Path) -> None:
+def test_a_second_worker_is_refused_with_the_owner_and_a_dead_workers_lock_is_free(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     context = multiprocessing.get_context("spawn")
     ready = context.Event()

@@ -28,20 +28,20 @@ from clawctl.run.storage import mount_at, storage_of, unmount
 
 @dataclass
 class Hosts:
-    """Two hosts of one run, and a way to let the second one see what the first one did."""
+    """Two hosts of one run, and a function that makes the second one poll the changes of the first."""
 
     first: RunDir
     second: RunDir
     buckets: list[BucketStorage] = field(default_factory=list)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         for bucket in self.buckets:
             bucket._upload()
             bucket.refresh()
 
 
 def bucket_at(root: Path, store: Any, clock: Callable[[], float | None] | None = None) -> BucketStorage:
-    """A host's part of a run in `store`, that nothing follows: a test says when the host looks."""
+    """A host's part of a run in `store`, without a polling thread: the test polls."""
     (root / ".bucket").mkdir(parents=True)
     (root / ".bucket" / "about.json").write_bytes(orjson.dumps({"url": "memory://", "host": root.name}))
     (root / ".bucket" / "shards").touch()
@@ -87,32 +87,32 @@ def weights(content: bytes) -> Callable[[Path], None]:
     return lambda folder: (folder / "adapter_model.safetensors").write_bytes(content) and None  # type: ignore[func-returns-value]
 
 
-def test_what_one_host_publishes_the_other_reads(hosts: Hosts) -> None:
+def test_a_file_published_on_one_host_is_read_on_the_other(hosts: Hosts) -> None:
     publish_bytes(hosts.first.turn_shard("s1"), b"rows")
     publish_bytes(hosts.first.eval_record(1), b"{}")
-    hosts.look()
+    hosts.poll()
     assert hosts.second.turn_shard("s1").read_bytes() == b"rows"
     assert hosts.second.eval_record(1).read_bytes() == b"{}"
 
 
-def test_a_published_name_is_known_to_be_taken_before_the_other_host_looks(hosts: Hosts) -> None:
+def test_a_published_name_is_taken_before_the_other_host_polls(hosts: Hosts) -> None:
     publish_bytes(hosts.first.verdict_shard("s1"), b"rows")
     assert is_published(hosts.second.verdict_shard("s1"))
     assert not is_published(hosts.second.verdict_shard("s2"))
 
 
-def test_what_is_removed_is_gone_for_both(hosts: Hosts) -> None:
+def test_a_removed_file_is_gone_for_both_hosts(hosts: Hosts) -> None:
     publish_bytes(hosts.first.shared, b"{}")
-    hosts.look()
+    hosts.poll()
     remove(hosts.second.shared)
-    hosts.look()
+    hosts.poll()
     assert not hosts.first.shared.exists()
     remove(hosts.first.shared)  # and again: nothing happens
 
 
-def test_a_version_has_its_weights_on_the_other_host_once_they_are_asked_for(hosts: Hosts) -> None:
+def test_the_weights_of_a_version_are_fetched_to_the_other_host_on_demand(hosts: Hosts) -> None:
     publish_policy(hosts.first, policy(1), weights(b"w" * 100_000))
-    hosts.look()
+    hosts.poll()
     check_policy(hosts.second, 1)
     assert (hosts.second.version_folder(1) / "adapter_model.safetensors").read_bytes() == b"w" * 100_000
 
@@ -120,7 +120,7 @@ def test_a_version_has_its_weights_on_the_other_host_once_they_are_asked_for(hos
 def test_the_first_of_two_folders_of_one_name_is_the_one_of_both(hosts: Hosts) -> None:
     assert publish_folder(hosts.first.checkpoint(1), weights(b"first"))
     assert not publish_folder(hosts.second.checkpoint(1), weights(b"second"))
-    hosts.look()
+    hosts.poll()
     for run in (hosts.first, hosts.second):
         storage_of(run.checkpoint(1)).complete(run.checkpoint(1))
         assert (run.checkpoint(1) / "adapter_model.safetensors").read_bytes() == b"first"
@@ -128,12 +128,12 @@ def test_the_first_of_two_folders_of_one_name_is_the_one_of_both(hosts: Hosts) -
 
 def test_a_folder_that_was_moved_away_is_nowhere_and_its_name_is_free(hosts: Hosts) -> None:
     publish_folder(hosts.first.checkpoint(1), weights(b"old"))
-    hosts.look()
+    hosts.poll()
     move(hosts.first.checkpoint(1), hosts.first.beside_checkpoints(1, "doomed"))
-    hosts.look()
+    hosts.poll()
     assert not hosts.second.checkpoint(1).exists()
     assert publish_folder(hosts.second.checkpoint(1), weights(b"new"))
-    hosts.look()
+    hosts.poll()
     storage_of(hosts.first.root).complete(hosts.first.checkpoint(1))
     assert (hosts.first.checkpoint(1) / "adapter_model.safetensors").read_bytes() == b"new"
 
@@ -155,7 +155,7 @@ def test_lines_of_two_hosts_are_all_kept(hosts: Hosts) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    hosts.look()
+    hosts.poll()
     assert sorted(row["n"] for row in read_lines(hosts.first.moves)) == [f"{name}{n}" for name in "ab" for n in range(10)]
     assert hosts.first.moves.read_bytes() == hosts.second.moves.read_bytes()
 
@@ -164,12 +164,12 @@ def test_a_move_of_live_that_expects_another_version_changes_nothing(hosts: Host
     ensure_base_policy(hosts.first, "demo")
     for version in (1, 2):
         publish_policy(hosts.first, policy(version), weights(b"w"))
-    hosts.look()
+    hosts.poll()
     move_live(hosts.first, 1, by="train", only_from=0)
     with pytest.raises(LiveMoved, match="LIVE names 1, not 0"):  # the second host has not even looked
         move_live(hosts.second, 2, by="eval", only_from=0)
     assert move_live(hosts.second, 2, by="eval", only_from=1) == 1
-    hosts.look()
+    hosts.poll()
     assert live_version(hosts.first) == 2
     assert [(move["from"], move["to"]) for move in read_moves(hosts.first)] == [(None, 0), (0, 1), (1, 2)]
 
@@ -177,30 +177,30 @@ def test_a_move_of_live_that_expects_another_version_changes_nothing(hosts: Host
 def test_ratings_reach_the_other_host_as_they_grow_and_its_reader_loses_no_place(hosts: Hosts) -> None:
     writer = LineWriter(hosts.first.feedback, 1 << 20)
     writer.append(b'{"a":1}')
-    hosts.look()
+    hosts.poll()
     path = next(hosts.second.feedback.glob("*.jsonl"))
     inode = path.stat().st_ino
     writer.append(b'{"a":2}')
-    hosts.look()
-    hosts.look()
+    hosts.poll()
+    hosts.poll()
     assert path.read_bytes() == b'{"a":1}\n{"a":2}\n'
     assert path.stat().st_ino == inode, "a reader would begin again"
 
 
 def test_a_quarantined_shard_is_in_quarantine_for_both(hosts: Hosts) -> None:
     publish_bytes(hosts.first.turn_shard("s1"), b"damaged")
-    hosts.look()
+    hosts.poll()
     quarantine(hosts.second, hosts.second.turn_shard("s1"), "not a shard")
-    hosts.look()
+    hosts.poll()
     assert not hosts.first.turn_shard("s1").exists()
     assert hosts.first.quarantined("trajectories-s1.parquet").read_bytes() == b"damaged"
 
 
-def test_what_another_host_has_removed_is_moved_away_without_an_error(in_bucket: Hosts) -> None:
+def test_files_that_another_host_removed_are_moved_without_an_error(in_bucket: Hosts) -> None:
     publish_folder(in_bucket.first.checkpoint(1), weights(b"old"))
-    in_bucket.look()
+    in_bucket.poll()
     remove(in_bucket.second.checkpoint(1))
-    in_bucket.look()
+    in_bucket.poll()
     move(in_bucket.first.checkpoint(1), in_bucket.first.beside_checkpoints(1, "doomed"))
     assert not in_bucket.first.checkpoint(1).exists()
 
@@ -216,12 +216,12 @@ def test_a_worker_whose_lease_was_taken_over_cannot_publish_a_second_time(tmp_pa
         assert later.acquire("judge-s1"), "the store's clock says that the lease is old"
         publish_bytes(quick.verdict_shard("s1"), b"by the worker that took over")
         publish_bytes(slow.verdict_shard("s1"), b"by the worker that was asleep")
-    in_bucket.look()
+    in_bucket.poll()
     assert slow.verdict_shard("s1").read_bytes() == quick.verdict_shard("s1").read_bytes() == b"by the worker that took over"
     later.close()
 
 
-def test_a_fresh_lease_stands_however_wrong_the_clock_of_a_host_is(in_bucket: Hosts) -> None:
+def test_a_fresh_lease_holds_however_wrong_a_hosts_clock_is(in_bucket: Hosts) -> None:
     """Its age is taken from the store. Here the store's own time is asked, and no time of a host."""
     objects = in_bucket.buckets[1]._objects
     other = Leases(objects, "a host whose clock does not matter")
@@ -245,7 +245,7 @@ def test_captures_go_up_once_they_are_rotated_and_stay_here(in_bucket: Hosts) ->
     writer = LineWriter(in_bucket.first.captures, rotate_bytes=1)
     writer.append(b"one")
     writer.append(b"two")
-    in_bucket.look()
+    in_bucket.poll()
     objects = in_bucket.buckets[0]._objects
     assert [objects.read(stored.name) is not None for stored in objects.list("captures/")] == [True]
     assert len(list(in_bucket.first.captures.glob("*.jsonl"))) == 2
@@ -254,10 +254,10 @@ def test_captures_go_up_once_they_are_rotated_and_stay_here(in_bucket: Hosts) ->
 
 def test_a_damaged_local_copy_is_fetched_again_and_the_bucket_keeps_its_shard(in_bucket: Hosts) -> None:
     publish_bytes(in_bucket.first.turn_shard("s1"), b"whole")
-    in_bucket.look()
+    in_bucket.poll()
     in_bucket.second.turn_shard("s1").write_bytes(b"whXle")
     quarantine(in_bucket.second, in_bucket.second.turn_shard("s1"), "a flipped bit")
-    in_bucket.look()
+    in_bucket.poll()
     assert in_bucket.first.turn_shard("s1").read_bytes() == in_bucket.second.turn_shard("s1").read_bytes() == b"whole"
 
 
@@ -266,13 +266,13 @@ def test_secrets_and_a_hosts_own_files_stay_on_the_host(in_bucket: Hosts) -> Non
     own = [run.api_key, run.api_keys, run.episode_key, run.position, run.trained_marks]
     for path in own:
         publish_bytes(path, b"secret")
-    in_bucket.look()
+    in_bucket.poll()
     names = [stored.name for stored in in_bucket.buckets[0]._objects.list("")]
     assert [name for name in names if any(path.name in name for path in own)] == []
     assert not any((in_bucket.second.root / path.relative_to(run.root)).exists() for path in own)
 
 
-def test_every_path_of_a_run_has_the_kind_that_the_documentation_says() -> None:
+def test_every_path_of_a_run_has_its_documented_kind() -> None:
     run = RunDir(Path("/r"))
     kinds = {
         Kind.LOCAL: [run.captures / "w-1.jsonl", run.api_key, run.position, run.log("serve"), run.journal("s"), run.lock("train")],

@@ -1,4 +1,4 @@
-"""A tokenizer is known by what its ids mean."""
+"""A tokenizer is identified by the meaning of its ids."""
 
 from pathlib import Path
 

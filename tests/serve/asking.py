@@ -1,4 +1,4 @@
-"""Requests written by hand."""
+"""Handmade requests."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ from tests.conftest import FORCED
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
-    """A server in front of a scripted upstream that speaks as vLLM does."""
+    """A server in front of a scripted upstream with vLLM's protocol."""
     with serving(Rehearsal().app()) as url:
         upstream = {"url": url, "kind": "vllm"}
         with Server(tmp_path_factory.mktemp("rehearsed") / "run", model_path, upstream=upstream, sampling=FORCED) as server:

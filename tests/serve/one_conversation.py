@@ -1,4 +1,4 @@
-"""One conversation as each API says it, and what a dialect says of an answer."""
+"""One conversation in the form of each API, and the dialect's form of an answer."""
 
 from typing import Any
 

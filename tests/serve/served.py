@@ -100,7 +100,7 @@ class Server:
         self.client = OpenAI(base_url=self.url, api_key="key", max_retries=0)
 
     def _has_announced(self) -> bool:
-        """Whether this process did: what the server before it wrote still stands."""
+        """Whether this process did. The file of an earlier server may still exist."""
         path = self.run.root / "serve.json"
         return path.exists() and orjson.loads(path.read_bytes())["pid"] == self.process.pid
 
@@ -108,7 +108,7 @@ class Server:
     def starting(
         run: Path, model_path: Path, intercept: bool = True, arguments: Sequence[str] = (), **serve: Any
     ) -> "subprocess.Popen[bytes]":
-        """The process, with what it says in RUN.log beside the run."""
+        """The process, with its output in RUN.log next to the run."""
         recipe = run.parent / f"{run.name}.yaml"
         recipe.write_text(yaml.safe_dump(recipe_data(model_path, **serve)))
         command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(recipe), *arguments]

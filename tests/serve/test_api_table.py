@@ -1,4 +1,4 @@
-"""The tables of fields against the request types of the official SDKs: what a new release adds is in no row, and fails here."""
+"""The tables of fields against the request types of the official SDKs: a field of a new release is in no row and fails here."""
 
 import ast
 import importlib.util
@@ -98,7 +98,7 @@ def lacking(tables: Tables, table: Table, model: Any, path: str, seen: frozenset
 
 
 def whole(row: FieldRow) -> bool:
-    """Objects that are passed on as they are, whatever they hold."""
+    """Objects that are passed on unchanged, whatever they contain."""
     return row.name in ("input_schema", "action", "operation", "image_url", "tools", "output", "summary", "content", "skills")
 
 
@@ -120,7 +120,7 @@ def test_every_field_and_kind_of_the_official_sdks_is_in_a_row(api: str) -> None
     ],
 )
 def test_a_field_or_kind_without_a_row_is_found(api: str, name: str, kind: str) -> None:
-    """What a new release of an SDK would be."""
+    """A stand-in for a new release of an SDK."""
     table = TABLES[name]
     assert table.row(kind) is not None
     without = Table(table.title, (row for row in table.rows if row.name != kind), by=table.by, otherwise=table.otherwise)
@@ -150,7 +150,7 @@ def test_every_api_that_is_served_is_compared() -> None:
     assert set(APIS) <= set(MODELS)
 
 
-def test_what_the_recorded_clients_send_is_in_the_tables() -> None:
+def test_all_fields_that_recorded_clients_send_are_in_the_tables() -> None:
     apis = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages"}
     for path in sorted((Path(__file__).parents[1] / "recordings").glob("*/*.json")):
         recorded = orjson.loads(path.read_bytes())
@@ -158,7 +158,7 @@ def test_what_the_recorded_clients_send_is_in_the_tables() -> None:
         assert (unknown, body) == ((), recorded["request"]), path.name
 
 
-def test_rows_name_tables_that_exist_and_stand_once() -> None:
+def test_rows_name_existing_tables_and_are_unique() -> None:
     for name, table in TABLES.items():
         names = [row.name for row in table.rows]
         assert sorted(set(names)) == sorted(names), name
@@ -191,7 +191,7 @@ AS_COMPLETIONS: dict[str, Any] = {"prompt": "a", "n": 2, "best_of": 2}
 
 
 @pytest.mark.parametrize("api", READERS)
-def test_the_reader_looks_at_every_field_that_a_row_calls_honoured_and_at_no_other(api: str) -> None:
+def test_the_reader_reads_exactly_the_fields_that_the_table_calls_honoured(api: str) -> None:
     looked_up: set[str] = set()
     body = {"chat": AS_CHAT, "responses": AS_RESPONSES, "messages": AS_MESSAGES, "completions": AS_COMPLETIONS}[api]
     for more in (

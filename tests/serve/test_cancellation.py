@@ -1,4 +1,4 @@
-"""A client that hangs up before its answer is there: what was sampled so far is captured and marked, in every API."""
+"""A client that disconnects before its answer ends: the tokens sampled so far are captured and marked, in every API."""
 
 import http.client
 import threading
@@ -17,7 +17,7 @@ from tests.stub_http import StubHandler, StubServer, running
 from tests.waiting import until
 
 PROMPT_IDS = [5, 6, 7]
-TOKENS = 4000  # of an answer; nobody waits for the last
+TOKENS = 4000  # of an answer; the last one is never read
 PAUSE_S = 0.01  # between two tokens
 ENOUGH = 5  # tokens after which the client hangs up
 
@@ -105,7 +105,7 @@ def hang_up(server: Server, path: str, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ASKS)
-def test_who_hangs_up_leaves_what_was_sampled_so_far(slow: Server, path: str, stream: bool) -> None:
+def test_a_client_that_disconnects_leaves_the_tokens_sampled_so_far(slow: Server, path: str, stream: bool) -> None:
     hang_up(slow, path, {**ASKS[path], "stream": stream})
     line = slow.captured()[-1]
     sampled = len(line["completion_ids"])
@@ -146,8 +146,8 @@ def first_tokens(server: Server) -> tuple[float, float]:
     return values.get("count", 0.0), values.get("sum", 0.0)
 
 
-def test_tokens_come_in_pieces_where_nobody_reads_along(slow: Server) -> None:
-    """Of an engine whose weights stay: there each token has its version without being told at once."""
+def test_requests_without_a_stream_set_a_longer_stream_interval(slow: Server) -> None:
+    """For an engine whose weights stay: each token's version is known, so tokens need not be sent at once."""
     slow.say("hi", max_tokens=2)
     assert Slow.asked[-1]["stream_interval"] > 1
     for _ in slow.say("hi", max_tokens=2, stream=True):

@@ -1,4 +1,4 @@
-"""Many exchanges that end at once: each is written, in order, before its answer ends; none is left behind when serve ends."""
+"""Many exchanges that end at once: each is written, in order, before its answer ends, also when serve ends."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +22,7 @@ def written(folder: Path) -> list[str]:
     return [orjson.loads(line)["exchange_id"] for path in folder.glob("*.jsonl") for line in path.read_bytes().splitlines()]
 
 
-def test_what_ends_at_once_is_written_in_order_and_before_its_answer_ends(tmp_path: Path) -> None:
+def test_simultaneous_exchanges_are_written_in_order_and_before_their_answers_end(tmp_path: Path) -> None:
     capture = Capture(tmp_path, PrivacyConfig())
 
     async def one(i: int) -> bool:
@@ -37,7 +37,7 @@ def test_what_ends_at_once_is_written_in_order_and_before_its_answer_ends(tmp_pa
     assert written(tmp_path) == [str(i) for i in range(50)]
 
 
-def test_what_still_waits_when_the_loop_ends_is_written(tmp_path: Path) -> None:
+def test_exchanges_that_wait_when_the_loop_ends_are_written(tmp_path: Path) -> None:
     capture = Capture(tmp_path, PrivacyConfig())
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What real clients sent, sent again: every recorded request is understood, rendered and answered, streamed and not."""
+"""Recorded requests of real clients are understood, rendered and answered, streamed and not."""
 
 from pathlib import Path
 from typing import Any
@@ -90,7 +90,7 @@ def test_every_recorded_request_is_answered_streamed_and_not(rehearsed: Server, 
         assert (lines[0]["hints"]["session_id"] is not None) == (client in NAMES_ITSELF), request["n"]
 
 
-def test_hints_of_the_clients_are_what_they_meant() -> None:
+def test_hints_of_recorded_clients_are_read_as_meant() -> None:
     requests = [request for client in CLIENTS for request in recorded(client)]
     hints = [read_hints({name.lower(): value for name, value in r["headers"]}, ask_of(r).claims) for r in requests]
     revisions = {hint.get("session_rev") for hint in hints if hint["session_id"] == "c86d8302-cab8-4abc-a424-ee94d429d7d8"}
@@ -103,7 +103,7 @@ def test_hints_of_the_clients_are_what_they_meant() -> None:
     assert all(hint["session_id"].endswith("." + hint["agent_id"]) for hint in agents)
 
 
-def test_an_upstream_is_asked_for_the_settings_of_the_recipe(rehearsed: Server) -> None:
+def test_an_upstream_receives_the_settings_of_the_recipe(rehearsed: Server) -> None:
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0, "top_p": 0.9}
     headers = {"x-api-key": "key", "User-Agent": "forced-1.0"}
     answer = httpx.post(rehearsed.url + "/chat/completions", json=body, headers=headers, timeout=60)

@@ -23,7 +23,7 @@ def ask(server: Server, **settings: Any) -> httpx.Response:
     return post(server, orjson.dumps(asked), path="/completions")
 
 
-def test_what_enters_and_leaves_the_engine_is_told_and_kept_to_the_id(server: Server, model_path: Path) -> None:
+def test_the_engines_exact_input_and_output_ids_are_returned_and_captured(server: Server, model_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     ids = tokenizer.encode("hello how")
     for prompt in ("hello how", ids):
@@ -91,7 +91,7 @@ def test_several_prompts_have_answers_of_their_own_in_order(server: Server, mode
     assert all(not line["response"]["content"].startswith(line["messages"][0]["content"]) for line in lines)
 
 
-def test_a_stream_says_what_the_whole_answer_says(server: Server) -> None:
+def test_a_stream_has_the_same_content_as_the_whole_answer(server: Server) -> None:
     settings: dict[str, Any] = {"seed": 3, "n": 2, "echo": True, "extra_body": {"return_token_ids": True}}
     create = server.client.completions.create
     whole = create(model="tiny", prompt="hello how", max_tokens=6, **settings)
@@ -109,7 +109,7 @@ def test_a_stream_says_what_the_whole_answer_says(server: Server) -> None:
     assert usage == whole.usage
 
 
-def test_a_stop_string_ends_the_text_and_the_limit_is_sixteen_tokens_unless_said_otherwise(server: Server) -> None:
+def test_a_stop_string_ends_the_text_and_the_default_limit_is_sixteen_tokens(server: Server) -> None:
     text = ask(server, seed=1, max_tokens=12).json()["choices"][0]["text"]
     cut = ask(server, seed=1, max_tokens=12, stop=[text[4:7]]).json()["choices"][0]
     assert cut["text"] == text[: text.index(text[4:7])]
@@ -145,14 +145,14 @@ def test_a_stop_string_ends_the_text_and_the_limit_is_sixteen_tokens_unless_said
         ({"use_beam_search": True}, "use_beam_search"),
     ],
 )
-def test_what_is_wrong_or_not_done_is_refused_by_name(server: Server, settings: dict[str, Any], param: str) -> None:
+def test_wrong_or_unsupported_parameters_are_refused_by_name(server: Server, settings: dict[str, Any], param: str) -> None:
     answer = ask(server, **settings)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param), error
     assert error["type"] == "invalid_request_error"
 
 
-def test_what_asks_for_nothing_is_no_reason_to_refuse(server: Server) -> None:
+def test_parameters_without_effect_are_not_refused(server: Server) -> None:
     nothing = {"suffix": None, "best_of": 1, "prompt_logprobs": None, "user": "u", "echo": False, "use_beam_search": False}
     assert ask(server, **nothing).status_code == 200
 
@@ -162,8 +162,8 @@ def test_it_needs_the_key_and_is_counted(server: Server) -> None:
     assert 'clawctl_requests_total{api="completions",status="200"' in httpx.get(server.url.removesuffix("/v1") + "/metrics").text
 
 
-def test_what_a_later_prompt_adds_is_what_came_back(server: Server) -> None:
-    """A client that renders by itself: a question, its answer, then what the person said."""
+def test_text_that_a_later_prompt_adds_is_the_next_state(server: Server) -> None:
+    """A client that renders its own prompts: a question, its answer, then the user's message."""
     before = len(server.captured())
     first = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
     said = ask(server, prompt=first, logit_bias={}).json()["choices"][0]["text"]

@@ -1,4 +1,4 @@
-"""What cannot be understood is refused by name, in every API."""
+"""Invalid requests are refused by name, in every API."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What each API has of its own: namespaces, effort, images, results, errors, older ways."""
+"""Features of single APIs: namespaces, effort, images, results, errors, older forms."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from clawctl.serve.text import CallDelta, CallStart, Event
 # ---- Responses: its own ways ---------------------------------------------------------------------------------------------------
 
 
-def test_tools_in_a_namespace_and_custom_tools_are_called_as_the_client_knows_them() -> None:
+def test_calls_of_namespaced_and_custom_tools_have_the_clients_names() -> None:
     tools = [
         {
             "type": "namespace",
@@ -49,7 +49,7 @@ def test_tools_in_a_namespace_and_custom_tools_are_called_as_the_client_knows_th
     ]
 
 
-def test_two_tools_of_one_name_are_told_apart_by_their_namespace() -> None:
+def test_two_tools_of_one_name_are_distinguished_by_their_namespace() -> None:
     tools = [
         {"type": "function", "name": "look"},
         {"type": "namespace", "name": "far", "tools": [{"type": "function", "name": "look"}]},
@@ -124,7 +124,7 @@ def test_several_leading_system_messages_are_one_prompt_and_captured_as_they_cam
 # ---- Messages: its own ways ----------------------------------------------------------------------------------------------------
 
 
-def test_results_come_before_what_the_user_says_with_them_and_a_file_leaves_a_note() -> None:
+def test_results_precede_the_users_text_and_a_file_leaves_a_note() -> None:
     blocks = [
         {"type": "tool_result", "tool_use_id": "b", "content": "2", "is_error": True},
         {"type": "tool_result", "tool_use_id": "a"},
@@ -279,7 +279,7 @@ def test_a_call_that_does_not_fit_is_still_an_item_of_its_kind(kind: str, argume
     assert [frame["item"] for frame in frames if frame["type"] == "response.output_item.done"] == [item]
 
 
-def test_what_a_model_would_miss_leaves_a_note_and_a_refusal_is_its_words() -> None:
+def test_unreadable_parts_leave_a_note_and_a_refusal_becomes_text() -> None:
     items = [{"role": "user", "content": "hi"}, {"type": "compaction", "encrypted_content": "x"}]
     assert "an item of type compaction was left out" in responses.read({"input": items}, "m").messages[1]["content"]
     said = {"role": "assistant", "content": None, "refusal": "No."}

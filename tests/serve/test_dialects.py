@@ -1,4 +1,4 @@
-"""Three APIs, one ask and one answer: what a request means does not depend on the API it came through."""
+"""A request has the same meaning in all three APIs."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ MESSAGE = {
 }
 
 
-def test_what_an_upstream_says_beside_what_we_know_is_told_and_our_own_names_stay() -> None:
+def test_unknown_fields_of_an_upstream_are_passed_on_and_clawctls_own_names_stay() -> None:
     dialect = chat.Chat(chat.read({**AS_CHAT, "stream_options": {"include_usage": True}}, "m"), EXCHANGE)
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9, "odd": {"a": 1}}
     extras = Extras({"system_fingerprint": "fp", "id": "theirs"}, {"stop_reason": None}, {"refusal": "no"})
@@ -151,7 +151,7 @@ def test_a_messages_stream_joined_is_the_whole_answer() -> None:
     assert frames[-1] == {"type": "message_stop"}
 
 
-def test_what_an_api_gave_comes_back_as_the_message_that_it_was_with_the_name_of_its_turn() -> None:
+def test_an_answer_returns_from_each_api_as_the_same_message_with_its_turns_handle() -> None:
     choice = Choice(0, EXCHANGE, [Shown(events, []) for events in PIECES], "tool_calls")
     given = orjson.loads(responses.Responses(responses.read(AS_RESPONSES, "m"), EXCHANGE).whole([choice]))
     again = responses.read({"input": [{"role": "user", "content": "hi"}, *given["output"]]}, "m")
@@ -172,7 +172,7 @@ def test_all_handles_name_the_exchange_and_those_of_others_name_nothing() -> Non
     handles = [response["id"], reasoning["id"], reasoning["encrypted_content"], text["id"], call["id"], call["call_id"]]
     message = orjson.loads(messages.Messages(messages.read(AS_MESSAGES, "m"), EXCHANGE).whole([choice]))
     handles += [message["id"], message["content"][0]["signature"], message["content"][2]["id"]]
-    handles += [f"call_{EXCHANGE}12", f"chatcmpl-{EXCHANGE}"]  # punctuation is not ours, nor theirs
+    handles += [f"call_{EXCHANGE}12", f"chatcmpl-{EXCHANGE}"]  # punctuation of neither side
     assert {exchange_of(handle) for handle in handles} == {EXCHANGE}
     for other in ("call_57b7", "toolu_0e65a27b4b9f46cab92927", "Y2xhd2N0bC1zaWctMi01YWJkMTBhYg==", None, 7, "call" * 100):
         assert exchange_of(other) is None
@@ -181,7 +181,7 @@ def test_all_handles_name_the_exchange_and_those_of_others_name_nothing() -> Non
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-def test_an_answer_that_says_nothing_has_one_empty_text(finish: str) -> None:
+def test_an_empty_answer_has_one_empty_text(finish: str) -> None:
     frames, whole = speak(responses.Responses(responses.read(AS_RESPONSES, "m"), EXCHANGE), [], finish)
     assert whole["output"][0]["content"] == [{"type": "output_text", "text": "", "annotations": [], "logprobs": []}]
     assert [frame["item"] for frame in frames if frame["type"] == "response.output_item.done"] == whole["output"]
@@ -190,7 +190,7 @@ def test_an_answer_that_says_nothing_has_one_empty_text(finish: str) -> None:
     assert [frame["content_block"] for frame in frames if frame["type"] == "content_block_start"] == whole["content"]
 
 
-def test_an_answer_that_was_cut_off_says_so() -> None:
+def test_a_truncated_answer_is_marked_as_such() -> None:
     cut: list[list[Event]] = [[CallStart("look"), CallDelta('{"ci')]]
     frames, whole = speak(responses.Responses(responses.read(AS_RESPONSES, "m"), EXCHANGE), cut, "length")
     assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -201,8 +201,8 @@ def test_an_answer_that_was_cut_off_says_so() -> None:
     assert whole["content"][0]["input"] == {}
 
 
-def test_an_answer_with_a_call_stops_for_its_tool_in_messages_though_the_engine_says_stop() -> None:
-    # vLLM says "stop" of a call that was forced by name; agents go on only where they read "tool_use"
+def test_in_messages_an_answer_with_a_call_has_the_stop_reason_tool_use() -> None:
+    # vLLM sends "stop" for a call that was forced by name; agents continue only after "tool_use"
     call: list[list[Event]] = [[CallStart("look"), CallDelta("{}")]]
     frames, whole = speak(messages.Messages(messages.read(AS_MESSAGES, "m"), EXCHANGE), call, "stop")
     assert whole["stop_reason"] == frames[-2]["delta"]["stop_reason"] == "tool_use"
@@ -214,7 +214,7 @@ def test_a_stop_sequence_is_named_in_messages() -> None:
     assert (whole["stop_reason"], whole["stop_sequence"]) == ("stop_sequence", "END")
 
 
-def test_a_stream_that_fails_says_so_in_its_own_words() -> None:
+def test_a_failed_stream_reports_the_error_in_its_dialect() -> None:
     refusal = Refusal(500, "the engine failed during the answer")
     ask = responses.read(AS_RESPONSES, "m")
     failed = responses.Responses(ask, EXCHANGE).failed(refusal)

@@ -1,4 +1,4 @@
-"""Starting, ending, and what stands in the way: each refusal is one problem with its cure; capture never breaks serving."""
+"""Start and end of serve: each refusal has one problem and one cure, and capture never breaks serving."""
 
 import resource
 import signal
@@ -22,7 +22,7 @@ def refused(run: Path, recipe: dict[str, Any]) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
 
 
-def test_a_taken_port_is_said_before_anything_is_loaded(tmp_path: Path, model_path: Path) -> None:
+def test_a_port_in_use_is_reported_before_anything_is_loaded(tmp_path: Path, model_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -34,7 +34,7 @@ def test_a_taken_port_is_said_before_anything_is_loaded(tmp_path: Path, model_pa
     assert not (tmp_path / "run" / "serve.json").exists()
 
 
-def test_a_missing_model_is_said_with_exit_code_2(tmp_path: Path) -> None:
+def test_a_missing_model_is_reported_with_exit_code_2(tmp_path: Path) -> None:
     ended = refused(tmp_path / "run", recipe_data(tmp_path / "nothing"))
     assert ended.returncode == 2
     assert f"there is no model in {tmp_path / 'nothing'}" in ended.stderr

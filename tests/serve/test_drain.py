@@ -1,4 +1,4 @@
-"""Ending: told first, then the door is closed, and what does not finish in time is captured."""
+"""Draining: health reports it, then the port closes, and requests that do not finish in time are captured."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ from served import Server
 from tests.waiting import until
 
 
-def test_sigterm_is_told_first_then_the_door_is_closed(tmp_path: Path, model_path: Path) -> None:
+def test_after_sigterm_health_reports_draining_before_the_port_closes(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path, drain_notice_s=3) as server:
         root = server.url.removesuffix("/v1")
         server.process.send_signal(signal.SIGTERM)
@@ -25,7 +25,7 @@ def test_sigterm_is_told_first_then_the_door_is_closed(tmp_path: Path, model_pat
             httpx.get(f"{root}/health")
 
 
-def test_what_does_not_finish_within_the_drain_is_ended_and_captured(tmp_path: Path, model_path: Path) -> None:
+def test_requests_that_outlast_the_drain_are_ended_and_captured(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path, drain_s=0.3) as server:
         frames: list[str] = []
 

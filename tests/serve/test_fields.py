@@ -1,4 +1,4 @@
-"""Fields that were ignored once, through the official SDKs: honoured, or refused by name."""
+"""Fields that were once ignored, through the official SDKs: honoured, or refused by name."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +35,7 @@ def upstream() -> Rehearsal:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory, upstream: Rehearsal, model_path: Any) -> Iterator[Server]:
-    """A server in front of an upstream whose requests we see."""
+    """A server in front of an upstream that records its requests."""
     with serving(upstream.app()) as url:
         settings = {"upstream": {"url": url, "kind": "vllm"}}
         with Server(tmp_path_factory.mktemp("watched") / "run", model_path, **settings) as server:
@@ -52,7 +52,7 @@ def post(server: Server, path: str = "/chat/completions", **body: Any) -> httpx.
 # ---- an answer that continues ----------------------------------------------------------------------------------------------
 
 
-def test_a_prefill_stands_in_the_prompt_as_it_was_sent_and_the_answer_is_what_follows(server: Server, model_path: Path) -> None:
+def test_a_prefill_enters_the_prompt_as_sent_and_the_answer_continues_it(server: Server, model_path: Path) -> None:
     before, client = len(server.captured()), claude(server)
     begun: Any = {"role": "assistant", "content": "thanks a  "}
     asked: Any = {"model": "tiny", "max_tokens": 6}
@@ -90,7 +90,7 @@ def test_vllms_own_fields_continue_a_message_as_well(server: Server) -> None:
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "continue_final_message")
 
 
-def test_an_upstream_that_can_continue_is_asked_to(watched: Server, upstream: Rehearsal) -> None:
+def test_a_prefill_is_passed_to_an_upstream_that_supports_it(watched: Server, upstream: Rehearsal) -> None:
     client = claude(watched)
     begun: Any = {"role": "assistant", "content": "thanks"}
     client.messages.create(model="m", max_tokens=9, messages=[HELLO, begun])
@@ -100,7 +100,7 @@ def test_an_upstream_that_can_continue_is_asked_to(watched: Server, upstream: Re
     client.close()
 
 
-def test_reasoning_that_a_prefill_opens_goes_on_in_the_answer() -> None:
+def test_reasoning_that_a_prefill_opens_continues_in_the_answer() -> None:
     tokenizer = load_tokenizer(str(DEMO_MODEL))
     messages = [HELLO, {"role": "assistant", "content": "<think>\nHm"}]
     rendered = render(tokenizer, chat.read({"messages": messages, "continue_final_message": True}, "m"))
@@ -293,7 +293,7 @@ def test_the_embedded_engine_renders_no_tools_that_must_not_be_called_and_shows_
         reading = AnswerDecoder(tokenizer, barred, False)
         pieces = []
         for token in tokenizer(text, add_special_tokens=False)["input_ids"]:
-            reading.take(token, -0.5)
+            reading.add(token, -0.5)
             pieces.append(reading.shown())
         pieces.append(reading.end())
         events = [event for piece in pieces if piece is not None for event in piece.events]
@@ -306,7 +306,7 @@ def test_the_embedded_engine_renders_no_tools_that_must_not_be_called_and_shows_
 
 
 @pytest.mark.parametrize("engine", ["server", "watched"])
-def test_token_ids_are_told_to_a_client_that_asks_for_them(request: pytest.FixtureRequest, engine: str) -> None:
+def test_token_ids_are_returned_to_a_client_that_requests_them(request: pytest.FixtureRequest, engine: str) -> None:
     served: Server = request.getfixturevalue(engine)
     answer = post(served, return_token_ids=True, n=2).json()
     lines = {tuple(line["completion_ids"]) for line in served.captured()[-2:]}
@@ -319,7 +319,7 @@ def test_token_ids_are_told_to_a_client_that_asks_for_them(request: pytest.Fixtu
     assert "token_ids" not in post(served).json()["choices"][0]
 
 
-def test_responses_tell_logprobs_where_they_are_included(server: Server) -> None:
+def test_responses_return_logprobs_if_they_are_included(server: Server) -> None:
     answer: Any = server.client.responses.create(
         model="tiny", input="hello", max_output_tokens=4, top_logprobs=2, include=["message.output_text.logprobs"]
     )
@@ -354,7 +354,7 @@ def test_responses_tell_logprobs_where_they_are_included(server: Server) -> None
         ("/messages", "compaction", {"type": "summarize"}, "summary"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name_with_the_cure(server: Server, path: str, field: str, value: Any, cure: str) -> None:
+def test_unsupported_features_are_refused_with_the_cure(server: Server, path: str, field: str, value: Any, cure: str) -> None:
     refused = post(server, path, **{field: value})
     error = refused.json()["error"]
     assert refused.status_code == 400
@@ -373,7 +373,7 @@ def test_values_that_ask_for_nothing_are_no_reason_to_refuse(server: Server) -> 
 # ---- unknown -----------------------------------------------------------------------------------------------------------------
 
 
-def test_what_no_table_knows_is_accepted_and_named_in_the_answer_the_log_and_health(server: Server) -> None:
+def test_unknown_fields_are_accepted_and_named_in_the_answer_the_log_and_health(server: Server) -> None:
     for _ in range(2):
         message = {**HELLO, "content": [{"type": "text", "text": "hi"}, {"type": "hologram"}], "mood": "good"}
         answer = post(server, messages=[message], future_field={"a": 1}, **{"é\r\nx": 1})
@@ -422,11 +422,11 @@ def test_tools_that_a_client_runs_and_no_model_here_was_made_for_are_named() -> 
     assert read_messages(body, "demo").unknown == ("tools[][computer_20250124]",)
 
 
-def test_the_likeliest_tokens_of_a_response_are_asked_for_by_their_number_alone() -> None:
+def test_top_logprobs_alone_requests_the_likeliest_tokens_of_a_response() -> None:
     assert read_responses({"input": "hi", "top_logprobs": 3}, "demo").logprobs
     assert not read_responses({"input": "hi", "top_logprobs": 0}, "demo").logprobs
 
 
-def test_what_a_response_cannot_include_is_named() -> None:
+def test_unsupported_includes_of_a_response_are_named() -> None:
     known = get_args(ResponseIncludable)
     assert read_responses({"input": "hi", "include": [*known, "a.secret\r\n"]}, "demo").unknown == ("include[a.secret??]",)

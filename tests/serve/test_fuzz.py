@@ -1,4 +1,4 @@
-"""A few hundred of the requests that `scripts/bench serve_fuzz` sends ten thousand of."""
+"""A few hundred of the ten thousand requests of `scripts/bench serve_fuzz`."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def root_of(server: Server) -> str:
     return server.url.removesuffix("/v1")
 
 
-def test_what_is_malformed_is_never_our_fault_and_leaks_nothing(server: Server) -> None:
+def test_malformed_requests_cause_no_server_error_and_leak_nothing(server: Server) -> None:
     host, port = root_of(server).split("//")[1].split(":")
     tally = Tally()
     for data in raw_requests(270, seed=7):
@@ -26,14 +26,14 @@ def test_what_is_malformed_is_never_our_fault_and_leaks_nothing(server: Server) 
     assert server.say("hello").choices
 
 
-def test_what_fits_the_document_or_does_not_is_never_our_fault(server: Server) -> None:
+def test_requests_generated_from_the_openapi_document_cause_no_server_error(server: Server) -> None:
     tally = Tally()
     by_document(root_of(server), 24, 3, tally)
     assert (tally.own_5xx, tally.tracebacks, tally.examples) == (0, 0, [])
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_tally_finds_what_it_looks_for() -> None:
+def test_the_tally_counts_the_errors_that_it_searches() -> None:
     tally = Tally()
     tally.add(500, b"{}", "a")
     tally.add(200, b"Traceback (most recent call last):", "b")
@@ -67,6 +67,6 @@ def test_the_document_names_the_routes_that_are_there_and_no_others(server: Serv
         ("/v1/models/x", "GET, HEAD"),
     ],
 )
-def test_a_method_that_is_not_possible_is_told_those_that_are(server: Server, path: str, allowed: str) -> None:
+def test_an_unsupported_method_is_answered_with_the_supported_ones(server: Server, path: str, allowed: str) -> None:
     answer = httpx.put(root_of(server) + path)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)

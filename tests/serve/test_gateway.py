@@ -1,4 +1,4 @@
-"""What clients and the run directory see of a running server: the real engine over real HTTP."""
+"""A running server as seen by clients and in the run directory: the real engine over real HTTP."""
 
 import socket
 from pathlib import Path
@@ -27,7 +27,7 @@ def captured_for(server: Server, completion: Any) -> dict[str, Any]:
     return next(line for line in server.captured() if completion.id == "chatcmpl" + line["exchange_id"])
 
 
-def test_what_is_captured_is_what_the_model_computes(server: Server, model_path: Path) -> None:
+def test_captured_logprobs_equal_those_of_the_model(server: Server, model_path: Path) -> None:
     answer = server.say("hello", temperature=0.8, max_tokens=20, extra_headers={"X-Session-Id": "s1", "X-Turn-Type": "Main"})
     line = captured_for(server, answer)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
@@ -59,7 +59,7 @@ def test_the_stream_joined_is_the_answer_and_the_capture_is_there_before_its_end
                 text += choice.delta.content or ""
                 if choice.finish_reason:
                     finish = choice.finish_reason
-                    lines = server.captured()  # the client has not been told the end before this
+                    lines = server.captured()  # the client has not received the end before this
                     assert "chatcmpl" + lines[-1]["exchange_id"] == answer_id
     line = next(line for line in server.captured() if answer_id == "chatcmpl" + line["exchange_id"])
     assert (text, finish) == (line["response"]["content"], line["finish_reason"])
@@ -85,7 +85,7 @@ def test_a_stop_string_ends_the_answer_but_its_ids_are_kept(server: Server) -> N
     assert len(captured_for(server, answer)["completion_ids"]) == answer.usage.completion_tokens > 0
 
 
-def test_n_answers_are_n_exchanges_and_logprobs_are_told_when_asked(server: Server) -> None:
+def test_n_answers_are_n_exchanges_and_logprobs_are_returned_on_request(server: Server) -> None:
     before = len(server.captured())
     answer = server.say("hello", n=3, logprobs=True)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -130,7 +130,7 @@ def test_a_bad_request_is_400_with_the_reason_in_openais_envelope(server: Server
     assert error.keys() == {"message", "type", "param", "code"}
 
 
-def test_what_we_do_not_know_is_welcome(server: Server) -> None:
+def test_unknown_fields_are_accepted(server: Server) -> None:
     messages = [
         {"role": "system", "content": [{"type": "text", "text": "be "}, {"type": "text", "text": "kind"}], "cache_control": {}},
         {"role": "developer", "content": "short", "x": 1},
@@ -179,7 +179,7 @@ def test_a_pinned_version_answers_and_is_never_captured(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("said", "captured"), [("off", 0), ("OFF", 0), ("false", 0), ("no", 0), ("0", 0), ("on", 1), ("True", 1)])
-def test_whoever_asks_not_to_be_captured_is_not_in_whatever_words(server: Server, said: str, captured: int) -> None:
+def test_every_spelling_of_a_capture_opt_out_is_respected(server: Server, said: str, captured: int) -> None:
     before = len(server.captured())
     server.say("hello", extra_headers={"X-Capture": said})
     assert len(server.captured()) == before + captured
@@ -207,7 +207,7 @@ def test_hints_come_from_headers_first_then_from_the_body(server: Server) -> Non
     assert hints == {"session_id": "a:0", "turn_type": None, "session_done": True, "task_id": "t", "group_id": "g"}
 
 
-def test_health_needs_no_key_and_tells_the_state(server: Server) -> None:
+def test_health_needs_no_key_and_reports_the_state(server: Server) -> None:
     health = server.health()
     assert (health["status"], health["live"], health["ready"], health["last_swap_error"]) == ("ok", 0, True, None)
     assert health["capture"]["on"]

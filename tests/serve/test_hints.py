@@ -1,4 +1,4 @@
-"""What clients claim of their conversations, by header and by body."""
+"""Clients' claims about their conversations, by header and by body."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def hints(headers: dict[str, str] | None = None, body: dict[str, Any] | None = N
     return read_hints(headers or {}, read_claims(body or {}, messages))
 
 
-def test_a_client_that_says_nothing_claims_nothing() -> None:
+def test_a_client_without_hints_makes_no_claims() -> None:
     assert hints() == TOLD
     assert hints({}, {"metadata": 3, "session_id": True, "prompt_cache_key": ""}, {"role": "user", "content": [3]}) == TOLD
 
@@ -37,13 +37,13 @@ def test_the_body_names_the_session_in_many_ways_the_plainest_first() -> None:
     assert hints({}, {}, {"role": "system", "content": runtime["content"]}, {"role": "user", "content": "x"})["session_id"] == TWO
 
 
-def test_a_revision_is_told_apart_from_its_session_only_where_it_is_one() -> None:
+def test_a_revision_is_separated_from_its_session_only_if_it_is_one() -> None:
     assert hints({}, {"prompt_cache_key": f"{TWO}:3"}) == TOLD | {"session_id": TWO, "session_rev": "3"}
     assert hints({"x-session-affinity": f"{TWO}:0"}) == TOLD | {"session_id": TWO, "session_rev": "0"}
     assert hints({"x-session-id": "mine:3"}) == TOLD | {"session_id": "mine:3"}
 
 
-def test_codex_tells_its_turn_its_window_and_what_kind_of_request_it_is() -> None:
+def test_codex_sends_its_turn_its_window_and_the_kind_of_request() -> None:
     def codex(kind: str) -> dict[str, Any]:
         told = orjson.dumps({"session_id": ONE, "turn_id": "t", "request_kind": kind}).decode()
         return hints({"x-codex-turn-metadata": told, "x-codex-window-id": f"{ONE}:2"})

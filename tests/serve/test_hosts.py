@@ -1,4 +1,4 @@
-"""Under which names a server answers: a web page that points its own name at this machine reads nothing."""
+"""The host names of a server: a web page that points its own name at this machine reads nothing."""
 
 import socket
 
@@ -64,7 +64,7 @@ def test_a_page_that_rebinds_its_name_reads_nothing_and_a_key_opens_under_any_na
     assert httpx.get(root + path).status_code == (401 if path == "/v1/models" else 200)
 
 
-def test_a_page_that_rebinds_its_name_does_not_learn_what_runs_here(server: Server) -> None:
+def test_a_page_that_rebinds_its_name_gets_no_information_about_the_server(server: Server) -> None:
     root = server.url.removesuffix("/v1")
     for path in ("/", "/nowhere", "/v1", "/v1/feedback", "/healthz", "//metrics", "/%68ealth", "/docs"):
         for method in ("GET", "POST", "OPTIONS", "TRACE"):

@@ -1,4 +1,4 @@
-"""Images of requests: what is refused before anything decodes it, and how an image is stored, told apart, and deleted."""
+"""Images of requests: refusals before decoding, and how an image is stored, identified and deleted."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from clawctl.run.retention import expire
 from clawctl.run.rows import Exchange
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Refusal, chat, messages, responses
-from clawctl.serve.images import MOST_IMAGES, MOST_PIXELS, check_images, size_of
+from clawctl.serve.images import MAX_IMAGES, MAX_PIXELS, check_images, size_of
 from tests.serve.test_capture import exchange
 
 
@@ -50,7 +50,7 @@ def user(*urls: str) -> list[dict[str, Any]]:
     [("PNG", {}), ("GIF", {}), ("JPEG", {}), ("JPEG", {"progressive": True}), ("WEBP", {}), ("WEBP", {"lossless": True}),
      ("WEBP", {"exif": b"Exif\x00\x00"})],
 )  # fmt: skip
-def test_the_size_of_a_picture_stands_in_its_header(kind: str, how: dict[str, Any]) -> None:
+def test_the_size_of_a_picture_is_read_from_its_header(kind: str, how: dict[str, Any]) -> None:
     assert size_of(picture(kind, (301, 7), **how)) == (301, 7)
 
 
@@ -70,10 +70,10 @@ def bomb() -> bytes:
         ([url_of(b"<svg xmlns='http://www.w3.org/2000/svg'></svg>")], "must be PNG, JPEG, GIF or WebP"),
         ([url_of(b"")], "must be PNG, JPEG, GIF or WebP"),
         ([url_of(picture())[:-5] + "!!"], "not valid base64"),
-        ([url_of(bomb())], f"at most {MOST_PIXELS:,} pixels"),
+        ([url_of(bomb())], f"at most {MAX_PIXELS:,} pixels"),
         ([url_of(picture(size=(4000, 4000)))] * 5, "all of a request"),
         (["data:image/png;base64," + "A" * (14 << 20)], "at most 10 MB"),
-        ([url_of(picture())] * (MOST_IMAGES + 1), f"at most {MOST_IMAGES} images"),
+        ([url_of(picture())] * (MAX_IMAGES + 1), f"at most {MAX_IMAGES} images"),
     ],
 )
 def test_an_image_that_is_too_much_or_would_be_fetched_is_refused(urls: list[str], problem: str) -> None:

@@ -1,4 +1,4 @@
-"""Every refusal of the door, over real HTTP: too large, too slow, too many."""
+"""Every limit of serve, over real HTTP: too large, too slow, too many."""
 
 import asyncio
 import resource
@@ -98,7 +98,7 @@ def test_slow_headers_and_slow_bodies_are_408_and_silence_is_hung_up_on(small: S
         assert blank.recv(1) in (b"", b"H")
 
 
-def test_a_client_that_takes_nothing_is_cut_off_and_its_answer_is_told_so() -> None:
+def test_a_client_that_reads_nothing_is_disconnected_and_its_answer_is_cancelled() -> None:
     ended: list[int] = []
 
     async def endless(scope: Any, receive: Any, send: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_client_that_takes_nothing_is_cut_off_and_its_answer_is_told_so() -> N
     with serving(endless, **settings) as url, socket.create_connection(("127.0.0.1", urlsplit(url).port)) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         until(lambda: bool(ended))
-        assert ended[0] < 1000  # 64 MB: what is not taken is not made either
+        assert ended[0] < 1000  # 64 MB: data that is not read is not produced either
         until(lambda: is_reset(connection))
 
 
@@ -163,7 +163,7 @@ def test_one_connection_too_many_is_503_when_all_are_busy(small: Server) -> None
     until(lambda: healthy(small))
 
 
-def test_idle_connections_make_room_the_oldest_first_and_those_that_asked_nothing_before_others(small: Server) -> None:
+def test_idle_connections_are_closed_for_new_ones_unused_ones_and_the_oldest_first(small: Server) -> None:
     ask = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     asked = [dial(small) for _ in range(4)]
     for connection in asked:

@@ -1,4 +1,4 @@
-"""How long an answer may be where its client names no limit, and what becomes of a tool call that a limit cuts."""
+"""The length of an answer without a client's limit, and tool calls that a limit cuts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ from tests.waiting import until
 
 LOOK = {"name": "look", "parameters": {"type": "object", "properties": {}}}
 AS_CHAT = {"type": "function", "function": LOOK}
-LUCKY = '[[tool:look {"city": "Paris"} ]]'  # a token of blanks comes after what is a whole object
+LUCKY = '[[tool:look {"city": "Paris"} ]]'  # a token of blanks follows a complete object
 
 
 # ---- without a limit -------------------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def nearly_full(word: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": word + " hello" * 1985}], "logit_bias": NEVER_ENDS}
 
 
-def test_without_a_limit_an_answer_may_take_what_the_context_has_left(server: Server) -> None:
+def test_without_a_limit_an_answer_may_use_the_rest_of_the_context(server: Server) -> None:
     for limit in ({}, {"max_tokens": 100_000}):  # a client's own limit is cut to that
         answer = post(server, orjson.dumps({**nearly_full("one"), **limit})).json()
         assert (answer["choices"][0]["finish_reason"], answer["usage"]["total_tokens"]) == ("length", CONTEXT)
@@ -95,7 +95,7 @@ def test_a_call_that_its_limit_cuts_is_not_trained_in_any_dialect(rehearsed: Ser
     assert [row.untrainable_reason for row in rows_since(rehearsed, before)] == [CUT_CALL] * 3
 
 
-def test_what_follows_a_cut_call_and_a_text_that_was_cut_are_trained(rehearsed: Server) -> None:
+def test_turns_after_a_cut_call_and_cut_texts_are_trained(rehearsed: Server) -> None:
     before = len(rehearsed.captured())
     talk: list[Any] = [{"role": "user", "content": LUCKY}]
     chat_with = rehearsed.client.chat.completions.create
@@ -123,12 +123,12 @@ CALL = '<tool_call>\n{"name": "look", "arguments": {}}'
         ("It is so. User:", ["User:"], False),
     ],
 )
-def test_the_embedded_engine_knows_where_an_answer_ended(model_path: Path, sampled: str, stop: list[str], cut: bool) -> None:
+def test_the_embedded_engine_records_where_an_answer_ended(model_path: Path, sampled: str, stop: list[str], cut: bool) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     ask: GenerationRequest = chat.read({**asked(stop=stop), "tools": [AS_CHAT]}, "tiny")
     reading = AnswerDecoder(tokenizer, ask, False)
     for token in tokenizer.encode(sampled, add_special_tokens=False):
-        reading.take(token, -0.5)
+        reading.add(token, -0.5)
         if reading.hit:
             break
     reading.end()
@@ -156,13 +156,13 @@ class TextDelta:
     ("finish", "stop", "arguments", "reason"),
     [
         ("tool_calls", None, "{}", None),
-        ("tool_calls", "\n", "{}", CUT_CALL),  # the stop string may stand in the call: the engine does not say
+        ("tool_calls", "\n", "{}", CUT_CALL),  # the stop string may be in the call: the engine does not report it
         ("tool_calls", None, '{"a', CUT_CALL),
         ("length", None, "{}", CUT_CALL),
         (None, None, "{}", CUT_CALL),  # the stream ended in order, without an end of the answer
     ],
 )
-def test_what_an_engine_parses_itself_is_captured_with_the_reason(
+def test_answers_parsed_by_the_engine_are_captured_with_the_reason(
     tmp_path: Path, finish: str | None, stop: str | None, arguments: str, reason: str | None
 ) -> None:
     async def main() -> None:

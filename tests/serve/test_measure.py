@@ -1,4 +1,4 @@
-"""What a client sends is measured before anything is looped over, and what takes long is nobody else's wait."""
+"""Requests are measured before any loop over them, and a slow one delays no other client."""
 
 import asyncio
 import time
@@ -150,7 +150,7 @@ def test_keys_take_turns() -> None:
     assert order == ["a", "b", "c", "a", "a"]
 
 
-def test_long_bodies_are_looked_through_in_another_process_which_is_replaced_when_it_dies() -> None:
+def test_long_bodies_are_checked_in_another_process_which_is_replaced_when_it_dies() -> None:
     tokenizer = Path(str(DEMO_MODEL)) / "tokenizer.json"
 
     async def main() -> None:

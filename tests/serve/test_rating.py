@@ -1,4 +1,4 @@
-"""A rating reaches the row of its turn, whichever way it came; it never breaks serving."""
+"""A rating reaches the row of its turn, whichever way it is sent. It never breaks serving."""
 
 import asyncio
 from collections import Counter, deque
@@ -19,7 +19,7 @@ from clawctl.run.feedback import Ratings
 from clawctl.run.keys import add_key
 from clawctl.run.rows import Exchange
 from clawctl.serve.dialects import Refusal
-from clawctl.serve.rating import Pace, Rating
+from clawctl.serve.rating import Rating, RatingLimiter
 from tests.waiting import until
 
 SECRET = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -78,12 +78,12 @@ def test_a_rating_by_the_id_of_any_api_closes_its_turn(tmp_path: Path, model_pat
         ({"turn_id": "x", "rating": 1, "stars": 5}, "stars"),
     ],
 )
-def test_what_is_no_rating_is_refused_by_its_field(server: Server, body: dict[str, Any], param: str) -> None:
+def test_an_invalid_rating_is_refused_and_its_field_is_named(server: Server, body: dict[str, Any], param: str) -> None:
     answer = rate(server, **body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-def test_nobody_rates_without_a_key(server: Server) -> None:
+def test_rating_requires_a_key(server: Server) -> None:
     assert httpx.post(f"{server.url}/feedback", json={"turn_id": "x", "rating": 1}).status_code == 401
 
 
@@ -92,13 +92,13 @@ def keep(run: RunDir | None, counts: Counter[tuple[str, ...]], turn_id: str = "x
     rating = Rating(run, recipe, counts)
     rating.note_answer("anna", "x")
     try:
-        asyncio.run(rating.keep({"turn_id": turn_id, "rating": 1}, "anna"))
+        asyncio.run(rating.store({"turn_id": turn_id, "rating": 1}, "anna"))
     except Refusal as refusal:
         return refusal.status
     return 200
 
 
-def test_what_is_not_captured_cannot_be_rated_and_what_is_lost_is_counted_and_told(tmp_path: Path) -> None:
+def test_uncaptured_turns_cannot_be_rated_and_lost_ratings_are_counted_and_reported(tmp_path: Path) -> None:
     counts: Counter[tuple[str, ...]] = Counter()
     assert keep(None, counts) == 409
     run = open_run(tmp_path / "run")
@@ -112,7 +112,7 @@ def test_what_is_not_captured_cannot_be_rated_and_what_is_lost_is_counted_and_to
     assert counts == {("lost",): 1, ("kept",): 1}
 
 
-def test_a_turn_that_another_key_or_nobody_got_cannot_be_rated_and_a_restart_forgets_none(tmp_path: Path, model_path: Path) -> None:
+def test_turns_of_another_key_or_of_none_cannot_be_rated_also_after_a_restart(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path) as server:
         given = server.say("hello").id
         assert server.stop() == 0
@@ -126,11 +126,11 @@ def test_a_turn_that_another_key_or_nobody_got_cannot_be_rated_and_a_restart_for
         assert server.stop() == 0
 
 
-def test_a_key_that_rates_too_fast_is_told_to_wait() -> None:
-    pace = Pace()
+def test_a_key_that_rates_too_fast_is_refused_with_a_wait() -> None:
+    pace = RatingLimiter()
     for _ in range(1000):
-        pace.take("anna")
+        pace.check("anna")
     with pytest.raises(Refusal, match="too fast") as refused:
-        deque((pace.take("anna") for _ in range(100_000)), maxlen=0)
+        deque((pace.check("anna") for _ in range(100_000)), maxlen=0)
     assert refused.value.status == 429
-    pace.take("bob")
+    pace.check("bob")

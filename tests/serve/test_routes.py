@@ -1,4 +1,4 @@
-"""What is reachable, and what it tells: unknown routes, the state, names that a request gives."""
+"""Routes: unknown ones, the state, and model names in requests."""
 
 import subprocess
 import sys
@@ -105,7 +105,7 @@ def sample(server: Server, name: str) -> float:
     return next((float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name + " ")), 0.0)
 
 
-def test_metrics_count_what_happened(server: Server) -> None:
+def test_metrics_count_requests_and_tokens(server: Server) -> None:
     asked = 'clawctl_requests_total{api="chat",status="200",key="default"}'
     before = {name: sample(server, name) for name in (asked, 'clawctl_refused_total{reason="http_400"}')}
     told_before = sample(server, 'clawctl_completion_tokens_total{api="chat",key="default"}')

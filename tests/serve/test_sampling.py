@@ -1,4 +1,4 @@
-"""What bends the distribution makes a turn untrainable, and says so; what does not, does not."""
+"""Settings that alter the distribution make a turn untrainable with a reason; other settings do not."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ RECORDINGS = Path(__file__).parents[1] / "recordings"
         ({"min_tokens": 4}, "min_tokens"),
     ],
 )
-def test_only_what_bends_the_distribution_is_a_reason(fields: dict[str, Any], reason: str | None) -> None:
+def test_only_settings_that_alter_the_distribution_are_a_reason(fields: dict[str, Any], reason: str | None) -> None:
     assert altered_fields(0.7, 1.0, 0, "auto", fields) == reason
 
 
@@ -65,7 +65,7 @@ def test_a_lower_temperature_is_raised_and_a_higher_one_is_left_alone() -> None:
     assert enforce(Settings(), at_least, 0.2)[0].temperature == 0.7
 
 
-def test_always_means_always_and_what_is_not_named_is_as_the_client_asks() -> None:
+def test_always_overrides_the_client_and_other_settings_stay_the_clients() -> None:
     used, changes = enforce(Settings(temperature=1.4, top_p=0.9), rule(temperature={"always": 1.0}), 1.0)
     assert (used.temperature, used.top_p, len(changes)) == (1.0, 0.9, 1)
     asked = Settings(0.0, 0.1, 40, {"seed": 3, "min_p": 0.1})
@@ -82,7 +82,7 @@ def test_after_ignore_all_no_request_is_untrainable_for_its_sampling() -> None:
     assert {change.name for change in changes} == {"temperature", "top_p", "top_k", *every}
 
 
-def test_a_setting_that_changes_nothing_is_not_said_to_be_ignored() -> None:
+def test_a_setting_without_effect_is_not_reported_as_ignored() -> None:
     neutral = Settings(1.0, 1.0, 0, {"repetition_penalty": 1, "presence_penalty": 0.0, "reasoning_effort": "low"})
     used, changes = enforce(neutral, rule(ignore="all"), 1.0)
     assert changes == []
@@ -144,7 +144,7 @@ def test_aider_and_gptme_are_known_by_the_first_words_of_their_prompts() -> None
     assert said("You are an expert. Act as an expert software developer.") == "other"
 
 
-def test_a_request_at_temperature_0_is_sampled_as_the_recipe_says_and_that_is_said_everywhere(server: Server) -> None:
+def test_the_recipes_sampling_replaces_temperature_0_and_is_reported_everywhere(server: Server) -> None:
     asked = orjson.dumps({
         "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0, "top_p": 0.95,
         "logit_bias": {"5": 1},
@@ -162,7 +162,7 @@ def test_a_request_at_temperature_0_is_sampled_as_the_recipe_says_and_that_is_sa
     assert "x-clawctl-sampling" not in plain.headers
 
 
-def test_a_stream_has_the_header_and_what_is_not_captured_is_sampled_as_it_asks(server: Server) -> None:
+def test_a_stream_has_the_header_and_uncaptured_requests_keep_their_sampling(server: Server) -> None:
     with server.client.chat.completions.with_streaming_response.create(
         model="tiny", messages=[{"role": "user", "content": "hi"}], max_tokens=3, temperature=0, stream=True,
         extra_headers={"User-Agent": "forced-1.0"},
@@ -176,7 +176,7 @@ def test_a_stream_has_the_header_and_what_is_not_captured_is_sampled_as_it_asks(
     assert "x-clawctl-sampling" not in counted.headers
 
 
-def test_a_plain_completion_is_sampled_as_the_recipe_says(server: Server) -> None:
+def test_a_plain_completion_uses_the_recipes_sampling(server: Server) -> None:
     asked = orjson.dumps({"prompt": "Once upon", "max_tokens": 4, "temperature": 0, "top_p": 0.5})
     answer = raw(server, asked, path="/completions", **{"User-Agent": "forced-1.0"})
     assert answer.headers["x-clawctl-sampling"] == "temperature 0.7 instead of 0; top_p ignored"

@@ -121,7 +121,7 @@ def test_an_item_that_we_gave_can_be_named_instead_of_sent(either: Server) -> No
         talk.create(model="tiny", input=[{"type": "item_reference", "id": first.output[-1].id}])
 
 
-def test_the_embedded_engine_says_what_it_cannot_hold_to(server: Server) -> None:
+def test_the_embedded_engine_refuses_parameters_that_it_cannot_enforce(server: Server) -> None:
     tool: Any = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
     for name, value in (("min_tokens", 4), ("guided_regex", "a+"), ("stop_token_ids", [3])):
         with pytest.raises(openai.BadRequestError, match=rf"the embedded engine does not support '{name}'.*vllm"):

@@ -1,4 +1,4 @@
-"""A candidate answers a share of the new sessions, whole ones, and no request waits or fails for it."""
+"""A candidate answers a share of the new sessions, as a whole, and no request waits or fails because of it."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -20,7 +20,7 @@ def versions_by_session(server: Server) -> dict[str, list[tuple[int, int]]]:
 
 
 def turns(server: Server, session: str, *words: str) -> None:
-    """Add turns to a conversation, with all that was said before."""
+    """Add turns to a conversation, with its complete history."""
     messages: list[dict[str, Any]] = []
     for at, word in enumerate(words):
         messages.append({"role": "user", "content": word})

@@ -1,4 +1,4 @@
-"""An answer that a client sends back in other words stands in the next prompt as it was sampled, or not at all otherwise."""
+"""An answer that a client sends back reformatted enters the next prompt as it was sampled, or unchanged if that is not certain."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,7 @@ def remember(
     """Prompt and answer, as they went through the engine."""
     prompt = render(tokenizer, before, True).ids
     sampled = [*ids(tokenizer, said[:7]), *ids(tokenizer, said[7:]), END]  # cut as no tokenizer would
-    recent.keep("default", name, {**GIVEN, **message}, prompt, sampled)
+    recent.store("default", name, {**GIVEN, **message}, prompt, sampled)
     return prompt + sampled
 
 
@@ -68,7 +68,7 @@ def test_a_prompt_begins_with_the_prompt_and_the_answer_before_it_over_two_turns
     assert rendered.spliced == 2
 
 
-def test_without_the_option_nothing_is_put_back_and_it_is_said(tokenizer: Any) -> None:
+def test_without_the_option_nothing_is_spliced_and_the_reason_is_recorded(tokenizer: Any) -> None:
     recent = RecentAnswers()
     remember(recent, tokenizer, ask(*ASKED))
     child = recent.known("default", ask(*ASKED, BACK, RESULT))
@@ -76,7 +76,7 @@ def test_without_the_option_nothing_is_put_back_and_it_is_said(tokenizer: Any) -
     assert render(tokenizer, child).spliced is None
 
 
-def test_nobody_gets_anothers_answers_and_an_edited_answer_is_not_ours(tokenizer: Any) -> None:
+def test_answers_are_spliced_for_their_own_key_only_and_never_after_an_edit(tokenizer: Any) -> None:
     recent = RecentAnswers()
     remember(recent, tokenizer, ask(*ASKED))
     assert recent.known("other", ask(*ASKED, BACK, RESULT)).answers is None
@@ -84,7 +84,7 @@ def test_nobody_gets_anothers_answers_and_an_edited_answer_is_not_ours(tokenizer
     assert digest({"role": "assistant", "content": " "}) is None
 
 
-def test_a_handle_tells_answers_apart_that_say_the_same(tokenizer: Any) -> None:
+def test_a_handle_distinguishes_answers_with_the_same_text(tokenizer: Any) -> None:
     recent = RecentAnswers()
     one, two = ({"tool_calls": [{**CALL, "id": f"call{name * 24}0"}]} for name in "AB")
     remember(recent, tokenizer, ask(*ASKED), name="A" * 24, **one)
@@ -93,7 +93,7 @@ def test_a_handle_tells_answers_apart_that_say_the_same(tokenizer: Any) -> None:
     assert rendered.ids[: len(longer)] == longer
 
 
-def test_of_answers_that_say_the_same_the_one_to_this_prompt_is_put_back_or_none(tokenizer: Any) -> None:
+def test_of_equal_answers_only_the_one_to_this_prompt_is_spliced(tokenizer: Any) -> None:
     recent, other = RecentAnswers(), [{"role": "user", "content": "another question"}]
     here = remember(recent, tokenizer, ask(*ASKED), name="A" * 24)
     remember(recent, tokenizer, ask(*other), "Well. " + SAID, "B" * 24)
@@ -138,18 +138,18 @@ def test_reasoning_that_the_template_begins_itself_is_put_back_with_it(tokenizer
 
 
 def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> None:
-    recent = RecentAnswers(most_tokens=70)  # two answers of 2 tokens, and 32 for what each takes beside them
+    recent = RecentAnswers(max_tokens=70)  # two answers of 2 tokens, and 32 tokens of overhead for each
     for name, text in (("A", "one"), ("B", "two"), ("C", "three")):
-        recent.keep("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
+        recent.store("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
     known = recent.known("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
     assert known.answers is not None
     assert sorted(known.answers) == [1, 2]
 
 
-def test_of_answers_that_say_the_same_a_bounded_number_is_looked_at(tokenizer: Any) -> None:
+def test_a_bounded_number_of_equal_answers_is_compared(tokenizer: Any) -> None:
     recent, said = RecentAnswers(), {"role": "assistant", "content": "ok"}
     for number in range(1100):
-        recent.keep("default", f"{number:024}", said, [number], [1, 2])
+        recent.store("default", f"{number:024}", said, [number], [1, 2])
     known = recent.known("default", ask(said))
     assert known.answers is not None
     assert len(known.answers[0]) == 1024

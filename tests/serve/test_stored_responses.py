@@ -1,4 +1,4 @@
-"""Responses that are kept for `previous_response_id` go on as they were, and no more of them than is allowed."""
+"""Responses stored for `previous_response_id` continue unchanged, within their limits."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def name_of(number: int) -> str:
 def kept(stored: StoredResponses, numbers: range, key: str = "me", text: str = "hello") -> list[int]:
     """Those of the responses that are there."""
     for number in numbers:
-        stored.keep(key, asked(text), {"id": name_of(number), "output": []}, SAID)
+        stored.store(key, asked(text), {"id": name_of(number), "output": []}, SAID)
     return [number for number in numbers if is_there(stored, number, key)]
 
 
@@ -32,9 +32,9 @@ def is_there(stored: StoredResponses, number: int, key: str = "me") -> bool:
         return False
 
 
-def test_a_conversation_goes_on_as_it_was() -> None:
+def test_a_stored_conversation_continues_unchanged() -> None:
     stored = StoredResponses()
-    stored.keep("me", asked("2 + 2?", instructions="be kind"), {"id": name_of(1)}, SAID)
+    stored.store("me", asked("2 + 2?", instructions="be kind"), {"id": name_of(1)}, SAID)
     on = stored.continued("me", asked("sure?", previous_response_id=name_of(1)))
     assert [(message["role"], message["content"]) for message in on.sent_messages] == [
         ("user", "2 + 2?"),
@@ -46,7 +46,7 @@ def test_a_conversation_goes_on_as_it_was() -> None:
 
 
 def test_the_one_unused_for_longest_goes_first_and_each_key_has_its_own_room() -> None:
-    stored = StoredResponses(most=3)
+    stored = StoredResponses(max_count=3)
     assert kept(stored, range(3)) == [0, 1, 2]
     assert is_there(stored, 0)
     assert kept(stored, range(7, 8), "other") == [7]
@@ -56,9 +56,9 @@ def test_the_one_unused_for_longest_goes_first_and_each_key_has_its_own_room() -
 
 def test_bytes_are_those_that_are_held() -> None:
     """`{"id":"resp…","output":[]}` of 49 bytes and a conversation of 1,000 letters with 103 bytes around them: two are 2,304."""
-    stored = StoredResponses(most_bytes=2304)
+    stored = StoredResponses(max_bytes=2304)
     assert kept(stored, range(5), text="x" * 1000) == [3, 4]
     stored.forget("me", name_of(3))
     assert kept(stored, range(5, 6), text="x" * 1000) == [5]
     assert is_there(stored, 4)
-    assert kept(StoredResponses(most_bytes=2303), range(5), text="x" * 1000) == [4]
+    assert kept(StoredResponses(max_bytes=2303), range(5), text="x" * 1000) == [4]

@@ -1,4 +1,4 @@
-"""LIVE moves: requests go on, tags are true, and what is broken does not go live."""
+"""LIVE moves: requests continue, version tags are right, and a broken version does not go live."""
 
 import threading
 import time
@@ -79,7 +79,7 @@ def test_swaps_under_load_fail_no_request_and_every_tag_is_true(tmp_path: Path, 
                 assert line["logprobs"] == pytest.approx(expected, abs=1e-3)
 
 
-def test_what_is_broken_does_not_go_live(tmp_path: Path, model_path: Path) -> None:
+def test_a_broken_version_does_not_go_live(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path) as server:
         publish(server, model_path, 1, canary_of=5)  # the trainer computed something else
         move_live(server.run, 1)

@@ -1,4 +1,4 @@
-"""A client may set the switches of the model's chat template, and nothing else that the renderer takes."""
+"""A client may set the switches of the model's chat template, and no other argument of the renderer."""
 
 import inspect
 from typing import Any
@@ -17,7 +17,7 @@ BOMB = "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% en
 DIALECTS = [(chat, AS_CHAT), (responses, AS_RESPONSES), (messages, AS_MESSAGES)]
 
 
-def test_what_a_template_reads_from_outside_and_the_renderer_does_not_set_are_its_switches() -> None:
+def test_variables_that_a_template_reads_and_the_renderer_does_not_set_are_its_switches() -> None:
     template = (
         "{%- if not style is defined %}{%- set style = 'plain' %}{%- endif %}{{ bos_token }}{{ strftime_now('%d') }}"
         "{%- for m in messages %}{%- set said = m.content %}{{ said }}{%- endfor %}"

@@ -1,4 +1,4 @@
-"""What chat templates take and refuse: parts, a later system message, images, items that name what is not here."""
+"""What chat templates accept and refuse: parts, a later system message, images, unknown items."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_an_item_that_names_another_is_passed_over() -> None:
     assert ask.messages == [{"role": "user", "content": "hi"}]
 
 
-def test_a_later_system_message_is_said_by_the_user_where_the_template_refuses_it_and_it_is_noted(model_path: Path) -> None:
+def test_a_later_system_message_becomes_a_user_message_if_the_template_refuses_it(model_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     late = responses.read({"input": [{"type": "message", **message} for message in LATE]}, "m")
     assert render(tokenizer, late).adapted is None
@@ -79,7 +79,7 @@ def test_a_later_system_message_is_said_by_the_user_where_the_template_refuses_i
 
 
 class Strict(StubHandler):
-    """A model whose template takes a system message at the beginning only."""
+    """A model whose template accepts a system message at the beginning only."""
 
     def do_GET(self) -> None:
         self.answer({"data": [{"id": "m"}]})
@@ -108,7 +108,7 @@ def ask(server: Server, messages: list[dict[str, Any]], **more: Any) -> httpx.Re
     return httpx.post(server.url + "/chat/completions", json=body, headers={"x-api-key": "key"}, timeout=60)
 
 
-def test_an_upstream_that_refuses_a_later_system_message_is_asked_once_more(strict: str, tmp_path: Path, model_path: Path) -> None:
+def test_a_later_system_message_that_the_upstream_refuses_is_rewritten(strict: str, tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path, upstream={"url": strict, "kind": "openai"}) as server:
         assert ask(server, LATE).json()["choices"][0]["message"]["content"] == "user"
         assert server.captured()[-1]["adapted"] == LATER_SYSTEM
@@ -122,7 +122,7 @@ def test_an_upstream_that_refuses_a_later_system_message_is_asked_once_more(stri
 
 
 class Echo(StubHandler):
-    """An engine that says what it was sent."""
+    """An engine that echoes its request."""
 
     def do_GET(self) -> None:
         self.answer({"data": [{"id": "m"}]})
@@ -154,7 +154,7 @@ def test_an_engine_that_renders_by_itself_is_sent_no_control_token_of_a_client(t
 
 
 @pytest.mark.parametrize("field", [{"min_tokens": 3}, {"bad_words": ["x"]}, {"stop_token_ids": [3]}, {"ignore_eos": True}])
-def test_what_the_embedded_engine_cannot_do_it_refuses_and_names_one_that_can(server: Server, field: dict[str, Any]) -> None:
+def test_the_embedded_engine_refuses_unsupported_features_and_names_another_engine(server: Server, field: dict[str, Any]) -> None:
     refused = ask(server, LATE, **field)
     error = refused.json()["error"]
     assert (refused.status_code, error["param"]) == (400, next(iter(field)))
@@ -174,7 +174,7 @@ def test_the_embedded_engine_is_sent_no_control_id_that_a_client_spelled(server:
     assert ends[0] == ends[1]
 
 
-def test_what_changes_nothing_is_welcome(server: Server) -> None:
+def test_fields_without_effect_are_accepted(server: Server) -> None:
     neutral = {"presence_penalty": 0, "repetition_penalty": 1.0, "logit_bias": {}, "min_p": 0.0, "stop_token_ids": [], "seed": 3}
     assert ask(server, LATE, **neutral).status_code == 200
 

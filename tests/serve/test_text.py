@@ -1,4 +1,4 @@
-"""Tokens to text to events: nothing is shown that must be taken back, nothing is lost."""
+"""Tokens to text to events: no shown text is retracted, and none is lost."""
 
 from itertools import pairwise
 from typing import Any
@@ -52,7 +52,7 @@ def test_arguments_are_shown_as_they_come_and_end_where_their_object_ends() -> N
     assert parser.end() == []
 
 
-def test_a_call_that_is_cut_off_keeps_what_it_said() -> None:
+def test_a_truncated_call_keeps_its_text() -> None:
     assert parse(['<tool_call>{"name": "say", "arguments": {"a": 1</to']) == [CallStart("say"), CallDelta('{"a": 1</to')]
 
 
@@ -72,7 +72,7 @@ def test_reasoning_begun_in_the_prompt_ends_in_the_answer() -> None:
     assert parse(["so it", " is\n</thi", "nk>\n\nYes"], thinking=True) == [ReasoningDelta("so it is"), TextDelta("Yes")]
 
 
-def test_text_that_only_looks_like_a_marker_is_shown() -> None:
+def test_text_that_resembles_a_marker_is_shown() -> None:
     assert parse(["1 <", " 2 and <tool", "box>"]) == [TextDelta("1 < 2 and <toolbox>")]
     assert parse(["<thin", "g>"]) == [TextDelta("<thing>")]
 

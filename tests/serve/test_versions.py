@@ -1,4 +1,4 @@
-"""The version that LIVE names goes live, or it is said why not; what was nobody's fault is tried again."""
+"""The version in LIVE goes live, or the reason is reported; temporary failures are retried."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from clawctl.serve.versions import Versions
 
 
 class Scripted:
-    """A backend whose swaps end as it is told; without more to be told, well."""
+    """A backend with scripted results of its swaps; further swaps succeed."""
 
     def __init__(self, *ends: Exception) -> None:
         self.version, self.tried, self.ends = 0, 0, list(ends)
@@ -99,7 +99,7 @@ def test_live_that_moves_while_the_engine_starts_is_taken_up_when_it_is_there(ru
     assert backend.version == 1
 
 
-def test_an_engine_that_begins_anew_serves_what_served_before_if_live_names_a_version_that_is_refused(run: RunDir) -> None:
+def test_a_restarted_engine_serves_the_previous_version_if_live_names_a_refused_one(run: RunDir) -> None:
     backend = Scripted()
     versions = following(run, backend)
     move_live(run, 1)
@@ -118,7 +118,7 @@ def test_an_engine_that_begins_anew_serves_what_served_before_if_live_names_a_ve
     assert (backend.version, backend.tried) == (0, 0)
 
 
-def test_weights_that_nobody_knows_are_read_again_though_live_names_the_version_that_served_last(run: RunDir) -> None:
+def test_unknown_weights_are_reloaded_although_live_did_not_change(run: RunDir) -> None:
     backend = Scripted()
     versions = following(run, backend)
     move_live(run, 1)
@@ -136,7 +136,7 @@ def test_weights_that_nobody_knows_are_read_again_though_live_names_the_version_
     assert (backend.version, backend.doubts, versions.last_swap_error) == (2, None, None)
 
 
-def test_what_the_canary_refuses_gives_live_back_to_what_serves_unless_a_person_moved_it(run: RunDir) -> None:
+def test_a_version_that_fails_its_canary_returns_live_to_the_served_one_unless_a_person_moved_it(run: RunDir) -> None:
     backend = Scripted(CanaryFailure("its canary differs by 1"))
     versions = Versions(run, backend)  # type: ignore[arg-type]
     move_live(run, 1, by="train")

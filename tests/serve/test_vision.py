@@ -1,4 +1,4 @@
-"""A server with a vision model: images in every API, captured with their places in the ids, and trainable."""
+"""A server with a vision model: images in every API, captured with their positions in the ids, and trainable."""
 
 from base64 import b64encode
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def test_images_are_answered_in_every_api_and_captured_with_their_places_and_exa
     assert (turn.trainable, turn.images) == (True, lines[0]["images"])
 
 
-def test_a_conversation_with_screenshots_goes_on_and_its_answers_are_put_back_as_sampled(server: Server) -> None:
+def test_a_conversation_with_screenshots_continues_with_its_answers_spliced_as_sampled(server: Server) -> None:
     messages = [{"role": "user", "content": [part(RED), {"type": "text", "text": "look"}]}]
     first = post(server, "chat/completions", messages=messages)
     before = said(server, first)
@@ -97,7 +97,7 @@ def test_a_conversation_with_screenshots_goes_on_and_its_answers_are_put_back_as
         assert line["prompt_ids"][: len(before["prompt_ids"])] == before["prompt_ids"]
 
 
-def test_what_cannot_be_read_is_refused_and_text_is_answered(server: Server) -> None:
+def test_unreadable_images_are_refused_and_text_is_answered(server: Server) -> None:
     assert server.health()["engine"]["images"] is True
     cut = post(server, "chat/completions", messages=[{"role": "user", "content": [part(RED[:80])]}])
     assert (cut.status_code, "decoded" in cut.text) == (400, True), cut.text

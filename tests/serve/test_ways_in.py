@@ -1,4 +1,4 @@
-"""The ways in which clients come: paths, methods, compressed bodies, pages of other origins."""
+"""Paths, methods, compressed bodies, and pages of other origins."""
 
 import gzip
 import zlib
@@ -51,7 +51,7 @@ def test_a_path_that_is_meant_is_answered(server: Server, path: str, asked: Any)
     assert answer.status_code == 200, answer.text
 
 
-def test_every_name_of_a_route_asks_for_the_key_and_tells_no_more_than_it(server: Server) -> None:
+def test_every_alias_of_a_route_requires_the_key_and_answers_alike(server: Server) -> None:
     for path in ("/models", "/v1/v1/models", "/v1/models/", "/models/tiny"):
         assert httpx.get(root(server) + path).status_code == 401
     for path in ("/completions", "/responses/", "/v1/v1/messages", "/chat/completions"):
@@ -84,7 +84,7 @@ def test_a_route_that_is_not_here_names_those_that_are(server: Server, method: s
         assert says in error["message"]
 
 
-def test_it_is_said_in_the_shape_of_the_dialect(server: Server) -> None:
+def test_the_error_has_the_shape_of_the_dialect(server: Server) -> None:
     for path, headers in (("/v1/messages/batches", {}), ("/v1/complete", {}), ("/v1/files", {"anthropic-version": "2023-06-01"})):
         told = httpx.post(root(server) + path, headers=headers).json()
         assert (told["type"], told["error"]["type"]) == ("error", "not_found_error")
@@ -95,7 +95,7 @@ def test_it_is_said_in_the_shape_of_the_dialect(server: Server) -> None:
     assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
 
 
-def test_options_say_what_may_be_asked_without_a_key(server: Server) -> None:
+def test_options_lists_the_allowed_methods_without_a_key(server: Server) -> None:
     for path, allowed in (("/v1/messages", "POST, OPTIONS"), ("/models/", "GET, HEAD, OPTIONS")):
         answer = httpx.options(root(server) + path)
         assert (answer.status_code, answer.headers["allow"], answer.content) == (204, allowed, b"")
@@ -157,7 +157,7 @@ def test_a_compressed_body_is_read(server: Server) -> None:
     assert "prompt is too long" in answer.json()["error"]["message"], "it was looked through like any long body"
 
 
-def test_what_cannot_be_unpacked_is_refused_with_the_reason(server: Server) -> None:
+def test_a_body_that_cannot_be_decompressed_is_refused_with_the_reason(server: Server) -> None:
     for name, data, status in (
         ("gzip", b"x", 400),
         ("gzip", gzip.compress(body())[:-9], 400),
@@ -194,7 +194,7 @@ def leave(answer: httpx.Response) -> str | None:
     return answer.headers.get("access-control-allow-origin")
 
 
-def test_pages_that_the_recipe_names_may_read_what_their_key_is_answered(tmp_path: Path, model_path: Path) -> None:
+def test_pages_of_origins_in_the_recipe_may_read_answers_to_their_key(tmp_path: Path, model_path: Path) -> None:
     with (
         serving(Rehearsal().app()) as url,
         Server(tmp_path / "run", model_path, upstream={"url": url, "kind": "vllm"}, cors_origins=[PAGE], max_tokens=3) as server,
@@ -228,7 +228,7 @@ def assert_the_recipes_limit_holds_where_the_client_names_none(server: Server) -
     assert longer.message.content == "a b c d", "a client's own limit is the client's"
 
 
-def test_any_page_may_read_what_a_key_is_answered_where_all_are_named() -> None:
+def test_any_page_may_read_answers_to_its_key_if_all_origins_are_allowed() -> None:
     cors = Cors(["*"])
     allowed = (b"access-control-allow-origin", OTHER.encode())
     assert allowed in cors.response_headers(OTHER, has_key=True)
@@ -241,6 +241,6 @@ def test_any_page_may_read_what_a_key_is_answered_where_all_are_named() -> None:
 
 
 @pytest.mark.parametrize("origin", ["app.example.com", "https://app.example.com/", "https://*.example.com", "", "null"])
-def test_what_is_no_origin_is_refused_in_the_recipe(origin: str) -> None:
+def test_an_invalid_origin_in_the_recipe_is_refused(origin: str) -> None:
     with pytest.raises(ValueError, match="origin of a page"):
         Recipe.model_validate({"serve": {"cors_origins": [origin]}})

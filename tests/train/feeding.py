@@ -1,4 +1,4 @@
-"""A feed on a run, and what it says."""
+"""A feed on a run, and its counts."""
 
 import time
 from typing import Any

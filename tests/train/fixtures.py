@@ -1,4 +1,4 @@
-"""What the trainer's tests share: one tiny model, made once."""
+"""Shared by the trainer's tests: one tiny model, made once."""
 
 from pathlib import Path
 

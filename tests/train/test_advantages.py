@@ -1,4 +1,4 @@
-"""What each method makes of a turn, by hand."""
+"""The advantages of each method, by hand."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ from clawctl.config import TrainConfig
 from clawctl.train.advantages import Divergence, likeliest, terms_of
 from clawctl.train.advantages.baselines import MEMORY, Baselines
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.grpo import Earned, group_credits
+from clawctl.train.advantages.grpo import TurnReward, group_credits
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.objective import LikeliestLogprobs, chosen_hints, divergence, token_advantages
 
@@ -32,7 +32,7 @@ def test_opd_gives_each_token_the_clamped_gap_to_the_teacher() -> None:
     assert not term.trains(replace(TURN, teacher_prompt_ids=None))
 
 
-def test_a_teacher_that_speaks_of_fewer_tokens_is_an_error_and_never_padded() -> None:
+def test_teacher_logprobs_for_fewer_tokens_are_an_error_and_never_padded() -> None:
     (term,) = terms_of(TrainConfig(method="opd"))
     with pytest.raises(RuntimeError, match="must match"):
         token_advantages(term, POLICY, TEACHER[:2], None)
@@ -45,33 +45,33 @@ def test_combine_has_both_terms_with_their_own_weights() -> None:
     assert opd.trains(TURN)  # a corrected answer is pushed away from and shown what was wrong with it
 
 
-def test_a_baseline_is_the_mean_of_the_turns_before_and_forgets_slowly() -> None:
+def test_a_baseline_is_the_decaying_mean_of_earlier_turns() -> None:
     baselines = Baselines()
     good, bad, other = replace(TURN, reward=1.0), replace(TURN, reward=-1.0), replace(TURN, reward=1.0, kind="chat")
     assert baselines.of("homework") == 0.0
-    baselines.learn([good, bad, good, good, other, replace(TURN, reward=None)])
+    baselines.update([good, bad, good, good, other, replace(TURN, reward=None)])
     assert baselines.of("homework") == pytest.approx(0.5)  # (1 - 1 + 1 + 1) / 4
     assert baselines.of("chat") == 1.0
     baselines.means["homework"] = (0.5, 1000)
-    baselines.learn([bad])
+    baselines.update([bad])
     assert baselines.of("homework") == pytest.approx(0.5 - 1.5 / MEMORY)
 
 
-def test_a_sample_refuses_what_cannot_be_trained() -> None:
+def test_a_sample_that_cannot_be_trained_is_refused() -> None:
     with pytest.raises(ValueError, match="2 logprobs"):
         replace(TURN, logprobs=[-1.0, -1.0])
     with pytest.raises(ValueError, match="neither a reward nor a hint"):
         replace(TURN, reward=None, teacher_prompt_ids=None)
 
 
-def earned(turn_id: str, episode: str, index: int, reward: float | None, parent: str | None = None) -> Earned:
-    return Earned(turn_id, episode, parent, index, reward)
+def earned(turn_id: str, episode: str, index: int, reward: float | None, parent: str | None = None) -> TurnReward:
+    return TurnReward(turn_id, episode, parent, index, reward)
 
 
 GROUP = [
     earned("a0", "a", 0, 1.0), earned("a1", "a", 1, 3.0),  # 2 on average
     earned("b0", "b", 0, 0.0),
-    earned("c0", "c", 0, 1.0), earned("c1", "c", 1, None),  # 1: a reward that nobody knows is not one of 0
+    earned("c0", "c", 0, 1.0), earned("c1", "c", 1, None),  # 1: an unknown reward is not a reward of 0
 ]  # fmt: skip
 
 
@@ -102,10 +102,10 @@ def test_step_wise_compares_nothing_if_one_episode_alone_has_rewards() -> None:
     assert group_credits([earned("a0", "a", 0, 1.0), earned("a1", "a", 1, -1.0)], std=True, step_wise=True) == {}
 
 
-def test_turns_in_the_same_state_are_compared_by_what_followed() -> None:
-    # both episodes begin in state X; a goes on in Y and b in Z, and c comes back to X. Outcomes 1, 0, 1.
-    def at(turn_id: str, index: int, parent: str | None, outcome: float, state: bytes) -> Earned:
-        return Earned(turn_id, turn_id[0], parent, index, outcome, outcome, state)
+def test_turns_in_the_same_state_are_compared_by_their_returns() -> None:
+    # both episodes begin in state X; a continues in Y and b in Z, and c returns to X. Outcomes 1, 0, 1.
+    def at(turn_id: str, index: int, parent: str | None, outcome: float, state: bytes) -> TurnReward:
+        return TurnReward(turn_id, turn_id[0], parent, index, outcome, outcome, state)
 
     turns = [
         at("a0", 0, None, 1.0, b"X"), at("a1", 1, "a0", 1.0, b"Y"), at("b0", 0, None, 0.0, b"X"), at("b1", 1, "b0", 0.0, b"Z"),

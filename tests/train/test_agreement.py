@@ -1,4 +1,4 @@
-"""Whether what sampled the turns is what is trained: by name and files, and by the numbers."""
+"""Whether the model that sampled the turns is the one that is trained: by name, by files and by logprobs."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ from clawctl.run.model_files import origin_of
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.rows import Turn
 from clawctl.run.shards import UNKNOWN, Origin, write_turns
-from clawctl.train.agreement import unlike
+from clawctl.train.agreement import model_difference
 from clawctl.train.ledger import read_ledger
 from clawctl.trainers.local.ranks import Ranks
 from tests.train.tiny import Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training
@@ -25,7 +25,7 @@ ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
 def warnings_of(run: RunDir, model: Path, caplog: pytest.LogCaptureFixture, **train: Any) -> list[str]:
-    """What a trainer warns of until no batch is full."""
+    """The warnings of a trainer until no batch is full."""
     recipe = make_recipe(model, batch_wait_s=1e9, **train)
     ensure_base_policy(run, recipe.model_path)
     with caplog.at_level(logging.WARNING, "clawctl.train"):
@@ -56,13 +56,13 @@ def publish_blurred(run: RunDir, sampler: Sampler, by: float, stem: str = "b") -
         (Origin("other", None, "3 layers", "bb"), r"turns of other \(3 layers\) are refused, because .* mine \(2 layers\)"),
     ],
 )
-def test_a_difference_is_told_with_both_names_and_what_is_equal_or_unknown_is_none(theirs: Origin, named: str | None) -> None:
-    found = unlike(theirs, Origin("mine", None, "2 layers", "aa"))
+def test_a_difference_is_reported_with_both_names_and_equal_or_unknown_models_give_none(theirs: Origin, named: str | None) -> None:
+    found = model_difference(theirs, Origin("mine", None, "2 layers", "aa"))
     assert (found is None) == (named is None)
     assert re.search(named or "", found or "")
 
 
-def test_turns_of_a_model_of_another_size_are_refused_and_counted_and_told_once(
+def test_turns_of_a_model_of_another_size_are_refused_counted_and_logged_once(
     run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = origin_of("models/other", str(make_model(tmp_path / "other", hidden=64)))
@@ -75,7 +75,7 @@ def test_turns_of_a_model_of_another_size_are_refused_and_counted_and_told_once(
     assert read_ledger(run) == {}
 
 
-def test_turns_of_other_weights_are_trained_where_their_numbers_agree_and_the_difference_is_told_once(
+def test_turns_of_other_weights_are_trained_if_their_logprobs_agree_and_the_difference_is_logged_once(
     run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     theirs = origin_of("models/other", str(make_model(tmp_path / "other", dtype=torch.bfloat16)))
@@ -87,7 +87,7 @@ def test_turns_of_other_weights_are_trained_where_their_numbers_agree_and_the_di
     assert len(read_ledger(run)) == 8
 
 
-def test_a_mismatch_that_no_rounding_makes_is_told_once_with_its_size_and_its_causes(
+def test_a_mismatch_beyond_rounding_is_logged_once_with_its_size_and_causes(
     run: RunDir, sampler: Sampler, model_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish_blurred(run, sampler, 0.06)
@@ -99,7 +99,7 @@ def test_a_mismatch_that_no_rounding_makes_is_told_once_with_its_size_and_its_ca
 
 
 @pytest.mark.parametrize(("dtype", "by"), [("float32", 0.0), ("bfloat16", 0.0), ("bfloat16", 0.01)])
-def test_what_rounding_makes_is_no_cause_for_a_warning(
+def test_rounding_differences_cause_no_warning(
     run: RunDir, sampler: Sampler, model_path: Path, caplog: pytest.LogCaptureFixture, dtype: str, by: float
 ) -> None:
     publish_blurred(run, sampler, by)

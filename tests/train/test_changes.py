@@ -1,4 +1,4 @@
-"""The trainer notices that what people want has changed."""
+"""The trainer notices that people's wishes have changed."""
 
 import logging
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tests.train.feeding import make_feed, told
 from tests.train.tiny import Sampler, publish_shard
 
 
-def test_turns_from_before_people_changed_their_minds_are_not_trained(
+def test_turns_from_before_a_change_of_wishes_are_not_trained(
     run: RunDir, sampler: Sampler, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Sixty contents turns, then fourteen complaints. Turns of another key are not affected."""
@@ -25,7 +25,7 @@ def test_turns_from_before_people_changed_their_minds_are_not_trained(
     feed = make_feed(run, sampler, batch_turns=2, batch_wait_s=1e9)
     publish_shard(run, "b", [(turn, -1.0, None) for turn in (*angry, new)])
     with caplog.at_level(logging.WARNING):
-        batch = feed.take(0)
+        batch = feed.next_batch(0)
     assert batch is not None
     assert {sample.turn_id for sample in batch.samples} == {"new", "others"}
     assert told(run)["refused"][OUTDATED] == 2  # `old`, and the only calm turn that is not a copy

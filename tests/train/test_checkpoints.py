@@ -1,4 +1,4 @@
-"""The crash law: each turn once, and the same weights as if nothing had happened."""
+"""Crash safety: each turn is trained once, and the weights equal those of an undisturbed run."""
 
 import shutil
 import signal
@@ -111,7 +111,7 @@ def forget_commit(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("crash", [forget_nothing, forget_row, forget_live, forget_policy, forget_ledger, forget_commit])
-def test_whatever_a_kill_left_undone_is_done_on_resume(
+def test_resume_completes_all_work_that_a_kill_interrupted(
     run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, crash: Callable[[RunDir], None]
 ) -> None:
     publish_turns(run, sampler, 8)
@@ -215,7 +215,7 @@ def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_wei
 
 
 def damage(path: Path) -> None:
-    """Flip one bit in the middle of a file, under another inode: what is hard-linked to it stays as it is."""
+    """Flip one bit in the middle of a file, under another inode: hard links to it are unchanged."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.unlink()
@@ -239,7 +239,7 @@ def test_from_a_damaged_checkpoint_training_goes_back_one_and_no_turn_is_lost_or
     assert "training went back to step 1: checkpoint 2" in (run.quarantine / "checkpoints-2.reason.txt").read_text()
 
 
-def test_a_checkpoint_that_somebody_removed_is_made_again_with_its_turns(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_removed_checkpoint_is_made_again_with_its_turns(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path))
     shutil.rmtree(run.train / "checkpoints" / "2")

@@ -1,4 +1,4 @@
-"""The teacher reads what a key asked for on earlier turns, above the hint on this one."""
+"""The teacher reads a key's earlier hints above the hint for this turn."""
 
 import logging
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clawctl.config import TrainConfig
-from clawctl.run.complaints import MOST_TURNS
+from clawctl.run.complaints import MAX_TURNS
 from clawctl.run.directory import RunDir
 from clawctl.run.rows import Turn
 from clawctl.run.shards import UNKNOWN
@@ -24,8 +24,8 @@ def asked(sampler: Sampler, name: str, at: float, **changes: Any) -> Turn:
 
 
 def teacher_reads(sampler: Sampler, feed: Any, turn_id: str) -> str:
-    """What stands in the teacher's prompt behind the question."""
-    batch = feed.take(0)
+    """The text after the question in the teacher's prompt."""
+    batch = feed.next_batch(0)
     assert batch is not None
     (sample,) = [sample for sample in batch.samples if sample.turn_id == turn_id]
     text = str(sampler.tokenizer.decode(sample.teacher_prompt_ids))
@@ -52,7 +52,7 @@ def test_the_teacher_reads_the_newest_earlier_hints_of_the_same_key(run: RunDir,
     assert teacher_reads(sampler, feed, "turn") == "Earlier: say hello\nEarlier: write plain\nno bold"
 
 
-def test_a_hint_stands_alone_unless_the_recipe_asks_for_earlier_ones(run: RunDir, sampler: Sampler) -> None:
+def test_a_hint_is_used_alone_unless_the_recipe_adds_earlier_ones(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(asked(sampler, f"t{n}", n), -1.0, f"hint {n}") for n in (1, 2)])
     assert teacher_reads(sampler, make_feed(run, sampler, batch_turns=2, method="opd"), "t2") == "hint 2"
 
@@ -68,7 +68,7 @@ def test_hints_and_complaints_of_turns_that_a_step_used_are_known_after_a_restar
     used = {turn.turn_id: "trained" for turn in calm} | {"used": "trained"}
     feed = make_feed(run, sampler, used, batch_turns=14, method="opd", earlier_hints=4)
     with caplog.at_level(logging.WARNING):
-        batch = feed.take(0)
+        batch = feed.next_batch(0)
     assert "what people want has changed since" in caplog.text
     assert batch is not None
     assert "Earlier: say hello" in str(sampler.tokenizer.decode(batch.samples[0].teacher_prompt_ids))
@@ -76,8 +76,8 @@ def test_hints_and_complaints_of_turns_that_a_step_used_are_known_after_a_restar
 
 def test_a_restart_recalls_the_newest_used_turns_and_reads_no_others(run: RunDir, sampler: Sampler) -> None:
     one = asked(sampler, "one", 0)
-    used = [replace(one, turn_id=f"used{n}", created_at=float(n)) for n in range(MOST_TURNS + 2)]
-    hints = {0: "too old", 1: "as old", 2: "say hello", MOST_TURNS + 1: "no bold"}
+    used = [replace(one, turn_id=f"used{n}", created_at=float(n)) for n in range(MAX_TURNS + 2)]
+    hints = {0: "too old", 1: "as old", 2: "say hello", MAX_TURNS + 1: "no bold"}
     publish_shard(run, "a", [(turn, 1.0, hints.get(n)) for n, turn in enumerate(used[:300])])
     publish_shard(run, "b", [(turn, 1.0, hints.get(n)) for n, turn in enumerate(used[300:], 300)])
     publish_shard(run, "c", [(asked(sampler, "turn", 9999), -1.0, "write plain")])
@@ -86,7 +86,7 @@ def test_a_restart_recalls_the_newest_used_turns_and_reads_no_others(run: RunDir
     assert teacher_reads(sampler, feed, "turn") == "Earlier: say hello\nEarlier: no bold\nwrite plain"
 
 
-def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_says_so(run: RunDir, sampler: Sampler) -> None:
+def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_enables_it(run: RunDir, sampler: Sampler) -> None:
     publish_shard(
         run,
         "a",
@@ -101,31 +101,31 @@ def test_praised_turns_are_taught_by_earlier_hints_if_the_recipe_says_so(run: Ru
     )
     settings: dict[str, Any] = {"method": "combine", "earlier_hints": 8, "batch_turns": 6}
     feed = make_feed(run, sampler, teach_praised=True, **settings)
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert batch is not None
     taught = {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None}
-    assert taught == {"t1", "t2", "t5"}  # nobody praised t4, and t0 and t3 follow no hint of their key
+    assert taught == {"t1", "t2", "t5"}  # t4 was not praised, and t0 and t3 follow no hint of their key
     assert teacher_reads(sampler, make_feed(run, sampler, teach_praised=True, **settings), "t5") == "Earlier: say hello\nno bold"
-    batch = make_feed(run, sampler, **settings).take(0)
+    batch = make_feed(run, sampler, **settings).next_batch(0)
     assert batch is not None
     assert {s.turn_id for s in batch.samples if s.teacher_prompt_ids is not None} == {"t1", "t2"}
 
 
 def test_teaching_praised_turns_without_earlier_hints_is_refused() -> None:
-    with pytest.raises(ValueError, match="teach_praised does nothing without earlier_hints"):
+    with pytest.raises(ValueError, match="teach_praised has no effect without earlier_hints"):
         TrainConfig(method="combine", teach_praised=True)
 
 
-def test_what_was_asked_for_before_people_changed_their_minds_is_forgotten(run: RunDir, sampler: Sampler) -> None:
+def test_hints_from_before_a_change_of_wishes_are_dropped(run: RunDir, sampler: Sampler) -> None:
     publish_shard(
         run, "a", [(asked(sampler, f"calm{n}", n), 1.0, None) for n in range(60)] + [(asked(sampler, "old", 30), -1.0, "say hello")]
     )
     feed = make_feed(run, sampler, batch_turns=2, method="opd", earlier_hints=4)
-    feed.take(0)
+    feed.next_batch(0)
     publish_shard(run, "b", [(asked(sampler, f"angry{n}", 100 + n), -1.0, "no bold") for n in range(14)])
-    feed.take(0)
+    feed.next_batch(0)
     publish_shard(run, "c", [(asked(sampler, "turn", 200), -1.0, "write plain")])
-    feed.take(0)
+    feed.next_batch(0)
     (sample,) = [turn.sample for turn in feed.waiting if turn.sample.turn_id == "turn"]
     read = str(sampler.tokenizer.decode(sample.teacher_prompt_ids))
     assert "Earlier: no bold" in read

@@ -1,4 +1,4 @@
-"""Nobody is loud enough to own training: shares of keys, identical turns, groups of one's own."""
+"""No key dominates training: shares of keys, identical turns, groups per key."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from clawctl.inspect.health import look
+from clawctl.inspect.health import read_health
 from clawctl.run.directory import RunDir
 from clawctl.run.rows import Turn
 from clawctl.train.admission import kind_of
-from clawctl.train.advantages.baselines import MOST_KINDS, Baselines
+from clawctl.train.advantages.baselines import MAX_KINDS, Baselines
 from clawctl.train.feed import Feed
-from clawctl.train.forming import MOST_IDLE, Forming
-from clawctl.train.identical import MOST, TrainedMarks, marks_of
+from clawctl.train.forming import MAX_IDLE, Forming
+from clawctl.train.identical import MAX_MARKS, TrainedMarks, marks_of
 from clawctl.train.ledger import read_ledger
 from tests.train.feeding import ids_of, make_feed, told
 from tests.train.test_forming import episodes
@@ -44,13 +44,13 @@ def keys_of(batch: Any) -> Counter[str]:
 def trained_steps(feed: Feed, most: int = 100) -> list[Counter[str]]:
     """Steps until there are too few turns, as the loop makes them: the turns of each key."""
     steps: list[Counter[str]] = []
-    while len(steps) < most and (batch := feed.take(len(steps))) is not None:
+    while len(steps) < most and (batch := feed.next_batch(len(steps))) is not None:
         steps.append(keys_of(batch))
-        feed.done(ids_of(batch), "trained")
+        feed.mark_done(ids_of(batch), "trained")
     return steps
 
 
-def test_a_loud_key_fills_only_what_others_leave(run: RunDir, sampler: Sampler) -> None:
+def test_a_busy_key_fills_only_the_share_that_others_leave(run: RunDir, sampler: Sampler) -> None:
     publish(run, "a", turns_of(sampler, "loud", 40))
     publish(run, "b", [*turns_of(sampler, "anna", 6), *turns_of(sampler, "ben", 1)])
     steps = trained_steps(make_feed(run, sampler, batch_turns=8))
@@ -66,7 +66,7 @@ def test_without_fair_keys_turns_come_in_the_order_of_their_shards(run: RunDir, 
 
 
 @pytest.mark.parametrize("quiet", [1, 12])
-def test_no_turn_of_a_quiet_key_goes_stale_because_another_is_loud(run: RunDir, sampler: Sampler, quiet: int) -> None:
+def test_no_turn_of_a_key_goes_stale_because_another_key_is_busy(run: RunDir, sampler: Sampler, quiet: int) -> None:
     """Also where there are more keys than places in a step, and behind more of the loud one's shards than are read ahead."""
     for shard in range(5):
         loud = [
@@ -88,9 +88,9 @@ def test_a_lone_key_is_trained_as_if_nothing_were_shared(run: RunDir, sampler: S
     names = [f"default{n:03d}" for n in range(9)]
     feed = make_feed(run, sampler, batch_turns=4)
     for first in (0, 4):
-        batch = feed.take(0)
+        batch = feed.next_batch(0)
         assert ids_of(batch) == names[first : first + 4]
-        feed.done(ids_of(batch), "trained")
+        feed.mark_done(ids_of(batch), "trained")
 
 
 def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: Sampler) -> None:
@@ -107,17 +107,17 @@ def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: S
 
     publish(run, "a", copies(0, 12))
     feed = make_feed(run, sampler, batch_turns=1)
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert len(ids_of(batch)) == 1
-    feed.done(ids_of(batch), "trained")
-    assert feed.take(1) is None
+    feed.mark_done(ids_of(batch), "trained")
+    assert feed.next_batch(1) is None
     assert told(run)["refused"] == {"identical to another turn of its key": 11}
-    assert Counter(read_ledger(run).values()) == {"skipped": 11}  # the loop enters what it trained
+    assert Counter(read_ledger(run).values()) == {"skipped": 11}  # the loop records the trained turns
     publish(run, "b", copies(12, 3))
     again = make_feed(run, sampler, {**read_ledger(run), ids_of(batch)[0]: "trained"}, batch_turns=1)
-    assert again.take(1) is None
+    assert again.next_batch(1) is None
     publish(run, "c", [replace(turn, user="anna") for turn in copies(15, 1)])
-    assert ids_of(again.take(1)) == ["loud015"]  # another key's is its own
+    assert ids_of(again.next_batch(1)) == ["loud015"]  # another key's is its own
 
 
 def test_a_turn_that_is_given_back_is_not_its_own_copy_and_its_copies_stay_skipped(run: RunDir, sampler: Sampler) -> None:
@@ -125,29 +125,29 @@ def test_a_turn_that_is_given_back_is_not_its_own_copy_and_its_copies_stay_skipp
     (like,) = turns_of(sampler, "loud", 1)
     publish(run, "a", [like, replace(like, turn_id="loud001")])
     feed = make_feed(run, sampler, batch_turns=1)
-    assert ids_of(feed.take(0)) == ["loud000"]
-    feed.done(["loud000"], "trained")
+    assert ids_of(feed.next_batch(0)) == ["loud000"]
+    feed.mark_done(["loud000"], "trained")
     skipped = {"loud001": "skipped"}
     assert read_ledger(run) == skipped
     publish(run, "b", [replace(like, turn_id="loud002")])
     again = make_feed(run, sampler, skipped, batch_turns=1)  # the version of its step is dead: the ledger gives it back
-    assert ids_of(again.take(0)) == ["loud000"]
-    again.done(["loud000"], "trained")
-    assert again.take(1) is None
+    assert ids_of(again.next_batch(0)) == ["loud000"]
+    again.mark_done(["loud000"], "trained")
+    assert again.next_batch(1) is None
     publish(run, "c", [replace(like, turn_id="loud003")])
     last = make_feed(run, sampler, {**read_ledger(run), "loud000": "skipped"}, batch_turns=1)  # it is in two dead steps
-    assert last.take(0) is None
+    assert last.next_batch(0) is None
     assert read_ledger(run) == dict.fromkeys(("loud001", "loud002", "loud003"), "skipped")
 
 
-def test_what_goes_stale_leaves_no_mark_behind(run: RunDir, sampler: Sampler) -> None:
+def test_stale_turns_leave_no_mark(run: RunDir, sampler: Sampler) -> None:
     (like,) = turns_of(sampler, "loud", 1)
     publish(run, "a", [like])
     feed = make_feed(run, sampler, batch_turns=2, max_staleness=1)
-    assert feed.take(0) is None
-    assert feed.take(2) is None
+    assert feed.next_batch(0) is None
+    assert feed.next_batch(2) is None
     publish(run, "b", [replace(like, turn_id="loud001", policy_version=2)])
-    feed.take(2)
+    feed.next_batch(2)
     assert [turn.sample.turn_id for turn in feed.waiting] == ["loud001"]
 
 
@@ -162,22 +162,22 @@ def test_the_members_of_a_group_all_count_and_copies_of_a_group_do_not(run: RunD
     ]
     publish_shard(run, "b", [(turn, 1.0, None) for turn in again[:3]] + [(again[3], -1.0, None)])
     feed = make_feed(run, sampler, method="grpo", group_size=4, batch_turns=4)
-    assert sorted(ids_of(feed.take(0))) == ["other", "same0", "same1", "same2"]
+    assert sorted(ids_of(feed.next_batch(0))) == ["other", "same0", "same1", "same2"]
     assert told(run)["refused"] == {"identical to another turn of its key": 4}
 
 
-def test_nobody_changes_the_credit_of_another_by_naming_the_same_group(run: RunDir, sampler: Sampler) -> None:
+def test_a_key_cannot_change_the_credit_of_another_by_using_its_group_id(run: RunDir, sampler: Sampler) -> None:
     own = episodes(sampler, "a", "b", user="anna")
     loud = episodes(sampler, *(f"l{n}" for n in range(6)), user="loud")
     publish_shard(run, "1", [(turn, 1.0, None) for turn in loud])
     publish_shard(run, "2", [(own[0], 1.0, None), (own[1], -1.0, None)])
     feed = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=2)
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert batch is not None
     assert {s.turn_id: s.credit for s in batch.samples} == {"a": pytest.approx(1.0, rel=1e-5), "b": pytest.approx(-1.0, rel=1e-5)}
 
 
-def test_nobody_moves_the_baseline_of_another_by_naming_the_same_task(sampler: Sampler) -> None:
+def test_a_key_cannot_move_the_baseline_of_another_by_using_its_task_id(sampler: Sampler) -> None:
     mine, theirs = (replace(sampler.turn("x", tokens=2), task_id="homework-7", user=user) for user in ("anna", "a/b"))
     assert (kind_of(mine), kind_of(theirs)) == ("anna/homework", "a%2Fb/homework")
     assert kind_of(replace(mine, user="default")) == "homework"  # as older checkpoints have it
@@ -188,10 +188,10 @@ def test_a_key_that_names_ever_new_tasks_takes_no_baseline_from_another() -> Non
 
     like = Sample("a", "1", "anna/homework", [1], [2], [-0.5], 1.0, 0, 1.0, None)
     baselines = Baselines()
-    baselines.learn([like])
-    baselines.learn([replace(like, kind=f"loud/kind{n}") for n in range(2 * MOST_KINDS)])
+    baselines.update([like])
+    baselines.update([replace(like, kind=f"loud/kind{n}") for n in range(2 * MAX_KINDS)])
     assert baselines.of("anna/homework") == 1.0
-    assert len(baselines.means) == 1 + MOST_KINDS
+    assert len(baselines.means) == 1 + MAX_KINDS
 
 
 def test_a_key_with_ever_new_groups_makes_no_other_forget_its_own(sampler: Sampler) -> None:
@@ -199,10 +199,10 @@ def test_a_key_with_ever_new_groups_makes_no_other_forget_its_own(sampler: Sampl
     forming = Forming(settings, Counter())
     (turn,) = episodes(sampler, "a", user="anna")
     forming.add(turn, 1.0)
-    for number in range(3 * MOST_IDLE):
+    for number in range(3 * MAX_IDLE):
         forming.add(replace(turn, turn_id=f"t{number}", group_id=f"g{number}", user="loud"), 1.0)
     assert "anna/g1" in forming._units
-    assert len(forming._units) <= 2 * MOST_IDLE + 1
+    assert len(forming._units) <= 2 * MAX_IDLE + 1
 
 
 def make_settings(**changes: Any) -> Any:
@@ -221,9 +221,9 @@ def test_the_memory_of_trained_marks_is_bounded_and_a_torn_end_costs_nothing_els
     assert not again.has((9_998, 1 << 40), "t9998")  # its own: it may be trained again after a rollback
     assert not again.has((1 << 41, 1 << 40), "another")
     again.add([((3, 4), "x")])
-    (tmp_path / "identical.bin").write_bytes(bytes(16 * (MOST + 1)))
+    (tmp_path / "identical.bin").write_bytes(bytes(16 * (MAX_MARKS + 1)))
     TrainedMarks(tmp_path / "identical.bin")
-    assert (tmp_path / "identical.bin").stat().st_size == 16 * MOST // 2
+    assert (tmp_path / "identical.bin").stat().st_size == 16 * MAX_MARKS // 2
 
 
 def test_two_problems_that_differ_in_a_number_are_two(sampler: Sampler) -> None:
@@ -240,7 +240,7 @@ def test_inspect_shows_each_keys_share_and_why_a_copy_is_not_trained(run: RunDir
     waits = sampler.turn("z", tokens=3, user="anna", seed=2)
     publish_shard(run, "a", [(turn, 1.0, None) for turn in (like, replace(like, turn_id="copy", session_id="other"), other, waits)])
     train(run, model_path, batch_turns=2)
-    found = look(run)
+    found = read_health(run)
     assert found["keys"]["loud"] == {"trained": 1, "share": 0.5, "waiting": 0}
     assert found["keys"]["anna"] == {"trained": 1, "share": 0.5, "waiting": 1}
     assert found["not_trained"] == {"skipped: identical to another turn of its key": 1}

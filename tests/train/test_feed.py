@@ -1,4 +1,4 @@
-"""Which turns make a batch, and what is said of the others."""
+"""Which turns make a batch, and the reasons for the others."""
 
 import os
 import time
@@ -21,21 +21,21 @@ def test_a_batch_takes_turns_in_the_order_of_their_shards_and_the_surplus_waits(
     publish_turns(run, sampler, 3, "b")
     publish_turns(run, sampler, 3, "a")
     feed = make_feed(run, sampler)
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert ids_of(batch) == ["a00", "a01", "a02", "b00"]
-    feed.done(ids_of(batch), "trained")
-    assert feed.take(1) is None
+    feed.mark_done(ids_of(batch), "trained")
+    assert feed.next_batch(1) is None
     assert [turn.sample.turn_id for turn in feed.waiting] == ["b01", "b02"]
     publish_turns(run, sampler, 2, "c")
-    assert ids_of(feed.take(1)) == ["b01", "b02", "c00", "c01"]
+    assert ids_of(feed.next_batch(1)) == ["b01", "b02", "c00", "c01"]
 
 
 def test_no_turn_and_a_shard_without_verdict_make_no_batch(run: RunDir, sampler: Sampler) -> None:
     feed = make_feed(run, sampler, batch_min_turns=1, batch_wait_s=0.001)
-    assert feed.take(0) is None
+    assert feed.next_batch(0) is None
     write_turns(run.trajectories / "a.parquet", [sampler.turn("x")])
     write_turns(run.trajectories / "b.parquet", [])
-    assert feed.take(0) is None
+    assert feed.next_batch(0) is None
     assert told(run)["waiting"] == 0
 
 
@@ -43,32 +43,32 @@ def test_turns_that_waited_long_enough_are_taken_if_there_are_enough(run: RunDir
     publish_turns(run, sampler, 1, "a")
     feed = make_feed(run, sampler)
     now = time.time()
-    assert feed.take(0, now + 61) is None  # one is fewer than batch_min_turns
+    assert feed.next_batch(0, now + 61) is None  # one is fewer than batch_min_turns
     publish_turns(run, sampler, 1, "b")
-    assert feed.take(0, now) is None  # two, but they have not waited
-    assert ids_of(feed.take(0, now + 61)) == ["a00", "b00"]
+    assert feed.next_batch(0, now) is None  # two, but they have not waited
+    assert ids_of(feed.next_batch(0, now + 61)) == ["a00", "b00"]
 
 
 def test_a_turn_waits_from_when_its_verdict_was_published_also_across_restarts(run: RunDir, sampler: Sampler) -> None:
     publish_turns(run, sampler, 2, "a")
     os.utime(run.verdicts / "a.parquet", (time.time() - 100, time.time() - 100))
-    assert ids_of(make_feed(run, sampler).take(0)) == ["a00", "a01"]
+    assert ids_of(make_feed(run, sampler).next_batch(0)) == ["a00", "a01"]
 
 
-def test_a_turn_that_another_policy_sampled_is_refused_and_said_to_be(run: RunDir, sampler: Sampler) -> None:
+def test_a_turn_that_another_policy_sampled_is_refused_with_that_reason(run: RunDir, sampler: Sampler) -> None:
     turns = [sampler.turn("a"), replace(sampler.turn("b"), policy_name="anna"), sampler.turn("c")]
     publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
     feed = make_feed(run, sampler, batch_turns=2)
-    assert ids_of(feed.take(0)) == ["a", "c"]
+    assert ids_of(feed.next_batch(0)) == ["a", "c"]
     assert told(run)["refused"] == {"sampled by another policy": 1}
     anna = make_feed(open_run(run.root, policy="anna"), sampler, batch_turns=1, batch_min_turns=1)
-    assert ids_of(anna.take(0)) == ["b"]
+    assert ids_of(anna.next_batch(0)) == ["b"]
 
 
 def test_turns_in_the_ledger_are_not_taken_again(run: RunDir, sampler: Sampler) -> None:
     publish_turns(run, sampler, 6, "a")
     feed = make_feed(run, sampler, used={"a00": "trained", "a02": "skipped"})
-    assert ids_of(feed.take(0)) == ["a01", "a03", "a04", "a05"]
+    assert ids_of(feed.next_batch(0)) == ["a01", "a03", "a04", "a05"]
     assert (told(run)["used"], told(run)["skipped"]) == (1, 1)
 
 
@@ -77,21 +77,21 @@ def test_a_turn_that_comes_in_two_shards_is_taken_once(run: RunDir, sampler: Sam
     publish_shard(run, "a", [(turn, 1.0, None)])
     publish_shard(run, "b", [(turn, 1.0, None)])
     feed = make_feed(run, sampler, batch_turns=1)
-    assert ids_of(feed.take(0)) == ["x"]
-    feed.done(["x"], "trained")
-    assert feed.take(1) is None
+    assert ids_of(feed.next_batch(0)) == ["x"]
+    feed.mark_done(["x"], "trained")
+    assert feed.next_batch(1) is None
     assert told(run)["refused"] == {"in two shards": 1}
 
 
-def test_a_line_says_what_became_of_all_turns_and_what_the_next_step_waits_for(run: RunDir, sampler: Sampler) -> None:
+def test_the_summary_line_counts_all_turns_and_states_what_the_next_step_needs(run: RunDir, sampler: Sampler) -> None:
     rows: list[tuple[Turn, float | None, str | None]] = [(sampler.turn(name), 1.0, None) for name in ("x", "y", "z")]
     publish_shard(run, "a", [*rows, (sampler.turn("u"), 0.0, None), (sampler.turn("v"), 0.0, None)])
     feed = make_feed(run, sampler, batch_turns=2)
-    assert feed.take(0) is not None
-    feed.done(["x"], "trained")
-    feed.done(["y"], "skipped")
+    assert feed.next_batch(0) is not None
+    feed.mark_done(["x"], "trained")
+    feed.mark_done(["y"], "skipped")
     assert feed.summary() == ("1 turns trained so far, 1 skipped, 1 waiting (a step needs 2, or 2 after 60 s); refused: neutral 2")
-    feed.done(["z"], "trained")
+    feed.mark_done(["z"], "trained")
     assert feed.summary() == "2 turns trained so far, 1 skipped, 0 waiting; refused: neutral 2"
 
 
@@ -128,7 +128,7 @@ def test_a_turn_that_cannot_be_trained_is_refused_and_counted(
     turn = replace(sampler.turn("x", tokens=2), **{"policy_version": 10, **changes})
     publish_shard(run, "a", [(turn, reward, hint)])
     feed = make_feed(run, sampler, method=method, max_staleness=8)
-    assert feed.take(10) is None
+    assert feed.next_batch(10) is None
     assert told(run)["refused"] == {reason: 1}
     assert told(run)["waiting"] == 0
 
@@ -138,32 +138,32 @@ def test_a_cut_tool_call_that_an_older_collect_published_is_refused(run: RunDir,
     turns = [sampler.turn("cut", response=called), sampler.turn("whole", response=called, finish_reason="tool_calls")]
     publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
     feed = make_feed(run, sampler, batch_turns=1)
-    assert ids_of(feed.take(0)) == ["whole"]
+    assert ids_of(feed.next_batch(0)) == ["whole"]
     assert told(run)["refused"] == {"cut tool call": 1}
 
 
 def test_staleness_is_bounded_inclusively_and_grows_while_a_turn_waits(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(sampler.turn("x", policy_version=2), 1.0, None)])
     feed = make_feed(run, sampler, batch_turns=2, max_staleness=8)
-    feed.take(10)
+    feed.next_batch(10)
     assert len(feed.waiting) == 1
-    feed.take(11)
+    feed.next_batch(11)
     assert (len(feed.waiting), told(run)["refused"]) == (0, {"stale": 1})
 
 
 def test_a_turn_with_a_reward_is_trained_without_a_hint_that_finds_no_place(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(sampler.turn("x", prompt_ids=[3, 4, 5]), -1.0, HINT)])
-    batch = make_feed(run, sampler, batch_turns=1).take(0)
+    batch = make_feed(run, sampler, batch_turns=1).next_batch(0)
     assert batch is not None
     assert batch.samples[0].teacher_prompt_ids is None
     assert told(run)["lost_hints"] == {"teacher prompt does not match": 1}
 
 
-def test_what_each_method_sees_of_a_turn(run: RunDir, sampler: Sampler) -> None:
+def test_each_method_gets_its_own_fields_of_a_turn(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "a", [(sampler.turn("x", task_id="chat/7"), -1.0, HINT)])
     seen = {}
     for method in ("binary", "opd", "opd_topk", "combine", "hybrid"):
-        batch = make_feed(run, sampler, batch_turns=1, method=method).take(0)
+        batch = make_feed(run, sampler, batch_turns=1, method=method).next_batch(0)
         assert batch is not None
         (sample,) = batch.samples
         assert sample.kind == "chat"
@@ -183,7 +183,7 @@ def test_hybrid_has_a_prompt_for_each_different_hint_shortest_first(run: RunDir,
     ]
     write_turns(run.trajectories / "a.parquet", [turn])
     write_verdicts(run.verdicts / "a.parquet", [replace(verdict(turn, -1.0, hints[0]), hints=hints)])
-    batch = make_feed(run, sampler, batch_turns=1, method="hybrid").take(0)
+    batch = make_feed(run, sampler, batch_turns=1, method="hybrid").next_batch(0)
     assert batch is not None
     (sample,) = batch.samples
     assert sample.teacher_prompt_ids == teacher_prompt_ids(sampler.tokenizer, turn, "No bold.")
@@ -192,11 +192,11 @@ def test_hybrid_has_a_prompt_for_each_different_hint_shortest_first(run: RunDir,
     ]
 
 
-def test_what_an_environment_says_of_an_episode_is_added_to_the_reward_of_each_step(run: RunDir, sampler: Sampler) -> None:
+def test_the_outcome_of_an_episode_is_added_to_the_reward_of_each_step(run: RunDir, sampler: Sampler) -> None:
     rows = [(1.0, 1.0), (-1.0, 1.0), (None, -1.0), (0.0, 0.0)]
     turns = [sampler.turn(f"x{i}", outcome_reward=outcome) for i, (_, outcome) in enumerate(rows)]
     publish_shard(run, "a", [(turn, step, None) for turn, (step, _) in zip(turns, rows, strict=True)])
-    batch = make_feed(run, sampler, method="binary").take(0)
+    batch = make_feed(run, sampler, method="binary").next_batch(0)
     assert batch is not None
     assert [sample.reward for sample in batch.samples] == [2.0, 0.0, -1.0, 0.0]
 
@@ -208,24 +208,24 @@ def test_an_unreadable_shard_goes_to_quarantine_and_the_others_are_used(run: Run
     broken = run.root / half / "a.parquet"
     broken.write_bytes(b"PAR1 but no shard")
     feed = make_feed(run, sampler)
-    assert ids_of(feed.take(0)) == ["b00", "b01", "b02", "b03"]
+    assert ids_of(feed.next_batch(0)) == ["b00", "b01", "b02", "b03"]
     assert not broken.exists()
     assert (run.quarantine / f"{half}-a.parquet").read_bytes() == b"PAR1 but no shard"
     assert "a.parquet" in (run.quarantine / f"{half}-a.parquet.reason.txt").read_text()
     assert told(run)["unreadable_shards"] == 1
-    publish_turns(run, sampler, 1, "a")  # whoever made it makes it again
-    assert feed.take(0)
+    publish_turns(run, sampler, 1, "a")  # its writer makes it again
+    assert feed.next_batch(0)
     assert feed.waiting[0].sample.turn_id == "a00"
 
 
 @pytest.mark.parametrize("column", ["prompt_ids", "completion_ids"])
-def test_a_shard_with_a_turn_that_says_nothing_goes_to_quarantine(run: RunDir, sampler: Sampler, column: str) -> None:
+def test_a_shard_with_an_empty_turn_is_quarantined(run: RunDir, sampler: Sampler, column: str) -> None:
     publish_turns(run, sampler, 2, "a")
     table = pq.read_table(run.trajectories / "a.parquet")
     empty = pa.array([[], *table[column].to_pylist()[1:]], table.schema.field(column).type)
     pq.write_table(table.set_column(table.schema.get_field_index(column), column, empty), run.trajectories / "a.parquet")
     publish_turns(run, sampler, 4, "b")
-    assert ids_of(make_feed(run, sampler).take(0)) == ["b00", "b01", "b02", "b03"]
+    assert ids_of(make_feed(run, sampler).next_batch(0)) == ["b00", "b01", "b02", "b03"]
     assert not (run.trajectories / "a.parquet").exists()
     assert told(run)["waiting"] == 4
 
@@ -234,14 +234,14 @@ def test_a_turn_without_a_verdict_in_its_shard_is_refused(run: RunDir, sampler: 
     turns: list[Turn] = [sampler.turn("x"), sampler.turn("y")]
     publish_shard(run, "a", [(turns[0], 1.0, None)])
     write_turns(run.trajectories / "a.parquet", [replace(turn) for turn in turns])
-    make_feed(run, sampler).take(0)
+    make_feed(run, sampler).next_batch(0)
     assert told(run)["refused"] == {"no verdict": 1}
 
 
 def test_a_turn_with_a_hint_may_learn_from_the_hint_alone(run: RunDir, sampler: Sampler) -> None:
     turns = [sampler.turn(name, tokens=3) for name in ("hinted", "praised", "both", "blamed")]
     publish_shard(run, "a", list(zip(turns, (-1.0, 1.0, 1.0, -1.0), ("be short", None, "be short", None), strict=True)))
-    both = make_feed(run, sampler).take(0)
+    both = make_feed(run, sampler).next_batch(0)
     assert rewards_of(both) == {"hinted": -1.0, "praised": 1.0, "both": 1.0, "blamed": -1.0}
-    alone = make_feed(run, sampler, reward_with_hint=False).take(0)
+    alone = make_feed(run, sampler, reward_with_hint=False).next_batch(0)
     assert rewards_of(alone) == {"hinted": None, "praised": 1.0, "both": None, "blamed": -1.0}

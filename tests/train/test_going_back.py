@@ -1,4 +1,4 @@
-"""What did not go live is not built on: the trainer goes back, gives turns back once, and pauses after many refusals."""
+"""Training is not built on versions that did not go live: it goes back, returns turns once, and pauses after many refusals."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from clawctl.config import Recipe, dump_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
-from clawctl.inspect.health import look
+from clawctl.inspect.health import read_health
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import read_rows
 from clawctl.privacy.rollback import learned_from, plan_rollback
@@ -35,7 +35,7 @@ from clawctl.run.policies import (
 from clawctl.run.promotion import promote, rollback
 from clawctl.run.rows import Policy
 from clawctl.train.by_hand import go_back_to, without_from
-from clawctl.train.checkpoints import settle, steps_kept
+from clawctl.train.checkpoints import complete_step, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
 from tests.train.test_checkpoints import ALONE, same_weights, train
@@ -71,7 +71,7 @@ def trained_twice(run: RunDir) -> list[str]:
 
 @contextmanager
 def running(run: RunDir, recipe: Recipe) -> Iterator[None]:
-    """A trainer beside us, in a thread."""
+    """A trainer in another thread."""
     stop = threading.Event()
 
     worker = threading.Thread(target=run_training, args=(run, recipe, ALONE, stop, False))
@@ -90,7 +90,7 @@ def until(condition: Any) -> None:
     wait(condition, 120)
 
 
-def test_after_a_refusal_training_goes_on_from_the_live_version_with_its_weights_and_optimizer(
+def test_after_a_refusal_training_continues_from_the_live_version_with_its_weights_and_optimizer(
     tmp_path: Path, sampler: Sampler, model_path: Path
 ) -> None:
     runs = [open_run(tmp_path / kind) for kind in ("refused", "never made")]
@@ -155,7 +155,7 @@ def test_a_turn_that_was_refused_twice_is_skipped_with_that_reason_and_others_ar
     )
 
 
-def test_a_rollback_is_noticed_by_a_running_trainer_and_its_next_version_is_built_on_what_serves(
+def test_a_running_trainer_notices_a_rollback_and_builds_its_next_version_on_the_served_one(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     publish_turns(run, sampler, 8)
@@ -169,7 +169,7 @@ def test_a_rollback_is_noticed_by_a_running_trainer_and_its_next_version_is_buil
     told = read_back(run)[-1]
     assert (told["newest"], told["to"], told["dead"], told["given_back"]) == (2, 0, [1, 2], 8)
     assert "rolled back: rollback by" in told["why"]
-    health = look(run)["training"]
+    health = read_health(run)["training"]
     assert (health["goes_on_from"], health["dead_versions"], health["went_back"]["to"]) == (4, [1, 2], 0)
 
 
@@ -185,13 +185,13 @@ def test_a_version_that_was_committed_before_a_rollback_never_moves_live_forward
     moves = run.policies / "moves.jsonl"
     moves.write_bytes(b"".join(moves.read_bytes().splitlines(keepends=True)[:-1]))
     rollback(run, 0)
-    settle(run, run.train / "checkpoints" / "2", recipe)
+    complete_step(run, run.train / "checkpoints" / "2", recipe)
     assert live_version(run) == 0
     train(run, recipe)
     assert (parents(run)[3], trained_twice(run)) == (0, [])
 
 
-def test_a_dead_version_lives_again_when_a_person_promotes_it(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_dead_version_is_revived_by_a_manual_promotion(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 4, "a")
     recipe = gated(model_path)
     train(run, recipe)
@@ -247,7 +247,7 @@ def test_staleness_counts_updates_along_the_lineage(run: RunDir, sampler: Sample
     assert rows["b00"] == "stale"
 
 
-def test_many_refusals_in_a_row_pause_training_until_live_moves_or_the_recipe_changes_or_a_person_says_so(
+def test_many_refusals_in_a_row_pause_training_until_live_moves_the_recipe_changes_or_a_person_resumes_it(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     recipe = gated(model_path, max_refusals=2)
@@ -259,14 +259,14 @@ def test_many_refusals_in_a_row_pause_training_until_live_moves_or_the_recipe_ch
         train(run, recipe)
     assert "lower train.lr" in error.value.fix
     assert "train --from" in error.value.fix
-    assert look(run)["training"]["paused"]["problem"] == error.value.problem
+    assert read_health(run)["training"]["paused"]["problem"] == error.value.problem
     assert list_versions(run) == [0, 1, 2]
     with pytest.raises(ClawError, match="paused"):
         train(run, recipe)
     other = recipe.model_copy(update={"train": recipe.train.model_copy(update={"lr": 1e-5, "max_steps": 3})})
     train(run, other)
     assert list_versions(run) == [0, 1, 2, 3]
-    assert look(run)["training"]["paused"] is None
+    assert read_health(run)["training"]["paused"] is None
     decide(run, 3, promote=False)
     publish_turns(run, sampler, 8, "c")
     train(run, other.model_copy(update={"train": other.train.model_copy(update={"max_steps": 4})}))
@@ -278,7 +278,7 @@ def test_many_refusals_in_a_row_pause_training_until_live_moves_or_the_recipe_ch
     assert parents(run)[5] == 0
 
 
-def test_what_a_server_refused_counts_as_refused(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_version_that_a_server_refused_counts_as_refused(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 4)
     train(run, make_recipe(model_path, max_refusals=1))
     move_live(run, 0, by="serve, because of version 1: its canary differs by 1", only_from=1)
@@ -305,9 +305,7 @@ def test_several_ranks_go_back_together(run: RunDir, sampler: Sampler, model_pat
     assert (read_lineage(run).dead(), trained_twice(run)) == ([1], [])
 
 
-def test_the_audit_of_the_benchmark_finds_what_was_built_on_a_refused_version(
-    run: RunDir, sampler: Sampler, model_path: Path
-) -> None:
+def test_the_audit_of_the_benchmark_finds_versions_built_on_a_refused_one(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     from scripts.benchmarks.chaos_refusals import audit
 
     publish_turns(run, sampler, 8)
@@ -324,7 +322,7 @@ def test_the_audit_of_the_benchmark_finds_what_was_built_on_a_refused_version(
     assert any("version 3 was made" in problem for problem in audit(run).built_on_refused)
 
 
-def test_training_goes_back_by_hand_to_a_version_that_lives(
+def test_training_can_be_moved_back_manually_to_a_living_version(
     run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path
 ) -> None:
     publish_turns(run, sampler, 12)
@@ -348,14 +346,14 @@ def test_turns_that_may_be_given_back_are_not_done_with(run: RunDir, sampler: Sa
     recipe = gated(model_path)
     train(run, recipe)
     done = FinishedShards(run, recipe)
-    done.look()
+    done.poll()
     assert not done.has("a"), "the gate has not decided"
     decide(run, 1, promote=False)
-    done.look()
+    done.poll()
     assert not done.has("a"), "they are given back"
     train(run, recipe)
     decide(run, 2, promote=True)
-    done.look()
+    done.poll()
     assert done.has("a")
 
 
@@ -407,7 +405,7 @@ def test_a_torn_line_takes_no_version_with_it(run: RunDir, sampler: Sampler, mod
     assert read_lineage(run).tip == 0
 
 
-def test_nobody_goes_back_by_hand_to_a_damaged_version(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_training_cannot_be_moved_back_to_a_damaged_version(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
     train(run, make_recipe(model_path))
     weights = run.version_folder(1) / "model.safetensors"
@@ -449,7 +447,7 @@ def test_a_turn_that_is_identical_to_one_of_a_dead_step_may_be_trained(run: RunD
     assert read_ledger(run)["c00"] == "skipped"
 
 
-def test_by_hand_training_goes_back_to_the_version_that_was_named_and_to_no_branch_that_nobody_decided_on(run: RunDir) -> None:
+def test_training_moves_back_to_exactly_the_named_version_and_never_to_an_undecided_branch(run: RunDir) -> None:
     ensure_base_policy(run, "demo")
     for version, parent in ((1, 0), (2, 1), (3, 0)):
         publish_policy(run, Policy(version, parent, version, "combine", "full", "demo", [], None, {}, version), lambda folder: None)

@@ -1,4 +1,4 @@
-"""Shards that collect merges under a feed that has read their parts."""
+"""Collect merges shards while a feed has read their parts."""
 
 import pyarrow.parquet as pq
 
@@ -19,53 +19,53 @@ def merge(run: RunDir, stems: list[str], piece_bytes: int = PIECE_BYTES) -> str:
     return merged
 
 
-def test_the_rows_of_a_merged_shard_are_known_and_nobody_is_told(run: RunDir, sampler: Sampler) -> None:
+def test_the_rows_of_a_merged_shard_are_known_and_cause_no_warning(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
     publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None)])
     feed = make_feed(run, sampler, batch_turns=1)
-    feed.done(ids_of(feed.take(0)), "trained")
+    feed.mark_done(ids_of(feed.next_batch(0)), "trained")
     merged = merge(run, ["1", "2"])
-    assert feed.take(1) is None
+    assert feed.next_batch(1) is None
     assert told(run)["refused"] == {"neutral": 1}
     rate(run, "y", 1.0)  # its row is found where it lies now
-    (sample,) = feed.take(1).samples
+    (sample,) = feed.next_batch(1).samples
     assert (sample.turn_id, sample.stem, sample.reward) == ("y", merged, 1.0)
 
 
 def test_a_merged_shard_with_a_part_that_was_never_read_gives_its_rows_and_no_other(run: RunDir, sampler: Sampler) -> None:
     publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
     feed = make_feed(run, sampler)
-    feed.take(0)
+    feed.next_batch(0)
     publish_shard(run, "2", [(sampler.turn("y", tokens=3), 1.0, None)])
     merge(run, ["1", "2"])
-    feed.take(0)
+    feed.next_batch(0)
     assert sorted(turn.sample.turn_id for turn in feed.waiting) == ["x", "y"]
     assert told(run)["refused"] == {}
 
 
-def test_what_no_batch_needs_yet_stays_on_disk_and_comes_in_its_turn(run: RunDir, sampler: Sampler) -> None:
+def test_turns_that_no_batch_needs_yet_stay_on_disk_and_come_in_order(run: RunDir, sampler: Sampler) -> None:
     for stem in "abcd":
         publish_turns(run, sampler, 3, stem)
     settings = TrainConfig.model_validate({"batch_turns": 3})
     feed = Feed(run, settings, texts_of(sampler), {}, read_ahead=5)
     trained = []
     for waiting in (6, 6, 6, 3):  # two batches, however small `read_ahead` is
-        batch = feed.take(0)
+        batch = feed.next_batch(0)
         assert told(run)["waiting"] == waiting
         trained += ids_of(batch)
-        feed.done(ids_of(batch), "trained")
+        feed.mark_done(ids_of(batch), "trained")
     assert trained == [f"{stem}{i:02d}" for stem in "abcd" for i in range(3)]
     assert told(run)["used"] == 12
-    assert feed.take(0) is None
+    assert feed.next_batch(0) is None
 
 
-def test_a_backlog_that_is_too_stale_does_not_hide_what_lies_behind_it(run: RunDir, sampler: Sampler) -> None:
+def test_a_stale_backlog_does_not_hide_newer_turns(run: RunDir, sampler: Sampler) -> None:
     for stem in "abc":
         publish_turns(run, sampler, 4, stem)
     publish_turns(run, sampler, 2, "d", policy_version=9, policy_version_end=9)
     settings = TrainConfig.model_validate({"batch_turns": 2, "max_staleness": 8})
     feed = Feed(run, settings, texts_of(sampler), {}, read_ahead=4)
-    assert ids_of(feed.take(9)) == ["d00", "d01"]
+    assert ids_of(feed.next_batch(9)) == ["d00", "d01"]
     assert told(run)["refused"] == {"stale": 12}
 
 
@@ -73,30 +73,30 @@ def test_a_rating_of_a_turn_that_was_trained_or_whose_shard_was_deleted_changes_
     publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
     publish_shard(run, "2", [(sampler.turn("y", tokens=3), 0.0, None), (sampler.turn("z", tokens=3), 0.0, None)])
     feed = make_feed(run, sampler, batch_turns=1)
-    feed.done(ids_of(feed.take(0)), "trained")
+    feed.mark_done(ids_of(feed.next_batch(0)), "trained")
     for folder in (run.trajectories, run.verdicts):
         (folder / "2.parquet").unlink()
-    assert feed.take(1) is None
+    assert feed.next_batch(1) is None
     for turn_id in "xyz":
         rate(run, turn_id, 1.0)
-    assert feed.take(1) is None
+    assert feed.next_batch(1) is None
     assert told(run)["used"] == 1
     assert told(run)["refused"] == {"neutral": 2}
 
 
 def waiting_while_trained(feed: Feed) -> tuple[list[str], int]:
-    """What is trained one batch after the other, and how many turns waited at most."""
+    """The turns of consecutive batches, and the largest number of waiting turns."""
     trained: list[str] = []
     most = 0
-    while batch := feed.take(0):
+    while batch := feed.next_batch(0):
         most = max(most, len(feed.waiting))
         trained += ids_of(batch)
-        feed.done(ids_of(batch), "trained")
+        feed.mark_done(ids_of(batch), "trained")
     return trained, most
 
 
 def publish_backlog(run: RunDir, sampler: Sampler, last: str = "d") -> list[str]:
-    """A merged shard of twelve trainable turns that nobody has read, a turn a piece, and another shard behind it."""
+    """An unread merged shard of twelve trainable turns, one per piece, and a later shard."""
     for stem in "abc":
         publish_turns(run, sampler, 4, stem)
     merge(run, ["a", "b", "c"], piece_bytes=1)
@@ -104,7 +104,7 @@ def publish_backlog(run: RunDir, sampler: Sampler, last: str = "d") -> list[str]
     return [f"{stem}{i:02d}" for stem in "abc" for i in range(4)] + [f"{last}{i:02d}" for i in range(2)]
 
 
-def test_a_damaged_piece_costs_what_lies_behind_it_and_nothing_is_trained_twice(run: RunDir, sampler: Sampler) -> None:
+def test_a_damaged_piece_costs_the_rows_after_it_and_nothing_is_trained_twice(run: RunDir, sampler: Sampler) -> None:
     names = publish_backlog(run, sampler)
     path = run.trajectories / "a-merged.parquet"
     column = pq.ParquetFile(path).metadata.row_group(6).column(14)
@@ -126,14 +126,14 @@ def test_an_intake_that_lags_takes_in_no_more_of_a_merged_shard_than_the_next_ba
     feed = Feed(run, settings, texts_of(sampler), {}, read_ahead=5)
     assert waiting_while_trained(feed) == (names, 6)  # four and the two of the last shard
     assert told(run)["refused"] == {}
-    assert feed.take(0) is None
+    assert feed.next_batch(0) is None
 
 
 def test_of_turns_that_no_step_can_use_no_more_than_a_few_columns_are_read(run: RunDir, sampler: Sampler) -> None:
     used = dict.fromkeys(publish_backlog(run, sampler)[:12], "trained")
     side = {"trainable": False, "untrainable_reason": "side turn"}
     publish_turns(run, sampler, 2, "e", **side)
-    for name, column in (("a-merged", 14), ("e", 14)):  # what is not read may be damaged: nobody notices
+    for name, column in (("a-merged", 14), ("e", 14)):  # unread pieces may be damaged without an error
         path = run.trajectories / f"{name}.parquet"
         chunk = pq.ParquetFile(path).metadata.row_group(0).column(column)
         data = bytearray(path.read_bytes())
@@ -150,5 +150,5 @@ def test_a_turn_without_a_reaction_that_was_rated_before_it_is_read_is_trained(r
     publish_turns(run, sampler, 2, "a", **lone)
     rate(run, "a01", 1.0)
     feed = make_feed(run, sampler, batch_turns=1)
-    assert ids_of(feed.take(0)) == ["a01"]
+    assert ids_of(feed.next_batch(0)) == ["a01"]
     assert told(run)["refused"] == {"untrainable": 1}

@@ -1,4 +1,4 @@
-"""Each recipe that ships trains where it says that it does."""
+"""Each shipped recipe trains where it states that it does."""
 
 from pathlib import Path
 

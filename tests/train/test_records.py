@@ -1,4 +1,4 @@
-"""What a step leaves behind: each trained turn's numbers, and what trackers are told."""
+"""The records of a step: the numbers of each trained turn, and the values for trackers."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ def test_only_the_newest_records_are_kept(
     assert (sorted(path.name for path in folder.iterdir()) if folder.exists() else None) == left
 
 
-def test_a_row_says_what_a_step_cost_and_how_fast_it_was(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_row_reports_the_cost_and_speed_of_a_step(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 4)
     train(run, model_path, peak_tflops=0.5)
     (row,) = read_rows(run)
@@ -121,7 +121,7 @@ def test_a_tracker_that_is_not_installed_is_refused_at_start(run: RunDir, name: 
         assert raised.value.fix.startswith(f"pip install 'clawctl[{name}]'")
 
 
-def test_what_was_not_measured_is_not_told() -> None:
+def test_values_that_were_not_measured_are_omitted() -> None:
     quantiles = [0.0] * 7
     term = {"loss": 1.0, "tokens": 3, "masked_fraction": 0.0, "advantage_quantiles": None, "divergence_quantiles": quantiles}
     row = dict.fromkeys(

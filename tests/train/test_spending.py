@@ -24,7 +24,7 @@ def batch() -> Batch:
     return Batch(1, [Sample("a", "s", "k", list(range(7)), [1, 2, 3], [-0.1] * 3, 1.0, 0, 1.0, hinted)])
 
 
-def test_a_step_costs_what_the_service_reads_and_trains(tmp_path: Path) -> None:
+def test_a_step_costs_the_tokens_that_the_service_reads_and_trains(tmp_path: Path) -> None:
     spending = Spending(open_run(tmp_path / "run", create=True), config(price=PRICE))
     assert spending.pay(batch()) == pytest.approx((10 + 14 + CANARY_TOKENS) * 1e-6 + 10 * 10e-6)
 

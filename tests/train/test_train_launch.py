@@ -1,4 +1,4 @@
-"""The door: the command itself, alone and under torchrun."""
+"""The command itself, alone and under torchrun."""
 
 import signal
 import subprocess
@@ -89,7 +89,7 @@ def test_lora_targets_that_the_model_lacks_are_a_problem_with_a_cure(run: RunDir
         resume(run, make_recipe(model_path, lora={"targets": ["no_such_layer"]}), Ranks(0, 1, torch.device("cpu")))
 
 
-def test_a_following_trainer_takes_what_comes_and_ends_cleanly_when_asked(
+def test_a_following_trainer_trains_new_turns_and_stops_cleanly(
     run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path
 ) -> None:
     process = subprocess.Popen(command(run, tmp_path, model_path), stderr=subprocess.PIPE, text=True)

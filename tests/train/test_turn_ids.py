@@ -5,7 +5,7 @@ import secrets
 from clawctl.train.turn_ids import TurnIds
 
 
-def test_it_has_what_was_added_and_nothing_else() -> None:
+def test_the_set_contains_exactly_the_added_ids() -> None:
     added, others = ({secrets.token_hex(12) for _ in range(20_000)} for _ in range(2))
     turn_ids = TurnIds(list(added)[:3])
     assert len(turn_ids) == 3

@@ -1,4 +1,4 @@
-"""What the trainer makes of ratings, outcomes and verdicts: each counts once."""
+"""The trainer's use of ratings, outcomes and verdicts: each counts once."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.reward import OUTCOME, RATING
 from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.train.advantages.gae import session_credits
-from clawctl.train.advantages.grpo import Earned
+from clawctl.train.advantages.grpo import TurnReward
 from tests.train.feeding import make_feed, rate, rewards_of, told
 from tests.train.tiny import Sampler, verdict
 
@@ -32,7 +32,7 @@ def test_a_verdict_that_repeats_an_outcome_or_a_rating_trains_it_once(run: RunDi
         (None, 1.0, OUTCOME, 1.0), (None, -1.0, OUTCOME, -1.0), (1.0, -1.0, RATING, 1.0), (None, -1.0, RATING, 1.0),
         (None, -1.0, "rules 1: pytest", 1.0), (None, 0.0, OUTCOME, 0.0),
     ])  # fmt: skip
-    batch = make_feed(run, sampler, method="binary", batch_turns=6).take(0)
+    batch = make_feed(run, sampler, method="binary", batch_turns=6).next_batch(0)
     assert list(rewards_of(batch).values()) == [1.0, -1.0, 1.0, 1.0, 0.0, 0.0]
     assert batch is not None
     assert [sample.worth for sample in batch.samples][4] == "0 = outcome -1, rules 1: pytest +1"
@@ -42,16 +42,16 @@ def test_a_rating_that_comes_late_outranks_an_outcome(run: RunDir, sampler: Samp
     publish(run, sampler, [(None, -1.0, OUTCOME, -1.0), (None, 1.0, OUTCOME, 1.0), (None, 1.0, OUTCOME, 1.0)])
     rate(run, "t0", 1.0)
     feed = make_feed(run, sampler, method="binary", batch_turns=3)
-    assert rewards_of(feed.take(0)) == {"t0": 1.0, "t1": 1.0, "t2": 1.0}
+    assert rewards_of(feed.next_batch(0)) == {"t0": 1.0, "t1": 1.0, "t2": 1.0}
     rate(run, "t1", -0.5)
     rate(run, "t2", 0.0)  # neutral: nothing to train, although the environment liked it
-    assert feed.take(0) is None
+    assert feed.next_batch(0) is None
     assert told(run)["refused"] == {"neutral": 1}
 
 
-def test_a_number_that_is_none_is_refused_and_spoils_nobody_elses_credit(run: RunDir, sampler: Sampler) -> None:
+def test_a_nan_reward_is_refused_and_does_not_change_the_credit_of_other_turns(run: RunDir, sampler: Sampler) -> None:
     publish(run, sampler, [(None, outcome, OUTCOME, outcome) for outcome in (1.0, -1.0, math.nan)], group_id="g")
-    batch = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False).take(0)
+    batch = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False).next_batch(0)
     assert batch is not None
     assert {sample.turn_id: sample.credit for sample in batch.samples} == {"t0": 1.0, "t1": -1.0}
     assert told(run)["refused"] == {"reward is not a number": 1}
@@ -60,7 +60,9 @@ def test_a_number_that_is_none_is_refused_and_spoils_nobody_elses_credit(run: Ru
 def test_an_outcome_counts_once_in_the_credit_of_a_session() -> None:
     """gamma * lambda = 1/2. Each of three turns has the outcome 1 in its row; a step reward of 1/4 is its own."""
     names = ("a", "b", "c")
-    chain = [Earned(name, "s", parent, at, 1.0, 1.0) for at, (name, parent) in enumerate(zip(names, (None, *names), strict=False))]
+    chain = [
+        TurnReward(name, "s", parent, at, 1.0, 1.0) for at, (name, parent) in enumerate(zip(names, (None, *names), strict=False))
+    ]
     assert session_credits(chain, 1.0, 0.5) == pytest.approx({"a": 0.25, "b": 0.5, "c": 1.0})
     stepped = [replace(turn, reward=1.25) for turn in chain]
     assert session_credits(stepped, 1.0, 0.5) == pytest.approx({"a": 0.6875, "b": 0.875, "c": 1.25})
@@ -74,5 +76,5 @@ def test_an_outcome_counts_once_in_the_credit_of_a_session() -> None:
 
 
 def test_the_outcome_of_an_episode_that_forked_counts_once_on_each_branch() -> None:
-    tree = [Earned(name, "s", parent, at, 1.0, 1.0) for name, parent, at in (("a", None, 0), ("b", "a", 1), ("c", "a", 1))]
+    tree = [TurnReward(name, "s", parent, at, 1.0, 1.0) for name, parent, at in (("a", None, 0), ("b", "a", 1), ("c", "a", 1))]
     assert session_credits(tree, 1.0, 0.5) == pytest.approx({"a": 0.5, "b": 1.0, "c": 1.0})

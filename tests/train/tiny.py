@@ -62,7 +62,7 @@ def make_model(folder: Path, layers: int = 2, hidden: int = 32, dtype: torch.dty
 
 @dataclass
 class Sampler:
-    """The model as a server would hold it: samples turns and knows the exact logprob of each token."""
+    """The model as a server would run it: samples turns with the exact logprob of each token."""
 
     path: Path
 

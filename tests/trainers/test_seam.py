@@ -1,4 +1,4 @@
-"""A trainer of a user's own, in a file: the loop knows it by the protocol alone, and by nothing of torch."""
+"""A user's own trainer, in a file: the loop uses only its protocol, and no torch."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""How many ids an image takes, before anything decodes it."""
+"""The number of ids of an image, before anything decodes it."""
 
 from pathlib import Path
 from typing import Any

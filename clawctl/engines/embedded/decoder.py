@@ -18,7 +18,7 @@ from clawctl.engines.embedded.grammars import Grammar
 from clawctl.engines.embedded.sight import SeenPrompt, Sight
 from clawctl.engines.embedded.steering import Steered, Steering, steers
 from clawctl.engines.embedded.weights import StagedWeights, load_model
-from clawctl.engines.patches.batching import Outputs, can_steer, forget_prefixes, start_batching
+from clawctl.engines.patches.batching import Outputs, can_steer, clear_prefix_cache, start_batching
 from clawctl.engines.patches.padding import pad_linears
 from clawctl.run.directory import RunDir
 from clawctl.serve.canary import check_canary
@@ -85,11 +85,11 @@ class Decoder:
         score_image = None if self._reader is None else partial(loaded.score_image, self._reader)
         check_canary(self._run, loaded.version, loaded.score, loaded.tolerance, score_image)
 
-    def look(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
+    def prepare_images(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
         """A prompt with images for `generate`. Slow. Raises UnreadableImage, EngineFailure."""
         if self._sight is None:
             raise EngineFailure("this model takes no images")
-        return self._sight.look(prompt_ids, images)
+        return self._sight.prepare_images(prompt_ids, images)
 
     def generate(
         self,
@@ -147,7 +147,7 @@ class Decoder:
             began = time.perf_counter()
             for name, tensor in current.items():
                 tensor.copy_(coming[name])
-            forget_prefixes(self.manager)
+            clear_prefix_cache(self.manager)
             self._swap_versions.append(staged.version)
             self._swap_times.append(time.perf_counter())
             self.version = staged.version
@@ -205,7 +205,7 @@ class Running:
     ) -> None:
         self._decoder, self._number, self._take, self._steered = decoder, number, take, steered
         self.request_id = request_id
-        self._begun = decoder.version
+        self._start_version = decoder.version
         self._seen = self._sets = 0  # number of tokens and of allowed-token sets that were delivered
         self._ended = False
 
@@ -239,7 +239,7 @@ class Running:
             which = self._steered.sets.which[first : self._seen]
             first_set, self._sets = self._sets, max([self._sets - 1, *which]) + 1  # sets are numbered in order of appearance
             sets = self._steered.sets.distinct[first_set : self._sets]
-        return TokenPiece(self._number, self._begun, tokens, which, sets, ended, error, unfollowable)
+        return TokenPiece(self._number, self._start_version, tokens, which, sets, ended, error, unfollowable)
 
     def _end(self, tokens: list[Token], error: str | None, unfollowable: bool = False) -> None:
         piece = self._piece(tokens, True, error, unfollowable)

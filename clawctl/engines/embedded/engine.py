@@ -18,11 +18,11 @@ from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
 from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects import GenerationRequest, Refusal, Shown
-from clawctl.serve.dialects.api import refuse_beyond
+from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
 from clawctl.serve.prompt import Rendered, load_tokenizer, plain_in_thread, render_in_thread
-from clawctl.serve.sampling import altered_fields, beyond_embedded
+from clawctl.serve.sampling import altered_fields, unsupported_field
 from clawctl.serve.structured import requesting_field, specification
 from clawctl.serve.switches import switches
 from clawctl.serve.work_queues import KeyedLock, WorkQueues
@@ -71,10 +71,10 @@ class Embedded:
 
     async def begin(self, request: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
         about = self._models.about
-        if param := beyond_embedded(request.tool_choice if request.use_tools else None, request.engine_fields, about.steers):
+        if param := unsupported_field(request.tool_choice if request.use_tools else None, request.engine_fields, about.steers):
             param = _api_name(request, param)
             raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
-        refuse_beyond(request, "embedded")
+        refuse_unsupported(request, "embedded")
         await self._models.attach()
         await self._halt.wait()
         if version is not None:
@@ -290,7 +290,7 @@ class EmbeddedReply:
     async def __aiter__(self) -> AsyncIterator[Shown]:
         decoder, sampled = self._decoder, self.sampled
         async for tokens in self._generation:
-            self._take(tokens)
+            self._add_tokens(tokens)
             if shown := decoder.shown():
                 yield shown
             if self._stopped:
@@ -314,7 +314,7 @@ class EmbeddedReply:
             if sampled.allowed is None:
                 sampled.untrainable = sampled.untrainable or "structured output: its sets of tokens are too large"
 
-    def _take(self, tokens: list[Token]) -> None:
+    def _add_tokens(self, tokens: list[Token]) -> None:
         decoder, sampled = self._decoder, self.sampled
         assert sampled.completion_ids is not None
         assert sampled.logprobs is not None
@@ -325,10 +325,10 @@ class EmbeddedReply:
             sampled.version_end = token.version
             self._versions.add(token.version)
             if sampled.version is None:  # the old weights may have computed part of the prompt
-                sampled.version = self._generation.begun
-                self._versions |= {self._generation.begun}
+                sampled.version = self._generation.start_version
+                self._versions |= {self._generation.start_version}
             self._stopped = self._ended = token.id in self._eos_ids
-            decoder.take(token.id, token.logprob, token.top, self._stopped)
+            decoder.add(token.id, token.logprob, token.top, self._stopped)
             if decoder.hit:
                 self._stopped, sampled.stop_sequence = True, decoder.hit
                 break

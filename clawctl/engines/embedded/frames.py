@@ -144,7 +144,7 @@ class TokenPiece(_Frame):
     """The results of one request in one engine step."""
 
     number: int
-    begun: int  # the version that the request began with
+    start_version: int  # the version that the request began with
     tokens: list[Token]
     which: list[int]  # with a grammar: for each token, the index of its set of allowed tokens; -1: any
     sets: list[bytes]  # the sets that `which` refers to for the first time

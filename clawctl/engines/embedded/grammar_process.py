@@ -31,7 +31,7 @@ _LIMITS: dict[str, Any] = {
 }  # fmt: skip
 # At most one space where JSON allows any amount of whitespace, so that an answer cannot get stuck in it.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?", "coerce_one_of": True}
-_MOST_BLANKS = 4  # tokens
+_MAX_BLANKS = 4  # tokens
 _TOO_MUCH = ("too big", "too large", "too complex", "limit", "fuel")
 FREE, MASK, FAILED = b"f", b"m", b"e"
 
@@ -50,7 +50,7 @@ def lark(spec: dict[str, Any], markers: dict[str, str]) -> str:
             rules.append(f"arguments_{i}: %json {_schema(call['schema'], call['strict'])}")
         one = " | ".join(f"call_{i}" for i in range(len(spec["calls"])))
         rules.append(f"call: {markers['begin']} BLANK? ({one}) BLANK? {markers['end']}")
-        ways.append("call" if spec["most"] == 1 else f"call (BLANK? call){{0,{spec['most'] - 1}}}")
+        ways.append("call" if spec["max_calls"] == 1 else f"call (BLANK? call){{0,{spec['max_calls'] - 1}}}")
     if spec["json"] is not None:
         rules.append(f"value: %json {_schema(spec['json'], spec['strict'])}")
         ways.append("value")
@@ -63,7 +63,7 @@ def _schema(schema: Any, strict: bool) -> str:
 
 
 class Following:
-    """Follows one answer. `next` and `take` return the message for the other side."""
+    """Follows one answer. `next` and `advance` return the message for the other side."""
 
     def __init__(self, llguidance: Any, tokens: "TokenTable", spec: dict[str, Any]) -> None:
         """Compile the grammar of a specification. Raises CannotCompile."""
@@ -111,7 +111,7 @@ class Following:
             return _failure("no token can continue the answer")
         return MASK + self._with(data, ([self._think] if self._may_think else []) + (self._tokens.blanks if self._blanks else []))
 
-    def take(self, token: int) -> bytes:
+    def advance(self, token: int) -> bytes:
         """The message with the tokens allowed after `token`."""
         self._steps += 1
         if time.process_time() - self._began > _ALLOWANCE_S + _MEAN_STEP_S * self._steps:
@@ -126,7 +126,7 @@ class Following:
         elif not self._matcher.consume_token(token):
             return _failure(_short(self._matcher.get_error()) or "a token that was not allowed")
         self._may_think = False
-        self._blanks = _MOST_BLANKS if self._reasoning_ended else 0
+        self._blanks = _MAX_BLANKS if self._reasoning_ended else 0
         self._reasoning_ended = False
         return self.next()
 
@@ -202,7 +202,7 @@ def follow(llguidance: Any, tokens: TokenTable, own: socket.socket) -> None:
             return
         while len(data := reading.read(4)) == 4:
             signal.setitimer(signal.ITIMER_PROF, STEP_S)
-            own.sendall(following.take(struct.unpack(">I", data)[0]))
+            own.sendall(following.advance(struct.unpack(">I", data)[0]))
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 

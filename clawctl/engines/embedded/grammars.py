@@ -35,7 +35,7 @@ Bits = NDArray[np.uint8]
 
 
 class Grammar:
-    """The tokens allowed next in one answer. Only the sampling thread calls `mask` and `take`."""
+    """The tokens allowed next in one answer. Only the sampling thread calls `mask` and `advance`."""
 
     def __init__(self, own: socket.socket, vocabulary: int, specification: bytes) -> None:
         """Blocks until the first mask has arrived. Raises CannotFollow."""
@@ -60,7 +60,7 @@ class Grammar:
             self._mask_due = False
         return self._mask
 
-    def take(self, token: int) -> None:
+    def advance(self, token: int) -> None:
         """Send the sampled `token`. The process computes the next mask in the meantime. Raises CannotFollow."""
         self._send(struct.pack(">I", token))
         self._mask_due = True

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from clawctl.engines.places import Places
 from clawctl.engines.refusals import canary_refusal
+from clawctl.engines.slots import PinnedSlots
 from clawctl.serve.canary import CanaryFailure
 from clawctl.serve.dialects import Refusal
 
@@ -35,23 +35,23 @@ class _Pin:
 
 
 class Pins:
-    """The pinned versions of an engine. `make` loads a version, in a thread; at most `most` are loaded."""
+    """The pinned versions of an engine. `make` loads a version, in a thread; at most `limit` are loaded."""
 
-    def __init__(self, make: Callable[[int], Loaded], most: int) -> None:
-        self._make, self._most = make, most
-        self._places = Places(most)
+    def __init__(self, make: Callable[[int], Loaded], limit: int) -> None:
+        self._make, self._limit = make, limit
+        self._slots = PinnedSlots(limit)
         self._pinned: OrderedDict[int, _Pin] = OrderedDict()  # least recently used first
         self._changing = asyncio.Lock()
 
     def at_once(self, version: int, key: str) -> bool:
         """Whether `lease` returns without waiting."""
         pinned = self._pinned.get(version)
-        return pinned is not None and pinned.model.failure() is None and self._places.at_once(version, key)
+        return pinned is not None and pinned.model.failure() is None and self._slots.at_once(version, key)
 
     @asynccontextmanager
     async def lease(self, version: int, key: str = "") -> AsyncIterator[Loaded]:
         """A model of exactly `version` for the duration of the lease. Raises Refusal if it cannot be loaded."""
-        async with self._places.one(version, key):
+        async with self._slots.acquire(version, key):
             pinned = await self._pin(version)
             try:
                 yield pinned.model
@@ -90,9 +90,9 @@ class Pins:
 
     def _one_too_many(self) -> int | None:
         """The version to unload before another one is loaded, or None. Version 0 stays, because judges request it repeatedly. If
-        all are in use, `Places` has admitted one more than `most`."""
+        all are in use, `PinnedSlots` has admitted one more than `limit`."""
         others = [old for old in self._pinned if old != 0]
-        if len(others) < self._most:
+        if len(others) < self._limit:
             return None
         return next((old for old in others if not self._pinned[old].users), None)
 

@@ -59,7 +59,7 @@ _END_S = 5.0
 class ChildGeneration(Protocol):
     """One running request."""
 
-    begun: int | None  # the version that the request began with, once a token was sampled
+    start_version: int | None  # the version that the request began with, once a token was sampled
 
     def __aiter__(self) -> AsyncIterator[list[Token]]:
         """New tokens, in non-empty lists, up to and including the end token. Raises EngineFailure, and Refusal for an image."""
@@ -260,17 +260,17 @@ class ModelProcess:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         async for frame in received(reader):
-            self._take(from_process.decode(frame))
+            self._handle(from_process.decode(frame))
         problem = await asyncio.to_thread(self._cause)
         _log.error("%s", problem)
         self._mark_dead(None, problem)
 
-    def _take(self, message: FromProcess) -> None:
+    def _handle(self, message: FromProcess) -> None:
         match message:
             case Step():
                 for piece in message.pieces:
                     if (request := self._running.get(piece.number)) is not None:
-                        request.take(piece)
+                        request.add_piece(piece)
             case Failed():
                 if (call := self._calls.pop(message.number, None)) is not None and not call.done():
                     call.set_exception(as_exception(message))
@@ -318,7 +318,7 @@ class _Request:
 
     def __init__(self, process: ModelProcess, number: int, vocabulary: int | None) -> None:
         self.number = number
-        self.begun: int | None = None
+        self.start_version: int | None = None
         self._process, self._vocabulary = process, vocabulary
         self._tokens = list[Token]()
         self._which, self._sets = list[int](), list[bytes]()
@@ -326,9 +326,9 @@ class _Request:
         self._error: EngineFailure | Refusal | None = None
         self._changed = asyncio.Event()
 
-    def take(self, piece: TokenPiece) -> None:
+    def add_piece(self, piece: TokenPiece) -> None:
         """Add a piece. Called on the event loop."""
-        self.begun = piece.begun
+        self.start_version = piece.start_version
         self._tokens += piece.tokens
         self._which += piece.which
         self._sets += piece.sets

@@ -64,7 +64,7 @@ class Sight:
         self._lock = threading.Lock()
         prepare(causal)
 
-    def look(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
+    def prepare_images(self, prompt_ids: Sequence[int], images: Sequence[SentImage]) -> SeenPrompt:
         """Decode the images and prepare the prompt. Raises UnreadableImage."""
         ids, placed = list(prompt_ids), list[_Placed]()
         for image in images:
@@ -120,7 +120,7 @@ class Sight:
     def _with_images(self, made: Any, requests: Sequence[Any], prompts: Sequence[SeenPrompt | None]) -> Any:
         plain_BT = made["position_ids"]
         positions = plain_BT.expand(4, *plain_BT.shape).clone()  # positions in text, time, height and width
-        places, parts, at = list[torch.Tensor](), list[ImageFeatures](), 0
+        indices, parts, at = list[torch.Tensor](), list[ImageFeatures](), 0
         for request, prompt in zip(requests, prompts, strict=True):
             stop = request.state.position_offset  # end of the tokens of this batch
             start = stop - request.query_length
@@ -130,7 +130,7 @@ class Sight:
                 for image in prompt.images:
                     begin, end = max(start, image.span.start), min(stop, image.span.stop)
                     if begin < end:
-                        places.append(torch.arange(begin, end) - start + at)
+                        indices.append(torch.arange(begin, end) - start + at)
                         parts.append(self._features(image).part(begin - image.span.start, end - image.span.start))
                     if stop >= image.span.stop:
                         image.features = None
@@ -139,7 +139,7 @@ class Sight:
         made["input_ids"] = ids_BT.masked_fill(ids_BT >= self._vocabulary, self._reader.placeholder)
         made["position_ids"] = positions
         if parts:
-            made["shown"] = ShownImages(torch.cat(places).to(ids_BT.device), join(parts))
+            made["shown"] = ShownImages(torch.cat(indices).to(ids_BT.device), join(parts))
         return made
 
     def _features(self, image: _Placed) -> ImageFeatures:

@@ -40,8 +40,8 @@ def penalised(
 
 def above_min_p(logits_BV: torch.Tensor, min_p_B: torch.Tensor) -> torch.Tensor:
     """The scores without tokens that are less likely than `min_p` times the most likely one."""
-    least_B1 = logits_BV.amax(-1, keepdim=True) + min_p_B.log().unsqueeze(1)
-    return logits_BV.masked_fill(logits_BV < least_B1, float("-inf"))
+    minimum_B1 = logits_BV.amax(-1, keepdim=True) + min_p_B.log().unsqueeze(1)
+    return logits_BV.masked_fill(logits_BV < minimum_B1, float("-inf"))
 
 
 def uniform(seed: int, position: int) -> float:
@@ -58,9 +58,9 @@ def drawn(probabilities_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tens
     return torch.minimum(ids_B, last_B)  # the product may be rounded up to the total
 
 
-def likeliest(logits_BV: torch.Tensor, most: int) -> list[list[tuple[int, float]]]:
+def likeliest(logits_BV: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:
     """Ids and logprobs, most likely first, without tokens of probability 0."""
-    values, ids = logits_BV.log_softmax(-1).topk(min(most, logits_BV.shape[1]))
+    values, ids = logits_BV.log_softmax(-1).topk(min(count, logits_BV.shape[1]))
     pairs = (zip(row, with_tops, strict=True) for row, with_tops in zip(ids.tolist(), values.tolist(), strict=True))
     return [[(token, logprob) for token, logprob in row if logprob > float("-inf")] for row in pairs]
 
@@ -105,7 +105,7 @@ class Steered:
             self.sets.add(self.mask())
             if token not in self.eos_ids:
                 try:
-                    self.grammar.take(token)
+                    self.grammar.advance(token)
                 except CannotFollow as problem:
                     self.failed = str(problem)
         if self.seen_V is not None and self.counts_V is not None:
@@ -152,7 +152,7 @@ class Steering:
     def idle(self) -> bool:
         return not self._requests and not self._rows
 
-    def bend(self, logits_BV: torch.Tensor) -> torch.Tensor:
+    def adjusted(self, logits_BV: torch.Tensor) -> torch.Tensor:
         """The logits after bias, penalties and grammar masks. Applied before the temperature."""
         for row, steered in self._rows:
             if steered.bias_V is not None:
@@ -170,7 +170,7 @@ class Steering:
                 logits_BV[row].masked_fill_(torch.from_numpy(bits_V) == 0, float("-inf"))
         return logits_BV
 
-    def cut(self, logits_BV: torch.Tensor) -> torch.Tensor:
+    def with_min_p(self, logits_BV: torch.Tensor) -> torch.Tensor:
         """The logits after min_p. Applied after the temperature."""
         some = [(row, steered.sampling.min_p) for row, steered in self._rows if steered.sampling.min_p]
         if some:
@@ -178,7 +178,7 @@ class Steering:
             logits_BV[rows] = above_min_p(logits_BV[rows], torch.tensor([min_p for _, min_p in some]))
         return logits_BV
 
-    def drawing(self, draw: Draw) -> Draw:
+    def steered(self, draw: Draw) -> Draw:
         """Wrap `draw` (scores [1, B, V] → ids and logprobs [2, B], as int32) so that it applies these settings."""
 
         def steered_draw(scores: torch.Tensor, output_ids: torch.Tensor) -> None:
@@ -199,8 +199,8 @@ class Steering:
             output_ids[1, rows] = logprobs_B.view(torch.int32)
         with_tops = [(row, each) for row, each in self._rows if each.sampling.top_logprobs]
         if with_tops:
-            most = max(each.sampling.top_logprobs for _, each in with_tops)
-            for (_, each), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], most), strict=True):
+            count = max(each.sampling.top_logprobs for _, each in with_tops)
+            for (_, each), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], count), strict=True):
                 each.tops.append(top[: each.sampling.top_logprobs])
         for row, each in self._rows:
             each.record(int(output_ids[0, row]))
@@ -214,7 +214,7 @@ def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | No
     return bias_V
 
 
-class Bend(ContinuousBatchingLogitsProcessor):
+class SteeringProcessor(ContinuousBatchingLogitsProcessor):
     """A processor that runs before the temperature, and receives the rows of the step."""
 
     supported_kwargs: dict[str, type] = {}  # noqa: RUF012 - transformers declares it so
@@ -232,14 +232,14 @@ class Bend(ContinuousBatchingLogitsProcessor):
         return _NOTHING
 
     def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
-        return scores if self._steering.idle else self._steering.bend(scores)
+        return scores if self._steering.idle else self._steering.adjusted(scores)
 
 
-class Cut(Bend):
+class MinPProcessor(SteeringProcessor):
     """A processor that runs after the temperature."""
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
         return _NOTHING
 
     def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
-        return scores if self._steering.idle else self._steering.cut(scores)
+        return scores if self._steering.idle else self._steering.with_min_p(scores)

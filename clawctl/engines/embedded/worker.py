@@ -97,7 +97,7 @@ class Worker:
                 self._answer(Died(name, problem))
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
-    def take(self, message: ToProcess) -> None:
+    def handle(self, message: ToProcess) -> None:
         match message:
             case Generate() if message.images:
                 self._looking[message.number] = asyncio.get_running_loop().create_task(self._decode_images(message))
@@ -121,7 +121,7 @@ class Worker:
     async def _decode_images(self, request: Generate) -> None:
         """Decode the images of a request in a thread, then begin it."""
         try:
-            seen_prompt = await asyncio.to_thread(self._model(request.model).look, request.prompt_ids, request.images)
+            seen_prompt = await asyncio.to_thread(self._model(request.model).prepare_images, request.prompt_ids, request.images)
             self._generate(request, seen_prompt)
         except UnreadableImage as error:
             self._add(request.number, TokenPiece(request.number, 0, [], [], [], True, str(error), False, True))
@@ -221,7 +221,7 @@ async def _serve(connection: socket.socket) -> None:
             worker = Worker(message, writer.write)
             loading = asyncio.create_task(worker.load())
         else:
-            worker.take(message)
+            worker.handle(message)
     del loading
 
 

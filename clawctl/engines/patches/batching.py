@@ -13,7 +13,7 @@ from transformers import AttentionInterface, ContinuousBatchingConfig, Generatio
 from transformers.generation.continuous_batching import cb_logits_processors as processors
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, OutputRouter
 
-from clawctl.engines.embedded.steering import Bend, Cut, Steering
+from clawctl.engines.embedded.steering import MinPProcessor, Steering, SteeringProcessor
 from clawctl.engines.patches import paged_attention
 from clawctl.errors import ClawError
 
@@ -27,31 +27,31 @@ class Outputs(OutputRouter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._takers: dict[str, tuple[Callable[[Any], None], asyncio.AbstractEventLoop]] = {}
+        self._receivers: dict[str, tuple[Callable[[Any], None], asyncio.AbstractEventLoop]] = {}
 
     def register(self, request_id: str, take: Callable[[Any], None]) -> None:
         """Call `take` on the running event loop with each output of the request."""
-        self._takers[request_id] = (take, asyncio.get_running_loop())
+        self._receivers[request_id] = (take, asyncio.get_running_loop())
 
     def forget(self, request_id: str) -> None:
-        self._takers.pop(request_id, None)
+        self._receivers.pop(request_id, None)
 
     def deliver(self, output: Any) -> None:
         self.deliver_batch([output])
 
     def deliver_batch(self, outputs: list[Any]) -> None:
-        loops = {taker[1] for output in outputs if (taker := self._takers.get(output.request_id))}
+        loops = {receiver[1] for output in outputs if (receiver := self._receivers.get(output.request_id))}
         for loop in loops:
             try:
-                loop.call_soon_threadsafe(self._hand_over, outputs)
+                loop.call_soon_threadsafe(self._deliver, outputs)
             except RuntimeError:  # the loop is closed, because the server is stopping
                 _log.debug("outputs for a closed event loop are dropped")
 
-    def _hand_over(self, outputs: list[Any]) -> None:
+    def _deliver(self, outputs: list[Any]) -> None:
         for output in outputs:
-            taker = self._takers.get(output.request_id)
-            if taker is not None:
-                taker[0](output)
+            receiver = self._receivers.get(output.request_id)
+            if receiver is not None:
+                receiver[0](output)
 
 
 class _CpuManager(ContinuousBatchingManager):
@@ -64,8 +64,8 @@ class _CpuManager(ContinuousBatchingManager):
 class _TopK(processors.ContinuousBatchingTopKLogitsWarper):
     """Sorts the vocabulary only if a request in the batch uses top_k."""
 
-    def __init__(self, made: Any, off: int) -> None:
-        super().__init__(made)
+    def __init__(self, original: Any, off: int) -> None:
+        super().__init__(original)
         self._off, self._used = off, True
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
@@ -79,8 +79,8 @@ class _TopK(processors.ContinuousBatchingTopKLogitsWarper):
 class _TopP(processors.ContinuousBatchingTopPLogitsWarper):
     """Sorts the vocabulary only if a request in the batch uses top_p."""
 
-    def __init__(self, made: Any) -> None:
-        super().__init__(made)
+    def __init__(self, original: Any) -> None:
+        super().__init__(original)
         self._used = True
 
     def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
@@ -120,7 +120,7 @@ def start_batching(
         time.sleep(0.01)
     if steering is not None:
         runner = manager.batch_processor.model_runner
-        runner._sample = steering.drawing(runner._sample)  # type: ignore[method-assign, assignment]
+        runner._sample = steering.steered(runner._sample)  # type: ignore[method-assign, assignment]
     return manager
 
 
@@ -130,10 +130,10 @@ def can_steer(model: Any) -> bool:
 
 
 def _steer(manager: ContinuousBatchingManager, steering: Steering) -> None:
-    made = manager.logit_processor.logits_processor
-    is_temperature = [isinstance(each, processors.ContinuousBatchingTemperatureLogitsWarper) for each in made]
-    made.insert(is_temperature.index(True) + 1, Cut(steering))
-    made.insert(0, Bend(steering))
+    pipeline = manager.logit_processor.logits_processor
+    is_temperature = [isinstance(each, processors.ContinuousBatchingTemperatureLogitsWarper) for each in pipeline]
+    pipeline.insert(is_temperature.index(True) + 1, MinPProcessor(steering))
+    pipeline.insert(0, SteeringProcessor(steering))
     manager.logit_processor.tensors_required += 2
 
 
@@ -143,15 +143,15 @@ def _only_full_attention(config: Any) -> bool:
 
 
 def _make_lazy(manager: ContinuousBatchingManager, vocabulary: int) -> None:
-    made = manager.logit_processor.logits_processor
-    for i, processor in enumerate(made):
+    pipeline = manager.logit_processor.logits_processor
+    for i, processor in enumerate(pipeline):
         if isinstance(processor, processors.ContinuousBatchingTopKLogitsWarper):
-            made[i] = _TopK(processor, vocabulary)
+            pipeline[i] = _TopK(processor, vocabulary)
         elif isinstance(processor, processors.ContinuousBatchingTopPLogitsWarper):
-            made[i] = _TopP(processor)
+            pipeline[i] = _TopP(processor)
 
 
-def forget_prefixes(manager: ContinuousBatchingManager) -> None:
+def clear_prefix_cache(manager: ContinuousBatchingManager) -> None:
     """Prevent later requests from sharing any page computed so far. Call it within a pause. Running requests keep their pages.
 
     The cache finds a page by the hash of its tokens, chained to the previous page. Pages of running requests get a random hash that

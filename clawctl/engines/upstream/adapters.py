@@ -25,7 +25,7 @@ class Target:
 
 class Adapters:
     """Used on one event loop; `load`, `verify` and `unload` are called in threads. `load` and `unload` raise ClawError; `verify`
-    raises ClawError and CanaryFailure. At most `most` adapters stay loaded in addition to the `live` one."""
+    raises ClawError and CanaryFailure. At most `limit` adapters stay loaded in addition to the `live` one."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class Adapters:
         verify: Callable[[int], None],
         unload: Callable[[str], None],
         live: Callable[[], int],
-        most: int,
+        limit: int,
     ) -> None:
         self._name, self._load, self._verify, self._unload = name, load, verify, unload
-        self._live, self._most = live, most
+        self._live, self._limit = live, limit
         self._changing = asyncio.Lock()  # held while the loaded adapters change, here or in the upstream
-        self._tidying: asyncio.Future[None] | None = None
+        self._unloading: asyncio.Future[None] | None = None
         self.loaded: OrderedDict[int, Target] = OrderedDict()  # least recently used first
 
     def reset(self) -> None:
@@ -77,7 +77,7 @@ class Adapters:
 
     def release(self, target: Target) -> None:
         target.users -= 1
-        self._tidy_soon()
+        self._unload_surplus_soon()
 
     async def forget(self, version: int) -> None:
         """Unload the adapter, unless it is in use again."""
@@ -99,16 +99,16 @@ class Adapters:
         async with self._changing:
             pass
 
-    def _tidy_soon(self) -> None:
+    def _unload_surplus_soon(self) -> None:
         """Unload unused adapters, except the most recent ones, in the background."""
-        if self._surplus() is not None and (self._tidying is None or self._tidying.done()):
-            self._tidying = asyncio.ensure_future(self._tidy())
+        if self._surplus() is not None and (self._unloading is None or self._unloading.done()):
+            self._unloading = asyncio.ensure_future(self._unload_surplus())
 
-    async def _tidy(self) -> None:
+    async def _unload_surplus(self) -> None:
         while (old := self._surplus()) is not None:
             await self.forget(old)
 
     def _surplus(self) -> int | None:
-        if len(self.loaded) <= self._most + 1:
+        if len(self.loaded) <= self._limit + 1:
             return None
         return next((old for old, target in self.loaded.items() if not target.users and old != self._live()), None)

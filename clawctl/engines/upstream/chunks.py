@@ -31,7 +31,7 @@ class ChunkConverter(Protocol):
         """Whether anything has arrived since the last piece was shown."""
         ...
 
-    def take(self, chunks: Iterable[Chunk]) -> None: ...
+    def add_chunks(self, chunks: Iterable[Chunk]) -> None: ...
 
     def shown(self) -> Shown | None:
         """One piece with everything since the last one, or None if nothing has arrived."""
@@ -75,18 +75,18 @@ class UpstreamReply:
 
     def feed(self, data: bytes) -> None:
         if not self._over:
-            self._take(self._wire.read(data))
+            self._add_chunks(self._wire.read(data))
 
     def ended(self, error: str | None) -> None:
         if self._over:
             return
-        self._take(self._wire.end())
+        self._add_chunks(self._wire.end())
         complete = self._wire.done and error is None
         self._end(None if complete else EngineFailure(error or "the upstream's stream ended early"))
 
-    def _take(self, chunks: list[Chunk]) -> None:
-        self._tokens.take(chunks)
-        self._converter.take(chunks)
+    def _add_chunks(self, chunks: list[Chunk]) -> None:
+        self._tokens.add_chunks(chunks)
+        self._converter.add_chunks(chunks)
         if self.sampled.first_at is None and (self._tokens.received or self._converter.pending):
             self.sampled.first_at = time.time()
         if (error := self._wire.error) is not None:
@@ -123,12 +123,12 @@ class UpstreamReply:
                 yield shown
         finally:
             self.cancel()
-            self._settle()
+            self._finish()
         if self._error is not None:
             raise self._error
 
-    def _settle(self) -> None:
-        self._tokens.settle()
+    def _finish(self) -> None:
+        self._tokens.finish()
         extras = self.sampled.extras = self._wire.extras
         stopped_by = (
             None if extras is None else extras.choice.get("stop_reason", extras.choice.get("matched_stop"))
@@ -158,7 +158,7 @@ class ChatConverter:
     def pending(self) -> bool:
         return bool(self._runs)
 
-    def take(self, chunks: Iterable[Chunk]) -> None:
+    def add_chunks(self, chunks: Iterable[Chunk]) -> None:
         runs = self._runs
         for chunk in chunks:
             for choice in chunk.choices or ():

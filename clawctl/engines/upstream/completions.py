@@ -24,7 +24,7 @@ _NO_ENTRY = Entry()
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class CallPlan:
     """How a request is sent to an upstream."""
 
     prompt: "Rendered | None" = None  # the prompt to send as ids; None: send the messages
@@ -81,7 +81,7 @@ class CompletionConverter:
     """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion that is decoded from its ids."""
 
     def __init__(self, tokenizer: Any, request: GenerationRequest, thinking: bool) -> None:
-        self._decoder, self._most = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs
+        self._decoder, self._top_logprobs = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs
         self.pending = False
 
     def to_chat_chunk(self, chunk: dict[str, Any]) -> dict[str, Any]:
@@ -97,15 +97,15 @@ class CompletionConverter:
     def _entries(self, logprobs: dict[str, Any]) -> list[dict[str, Any]]:
         tops = logprobs.get("top_logprobs") or repeat(None)
         return [
-            {"logprob": logprob, "top_logprobs": _likeliest(top, self._most)}
+            {"logprob": logprob, "top_logprobs": _likeliest(top, self._top_logprobs)}
             for logprob, top in zip(logprobs.get("token_logprobs") or (), tops, strict=False)
         ]
 
-    def take(self, chunks: Iterable[Chunk]) -> None:
+    def add_chunks(self, chunks: Iterable[Chunk]) -> None:
         for choice in (choice for chunk in chunks for choice in chunk.choices or ()):
             entries = choice.logprobs.content or () if choice.logprobs is not None else ()
             for token, entry in zip(choice.token_ids or (), chain(entries, repeat(_NO_ENTRY)), strict=False):
-                self._decoder.take(token, entry.logprob, msgspec.json.decode(entry.top_logprobs) or ())
+                self._decoder.add(token, entry.logprob, msgspec.json.decode(entry.top_logprobs) or ())
                 self.pending = True
 
     def shown(self) -> Shown | None:
@@ -121,8 +121,8 @@ class CompletionConverter:
         return shown
 
 
-def _likeliest(top: dict[str, float] | None, most: int) -> Sequence[tuple[int, float]]:
-    if not top or not most:
+def _likeliest(top: dict[str, float] | None, count: int) -> Sequence[tuple[int, float]]:
+    if not top or not count:
         return ()
     pairs = [(int(name.removeprefix(_ID)), logprob) for name, logprob in top.items() if name.startswith(_ID)]
-    return sorted(pairs, key=lambda pair: -pair[1])[:most]
+    return sorted(pairs, key=lambda pair: -pair[1])[:count]

@@ -15,10 +15,10 @@ from clawctl.config import Recipe, from_environment
 from clawctl.control_tokens import texts_of_engine
 from clawctl.engines import Capabilities, Reply, Sampled, Swap, Unanswered
 from clawctl.engines.halt import Halt
-from clawctl.engines.places import Places
 from clawctl.engines.refusals import refusal
+from clawctl.engines.slots import PinnedSlots
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
-from clawctl.engines.upstream.completions import PATH, CompletionConverter, How, PlainConverter, as_completion, as_plain
+from clawctl.engines.upstream.completions import PATH, CallPlan, CompletionConverter, PlainConverter, as_completion, as_plain
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.upstream.sglang import SglangControl
 from clawctl.engines.upstream.targets import Target, Targets
@@ -30,7 +30,7 @@ from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
 from clawctl.serve.dialects import GenerationRequest, Refusal
-from clawctl.serve.dialects.api import refuse_beyond
+from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.sampling import altered_fields
 
@@ -98,7 +98,7 @@ class Upstream:
         self._images: bool | None = None  # whether the model accepts images; None: unknown, the upstream decides
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
-        self._places = Places(recipe.serve.pinned_versions)
+        self._slots = PinnedSlots(recipe.serve.pinned_versions)
         self._up, self._halt = asyncio.Event(), Halt()
 
     @property
@@ -119,35 +119,35 @@ class Upstream:
         await self._ready()
         if self._images is False and any(isinstance(message["content"], list) for message in request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
-        self._refuse_beyond(request)
+        self._refuse_unsupported(request)
         if version is not None:
-            await stack.enter_async_context(self._places.one(version, request.key))
+            await stack.enter_async_context(self._slots.acquire(version, request.key))
         target = await stack.enter_async_context(self._targets.lease(version))
-        how = How() if self._splicer is None or request.prompts else await self._splicer.how(request, target.name)
-        safe = self._without_control_texts(request) if how.prompt is None and not request.prompts else request
-        replies = [self._reply(safe, target, how) for _ in range(safe.n)]
+        plan = CallPlan() if self._splicer is None or request.prompts else await self._splicer.plan(request, target.name)
+        safe = self._without_control_texts(request) if plan.prompt is None and not request.prompts else request
+        replies = [self._reply(safe, target, plan) for _ in range(safe.n)]
         for reply in replies:
             reply.sampled.adapted = reply.sampled.adapted or (None if safe is request else _SPACED)
             stack.callback(reply.cancel)
-        bodies = [self._body(safe, target, how, reply.sampled, i) for i, reply in enumerate(replies)]
+        bodies = [self._body(safe, target, plan, reply.sampled, i) for i, reply in enumerate(replies)]
         paired = zip(bodies, replies, strict=True)
         sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # without gather, one task fewer before the first token
         return list(replies)
 
     def at_once(self, version: int, key: str) -> bool:
-        return self._up.is_set() and self._targets.at_once(version) and self._places.at_once(version, key)
+        return self._up.is_set() and self._targets.at_once(version) and self._slots.at_once(version, key)
 
     @asynccontextmanager
     async def hold(self, version: int) -> AsyncIterator[None]:
         await self._ready()
-        async with self._places.one(version, ""), self._targets.lease(version):
+        async with self._slots.acquire(version, ""), self._targets.lease(version):
             yield
 
-    def _refuse_beyond(self, request: GenerationRequest) -> None:
+    def _refuse_unsupported(self, request: GenerationRequest) -> None:
         """Raises Refusal for features that only some servers have."""
         if self._kind == "openai":
-            refuse_beyond(request, "upstream")
+            refuse_unsupported(request, "upstream")
             if request.continues:
                 raise Refusal(400, "this upstream cannot continue a message: end with a user message", "messages")
         if self._kind == "sglang" and not request.prompted and not request.continues:
@@ -155,16 +155,16 @@ class Upstream:
         if request.return_ids and not self.capabilities.ids:
             raise Refusal(400, "this engine does not return token ids: remove 'return_token_ids'", "return_token_ids")
 
-    def _reply(self, request: GenerationRequest, target: Target, how: How) -> UpstreamReply:
-        sampled, ids = self._sampled(request, how), bool(self.capabilities.ids)
-        return UpstreamReply(sampled, target.clock, request.logprobs, ids, request.stream, self._converter(request, how))
+    def _reply(self, request: GenerationRequest, target: Target, plan: CallPlan) -> UpstreamReply:
+        sampled, ids = self._sampled(request, plan), bool(self.capabilities.ids)
+        return UpstreamReply(sampled, target.clock, request.logprobs, ids, request.stream, self._converter(request, plan))
 
-    def _converter(self, request: GenerationRequest, how: How) -> ChunkConverter | None:
+    def _converter(self, request: GenerationRequest, plan: CallPlan) -> ChunkConverter | None:
         if request.prompts:
             return PlainConverter(request.logprobs)
-        if self._splicer is None or how.prompt is None:
-            return ChatConverter(request.logprobs, request.bars_calls)
-        return CompletionConverter(self._splicer.tokenizer, request, how.prompt.thinking)
+        if self._splicer is None or plan.prompt is None:
+            return ChatConverter(request.logprobs, request.forbids_calls)
+        return CompletionConverter(self._splicer.tokenizer, request, plan.prompt.thinking)
 
     def _without_control_texts(self, request: GenerationRequest) -> GenerationRequest:
         """The request with the client's control texts broken up. For an engine that renders the prompt itself, and would read these
@@ -189,7 +189,7 @@ class Upstream:
                 return
         raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
 
-    def _sampled(self, request: GenerationRequest, how: How) -> Sampled:
+    def _sampled(self, request: GenerationRequest, plan: CallPlan) -> Sampled:
         serve = self._recipe.serve
         temperature = serve.temperature if request.temperature is None else request.temperature
         top_p = serve.top_p if request.top_p is None else request.top_p
@@ -199,9 +199,9 @@ class Upstream:
         if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine returns logprobs before temperature"
         sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason)
-        sampled.spliced, sampled.unspliced = how.spliced, how.unspliced
-        hidden = TOOLS_UNSHOWN if request.bars_calls and self._kind != "openai" else None
-        sampled.adapted = how.prompt.adapted if how.prompt else hidden
+        sampled.spliced, sampled.unspliced = plan.spliced, plan.unspliced
+        hidden = TOOLS_UNSHOWN if request.forbids_calls and self._kind != "openai" else None
+        sampled.adapted = plan.prompt.adapted if plan.prompt else hidden
         return sampled
 
     async def _send(
@@ -234,16 +234,16 @@ class Upstream:
         try:
             call, status = await self._client.stream(_path(body), orjson.dumps(body), reply)
             if status == 200:
-                reply.begun(partial(self._client.give_back, call))
+                reply.begun(partial(self._client.release, call))
                 return
-            content = await self._client.rest(call)
+            content = await self._client.read_body(call)
         except RequestFailed as error:
             raise _unreachable(error) from error
         if _path(body) == PATH and status in _NOT_THERE and b"model" not in content.lower():
             raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
         raise refusal(status, content)
 
-    def _body(self, request: GenerationRequest, target: Target, how: How, sampled: Sampled, i: int) -> dict[str, Any]:
+    def _body(self, request: GenerationRequest, target: Target, plan: CallPlan, sampled: Sampled, i: int) -> dict[str, Any]:
         """The request body, always for a stream. Only a stream shows when the first token arrived, which version sampled which
         token, and the tokens of a cancelled answer."""
         body: dict[str, Any] = {
@@ -255,8 +255,8 @@ class Upstream:
             "temperature": sampled.temperature,
             "top_p": sampled.top_p,
         }
-        if (most := request.max_tokens or self._recipe.serve.max_tokens) is not None:
-            body["max_tokens"] = most  # otherwise the engine's own limit applies: the rest of the context
+        if (max_tokens := request.max_tokens or self._recipe.serve.max_tokens) is not None:
+            body["max_tokens"] = max_tokens  # otherwise the engine's own limit applies: the rest of the context
         if request.stop:
             body["stop"] = request.stop
         functions = request.functions if self._kind == "openai" else request.shown_tools
@@ -284,7 +284,7 @@ class Upstream:
             body["stream_interval"] = _UNREAD_TOKENS
         if request.prompts:
             return as_plain(body, request.prompts[0], request.add_special_tokens)
-        return body if how.prompt is None else as_completion(body, how.prompt.ids)
+        return body if plan.prompt is None else as_completion(body, plan.prompt.ids)
 
     async def count(self, request: GenerationRequest) -> int:
         await self._ready()
@@ -313,7 +313,7 @@ class Upstream:
             raise Refusal(400, f"this engine scores at most {self.max_context} ids", "ids")
         async with AsyncExitStack() as stack:
             if version is not None:
-                await stack.enter_async_context(self._places.one(version, OWN))
+                await stack.enter_async_context(self._slots.acquire(version, OWN))
             target = await stack.enter_async_context(self._targets.lease(version))
             scored_by = target.clock.version
             try:
@@ -365,10 +365,10 @@ class Upstream:
     # ---- life ------------------------------------------------------------------------------------------------------------
 
     async def keep(self, up: Callable[[], None]) -> None:
-        await self._introduce(up)
+        await self._wait_and_probe(up)
         await asyncio.Event().wait()
 
-    async def _introduce(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
+    async def _wait_and_probe(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
         """Wait for the server, find its features, catch up with LIVE, and accept requests."""
         self._targets.start(asyncio.get_running_loop(), None if process is None else partial(_end, process))
         logged = ""
@@ -383,16 +383,16 @@ class Upstream:
                 await asyncio.sleep(_RETRY_S)
         else:
             return
-        self._targets.reset(self._probed.model, self._adopt(self._probed))
+        self._targets.reset(self._probed.model, self._apply_probe(self._probed))
         self._halt.end()  # a new process is not paused
         await asyncio.to_thread(up)
         self._up.set()
         while self._probed.unprobed:
             await asyncio.sleep(_ASK_AGAIN_S)
             with suppress(ClawError):
-                self._targets.can(self._adopt(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
+                self._targets.can(self._apply_probe(await asyncio.to_thread(probe, self._control, self._kind, self._model)))
 
-    def _adopt(self, result: ProbeResult) -> Capabilities:
+    def _apply_probe(self, result: ProbeResult) -> Capabilities:
         """Adopt the features that were found, and log the missing ones."""
         can = replace(result.capabilities, images=self._images)
         self._probed = replace(result, capabilities=can)

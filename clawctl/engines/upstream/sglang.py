@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clawctl.engines import Unanswered
 from clawctl.engines.vllm.control import Control
 from clawctl.errors import ClawError
 
@@ -21,7 +20,7 @@ class SglangControl(Control):
 
     def takes_adapters(self) -> bool:
         """The route always exists, but it works only if the server was started with LoRA."""
-        return self._info("/server_info").get("enable_lora") is True and self.has("/load_lora_adapter")
+        return self._ask_if_known("GET", "/server_info").get("enable_lora") is True and self.has("/load_lora_adapter")
 
     def takes_weights(self) -> bool:
         """If weights can change, only a stream shows which version sampled which token, and its logprobs must be complete."""
@@ -36,16 +35,8 @@ class SglangControl(Control):
     def _parses(self) -> bool:
         """Whether SGLang parses answers. Without a parser, a stream has no chunk for a token without text (the end token), and its
         logprob is lost."""
-        info = self._info("/model_info")
+        info = self._ask_if_known("GET", "/model_info")
         return bool(info.get("tool_call_parser") or info.get("reasoning_parser"))
-
-    def _info(self, path: str) -> dict[str, Any]:
-        try:
-            return self._ask("GET", path)
-        except Unanswered:
-            raise
-        except ClawError:
-            return {}
 
     def score(self, model: str, ids: Sequence[int], first: int = 1) -> list[float]:
         """See `Control`. `input_token_logprobs` has (logprob, id, text) for each token of the prompt; the first logprob is null."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.engines.upstream.completions import How
+from clawctl.engines.upstream.completions import CallPlan
 from clawctl.http_client import Client, RequestFailed
 from clawctl.serve.answer_decoder import why_undecodable
 from clawctl.serve.dialects import GenerationRequest, Refusal
@@ -27,21 +27,21 @@ class Splicer:
     def __init__(self, tokenizer: Any, client: Client) -> None:
         self.tokenizer, self._client, self._queues = tokenizer, client, WorkQueues()
 
-    async def how(self, request: GenerationRequest, model: str) -> How:
+    async def plan(self, request: GenerationRequest, model: str) -> CallPlan:
         """Send token ids if splicing changes the prompt. Otherwise the engine's own chat call renders it and parses the answer."""
         if not request.answers or request.continues or not request.prompted:
-            return How(spliced=0)
+            return CallPlan(spliced=0)
         request = _with_engine_settings(request)
         try:
             rendered = await render_in_thread(self.tokenizer, request, self._queues, True)
         except Refusal as refusal:
-            return How(spliced=0, unspliced=refusal.message)
+            return CallPlan(spliced=0, unspliced=refusal.message)
         if not rendered.spliced:
-            return How(spliced=0, unspliced=rendered.unspliced)
+            return CallPlan(spliced=0, unspliced=rendered.unspliced)
         reason = why_undecodable(self.tokenizer.chat_template, request.use_tools) or _steered(request)
         if reason is None and await self._ids_of_engine(request, rendered, model) != rendered.plain:
             reason = RENDERED_DIFFERENTLY
-        return How(spliced=0, unspliced=reason) if reason else How(rendered, rendered.spliced)
+        return CallPlan(spliced=0, unspliced=reason) if reason else CallPlan(rendered, rendered.spliced)
 
     async def _ids_of_engine(self, request: GenerationRequest, rendered: Rendered, model: str) -> list[int] | None:
         body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": request.template_settings}

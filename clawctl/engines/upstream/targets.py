@@ -130,10 +130,10 @@ class Targets:
     def _takes_adapters(self) -> bool:
         return self._can is not None and bool(self._can.adapters)
 
-    def _require(self, able: bool | None, cannot: ClawError) -> None:
-        if able is None:
-            raise NotYet(f"this is not confirmed yet: {cannot.problem}", "clawctl keeps asking; check that it answers")
-        if not able:
+    def _require(self, supported: bool | None, cannot: ClawError) -> None:
+        if supported is None:
+            raise NotYet(f"this is not confirmed yet: {cannot.problem}", "clawctl retries; check that the engine answers")
+        if not supported:
             raise cannot
 
     # ---- a new version, in its own thread --------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Targets:
             self._on_loop.call(self._set_live, version)
             failed = False
         finally:
-            self._on_loop.wait(self._let_go(version, target, failed), _LOAD_S)
+            self._on_loop.wait(self._release(version, target, failed), _LOAD_S)
         return Swap(version, time.time(), load_ms, 0.0)
 
     async def _hold(self, version: int) -> tuple[Target, bool]:
@@ -172,7 +172,7 @@ class Targets:
         self._base_target.users += 1
         return self._base_target, False
 
-    async def _let_go(self, version: int, target: Target, failed: bool) -> None:
+    async def _release(self, version: int, target: Target, failed: bool) -> None:
         self._adapters.release(target)
         if failed:
             await self._adapters.forget(version)

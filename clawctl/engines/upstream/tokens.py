@@ -8,7 +8,7 @@ from clawctl.engines import THERE_AND_BACK, Sampled
 from clawctl.engines.upstream.wire import Chunk, ChunkChoice, Entry
 
 _UNKNOWN_LOGPROB = -9999.0  # vLLM's value for numbers that JSON cannot represent
-_POLL_S, _MOST_POLLS = 0.01, 1000  # a canary check takes about 50 ms; after ten seconds it is no longer waited for
+_POLL_S, _MAX_POLLS = 0.01, 1000  # a canary check takes about 50 ms; after ten seconds it is no longer waited for
 _FINISHES = ("stop", "length", "tool_calls")
 
 # Fields that make a server of this kind return the ids of prompt and answer. vLLM returns them in each chunk, SGLang 0.5.23 once,
@@ -45,7 +45,7 @@ class Tokens:
     def received(self) -> bool:
         return bool(self._ids)
 
-    def take(self, chunks: Iterable[Chunk]) -> None:
+    def add_chunks(self, chunks: Iterable[Chunk]) -> None:
         """Add everything that has just arrived."""
         old_count, has_choice = len(self._ids) + len(self._logprobs), False
         for chunk in chunks:
@@ -110,12 +110,12 @@ class Tokens:
 
     async def canary_checked(self) -> None:
         """Wait for the canary check of the versions that sampled. Its result decides whether the answer may be trained."""
-        for _ in range(_MOST_POLLS):
+        for _ in range(_MAX_POLLS):
             if self._clock.unverified not in self._versions:
                 return
             await asyncio.sleep(_POLL_S)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Mark the sampled data as complete, or record why it is not trainable."""
         sampled = self._sampled
         problem = self._find_problem()

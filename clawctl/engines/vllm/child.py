@@ -61,7 +61,7 @@ class Vllm(Upstream):
         while True:
             began, start = time.monotonic(), self._log_file.stat().st_size if self._log_file.exists() else 0
             process = self._process = await self._start()
-            introducing = asyncio.create_task(self._introduce(up, process))
+            introducing = asyncio.create_task(self._wait_and_probe(up, process))
             try:
                 await process.wait()
             finally:
@@ -91,7 +91,7 @@ class Vllm(Upstream):
                 pass_fds=[peer.fileno()],
                 start_new_session=True,
             )
-        await self._client.over(ours)
+        await self._client.share(ours)
         _log.info("vLLM runs as process %d; its log is %s", process.pid, self._log_file)
         return process
 
@@ -116,7 +116,7 @@ def check_vllm(recipe: Recipe) -> None:
     """Raises ClawError (exit code 2) if the interpreter for vLLM has no vLLM, or for arguments that cannot work."""
     python, servers = engine_python(recipe), api_servers(recipe)
     if servers > 1 and (recipe.train.lora is not None or "--enable-lora" in recipe.serve.engine_args):
-        problem = f"vLLM cannot swap adapters with {servers} API servers: each would know only the adapters that it loaded itself"
+        problem = f"vLLM cannot swap adapters with {servers} API servers: each has only the adapters that it loaded itself"
         raise ClawError(problem, "remove --api-server-count from serve.engine_args, or train all weights (no train.lora)", 2)
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None)"
     try:
@@ -215,7 +215,7 @@ def _sees_images(model: Path) -> bool | None:
 
 
 _CAUSES = (
-    (r"^it was ended by SIG\w+", "find out what killed it; if memory was short, it was the kernel, see dmesg", 1),
+    (r"^it was ended by SIG\w+", "find out what killed it; if memory ran out, the kernel did: see dmesg", 1),
     (r"unrecognized arguments|error: argument|invalid choice", "correct serve.engine_args", 2),
     (
         r"[Oo]ut of memory|OutOfMemory|Cannot allocate memory|No available memory|KV cache (is )?needed|larger than the available|"

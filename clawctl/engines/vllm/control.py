@@ -46,12 +46,7 @@ class Control:
 
     def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """A chat completion; {} if the server refuses the call. Raises Unanswered."""
-        try:
-            return self._ask("POST", "/v1/chat/completions", body)
-        except Unanswered:
-            raise
-        except ClawError:
-            return {}
+        return self._ask_if_known("POST", "/v1/chat/completions", body)
 
     def score(self, model: str, ids: Sequence[int], first: int = 1) -> list[float]:
         """Logprobs of `ids[first:]`, each given all preceding ids, at temperature 1.
@@ -61,15 +56,15 @@ class Control:
         """
         logprobs: list[float] = []
         for start in range(first, len(ids), _PLACES):
-            places = range(start, min(start + _PLACES, len(ids)))
-            body = {"model": model, "prompt": [list(ids[:place]) for place in places], "max_tokens": 1, "temperature": 1.0}
-            wished = sorted({ids[place] for place in places})
+            positions = range(start, min(start + _PLACES, len(ids)))
+            body = {"model": model, "prompt": [list(ids[:place]) for place in positions], "max_tokens": 1, "temperature": 1.0}
+            wished = sorted({ids[place] for place in positions})
             neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
             body |= {"logprobs": 1, "logprob_token_ids": wished, "return_tokens_as_token_ids": True, **neutral}
             answer = self._ask("POST", "/v1/completions", body)
             try:
                 choices = sorted(answer["choices"], key=lambda choice: choice["index"])
-                pairs = zip(choices, places, strict=True)
+                pairs = zip(choices, positions, strict=True)
                 logprobs += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use vLLM 0.32 or newer") from error
@@ -127,6 +122,15 @@ class Control:
         self._ask("POST", "/wake_up")
 
     # ---- requests --------------------------------------------------------------------------------------------------------
+
+    def _ask_if_known(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Like `_ask`, but {} if the server refuses the call."""
+        try:
+            return self._ask(method, path, body)
+        except Unanswered:
+            raise
+        except ClawError:
+            return {}
 
     def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         response = self._send(method, path, body)

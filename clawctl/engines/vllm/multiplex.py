@@ -6,7 +6,7 @@ import socket
 from itertools import count
 from typing import cast
 
-from clawctl.engines.vllm.inside.clawctl_multiplex import ASK, END, LEAVE, PIECE, READY, STATUS, Frames, frame
+from clawctl.engines.vllm.inside.clawctl_multiplex import CANCEL, END, PIECE, READY, REQUEST, STATUS, Frames, frame
 from clawctl.http_client import Client, Connection, HttpResponse, RequestFailed, ResponseReceiver
 
 _log = logging.getLogger("clawctl.serve")
@@ -22,7 +22,7 @@ class Call:
         self._whole = asyncio.Event()
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    def take(self, kind: int, content: bytes) -> None:
+    def handle(self, kind: int, content: bytes) -> None:
         if kind == PIECE and self._receiver is not None:
             self._receiver.feed(content)
         elif kind == PIECE:
@@ -59,13 +59,13 @@ class ChildLink(asyncio.Protocol):
     def call(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> Call:
         call = Call(self, next(self._numbers) & 0xFFFFFFFF, receiver)
         self._calls[call.number] = call
-        self._write(frame(call.number, ASK, path.encode() + b"\n" + body))
+        self._write(frame(call.number, REQUEST, path.encode() + b"\n" + body))
         return call
 
-    def leave(self, call: Call) -> None:
+    def cancel(self, call: Call) -> None:
         """Discard the rest of the answer."""
         if self._calls.pop(call.number, None) is not None:
-            self._write(frame(call.number, LEAVE))
+            self._write(frame(call.number, CANCEL))
 
     def close(self) -> None:
         if self._transport is not None:
@@ -90,10 +90,10 @@ class ChildLink(asyncio.Protocol):
                     call.end(content.decode() or None)
             elif (call := self._calls.get(number)) is not None:
                 try:
-                    call.take(kind, content)
+                    call.handle(kind, content)
                 except Exception:  # noqa: BLE001 - a failure of one call must not end the others on its connection
                     _log.exception("cannot read an answer")
-                    self.leave(call)
+                    self.cancel(call)
                     call.end("it cannot be read")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -110,7 +110,7 @@ class Multiplexed:
     def __init__(self, plain: Client) -> None:
         self._plain, self._link = plain, ChildLink()
 
-    async def over(self, end: socket.socket) -> None:
+    async def share(self, end: socket.socket) -> None:
         """Use `end` as the shared connection from now on."""
         self._link.close()
         end.setblocking(False)
@@ -127,24 +127,24 @@ class Multiplexed:
         try:
             return call, await call.status
         except asyncio.CancelledError:
-            self.give_back(call)
+            self.release(call)
             raise
 
-    async def rest(self, call: Connection | Call) -> bytes:
-        """See `Client.rest`."""
+    async def read_body(self, call: Connection | Call) -> bytes:
+        """See `Client.read_body`."""
         if isinstance(call, Connection):
-            return await self._plain.rest(call)
+            return await self._plain.read_body(call)
         try:
             return await call.body()
         finally:
-            self.give_back(call)
+            self.release(call)
 
-    def give_back(self, call: Connection | Call) -> None:
-        """See `Client.give_back`."""
+    def release(self, call: Connection | Call) -> None:
+        """See `Client.release`."""
         if isinstance(call, Connection):
-            self._plain.give_back(call)
+            self._plain.release(call)
         else:
-            call.link.leave(call)
+            call.link.cancel(call)
 
     def close(self) -> None:
         self._link.close()

@@ -93,10 +93,10 @@ class OpenEnv:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         rewards: list[float] = []
         async with new_client(endpoint) as client, _connected(self._url, self.episode_s) as session:
-            told = await session.ask("reset", {"seed": task.spec})
+            reply = await session.ask("reset", {"seed": task.spec})
             tools = await self._tools(session)
             messages: list[dict[str, Any]] = [
-                {"role": "system", "content": self._instruction}, {"role": "user", "content": _shown(told["observation"])}
+                {"role": "system", "content": self._instruction}, {"role": "user", "content": _shown(reply["observation"])}
             ]  # fmt: skip
             ending = "turns"
             for turn in range(self._max_turns):
@@ -146,11 +146,11 @@ class OpenEnv:
             return "error: the arguments are no JSON object", None, False
         action = {"type": "call_tool", "tool_name": name, "arguments": arguments} if self._has_tools else arguments
         try:
-            told = await session.ask("step", action)
+            reply = await session.ask("step", action)
         except StepRefused as error:
             return f"error: {error}", None, False
-        reward = told.get("reward")
-        return _shown(told["observation"]), None if reward is None else float(reward), bool(told.get("done"))
+        reward = reply.get("reward")
+        return _shown(reply["observation"]), None if reward is None else float(reward), bool(reply.get("done"))
 
 
 def _tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -187,12 +187,12 @@ class OpenEnvSession:
                 answer = json.loads(await self.connection.recv())
         except (TimeoutError, OSError, ValueError, WebSocketException) as error:
             raise EpisodeFailed("environment", f"the environment did not answer {kind}: {error!r}") from error
-        said = answer.get("data") or {}
+        response = answer.get("data") or {}
         if answer.get("type") == "error":
-            if said.get("code") == "VALIDATION_ERROR":
-                raise StepRefused(str(said.get("message"))[:1000])
-            raise EpisodeFailed("environment", f"{said.get('code')}: {said.get('message')}")
-        return dict(said)
+            if response.get("code") == "VALIDATION_ERROR":
+                raise StepRefused(str(response.get("message"))[:1000])
+            raise EpisodeFailed("environment", f"{response.get('code')}: {response.get('message')}")
+        return dict(response)
 
 
 @asynccontextmanager
@@ -230,7 +230,7 @@ def _schema(url: str) -> dict[str, Any]:
     except (httpx.HTTPError, ValueError) as error:
         raise ClawError(f"no OpenEnv server answers at {url}: {error}", "start it, or set the option command instead", 2) from error
     if not isinstance(schema.get("action") if isinstance(schema, dict) else None, dict):
-        raise ClawError(f"the server at {url} has no /schema with an action", "name a server of openenv-core 0.2 or newer", 2)
+        raise ClawError(f"the server at {url} has no /schema with an action", "use a server of openenv-core 0.2 or newer", 2)
     return dict(schema)
 
 

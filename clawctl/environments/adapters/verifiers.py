@@ -22,7 +22,7 @@ from clawctl.run.endpoint import Endpoint
 _PROGRAM = Path(__file__).parent / "verifiers_process.py"
 _START_S = 180.0
 _CONTAINERS = ("docker", "podman", "apptainer")
-_MOST_TASKS = 4096  # taken from an endless taskset
+_MAX_TASKS = 4096  # taken from an endless taskset
 _ENDINGS = {"SandboxError": "sandbox", "TaskError": "verifier", "ProviderError": "server"}  # by the type of verifiers' errors
 _USED_UP = (("episode_over", "time"), ("context_length_exceeded", "context"))  # endings by clawctl's error code in an error's text
 
@@ -51,18 +51,18 @@ class Verifiers:
         settings = {"taskset": taskset, "options": options, "harness": harness, "runtime": runtime, "max_turns": max_turns}
         interpreter = shutil.which(str(Path(python).expanduser()))
         if interpreter is None:
-            raise ClawError(f"the option python names {python}, which is no program", "give the path of an interpreter", 2)
+            raise ClawError(f"the option python names {python}, which is not a program", "give the path of an interpreter", 2)
         self._process = AnsweringProcess(interpreter, _PROGRAM, settings, _variables(interpreter, variables))
         atexit.register(self._process.close)
-        told = self._wait(self._process.first, python)
-        if "problem" in told:
-            raise _cannot_load(taskset, python, told)
-        self.version = f"{taskset} with verifiers {told['ready']['version']}"
-        executing = told["ready"]["executes_code"]
+        message = self._wait(self._process.first, python)
+        if "problem" in message:
+            raise _cannot_load(taskset, python, message)
+        self.version = f"{taskset} with verifiers {message['ready']['version']}"
+        executing = message["ready"]["executes_code"]
         if executing and runtime not in _CONTAINERS:
-            cure = f"add --option runtime={'|'.join(_CONTAINERS)}, or --option harness=null, an agent that only talks"
-            raise ClawError(f"the harness {', '.join(executing)} would run commands on this machine, in no sandbox", cure, 2)
-        self._tasks = self._wait(self._process.ask({"do": "tasks", "most": _MOST_TASKS}), python)["tasks"]
+            cure = f"add --option runtime={'|'.join(_CONTAINERS)}, or --option harness=null, an agent that runs no commands"
+            raise ClawError(f"the harness {', '.join(executing)} would run commands on this machine without a sandbox", cure, 2)
+        self._tasks = self._wait(self._process.ask({"do": "tasks", "limit": _MAX_TASKS}), python)["tasks"]
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """A fifth of the taskset is held out."""
@@ -78,8 +78,8 @@ class Verifiers:
             "do": "play", "number": task.spec["number"], "url": endpoint.url, "api_key": endpoint.api_key, "model": endpoint.model,
             "sampling": dict(endpoint.sampling), "headers": headers, "seconds": self.episode_s, "max_turns": self._max_turns,
         }  # fmt: skip
-        told = await asyncio.wrap_future(self._process.ask(request))
-        return outcome_of(told, self._max_turns)
+        message = await asyncio.wrap_future(self._process.ask(request))
+        return outcome_of(message, self._max_turns)
 
     def _wait(self, answer: Any, python: str) -> dict[str, Any]:
         try:
@@ -91,34 +91,34 @@ class Verifiers:
             raise ClawError(f"verifiers cannot run: {error}", cure, 2) from error
 
 
-def outcome_of(told: Mapping[str, Any], max_turns: int) -> Outcome:
+def outcome_of(message: Mapping[str, Any], max_turns: int) -> Outcome:
     """Convert the process's answer into an outcome. Raises EpisodeFailed if anything but the policy ended the episode."""
-    text = "\n".join(f"{error['type']}: {error['text']}" for error in told.get("errors", ()))
+    text = "\n".join(f"{error['type']}: {error['text']}" for error in message.get("errors", ()))
     used_up = next((ending for code, ending in _USED_UP if code in text), None)
-    if used_up is None and (told.get("timed_out") or told.get("ending") == "time"):
+    if used_up is None and (message.get("timed_out") or message.get("ending") == "time"):
         used_up = "time"
-    if told.get("errors") and used_up is None:
-        ending = next((_ENDINGS[error["type"]] for error in told["errors"] if error["type"] in _ENDINGS), "environment")
+    if message.get("errors") and used_up is None:
+        ending = next((_ENDINGS[error["type"]] for error in message["errors"] if error["type"] in _ENDINGS), "environment")
         raise EpisodeFailed(ending, text)
-    if told.get("ending") == "environment":
-        raise EpisodeFailed("environment", str(told.get("log")))
-    reward = told.get("reward")
+    if message.get("ending") == "environment":
+        raise EpisodeFailed("environment", str(message.get("log")))
+    reward = message.get("reward")
     if reward is None and used_up is None:
-        raise EpisodeFailed("verifier", "the taskset gave no reward")
-    parts = {name: value for name, value in dict(told.get("parts", {})).items() if 0 <= value <= 1}
-    is_out_of_turns = "max_turns" in told.get("stopped", ())
+        raise EpisodeFailed("verifier", "the taskset returned no reward")
+    parts = {name: value for name, value in dict(message.get("parts", {})).items() if 0 <= value <= 1}
+    is_out_of_turns = "max_turns" in message.get("stopped", ())
     worth = -1.0 if reward is None else max(-1.0, min(1.0, float(reward)))
     return Outcome(worth, parts, ending=used_up or ("turns" if is_out_of_turns else "done"), log=text or None)
 
 
-def _cannot_load(taskset: str, python: str, told: Mapping[str, Any]) -> ClawError:
-    problem = str(told["problem"])
-    if told.get("version") is None:
+def _cannot_load(taskset: str, python: str, message: Mapping[str, Any]) -> ClawError:
+    problem = str(message["problem"])
+    if message.get("version") is None:
         cure = f"run `{python} -m pip install 'verifiers>=0.4'`, or name another interpreter in the option python"
         return ClawError(f"verifiers is not installed for {python}", cure, 2)
-    if "verifiers.v1" in problem or str(told["version"]).startswith(("0.1.", "0.2.", "0.3.")):
+    if "verifiers.v1" in problem or str(message["version"]).startswith(("0.1.", "0.2.", "0.3.")):
         cure = f"run `{python} -m pip install --upgrade 'verifiers>=0.4'`; older tasksets have to be ported"
-        return ClawError(f"verifiers {told['version']} is another version than the adapter needs ({problem})", cure, 2)
+        return ClawError(f"verifiers {message['version']} is not a version that the adapter supports ({problem})", cure, 2)
     return ClawError(f"the taskset {taskset} cannot be loaded: {problem}", f"install it for {python}, or give its path", 2)
 
 

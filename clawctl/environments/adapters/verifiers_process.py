@@ -75,7 +75,7 @@ async def serve(vf: Any, environment: Any) -> None:
         while line := await asyncio.to_thread(sys.stdin.readline):
             request = json.loads(line)
             if request["do"] == "tasks":
-                rows = environment.taskset if environment.taskset.bounded else environment.taskset.take(request["most"])
+                rows = environment.taskset if environment.taskset.bounded else environment.taskset.take(request["limit"])
                 tasks = list(rows)
                 answer({"id": request["id"], "tasks": [{"key": task.key, "name": name_of(task)} for task in tasks]})
             else:
@@ -106,22 +106,22 @@ def outcome(episode: Any, max_turns: int | None) -> dict[str, Any]:
     """An episode's result: the mean over its agents. Each error has its type, which clawctl maps to an ending."""
     traces = [trace for trace in episode.traces if getattr(trace.agent, "trainable", True)] or list(episode.traces)
     errors = [*episode.errors, *(error for trace in traces if not trace.ok for error in trace.errors)]
-    told = {
+    message = {
         "errors": [{"type": error.type, "status": error.status_code, "text": str(error.message)[-1500:]} for error in errors],
         "timed_out": episode.is_timeout or any(trace.is_timeout for trace in traces),
         "stopped": [trace.stop_condition for trace in traces],
         "calls": sum(len(trace.calls) for trace in traces),
     }
     if not traces or any(reward is None for trace in traces for reward in trace.rewards.values()):
-        return told
+        return message
     parts: dict[str, list[float]] = {}
     for trace in traces:
         for name, value in [*((name, reward.value) for name, reward in trace.rewards.items()), *trace.metrics.items()]:
             if value is not None:
                 parts.setdefault(name, []).append(float(value))
-    told["reward"] = sum(float(trace.reward) for trace in traces) / len(traces)
-    told["parts"] = {name: sum(values) / len(values) for name, values in parts.items()}
-    return told
+    message["reward"] = sum(float(trace.reward) for trace in traces) / len(traces)
+    message["parts"] = {name: sum(values) / len(values) for name, values in parts.items()}
+    return message
 
 
 def answer(said: dict[str, Any]) -> None:

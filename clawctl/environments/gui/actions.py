@@ -41,9 +41,9 @@ class Action:
     down: int = 0  # for "click_at": pixels from the top
 
 
-def action_in(said: str) -> Action | None:
+def action_in(reply: str) -> Action | None:
     """The last line of an answer that is a valid action, or None."""
-    for line in reversed(said.splitlines()):
+    for line in reversed(reply.splitlines()):
         match = _ACTION.fullmatch(line.strip().strip("`").strip())
         if match is not None and (action := _action(match)) is not None:
             return action

@@ -53,7 +53,7 @@ async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
             accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC", **settings
         )
     except Exception as error:
-        raise EpisodeFailed("sandbox", f"Chromium opened no page: {short(error)}") from error
+        raise EpisodeFailed("sandbox", f"Chromium cannot open a page: {short(error)}") from error
     try:
         yield context
     finally:
@@ -98,8 +98,8 @@ def turn_to_load() -> asyncio.Semaphore:
 def short(error: Exception) -> str:
     """The first line of an error, and Chromium's own error message."""
     lines = str(error).splitlines() or [type(error).__name__]
-    said = next((line.partition("[err]")[2].strip() for line in lines if "[err]" in line), "")
-    return " ".join(part for part in (lines[0], said) if part)[:300]
+    message = next((line.partition("[err]")[2].strip() for line in lines if "[err]" in line), "")
+    return " ".join(part for part in (lines[0], message) if part)[:300]
 
 
 async def _browser(chromium: str) -> Any:

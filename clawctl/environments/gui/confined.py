@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from clawctl.environments.sandbox.bubblewrap import make_room, python
+from clawctl.environments.sandbox.bubblewrap import make_arguments, python
 from clawctl.environments.sandbox.plan import Limits, SandboxPlan
 from clawctl.errors import ClawError
 
@@ -32,7 +32,7 @@ def command(chromium: str, arguments: list[str]) -> tuple[list[str], list[int]]:
     see = [name for name in _SETTINGS if Path(name).is_dir()]
     if not program.is_relative_to("/usr"):
         see.append(str(program.parent))
-    room = make_room(SandboxPlan(FOLDER, Limits(disk=_DISK), see=tuple(see)))
+    room = make_arguments(SandboxPlan(FOLDER, Limits(disk=_DISK), see=tuple(see)))
     room.arguments.remove("--as-pid-1")  # bubblewrap then reaps the orphaned processes of Chromium
     kept = [text for text in arguments if not text.startswith("--user-data-dir")]  # Playwright's folder belongs to another user
     variables = ["--setenv", "HOME", FOLDER, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8"]

@@ -55,7 +55,7 @@ class Gui:
             if unknown := set(self._names) - set(FAMILIES) - set(known):
                 raise ClawError(
                     f"there is no page {min(unknown)!r}",
-                    f"use some of {', '.join(FAMILIES)}, or a page in {self._folder / 'miniwob'}",
+                    f"choose from {', '.join(FAMILIES)}, or a page in {self._folder / 'miniwob'}",
                     2,
                 )
         self._chromium = find_chromium(browser)
@@ -76,11 +76,11 @@ class Gui:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         site: Site = DrawnSite(task.spec) if isinstance(task.spec, SiteTask) else MiniWobSite(task.spec)
         async with open_page(self._chromium, site, self.size, self.load_s) as page, new_client(endpoint) as client:
-            asked, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
+            tools, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
             reply, score, ending, log = "", None, "turns", None
             for turn in range(self.max_turns):
                 try:
-                    message = await complete(endpoint, messages, client, **asked)
+                    message = await complete(endpoint, messages, client, **tools)
                 except Refused as refused:
                     if turn == 0 or refused.used_up is None:
                         raise
@@ -103,21 +103,21 @@ class Gui:
 
     async def _first(self, page: Page) -> list[dict[str, Any]]:
         system = SYSTEM + (SYSTEM_PIXELS if self.screenshots else "")
-        content = await self._shown(page, f"Task: {page.instruction}\n\n{await page.look()}")
+        content = await self._shown(page, f"Task: {page.instruction}\n\n{await page.visible_text()}")
         return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
     async def _next(self, page: Page, message: dict[str, Any], problem: str) -> list[dict[str, Any]]:
-        said: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
-        text = f"{problem}\n\n{await page.look()}".lstrip()
+        reply: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
+        text = f"{problem}\n\n{await page.visible_text()}".lstrip()
         calls = message.get("tool_calls") or []
         if not calls:
-            return [said, {"role": "user", "content": await self._shown(page, text)}]
+            return [reply, {"role": "user", "content": await self._shown(page, text)}]
         results = [
             {"role": "tool", "tool_call_id": call.get("id", ""), "content": "not done: one call at a time"} for call in calls
         ]
         results[0]["content"] = text
         seen = [{"role": "user", "content": await self._shown(page, "The page now:")}] if self.screenshots else []
-        return [{**said, "tool_calls": calls}, *results, *seen]
+        return [{**reply, "tool_calls": calls}, *results, *seen]
 
     async def _shown(self, page: Page, text: str) -> str | list[dict[str, Any]]:
         if not self.screenshots:
@@ -141,17 +141,19 @@ async def solve(task: SiteTask, commands: str | None = None) -> Graded:
     """Grade without a model: after the task's solution, or after no action (""). Raises EpisodeFailed."""
     async with open_page(find_chromium(), DrawnSite(task), (480, 360), 2 * LOAD_S) as page:
         for step in task.solution if commands is None else ():
-            problem = await page.act(_step(step, await page.look()))
+            problem = await page.act(_step(step, await page.visible_text()))
             if problem:
                 return nothing(f"{step}: {problem}")
         score = await page.verdict()
         return Graded(score or 0.0, "undecided" if score is None else "decided")
 
 
-def _step(step: str, look: str) -> Action:
+def _step(step: str, visible_text: str) -> Action:
     """Translate a step of a solution into an action on the page: ('type field "Name" | Ada')."""
     name, _, rest = step.partition(" ")
     what, _, text = rest.partition(" | ")
     what, _, before = what.partition(" after ")
-    line = next(line for line in look[look.index(before) :].splitlines() if line.partition("] ")[2].startswith(what))
+    line = next(
+        line for line in visible_text[visible_text.index(before) :].splitlines() if line.partition("] ")[2].startswith(what)
+    )
     return Action(name, int(line[1 : line.index("]")]), text)  # type: ignore[arg-type]

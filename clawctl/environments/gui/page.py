@@ -21,7 +21,7 @@ LOAD_S = 60.0
 _STEP_S = 120.0  # the time limit of one action; after that, the page counts as frozen
 _LINES = 60  # the number of lines that the agent sees at a time
 _SLOWLY = 200  # up to this many characters are typed key by key; longer texts are inserted at once
-_LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
+_LIST_ELEMENTS = (Path(__file__).parent / "list_elements.js").read_text(encoding="utf-8")
 _LISTENERS = """(() => {
   const listens = new WeakSet(), add = EventTarget.prototype.addEventListener;
   Object.defineProperty(window, "__clawctl_listens", { value: listens });
@@ -98,9 +98,9 @@ class Page:
     _has_acted: bool = False
     _has_crashed: bool = False  # this page crashed, but the browser still runs
 
-    async def look(self) -> str:
+    async def visible_text(self) -> str:
         """The visible lines of the page as text, with a number for each usable element."""
-        elements = await self._whole(self._look())
+        elements = await self._whole(self._read_elements())
         total = len(elements)
         self._first = max(0, min(self._first, total - _LINES))
         shown = elements[self._first : self._first + _LINES]
@@ -108,10 +108,10 @@ class Page:
         notes = [f"({count} more lines {way}: scroll {way})" for count, way in ((above, "up"), (below, "down")) if count]
         return "\n".join([*shown, *notes]) or "(the page is empty)"
 
-    async def _look(self) -> list[str]:
+    async def _read_elements(self) -> list[str]:
         for left in (2, 1, 0):
             try:
-                handle = await self._page.evaluate_handle(_LOOK, self.site.hidden)
+                handle = await self._page.evaluate_handle(_LIST_ELEMENTS, self.site.hidden)
                 lines = list(await (await handle.get_property("lines")).json_value())
                 self._elements = await handle.get_property("elements")
                 return lines
@@ -188,7 +188,7 @@ class Page:
         """
         if leaves and not self.site.uses_script:
             await self._loaded.wait()
-        with suppress(Exception):  # the page is navigating; the next look waits for the new page
+        with suppress(Exception):  # the page is navigating; the next reading waits for the new page
             await self._page.evaluate(_FRAMES)
         await self._page.wait_for_load_state("domcontentloaded", timeout=1000 * LOAD_S)
 
@@ -199,7 +199,7 @@ class Page:
                 return await call
         except TimeoutError as error:
             problem = f"the page {self.site.start} did not respond within {_STEP_S:.0f} s"
-            if self._has_acted and await self._others_answer():
+            if self._has_acted and await self._other_pages_respond():
                 raise PageCrashed(f"{problem}, and other pages do") from error
             raise EpisodeFailed("environment", f"{problem}; play fewer episodes at a time") from error
         except EpisodeFailed:
@@ -210,7 +210,7 @@ class Page:
                 raise PageCrashed(f"Chromium or the page ended: {short(error)}") from error
             raise EpisodeFailed("sandbox", f"Chromium or the page ended: {short(error)}. The episode is played again") from error
 
-    async def _others_answer(self) -> bool:
+    async def _other_pages_respond(self) -> bool:
         """Whether another page of the browser works, so that only this page is frozen."""
         try:
             async with asyncio.timeout(_STILL_ALIVE_S):
@@ -256,7 +256,7 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
             raise
         except Exception as error:
             problem = f"the page {site.start} did not load: {short(error) or type(error).__name__}"
-            cure = "open it in a browser by hand; all its files must lie in its folder"
+            cure = "open it in a browser by hand; all its files must be in its folder"
             raise EpisodeFailed("environment", f"{problem}; {cure}") from error
         opened = Page(site, instruction, page)
         page.on("domcontentloaded", lambda _: opened._loaded.set())

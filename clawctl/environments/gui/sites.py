@@ -132,8 +132,8 @@ def _form(*parts: str) -> str:
 
 
 def _button(text: str, name: str = "", value: str = "") -> str:
-    told = f' name="{escape(name)}" value="{escape(value)}"' if name else ""
-    return f"<button{told}>{escape(text)}</button>"
+    attributes = f' name="{escape(name)}" value="{escape(value)}"' if name else ""
+    return f"<button{attributes}>{escape(text)}</button>"
 
 
 def _noise(rng: Random) -> str:
@@ -144,8 +144,8 @@ def _press(name: str, rng: Random) -> SiteTask:
     buttons = rng.sample(_BUTTONS, rng.randint(3, 6))
     wanted = rng.choice(buttons)
     body = _noise(rng) + _form(*(_button(text, "pressed", text) + rng.choice((" ", "<br>")) for text in buttons))
-    asked = rng.choice(("Press the button {}.", "Click on the {} button.", "Press {}.")).format(wanted)
-    return SiteTask(name, asked, {"/": body}, (("pressed", wanted),), (f'click button "{wanted}"',))
+    prompt = rng.choice(("Press the button {}.", "Click on the {} button.", "Press {}.")).format(wanted)
+    return SiteTask(name, prompt, {"/": body}, (("pressed", wanted),), (f'click button "{wanted}"',))
 
 
 def _follow(name: str, rng: Random) -> SiteTask:
@@ -154,8 +154,8 @@ def _follow(name: str, rng: Random) -> SiteTask:
     body = "".join(
         f'<p>{texts[place]} <a href="/done?link={link.replace(" ", "+")}">{link}</a></p>' for place, link in enumerate(links)
     )
-    asked = rng.choice(('Follow the link "{}".', 'Click on the link "{}".')).format(wanted)
-    return SiteTask(name, asked, {"/": body}, (("link", wanted),), (f'click link "{wanted}"',))
+    prompt = rng.choice(('Follow the link "{}".', 'Click on the link "{}".')).format(wanted)
+    return SiteTask(name, prompt, {"/": body}, (("link", wanted),), (f'click link "{wanted}"',))
 
 
 def _fill(name: str, rng: Random) -> SiteTask:
@@ -163,18 +163,18 @@ def _fill(name: str, rng: Random) -> SiteTask:
     labels = rng.sample(list(values), rng.randint(1, 3))
     button = rng.choice(("Send", "Save", "Continue"))
     inputs = (f'<p><label>{label} <input name="{label}"></label></p>' for label in labels)
-    asked = f"Fill in the form and press {button}: {'; '.join(f'{label}: {values[label]}' for label in labels)}."
+    prompt = f"Fill in the form and press {button}: {'; '.join(f'{label}: {values[label]}' for label in labels)}."
     steps = (*(f'type field "{label}" | {values[label]}' for label in labels), f'click button "{button}"')
-    return SiteTask(name, asked, {"/": _form(*inputs, _button(button))}, tuple(sorted((x, values[x]) for x in labels)), steps)
+    return SiteTask(name, prompt, {"/": _form(*inputs, _button(button))}, tuple(sorted((x, values[x]) for x in labels)), steps)
 
 
 def _tick(name: str, rng: Random) -> SiteTask:
     things = rng.sample(_THINGS, rng.randint(4, 7))
     wanted = rng.sample(things, rng.randint(1, 3))
     boxes = (f'<p><label><input type=checkbox name="{thing}" value=yes> {thing}</label></p>' for thing in things)
-    asked = rng.choice(("Tick {} and press Order.", "Order {}.")).format(_listed(wanted))
+    prompt = rng.choice(("Tick {} and press Order.", "Order {}.")).format(_listed(wanted))
     steps = (*(f'click checkbox "{thing}"' for thing in wanted), 'click button "Order"')
-    return SiteTask(name, asked, {"/": _form(*boxes, _button("Order"))}, tuple(sorted((x, "yes") for x in wanted)), steps)
+    return SiteTask(name, prompt, {"/": _form(*boxes, _button("Order"))}, tuple(sorted((x, "yes") for x in wanted)), steps)
 
 
 def _choose(name: str, rng: Random) -> SiteTask:
@@ -182,9 +182,9 @@ def _choose(name: str, rng: Random) -> SiteTask:
     city, day, paid = rng.choice(cities[1:]), rng.choice(days[1:]), rng.choice(("card", "cash"))
     radios = "".join(f"<label><input type=radio name=paid value={kind}> {kind}</label> " for kind in ("card", "cash"))
     body = _form(_list("Destination", cities), _list("Day", days), f"<p>{radios}</p>", _button("Book"))
-    asked = f"Book a journey to {city} on {day}, paid by {paid}."
+    prompt = f"Book a journey to {city} on {day}, paid by {paid}."
     steps = (f'select list "Destination" | {city}', f'select list "Day" | {day}', f'click radio "{paid}"', 'click button "Book"')
-    return SiteTask(name, asked, {"/": body}, (("Day", day), ("Destination", city), ("paid", paid)), steps)
+    return SiteTask(name, prompt, {"/": body}, (("Day", day), ("Destination", city), ("paid", paid)), steps)
 
 
 def _find(name: str, rng: Random) -> SiteTask:
@@ -205,8 +205,8 @@ def _find(name: str, rng: Random) -> SiteTask:
         pages[f"/staff/{number}"] = f"<h1>{person}</h1>{call}"
     word, do = wanted.split()[1], rng.choice(("call", "write"))
     steps = (f'type field "Name" | {word}', 'click button "Search"', f'click link "{wanted}"', f'click button "{do.capitalize()}"')
-    asked = f"Search for {wanted} and {'call' if do == 'call' else 'write to'} that person."
-    return SiteTask(name, asked, pages, tuple(sorted((("person", str(numbers[wanted])), ("do", do)))), steps)
+    prompt = f"Search for {wanted} and {'call' if do == 'call' else 'write to'} that person."
+    return SiteTask(name, prompt, pages, tuple(sorted((("person", str(numbers[wanted])), ("do", do)))), steps)
 
 
 def _open(name: str, rng: Random) -> SiteTask:
@@ -222,9 +222,9 @@ def _open(name: str, rng: Random) -> SiteTask:
         )
 
     body = "".join(f"<details><summary>{section}</summary>{inside(section)}</details>" for section in sections)
-    asked = f'Open the section {wanted} and follow its link "{link}".'
+    prompt = f'Open the section {wanted} and follow its link "{link}".'
     return SiteTask(
-        name, asked, {"/": body}, (("in", wanted), ("link", link)), (f'click closed section "{wanted}"', f'click link "{link}"')
+        name, prompt, {"/": body}, (("in", wanted), ("link", link)), (f'click closed section "{wanted}"', f'click link "{link}"')
     )
 
 
@@ -240,9 +240,9 @@ def _row(name: str, rng: Random) -> SiteTask:
             for text in ("Edit", "Remove")
         )
         rows.append(f"<tr><td>{person}</td><td>{colours[place]}</td><td>{forms}</td></tr>")
-    asked = rng.choice((f"{do} the entry of {people[wanted]}.", f"{do} the entry with the colour {colours[wanted]}."))
+    prompt = rng.choice((f"{do} the entry of {people[wanted]}.", f"{do} the entry with the colour {colours[wanted]}."))
     return SiteTask(
-        name, asked, {"/": f"<table>{''.join(rows)}</table>"}, tuple(sorted((("row", str(wanted)), ("do", do)))),
+        name, prompt, {"/": f"<table>{''.join(rows)}</table>"}, tuple(sorted((("row", str(wanted)), ("do", do)))),
         (f'click button "{do}" after {people[wanted]}',),
     )  # fmt: skip
 

@@ -76,9 +76,9 @@ async def converse(
     messages: list[dict[str, Any]] = []
     turns: list[tuple[str, str]] = []
     first, satisfied, closing = None, False, False
-    said: str | None = person.open(task)
-    while said is not None:
-        messages.append({"role": "user", "content": said})
+    text: str | None = person.open(task)
+    while text is not None:
+        messages.append({"role": "user", "content": text})
         headers = {} if session_id is None else {"X-Session-Id": session_id, **({"X-Session-Done": "true"} if closing else {})}
         asked_at = time.time()
         try:
@@ -87,11 +87,11 @@ async def converse(
             return Conversation(turns, first, satisfied, len(turns) + 1, refused)
         messages.append({"role": "assistant", "content": reply})
         first = first or FirstReply(asked_at, time.time(), task.role, satisfaction(task, reply), is_correct(task, reply))
-        turns.append((said, reply))
+        turns.append((text, reply))
         if closing:
             break
         reaction = person.react(task, reply, len(turns) - 1)
-        said, closing, satisfied = reaction.text, reaction.done, reaction.satisfied
+        text, closing, satisfied = reaction.text, reaction.done, reaction.satisfied
         await asyncio.sleep(think_s)
     return Conversation(turns, first, satisfied, len(turns), None)
 
@@ -113,7 +113,7 @@ async def play(run: RunDir, endpoint: Endpoint, crowd: Crowd, stop: threading.Ev
     Returns a summary.
     """
     numbers = itertools.count() if crowd.sessions is None else iter(range(crowd.sessions))  # shared, so each session is played once
-    visit = uuid4().hex[:6]  # a later visit of the same people to the same run begins new sessions
+    visit_id = uuid4().hex[:6]  # a later visit of the same people to the same run begins new sessions
     done: list[Conversation] = []
     began = time.time()
 
@@ -121,7 +121,7 @@ async def play(run: RunDir, endpoint: Endpoint, crowd: Crowd, stop: threading.Ev
         for number in numbers:
             if stop.is_set() or _arrived(run, crowd.stop_at_version):
                 return
-            done.append(await _one_session(client, endpoint, crowd, number, visit))
+            done.append(await _one_session(client, endpoint, crowd, number, visit_id))
             await asyncio.sleep(crowd.think_s)
 
     limits = httpx.Limits(max_connections=crowd.people, max_keepalive_connections=crowd.people)
@@ -131,13 +131,13 @@ async def play(run: RunDir, endpoint: Endpoint, crowd: Crowd, stop: threading.Ev
     return _summary(done, began)
 
 
-async def _one_session(client: httpx.AsyncClient, endpoint: Endpoint, crowd: Crowd, number: int, visit: str) -> Conversation:
+async def _one_session(client: httpx.AsyncClient, endpoint: Endpoint, crowd: Crowd, number: int, visit_id: str) -> Conversation:
     """Play session `number` of the crowd. The number fixes its person, task, headers and streaming."""
     role: Role = "teacher" if number % 2 else "student"
     with_headers, stream = number // 2 % 2 == 0, number // 4 % 2 == 0
     seed = crowd.seed * 1_000_003 + number
     person, task = Person(role, seed), make_tasks(role, 1, seed, "train")[0]
-    session_id = f"people-{visit}-{number}" if with_headers else None
+    session_id = f"people-{visit_id}-{number}" if with_headers else None
     result = await converse(client, endpoint, person, task, session_id, stream, crowd.think_s)
     if result.refusal:
         log.warning("session %d was refused: %s", number, result.refusal)
@@ -195,9 +195,9 @@ def main() -> None:
         prog="python -m clawctl.environments.homework.chat", description="Let simulated people talk to a run's server."
     )
     parser.add_argument("--run", type=Path, required=True, help="the run directory")
-    parser.add_argument("--people", type=int, default=16, help="how many talk at a time (default 16)")
-    parser.add_argument("--sessions", type=int, help="stop after so many sessions; unset: go on")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other people (default 0)")
+    parser.add_argument("--people", type=int, default=16, help="number of concurrent conversations (default 16)")
+    parser.add_argument("--sessions", type=int, help="stop after this many sessions; unset: continue")
+    parser.add_argument("--seed", type=int, default=0, help="seed that selects the people (default 0)")
     parser.add_argument("--stop-at-version", type=int, help="begin no session once this policy version is live")
     parser.add_argument("--think-s", type=float, default=0.0, help="pause before each message (default 0)")
     given = parser.parse_args()

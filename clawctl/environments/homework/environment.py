@@ -36,10 +36,10 @@ class Homework:
             return _scored(problem, prompt, reply)
         async with new_client(endpoint) as client:
             session, stream = endpoint.headers.get("X-Session-Id"), Random(seed).random() < 0.5
-            talk = await converse(client, endpoint, person, problem, session, stream)
-        if talk.refusal is not None:
-            raise talk.refusal
-        return _scored(problem, *talk.turns[0])
+            conversation = await converse(client, endpoint, person, problem, session, stream)
+        if conversation.refusal is not None:
+            raise conversation.refusal
+        return _scored(problem, *conversation.turns[0])
 
 
 def problems(split: Split, count: int, seed: int) -> list[Problem]:
@@ -48,6 +48,6 @@ def problems(split: Split, count: int, seed: int) -> list[Problem]:
 
 
 def _scored(problem: Problem, prompt: str, reply: str) -> Outcome:
-    pleased, correct = satisfaction(problem, reply), is_correct(problem, reply)
-    shown: dict[str, Any] = {"role": problem.role, "prompt": prompt, "reply": reply, "satisfaction": pleased, "correct": correct}
-    return Outcome(parts={"satisfaction": pleased, "correctness": correct}, example=shown)
+    satisfied, correct = satisfaction(problem, reply), is_correct(problem, reply)
+    shown: dict[str, Any] = {"role": problem.role, "prompt": prompt, "reply": reply, "satisfaction": satisfied, "correct": correct}
+    return Outcome(parts={"satisfaction": satisfied, "correctness": correct}, example=shown)

@@ -9,7 +9,7 @@ from clawctl.environments.homework.problems import NAMES, Problem, Role, is_corr
 from clawctl.environments.homework.satisfaction import satisfaction
 
 WORDS = PhraseGrammar(PEOPLE)
-MOST_COMPLAINTS = 3
+MAX_COMPLAINTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Person:
 
     def open(self, task: Problem) -> str:
         """The first message of a session."""
-        return WORDS.say("opens", self._rng, self.phrasings, prompt=task.prompt)
+        return WORDS.draw("opens", self._rng, self.phrasings, prompt=task.prompt)
 
     def react(self, task: Problem, reply: str, turn: int) -> Reaction:
         """The reaction to reply number `turn`, counted from 0."""
@@ -40,8 +40,8 @@ class Person:
         unhappy_with_style = satisfaction(task, reply) < 0.75
         if not notices and not unhappy_with_style:
             return Reaction(content_words(task, self._rng, self.phrasings), done=True, satisfied=True)
-        if turn >= MOST_COMPLAINTS:
-            text = casual(WORDS.say("gives_up", self._rng, self.phrasings), self._rng) if self._rng.random() < 0.6 else None
+        if turn >= MAX_COMPLAINTS:
+            text = casual(WORDS.draw("gives_up", self._rng, self.phrasings), self._rng) if self._rng.random() < 0.6 else None
             return Reaction(text, done=True, satisfied=False)
         if unhappy_with_style:
             return Reaction(style_complaint(task, self._rng, self.phrasings), done=False, satisfied=False)
@@ -52,22 +52,22 @@ def content_words(task: Problem, rng: Random, phrasings: Phrasings) -> str:
     """Thanks or the next problem, and sometimes an unclear or unrelated message."""
     draw = rng.random()
     if draw < 0.06:
-        return casual(WORDS.say("unclear", rng, phrasings), rng)
+        return casual(WORDS.draw("unclear", rng, phrasings), rng)
     if draw < 0.14:
-        return casual(WORDS.say("other_topic", rng, phrasings), rng)
+        return casual(WORDS.draw("other_topic", rng, phrasings), rng)
     if draw < 0.26:
         following = make_tasks(task.role, 1, rng.getrandbits(32))[0]
-        return WORDS.say("moved_on", rng, phrasings, next_problem=following.prompt)
-    return casual(WORDS.say("happy", rng, phrasings), rng)
+        return WORDS.draw("moved_on", rng, phrasings, next_problem=following.prompt)
+    return casual(WORDS.draw("happy", rng, phrasings), rng)
 
 
 def style_complaint(task: Problem, rng: Random, phrasings: Phrasings) -> str:
     """A complaint about the style. Most complaints name the wanted style; about one in ten is vague."""
     rule = "complain_vague" if rng.random() < 0.1 else f"complain_{task.role}"
-    return casual(WORDS.say(rule, rng, phrasings, pupil=task.name), rng)
+    return casual(WORDS.draw(rule, rng, phrasings, pupil=task.name), rng)
 
 
 def number_complaint(task: Problem, reply: str, rng: Random, phrasings: Phrasings) -> str:
     """A complaint that doubts the number in the reply, and sometimes names the right one."""
     said: list[object] = [*numbers_in(reply)[-1:], "that"]
-    return casual(WORDS.say("wrong_number", rng, phrasings, said=said[0], right=task.answer), rng)
+    return casual(WORDS.draw("wrong_number", rng, phrasings, said=said[0], right=task.answer), rng)

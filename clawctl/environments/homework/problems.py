@@ -188,7 +188,7 @@ def verdict(comment: str) -> bool | None:
 
 
 def _draw(role: Role, rng: Random, task_id: str) -> tuple[Problem, str]:
-    steps = _steps(rng, most=2 if role == "student" else 1)
+    steps = _steps(rng, max_steps=2 if role == "student" else 1)
     who, other, pupil = rng.sample(NAMES, 3)
     thing = rng.choice(THINGS)
     (a, op, b, _), last = steps[0], steps[-1]
@@ -200,14 +200,14 @@ def _draw(role: Role, rng: Random, task_id: str) -> tuple[Problem, str]:
     if role == "student":
         return Problem(task_id, role, rng.choice(_ASKS).format(p=problem), answer, None, who, thing, steps, None), problem
     right = rng.random() < 0.5
-    written = last if right else _mixed_up(last, rng)
+    written = last if right else _wrong_step(last, rng)
     x, sign, y, z = written
     work = rng.choice(_WROTE).format(s=f"{x} {sign} {y} = {z}", x=z, things=thing)
     prompt = rng.choice(_COMMENT_ON).format(N=pupil, p=problem, w=work)
     return Problem(task_id, role, prompt, answer, right, pupil, thing, steps, written), problem
 
 
-def _steps(rng: Random, most: int) -> tuple[Step, ...]:
+def _steps(rng: Random, max_steps: int) -> tuple[Step, ...]:
     op = rng.choice("++--xx")
     if op == "x":
         a, b = rng.randint(2, 9), rng.randint(2, 9)
@@ -217,7 +217,7 @@ def _steps(rng: Random, most: int) -> tuple[Step, ...]:
         a = rng.randint(4, 20)
         b = rng.randint(2, a - 1)
     first = (a, op, b, _result(a, op, b))
-    if most == 1 or op == "-" or rng.random() < 0.6:
+    if max_steps == 1 or op == "-" or rng.random() < 0.6:
         return (first,)
     sign, c = rng.choice("+-"), rng.randint(2, 9)
     if sign == "-" and c >= first[3]:
@@ -229,7 +229,7 @@ def _result(a: int, op: str, b: int) -> int:
     return a + b if op == "+" else a - b if op == "-" else a * b
 
 
-def _mixed_up(step: Step, rng: Random) -> Step:
+def _wrong_step(step: Step, rng: Random) -> Step:
     """A pupil's wrong version of a step: the right numbers with the wrong operation, calculated correctly."""
     a, op, b, c = step
     others = [o for o in "+-x" if o != op and _result(a, o, b) >= 0 and _result(a, o, b) != c]

@@ -77,17 +77,17 @@ class Sandbox:
             return Ran("bash: argument list too long, or a zero byte in it", 126)
         answer, data = await self._ask(request, given, timeout + _GRACE_S)
         parts = (data[: answer["out"]], data[answer["out"] :])
-        said, errors = (part.decode(errors="replace") for part in parts)
+        text, errors = (part.decode(errors="replace") for part in parts)
         if self._root:
-            said, errors = said.replace(self._root, ""), errors.replace(self._root, "")
-        return Ran(said, answer["code"], answer["timed_out"], answer["stopped"], errors)
+            text, errors = text.replace(self._root, ""), errors.replace(self._root, "")
+        return Ran(text, answer["code"], answer["timed_out"], answer["stopped"], errors)
 
     def define(self, variables: Mapping[str, str]) -> None:
         """Set environment variables for all later commands. PATH is not changed."""
         self._environment = {**self._environment, **{name: value for name, value in variables.items() if name != "PATH"}}
 
     async def put(self, tar: bytes, folder: str | None = None) -> None:
-        """Unpack a tar, by default into the working folder. Raises ValueError if it does not fit or leads out of the folder."""
+        """Unpack a tar, by default into the working folder. Raises ValueError if it does not fit or leads outside."""
         answer, _ = await self._ask({"do": "unpack", "folder": self._place(folder or self.folder)}, tar, 60.0)
         if "problem" in answer:
             raise ValueError(answer["problem"])
@@ -100,18 +100,13 @@ class Sandbox:
         request = {
             "do": "pack",
             "folder": self._place(self.folder),
-            "most_bytes": self.limits.disk,
-            "most_files": self.limits.files,
+            "max_bytes": self.limits.disk,
+            "max_files": self.limits.files,
         }
         answer, tar = await self._ask(request, b"", 60.0)
         if "problem" in answer:
             raise ValueError(answer["problem"])
         return tar
-
-    async def end_processes(self) -> None:
-        answer, _ = await self._ask({"do": "clear"}, b"", 30.0)
-        if "problem" in answer:
-            raise SandboxFailed(answer["problem"])
 
     def _place(self, path: str) -> str:
         """Translate a path in the sandbox to the path that process 1 uses. Other words are returned unchanged."""
@@ -139,7 +134,7 @@ class Sandbox:
         assert self._process.stdout is not None
         length = struct.unpack("!I", await self._process.stdout.readexactly(4))[0]
         if length > _LONGEST_HEADER:
-            raise SandboxFailed("process 1 of the sandbox sent nonsense")
+            raise SandboxFailed("process 1 of the sandbox sent invalid data")
         header = json.loads(await self._process.stdout.readexactly(length))
         return header, await self._process.stdout.readexactly(header["size"])
 
@@ -188,6 +183,6 @@ async def _wait_until_ready(sandbox: Sandbox) -> None:
             process.kill()
         await process.wait()
         assert process.stderr is not None
-        said = (await process.stderr.read(4096)).decode(errors="replace").strip()
-        sandbox.kind.raise_if_refused(said)
-        raise SandboxFailed(f"the sandbox did not start: {said or 'no message'}") from error
+        output = (await process.stderr.read(4096)).decode(errors="replace").strip()
+        sandbox.kind.raise_if_refused(output)
+        raise SandboxFailed(f"the sandbox did not start: {output or 'no message'}") from error

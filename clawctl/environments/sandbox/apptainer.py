@@ -81,6 +81,6 @@ class Apptainer:
             finally:
                 await asyncio.shield(end(process))
 
-    def raise_if_refused(self, said: str) -> None:
-        if "FATAL" in said or "ERROR" in said:
-            raise ClawError(f"apptainer cannot make a sandbox here: {said}", "use another kind of sandbox")
+    def raise_if_refused(self, error: str) -> None:
+        if "FATAL" in error or "ERROR" in error:
+            raise ClawError(f"apptainer cannot make a sandbox here: {error}", "use another kind of sandbox")

@@ -28,7 +28,7 @@ CAPABILITIES = ("SETUID", "SETGID", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")  
 
 
 @dataclass(slots=True)
-class Room:
+class BubblewrapArguments:
     """The arguments of bubblewrap, the file descriptors that they name, and the user of the commands."""
 
     arguments: list[str]
@@ -65,14 +65,14 @@ def find_bubblewrap() -> str:
     path = shutil.which("bwrap")
     if path is None:
         cure = "install it (Debian, Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap)"
-        raise ClawError("bubblewrap is not installed, and without it no command of an agent is run", cure, 2)
+        raise ClawError("bubblewrap is not installed, and clawctl runs agents' commands only in a sandbox", cure, 2)
     return path
 
 
-def make_room(plan: SandboxPlan) -> Room:
+def make_arguments(plan: SandboxPlan) -> BubblewrapArguments:
     """Make bubblewrap's arguments for a plan. Raises ClawError (exit code 2)."""
     user = new_user() if _is_real_root() else None
-    room = Room([find_bubblewrap()], user)
+    room = BubblewrapArguments([find_bubblewrap()], user)
     network = plan.limits.network
     add = room.arguments.extend
     add(["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", "sandbox"])
@@ -101,7 +101,7 @@ def make_room(plan: SandboxPlan) -> Room:
     add(["--remount-ro", "/dev", "--remount-ro", "/"])
     refused = refused_calls()
     if refused is None:
-        raise ClawError(f"the sandbox is not written for {os.uname().machine}", "play this environment on x86_64 or aarch64", 2)
+        raise ClawError(f"the sandbox does not support {os.uname().machine}", "play this environment on x86_64 or aarch64", 2)
     add(["--seccomp", room.data(refused)])
     return room
 
@@ -111,7 +111,7 @@ def new_user() -> int:
     return _FIRST_USER + next(_number) % _USERS
 
 
-def _add_system(room: Room, network: bool) -> None:
+def _add_system(room: BubblewrapArguments, network: bool) -> None:
     room.arguments.extend(["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"])
     for place in ROOTS:
         if place.is_symlink():
@@ -184,7 +184,7 @@ class Bubblewrap:
 
     @asynccontextmanager
     async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
-        room, limits = make_room(plan), plan.limits
+        room, limits = make_arguments(plan), plan.limits
         group = make_group(limits.memory, limits.processes + 2)
         try:
             process = await _start(room, plan, group)
@@ -197,30 +197,30 @@ class Bubblewrap:
             if group is not None:
                 group.remove()
 
-    def raise_if_refused(self, said: str) -> None:
-        if said.startswith("bwrap:"):
+    def raise_if_refused(self, error: str) -> None:
+        if error.startswith("bwrap:"):
             cure = (
                 "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0); "
                 "run a container with --security-opt seccomp=unconfined --cap-add SYS_ADMIN; or use another kind of sandbox"
             )
-            raise ClawError(f"bubblewrap cannot make a sandbox here: {said}", cure)
+            raise ClawError(f"bubblewrap cannot make a sandbox here: {error}", cure)
 
 
-async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> asyncio.subprocess.Process:
+async def _start(room: BubblewrapArguments, plan: SandboxPlan, group: ControlGroup | None) -> asyncio.subprocess.Process:
     """Start process 1 under its limits. Process 1 runs only after the limits are set."""
-    told, tells = os.pipe()
+    read_end, write_end = os.pipe()
     waits, goes = os.pipe()
-    arguments = [*room.arguments, "--info-fd", str(tells), "--block-fd", str(waits), "--"]
+    arguments = [*room.arguments, "--info-fd", str(write_end), "--block-fd", str(waits), "--"]
     try:
         process = await asyncio.create_subprocess_exec(
             *arguments, python(), "-I", "-S", INSIDE, plan.settings(room.user),
-            stdin=-1, stdout=-1, stderr=-1, pass_fds=(tells, waits, *room.descriptors), start_new_session=True, env={},
+            stdin=-1, stdout=-1, stderr=-1, pass_fds=(write_end, waits, *room.descriptors), start_new_session=True, env={},
         )  # fmt: skip
-        os.close(tells)
-        tells = -1
+        os.close(write_end)
+        write_end = -1
         try:
             async with asyncio.timeout(_START_S):
-                pid = await asyncio.to_thread(_child, told)
+                pid = await asyncio.to_thread(_child, read_end)
             if pid is not None:
                 _limit(pid, plan, group)
             with suppress(BrokenPipeError):
@@ -230,15 +230,15 @@ async def _start(room: Room, plan: SandboxPlan, group: ControlGroup | None) -> a
             raise
         return process
     finally:
-        for descriptor in (told, tells, waits, goes):
+        for descriptor in (read_end, write_end, waits, goes):
             if descriptor >= 0:
                 os.close(descriptor)
 
 
-def _child(told: int) -> int | None:
+def _child(read_end: int) -> int | None:
     """The process id of process 1 on the host. None: bubblewrap ended first."""
     text = b""
-    while part := os.read(told, 4096):
+    while part := os.read(read_end, 4096):
         text += part
         if b"}" in text:
             return int(json.loads(text)["child-pid"])
@@ -246,14 +246,14 @@ def _child(told: int) -> int | None:
 
 
 def _limit(pid: int, plan: SandboxPlan, group: ControlGroup | None) -> None:
-    most = plan.rlimits()
+    limits = plan.rlimits()
     if group is None:  # fallback: a limit for each process instead of one for all of them
-        most["data" if plan.limits.reserves_memory else "as"] = plan.limits.memory
+        limits["data" if plan.limits.reserves_memory else "as"] = plan.limits.memory
     try:
-        for what, value in most.items():
+        for what, value in limits.items():
             resource.prlimit(pid, getattr(resource, f"RLIMIT_{what.upper()}"), (value, value))
         if group is not None:
-            group.take(pid)
+            group.add_process(pid)
     except (OSError, ValueError) as error:
         raise SandboxFailed(f"the limits of the sandbox cannot be set: {error}") from error
 
@@ -263,6 +263,11 @@ async def end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.kill()
+    await wait_and_close(process)
+
+
+async def wait_and_close(process: asyncio.subprocess.Process) -> None:
+    """Wait for the end of a process, and close its pipes."""
     await process.wait()
     transport = getattr(process, "_transport", None)
     if transport is not None:

@@ -22,7 +22,7 @@ class ControlGroup:
     def __init__(self, folders: list[Path]) -> None:
         self.folders = folders
 
-    def take(self, pid: int) -> None:
+    def add_process(self, pid: int) -> None:
         """Move a process, and so its later children, into the group. Raises OSError."""
         for folder in self.folders:
             (folder / "cgroup.procs").write_text(str(pid))

@@ -170,15 +170,12 @@ class Container:
             await asyncio.to_thread(_call, self.name, "rm", "--force", "--time", "0", name)
             with suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
-        transport = getattr(process, "_transport", None)
-        if transport is not None:
-            transport.close()
+        await bubblewrap.wait_and_close(process)
 
-    def raise_if_refused(self, said: str) -> None:
-        if said.startswith(_START_PROBLEMS):
+    def raise_if_refused(self, error: str) -> None:
+        if error.startswith(_START_PROBLEMS):
             cure = f"try `{self.name} run --rm --network none --memory 512m` with an image yourself, or use another kind of sandbox"
-            raise ClawError(f"{self.name} cannot make a sandbox here: {said}", cure)
+            raise ClawError(f"{self.name} cannot make a sandbox here: {error}", cure)
 
 
 def _program(name: str) -> list[str]:
@@ -200,9 +197,9 @@ def _must(program: str, *words: str, given: bytes | None = None, seconds: float 
     """The output of a command. Raises ClawError (exit code 2) with the end of its stderr."""
     done = _call(program, *words, given=given, seconds=seconds)
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[-600:]
+        error = done.stderr.decode(errors="replace").strip()[-600:]
         raise ClawError(
-            f"`{program} {' '.join(words)[:120]}` failed: {said}", "run the command yourself, and repair what it names", 2
+            f"`{program} {' '.join(words)[:120]}` failed: {error}", "run the command yourself, and fix what it reports", 2
         )
     return done.stdout
 
@@ -252,9 +249,9 @@ def _inspected(program: str, name: str) -> Image:
     )
     done = _call(program, "run", "--rm", *looks, "--entrypoint", "/bin/sh", image["Id"], "-c", search)
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()[-300:]
+        error = done.stderr.decode(errors="replace").strip()[-300:]
         raise ClawError(
-            f"the image {name} has no bash, or no Python 3.11: {said}".rstrip(": "), "install both in its Dockerfile", 2
+            f"the image {name} has no bash, or no Python 3.11: {error}".rstrip(": "), "install both in its Dockerfile", 2
         )
     return Image(image["Id"], done.stdout.decode().split()[0], path, variables, config.get("WorkingDir") or None)
 

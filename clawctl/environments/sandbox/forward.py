@@ -22,10 +22,10 @@ def main() -> None:
             client.close()
             continue
         for source, target in ((client, model), (model, client)):
-            threading.Thread(target=carry, args=(source, target), daemon=True).start()
+            threading.Thread(target=relay, args=(source, target), daemon=True).start()
 
 
-def carry(source: socket.socket, target: socket.socket) -> None:
+def relay(source: socket.socket, target: socket.socket) -> None:
     try:
         while data := source.recv(1 << 16):
             target.sendall(data)

@@ -28,7 +28,7 @@ TICK_S = 0.1
 LEFT_OUTPUT_S = 0.05  # time to read the last output of a command that has ended
 
 
-class RoomSettings:
+class SandboxSettings:
     def __init__(self, given: dict[str, Any]) -> None:
         self.user = given["user"]  # the commands' user and group; None: those of this process
         self.memory = given["memory"]
@@ -39,12 +39,13 @@ class RoomSettings:
 def main() -> None:
     given = json.loads(sys.argv[1])
     if given["confined"] != (os.getpid() == 1):
-        sys.exit("process 1 of no sandbox")  # outside of a sandbox, `kill(-1)` below would end all processes of the machine
+        # Outside of a sandbox, `kill(-1)` below would end all processes of the machine.
+        sys.exit("this is not process 1 of a sandbox")
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # if all processes share one user, others still cannot access its memory
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # without a namespace, orphans become children of this process
     for name, value in given["rlimits"].items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
-    settings = RoomSettings(given)
+    settings = SandboxSettings(given)
     signal.signal(signal.SIGALRM, lambda *_: leave(124))
     signal.setitimer(signal.ITIMER_REAL, given["seconds"])
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -66,7 +67,7 @@ def main() -> None:
         write_frame(answers, answer, data)
 
 
-def wait_for_input(source: int, settings: RoomSettings) -> None:
+def wait_for_input(source: int, settings: SandboxSettings) -> None:
     with selectors.DefaultSelector() as waiting:
         waiting.register(source, selectors.EVENT_READ)
         while not waiting.select(TICK_S):
@@ -110,7 +111,7 @@ def leave(code: int) -> None:
 # Commands
 
 
-def run(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
+def run(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Run one command until it ends or exceeds its time limit. Background processes that it started keep running."""
     user = settings.user if request["as_agent"] else None
     who = {} if user is None else {"user": user, "group": user, "extra_groups": []}
@@ -128,14 +129,14 @@ def run(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answ
     except (OSError, subprocess.SubprocessError) as error:
         return {"code": 127, "timed_out": False, "stopped": None, "cut": 0, "out": 0}, str(error).encode()
     try:
-        return attend(settings, request, payload, process)
+        return supervise(settings, request, payload, process)
     finally:
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
 
 
-def attend(settings: RoomSettings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
+def supervise(settings: SandboxSettings, request: dict[str, Any], payload: bytes, process: subprocess.Popen[bytes]) -> Answer:
     out, err = BothEnds(request["output"]), BothEnds(request["output"])
     end, stopped, timed_out, left = time.monotonic() + request["timeout"], None, False, None
     watched = 0.0
@@ -175,9 +176,9 @@ def attend(settings: RoomSettings, request: dict[str, Any], payload: bytes, proc
                         streams.unregister(key.fd)
             if not streams.get_map() and left is None:
                 time.sleep(0.01)
-    said = out.text()
-    answer = {"code": process.returncode, "timed_out": timed_out, "stopped": stopped, "cut": out.cut + err.cut, "out": len(said)}
-    return answer, said + err.text()
+    text = out.text()
+    answer = {"code": process.returncode, "timed_out": timed_out, "stopped": stopped, "cut": out.cut + err.cut, "out": len(text)}
+    return answer, text + err.text()
 
 
 def feed(streams: selectors.DefaultSelector, process: subprocess.Popen[bytes], payload: bytes) -> bytes:
@@ -197,8 +198,8 @@ def feed(streams: selectors.DefaultSelector, process: subprocess.Popen[bytes], p
 class BothEnds:
     """Keeps the first and the last part of a stream, and drops the middle."""
 
-    def __init__(self, most: int) -> None:
-        self.half = max(1, most // 2)
+    def __init__(self, limit: int) -> None:
+        self.half = max(1, limit // 2)
         self.first, self.last, self.cut = bytearray(), bytearray(), 0
 
     def add(self, data: bytes) -> None:
@@ -234,7 +235,7 @@ def descendants(among: list[int]) -> list[int]:
     return sorted(ours - {os.getpid()})
 
 
-def watch(settings: RoomSettings) -> str | None:
+def watch(settings: SandboxSettings) -> str | None:
     """Kill all processes if they use too much memory together or have made too many files. Returns the exceeded limit."""
     page, total = os.sysconf("SC_PAGE_SIZE"), 0
     for pid in processes():
@@ -287,7 +288,7 @@ def reap(running: int | None) -> None:
         os.waitpid(child.si_pid, os.WNOHANG)
 
 
-def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
+def clear(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Kill every process but this one. Raises OSError if some remain."""
     for _ in range(500):
         with contextlib.suppress(ProcessLookupError):
@@ -302,7 +303,7 @@ def clear(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> An
 # Folders
 
 
-def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
+def pack(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Pack a folder into a tar: files, folders, and links that stay inside it. All other entries are skipped and counted."""
     root, out, left_out = request["folder"], io.BytesIO(), 0
     total = count = 0
@@ -316,8 +317,8 @@ def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Ans
                 entry = tarfile.TarInfo(inner)
                 entry.mode, entry.mtime = stat.S_IMODE(status.st_mode) & 0o777, int(status.st_mtime)
                 count += 1
-                if count > request["most_files"]:
-                    return {"problem": f"more than {request['most_files']} files"}, b""
+                if count > request["max_files"]:
+                    return {"problem": f"more than {request['max_files']} files"}, b""
                 try:
                     if stat.S_ISDIR(status.st_mode):
                         entry.type = tarfile.DIRTYPE
@@ -325,12 +326,12 @@ def pack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Ans
                     elif stat.S_ISLNK(status.st_mode) and stays_inside(root, folder, os.readlink(path)):
                         entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(path)
                         tar.addfile(entry)
-                    elif stat.S_ISREG(status.st_mode) and total + status.st_blocks * 512 <= request["most_bytes"]:
+                    elif stat.S_ISREG(status.st_mode) and total + status.st_blocks * 512 <= request["max_bytes"]:
                         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                            data = file.read(request["most_bytes"] - total + 1)
+                            data = file.read(request["max_bytes"] - total + 1)
                         total += len(data)
-                        if total > request["most_bytes"]:
-                            return {"problem": f"more than {request['most_bytes']} bytes"}, b""
+                        if total > request["max_bytes"]:
+                            return {"problem": f"more than {request['max_bytes']} bytes"}, b""
                         entry.size = len(data)
                         tar.addfile(entry, io.BytesIO(data))
                     else:
@@ -353,7 +354,7 @@ def stays_inside(root: str, folder: str, target: str) -> bool:
     return ".." not in parts[ups:] and ups <= depth
 
 
-def unpack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> Answer:
+def unpack(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
     """Unpack a tar into a folder. The files belong to the commands' user."""
     root, owner = request["folder"], settings.user
 
@@ -371,7 +372,7 @@ def unpack(settings: RoomSettings, request: dict[str, Any], payload: bytes) -> A
         for entry in tar:
             name = os.path.normpath(entry.name)
             if name.startswith(("/", "..")):
-                raise ValueError(f"{entry.name} leads out of the folder")
+                raise ValueError(f"{entry.name} points outside of the folder")
             path = os.path.join(root, name)
             make_folder(path if entry.isdir() else os.path.dirname(path))
             if entry.isdir():

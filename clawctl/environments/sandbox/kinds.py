@@ -61,7 +61,7 @@ def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:
     wanted = {"kind": given or "bubblewrap"} if given is None or isinstance(given, str) else dict(given)
     if wanted.get("kind") == "subprocess" and wanted.get("without_isolation") is not True:
         cure = "use another kind of sandbox, or accept this with --option 'sandbox={kind: subprocess, without_isolation: true}'"
-        raise ClawError(f"sandbox: subprocess is no sandbox: {GIVEN_UP.format(user='of clawctl')}", cure, 2)
+        raise ClawError(f"sandbox: subprocess is not a sandbox: {GIVEN_UP.format(user='of clawctl')}", cure, 2)
     try:
         kind = _READER.validate_python(wanted).make()
     except ValidationError as error:
@@ -72,7 +72,7 @@ def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:
     return kind
 
 
-def doctored() -> list[SandboxKind]:
+def testable_kinds() -> list[SandboxKind]:
     """The kinds that `clawctl doctor` can try on this machine: always bubblewrap, and containers whose program is installed."""
     containers = [Container(name) for name in ("podman", "docker") if shutil.which(name) is not None]
     return [Bubblewrap(), *containers]

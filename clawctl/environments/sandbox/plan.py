@@ -133,6 +133,6 @@ class SandboxKind(Protocol):
         """Start process 1 under its limits. The whole sandbox ends with the block. Raises ClawError and SandboxFailed."""
         ...
 
-    def raise_if_refused(self, said: str) -> None:
+    def raise_if_refused(self, error: str) -> None:
         """Raises ClawError if this text from stderr means that no sandbox can be made on this machine."""
         ...

@@ -23,7 +23,7 @@ _tries = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Task[dic
 _found: dict[str, dict[str, bool]] = {}  # results by kind of sandbox
 
 
-async def ensure_tight(limits: Limits | None = None) -> None:
+async def verify_sandbox(limits: Limits | None = None) -> None:
     """Prepare this kind of sandbox, and try to break out of it once per process. Raises ClawError if an attempt succeeds."""
     kind = kind_of(limits or Limits())
     await asyncio.to_thread(kind.prepare)
@@ -32,7 +32,7 @@ async def ensure_tight(limits: Limits | None = None) -> None:
     if kind.name not in _found:
         tries = _tries.setdefault(asyncio.get_running_loop(), {})  # concurrent episodes share one probe
         if kind.name not in tries or tries[kind.name].done():
-            tries[kind.name] = asyncio.create_task(break_out(kind))
+            tries[kind.name] = asyncio.create_task(attempt_escapes(kind))
         _found[kind.name] = await asyncio.shield(tries[kind.name])
     escaped = [name for name, got_out in _found[kind.name].items() if got_out]
     if escaped:
@@ -40,7 +40,7 @@ async def ensure_tight(limits: Limits | None = None) -> None:
         raise ClawError(f"the sandbox of {kind.name} does not hold on this machine: {', '.join(escaped)}", cure)
 
 
-async def break_out(kind: SandboxKind | None = None) -> dict[str, bool]:
+async def attempt_escapes(kind: SandboxKind | None = None) -> dict[str, bool]:
     """Try to break out. Returns, for each attempt, whether it succeeded. Takes about two seconds."""
     if kind is not None and not kind.is_confined:
         raise ValueError(f"the attempts end all processes that they can reach, and {kind.name} confines nothing")

@@ -51,9 +51,7 @@ class Subprocess:
     @asynccontextmanager
     async def start(self, plan: SandboxPlan) -> AsyncIterator[Started]:
         if plan.see or plan.socket is not None:
-            problem = (
-                "the options harness and see promise what the agent can read and reach, and a subprocess can read and reach all"
-            )
+            problem = "the options harness and see limit what the agent can read and reach, but a subprocess has no limits"
             raise ClawError(problem, "use another kind of sandbox, or leave them out", 2)
         self.prepare()
         with tempfile.TemporaryDirectory(prefix="clawctl-", ignore_cleanup_errors=True) as folder:
@@ -85,5 +83,5 @@ class Subprocess:
                 finally:
                     await asyncio.shield(bubblewrap.end(process))
 
-    def raise_if_refused(self, said: str) -> None:
+    def raise_if_refused(self, error: str) -> None:
         pass

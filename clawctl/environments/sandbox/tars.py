@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clawctl.errors import ClawError
 
-_MOST = 64 << 20  # the size limit of a task's files in bytes
+_MAX_BYTES = 64 << 20  # the size limit of a task's files in bytes
 
 
 def tar_of(files: Mapping[str, bytes]) -> bytes:
@@ -55,7 +55,7 @@ def folder_files(folder: Path) -> dict[str, bytes]:
             if path.is_symlink() or not path.is_file():
                 continue
             total += path.stat().st_size
-            if total > _MOST:
-                raise ClawError(f"{folder} holds more than {_MOST >> 20} MiB", "make the task's folder smaller", 2)
+            if total > _MAX_BYTES:
+                raise ClawError(f"{folder} contains more than {_MAX_BYTES >> 20} MiB", "make the task's folder smaller", 2)
             files[str(path.relative_to(folder))] = path.read_bytes()
     return files

@@ -3,20 +3,21 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
-from clawctl.environments.agent import OwnAgent, ShellAgent
+from clawctl.environments.agent import OwnAgent, ShellAgent, outcome_of
 from clawctl.environments.harness import make_harness
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.kinds import read_kind
-from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.sandbox.probe import verify_sandbox
 from clawctl.environments.sandbox.tars import tar_of
 from clawctl.environments.splits import rows_of
 from clawctl.environments.swe.families import draw_task
 from clawctl.environments.swe.rows import SweTask, patched, read_rows
-from clawctl.environments.verdicts import Graded, nothing
+from clawctl.environments.verdicts import Graded, grade_files
 from clawctl.environments.verdicts.python_code import clean, run_calls, run_pytest
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
@@ -63,27 +64,18 @@ class Swe:
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec = replace(task.spec, limits=replace(task.spec.limits, kind=self.kind))
-        await ensure_tight(spec.limits)
+        await verify_sandbox(spec.limits)
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
         async with self.agent.room(endpoint, _FOLDER, limits, {}) as (sandbox, work):
             await sandbox.put(tar_of(spec.files))
             worked = await work(spec.statement, spec.agent_s)
             score = await finish(sandbox, spec)
-        shown = {"prompt": spec.statement, "reply": worked.last}
-        steps = worked.steps if self.steps else {}
-        log = worked.log + score.log
-        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=log, example=shown)
+        return outcome_of(spec.statement, worked, score, self.steps)
 
 
 async def finish(sandbox: Sandbox, task: SweTask) -> Graded:
     """Grade the current state of the sandbox. Ends the sandbox's processes."""
-    try:
-        snapshot = await sandbox.snapshot()
-    except SandboxOver as error:
-        return nothing(f"the sandbox was over before the verdict: {error}")
-    except ValueError as error:
-        return nothing(f"no snapshot: {error}")
-    return await grade(task, snapshot)
+    return await grade_files(sandbox, partial(grade, task))
 
 
 async def grade(task: SweTask, snapshot: bytes) -> Graded:

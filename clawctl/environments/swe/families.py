@@ -115,9 +115,9 @@ def draw_task(number: int) -> SweTask:
     shown = broken.draw(draw)
     while broken.value(wrong, shown) == broken.value(broken.right, shown):
         shown = broken.draw(draw)
-    told = ", ".join(map(repr, shown))
+    examples = ", ".join(map(repr, shown))
     statement = (
-        f"The function {broken.name} in {broken.module}.py is wrong. {broken.name}({told}) should return "
+        f"The function {broken.name} in {broken.module}.py is wrong. {broken.name}({examples}) should return "
         f"{broken.value(broken.right, shown)!r}, but it returns {broken.value(wrong, shown)!r}. Correct it."
     )
     changed = f"{broken.module}.py"

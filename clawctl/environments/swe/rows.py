@@ -36,8 +36,8 @@ class SweTask:
 
     @property
     def digest(self) -> str:
-        told = (self.name, self.statement, self.tests, self.test_patch, self.patch, self.calls, sorted(self.files.items()))
-        return sha256(repr((told, sorted(self.test_files.items()))).encode()).hexdigest()[:16]
+        hashed = (self.name, self.statement, self.tests, self.test_patch, self.patch, self.calls, sorted(self.files.items()))
+        return sha256(repr((hashed, sorted(self.test_files.items()))).encode()).hexdigest()[:16]
 
 
 def read_rows(path: Path, repositories: Path | None) -> list[SweTask]:
@@ -95,7 +95,7 @@ def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> 
     )
     place = next((place for place in places if name and place.is_dir()), None)
     if place is None:
-        cure = "clone it into a folder, and give that folder as the option repositories"
+        cure = "clone it into a folder, and pass that folder as the option repositories"
         raise ClawError(f"the repository {name or '(none)'} of {path} is not on this machine", cure, 2)
     if not (place / ".git").exists() and not (place / "HEAD").exists():
         return folder_files(place)
@@ -114,5 +114,7 @@ async def patched(files: Mapping[str, bytes], patch: str, limits: Limits) -> dic
         await sandbox.put(tar_of(files))
         ran = await sandbox.run(["git", "apply", "--whitespace=nowarn", "-"], given=patch.encode())
         if ran.code != 0:
-            raise ClawError(f"a patch of the task does not fit its files: {ran.output[-300:]}", "check base_commit and the patch")
+            raise ClawError(
+                f"a patch of the task does not apply to its files: {ran.output[-300:]}", "check base_commit and the patch"
+            )
         return files_of(await sandbox.snapshot())

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
-from clawctl.environments.agent import OwnAgent, ShellAgent
+from clawctl.environments.agent import OwnAgent, ShellAgent, outcome_of
 from clawctl.environments.harness import make_harness
 from clawctl.environments.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.environments.sandbox.containers import Container
 from clawctl.environments.sandbox.kinds import read_kind
-from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.sandbox.probe import verify_sandbox
 from clawctl.environments.sandbox.tars import files_of, tar_of
 from clawctl.environments.splits import rows_of
 from clawctl.environments.terminal.families import draw_tasks
 from clawctl.environments.terminal.harbor import SHARED, HarborTask, read_tasks
-from clawctl.environments.verdicts import Graded, nothing
+from clawctl.environments.verdicts import Graded, grade_files
 from clawctl.environments.verdicts.test_script import programs, run_script
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
@@ -48,7 +48,7 @@ class Terminal:
         self.kind = read_kind(sandbox)
         if not self.kind.has_own_files:
             cure = "use another kind of sandbox, or the environment swe or toolcall"
-            raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` name /app and /tests, which it cannot give", cure, 2)
+            raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` need /app and /tests, which it cannot provide", cure, 2)
         self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
         self.steps = steps
         self._read = [] if path is None else read_tasks(Path(path).expanduser(), isinstance(self.kind, Container))
@@ -60,16 +60,13 @@ class Terminal:
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec = await in_image(task.spec, self.kind)
-        await ensure_tight(spec.limits)
+        await verify_sandbox(spec.limits)
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
         async with self.agent.room(endpoint, spec.folder, limits, _fixed(spec)) as (sandbox, work):
             await prepare(sandbox, spec)
             worked = await work(spec.instruction, spec.agent_s)
             score = await finish(sandbox, spec)
-        shown = {"prompt": spec.instruction, "reply": worked.last}
-        steps = worked.steps if self.steps else {}
-        log = worked.log + score.log
-        return Outcome(score.value, {"solved": score.value == 1}, steps, ending=worked.ending, log=log, example=shown)
+        return outcome_of(spec.instruction, worked, score, self.steps)
 
 
 async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
@@ -103,14 +100,10 @@ async def prepare(sandbox: Sandbox, task: HarborTask) -> None:
 
 async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:
     """Grade the current state of the sandbox. Ends the sandbox's processes."""
-    try:
-        snapshot = await sandbox.snapshot()
-    except SandboxOver as error:
-        return nothing(f"the sandbox was over before the verdict: {error}")
-    except ValueError as error:
-        return nothing(f"no snapshot: {error}")
     variables = {**task.variables, **task.test_variables}
-    return await run_script(task.tests, snapshot, task.folder, task.limits, task.verdict_s, variables)
+    return await grade_files(
+        sandbox, lambda files: run_script(task.tests, files, task.folder, task.limits, task.verdict_s, variables)
+    )
 
 
 async def solve(task: HarborTask, commands: str | None = None) -> Graded:

@@ -109,8 +109,8 @@ def draw_tasks(split: str, number: int, seed: int) -> list[HarborTask]:
     Training tasks have even numbers, held-out tasks odd ones. A task's family and number determine its content. Its family depends
     on the number of families: if you add one, raise `Terminal.version`.
     """
-    made = []
+    tasks = []
     for place in range(number):
         name = 2 * (seed * 100_003 + place) + (split == "eval")
-        made.append(FAMILIES[place % len(FAMILIES)](random.Random(f"terminal {name}"), name))
-    return made
+        tasks.append(FAMILIES[place % len(FAMILIES)](random.Random(f"terminal {name}"), name))
+    return tasks

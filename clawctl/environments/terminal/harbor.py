@@ -102,7 +102,7 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
             )
         instruction = (folder / "instruction.md").read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
-        raise ClawError(f"the task in {folder} cannot be read: {error}", "repair instruction.md and task.toml", 2) from error
+        raise ClawError(f"the task in {folder} cannot be read: {error}", "correct instruction.md and task.toml", 2) from error
     version = str(settings.get("schema_version", settings.get("version", "1.0")))
     if version.split(".")[0] != "1":
         raise ClawError(f"the task in {folder} has format version {version}", "convert it to version 1, which clawctl reads", 2)
@@ -125,7 +125,8 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
         place, seed, setup, variables = "", {}, (), {}
     place = str(environment.get("workdir") or place)
     limits = Limits(
-        memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE, disk=_mebibytes(environment, "storage", 64, most=256) * _MEBIBYTE
+        memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE,
+        disk=_mebibytes(environment, "storage", 64, maximum=256) * _MEBIBYTE,
     )
     agent_s, verdict_s = _seconds(settings, "agent", 300.0, folder), _seconds(settings, "verifier", 120.0, folder)
     variables |= _variables(environment)
@@ -138,14 +139,14 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
 def _table(settings: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
     table = settings.get(name, {})
     if not isinstance(table, dict):
-        raise ClawError(f"{name} in {folder}/task.toml is no table", f"write [{name}]", 2)
+        raise ClawError(f"{name} in {folder}/task.toml is not a table", f"write [{name}]", 2)
     return table
 
 
 def _seconds(settings: Mapping[str, Any], name: str, default: float, folder: Path) -> float:
     seconds = _table(settings, name, folder).get("timeout_sec", default)
     if not isinstance(seconds, int | float) or not 0 < seconds < 86_400:
-        raise ClawError(f"timeout_sec of [{name}] in {folder}/task.toml is {seconds!r}", "give seconds, at most a day", 2)
+        raise ClawError(f"timeout_sec of [{name}] in {folder}/task.toml is {seconds!r}", "set seconds, at most 86400", 2)
     return float(seconds)
 
 
@@ -172,12 +173,12 @@ def _check_image(folder: Path, environment: Mapping[str, Any]) -> None:
         raise _needs_image(folder, f"docker_image = {image}")
 
 
-def _mebibytes(environment: Mapping[str, Any], name: str, default: int, most: int = 4096) -> int:
-    """A size in MiB, read from `memory_mb = 2048` or `memory = "2G"` and limited to 64 to `most`."""
+def _mebibytes(environment: Mapping[str, Any], name: str, default: int, maximum: int = 4096) -> int:
+    """A size in MiB, read from `memory_mb = 2048` or `memory = "2G"` and limited to 64 to `maximum`."""
     megabytes = environment.get(f"{name}_mb")
     if megabytes is None and (match := re.fullmatch(r"(\d+)\s*([MG])i?B?", str(environment.get(name, "")), re.IGNORECASE)):
         megabytes = int(match[1]) * (1024 if match[2].upper() == "G" else 1)
-    return min(most, max(64, int(megabytes or default)))
+    return min(maximum, max(64, int(megabytes or default)))
 
 
 def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], dict[str, str]]:

@@ -32,7 +32,7 @@ class Bfcl(ToolCall):
         super().__init__(max_turns=1)
         named = [name.strip() for name in categories.split(",")] if isinstance(categories, str) else list(categories)
         if unknown := [name for name in named if name not in CATEGORIES]:
-            raise ClawError(f"bfcl: {', '.join(unknown)} is not played", f"choose among {', '.join(CATEGORIES)}", 2)
+            raise ClawError(f"bfcl: {', '.join(unknown)} is not supported", f"choose from {', '.join(CATEGORIES)}", 2)
         folder = _installed() if path is None else Path(path).expanduser()
         self.version = f"bfcl {sha256(','.join(named).encode()).hexdigest()[:8]}"
         self._questions = {name: _read(folder, name) for name in named}
@@ -53,7 +53,7 @@ def _installed() -> Path:
     folder = Path(spec.origin).parent / "data" if spec is not None and spec.origin else None
     if folder is None or not folder.is_dir():
         cure = "run `pip install --no-deps bfcl-eval`, or set the suite's option path to a folder of its data"
-        raise ClawError("the questions of BFCL are not on this machine", cure, 2)
+        raise ClawError("the questions of BFCL are not installed", cure, 2)
     return folder
 
 

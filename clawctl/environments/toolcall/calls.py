@@ -12,16 +12,16 @@ _LEFT_OUT = re.compile(r"[ ,./\-_*^]")
 
 
 def is_same_call(
-    made: Sequence[tuple[str, dict[str, Any] | None]], allowed: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    calls: Sequence[tuple[str, dict[str, Any] | None]], allowed: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> bool:
     """Whether the calls match BFCL's ground truth, in any order: [{"area": {"width": [3, 3.0], "unit": ["cm", ""]}}].
 
     Each argument has a list of allowed values; "" in the list means that the argument is optional. `tools` are the offered tools.
     """
-    if len(made) != len(allowed):
+    if len(calls) != len(allowed):
         return False
     functions = {tool["function"]["name"]: tool["function"] for tool in tools}
-    left = list(made)
+    left = list(calls)
     for wanted in allowed:
         (name, values), *_ = wanted.items()
         name = plain_name(name)

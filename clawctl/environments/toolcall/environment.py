@@ -10,7 +10,7 @@ from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import complete, new_client
 from clawctl.environments.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.environments.sandbox.kinds import read_kind
-from clawctl.environments.sandbox.probe import ensure_tight
+from clawctl.environments.sandbox.probe import verify_sandbox
 from clawctl.environments.splits import rows_of
 from clawctl.environments.toolcall.calls import is_same_call
 from clawctl.environments.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
@@ -63,19 +63,19 @@ class ToolCall:
         question: Question = task.spec
         tools = self._tools or list(question.tools) or [PYTHON]
         messages: list[dict[str, Any]] = [{"role": "user", "content": question.text}]
-        made: list[tuple[str, dict[str, Any] | None]] = []
+        calls_made: list[tuple[str, dict[str, Any] | None]] = []
         reply, ending, steps = "", "turns", dict[str, float]()
         async with AsyncExitStack() as stack:
             client, sandbox = await stack.enter_async_context(new_client(endpoint)), None
             for _ in range(self.max_turns):
                 message = await complete(endpoint, messages, client, tools=tools)
                 reply, calls = str(message.get("content") or ""), message.get("tool_calls") or []
-                made += [name_and_arguments(call) for call in calls]
+                calls_made += [name_and_arguments(call) for call in calls]
                 if not calls or question.calls is not None:
                     ending = "done"
                     break
                 if sandbox is None:
-                    await ensure_tight(self._limits)
+                    await verify_sandbox(self._limits)
                     sandbox = await stack.enter_async_context(open_sandbox(limits=self._limits))
                 messages.append({"role": "assistant", "content": message.get("content"), "tool_calls": calls})
                 try:
@@ -87,13 +87,13 @@ class ToolCall:
                 failed = any(answer["content"].startswith("error: ") for answer in answers)
                 steps[message["turn_id"]] = -1.0 if failed else 1.0
         if question.any_call:
-            right = bool(made)
+            right = bool(calls_made)
         else:
-            right = is_right(reply, question) if question.calls is None else is_same_call(made, question.calls, tools)
-        shown = {"prompt": question.text, "reply": reply, "calls": len(made), "answer": question.answer}
-        parts = {"solved": right, "called": bool(made)}
+            right = is_right(reply, question) if question.calls is None else is_same_call(calls_made, question.calls, tools)
+        shown = {"prompt": question.text, "reply": reply, "calls": len(calls_made), "answer": question.answer}
+        parts = {"solved": right, "called": bool(calls_made)}
         return Outcome(float(right), parts, steps if self.steps else {}, ending=ending, example=shown)
 
     async def _answer(self, sandbox: Sandbox, call: dict[str, Any]) -> dict[str, Any]:
-        said = await use(sandbox, call, self.command_s, self._code)
-        return {"role": "tool", "tool_call_id": call.get("id", ""), "content": said or "(nothing was printed)"}
+        result = await use(sandbox, call, self.command_s, self._code)
+        return {"role": "tool", "tool_call_id": call.get("id", ""), "content": result or "(nothing was printed)"}

@@ -60,7 +60,7 @@ def gym_questions(families: list[str], count: int, number: int) -> list[Question
 
     unknown = [name for name in families if name not in DATASETS]
     if unknown:
-        raise ClawError(f"reasoning-gym has no family {', '.join(unknown)}", f"choose among {', '.join(sorted(DATASETS))}", 2)
+        raise ClawError(f"reasoning-gym has no family {', '.join(unknown)}", f"choose from {', '.join(sorted(DATASETS))}", 2)
     each = -(-count // len(families))
     questions = []
     for family in families:
@@ -98,7 +98,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     text = path.read_text(encoding="utf-8")
     rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
     if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("it has rows that are no mappings")
+        raise ValueError("some of its rows are not mappings")
     return list(rows)
 
 
@@ -108,7 +108,7 @@ def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, A
     if "function" in row:
         is_relevance, is_irrelevance = "_relevance" in path.stem, "irrelevance" in path.stem
         if name not in answers and not (is_relevance or is_irrelevance):
-            raise ClawError(f"the question {name} of {path} has no verdict", "put BFCL's possible_answer/ beside the file", 2)
+            raise ClawError(f"the question {name} of {path} has no verdict", "put BFCL's possible_answer/ next to the file", 2)
         tools = tuple(checked(tool, f"a function of the question {name}") for tool in row["function"])
         return Question(name, text, calls=tuple(answers.get(name, ())), tools=tools, any_call=is_relevance)
     model = row.get("reward_model")
@@ -137,13 +137,13 @@ def is_right(reply: str, question: Question) -> bool:
         import reasoning_gym
 
         family, entry = question.entry
-        said = boxed[-1] if boxed else reply.strip().splitlines()[-1].strip() if reply.strip() else ""
-        if said and float(reasoning_gym.get_score_answer_fn(family)(said, entry)) >= 1:
+        answer = boxed[-1] if boxed else reply.strip().splitlines()[-1].strip() if reply.strip() else ""
+        if answer and float(reasoning_gym.get_score_answer_fn(family)(answer, entry)) >= 1:
             return True
     wanted = number_in(question.answer)
     if boxed:
-        said = number_in(boxed[-1])
-        return boxed[-1].strip() == question.answer.strip() or (wanted is not None and said == wanted)
+        answer = number_in(boxed[-1])
+        return boxed[-1].strip() == question.answer.strip() or (wanted is not None and answer == wanted)
     if wanted is None:
         lines = reply.strip().splitlines()
         return bool(lines) and question.answer.strip().lower() in (

@@ -29,7 +29,7 @@ def read_tools(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise ClawError(f"{path} cannot be read as tools: {error}", _CURE, 2) from error
     if not isinstance(tools, list) or not tools:
-        raise ClawError(f"{path} is no list of tools", _CURE, 2)
+        raise ClawError(f"{path} is not a list of tools", _CURE, 2)
     return [checked(tool, f"tool {number} of {path}") for number, tool in enumerate(tools, 1)]
 
 
@@ -37,12 +37,12 @@ def checked(tool: Any, what: str) -> dict[str, Any]:
     """A tool in the format of chat completions. The inner mapping alone is also accepted. Raises ClawError (exit code 2)."""
     function = tool.get("function", tool) if isinstance(tool, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
-        raise ClawError(f"{what} is no function with a name", _CURE, 2)
+        raise ClawError(f"{what} is not a function with a name", _CURE, 2)
     parameters = function.get("parameters", {"type": "object", "properties": {}})
     parameters = json_schema(parameters)
     good = isinstance(parameters, dict) and parameters.get("type", "object") == "object"
     if not good or not all(isinstance(schema, dict) for schema in parameters.get("properties", {}).values()):
-        raise ClawError(f"{what} ({function['name']}) has parameters that are no JSON schema of an object", _CURE, 2)
+        raise ClawError(f"{what} ({function['name']}) has parameters that are not a JSON schema of an object", _CURE, 2)
     return {"type": "function", "function": {**function, "name": plain_name(function["name"]), "parameters": parameters}}
 
 
@@ -55,9 +55,9 @@ async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: P
         problem = problem_of(str(arguments.get("expression", "")))
         if problem is not None:
             return f"error: {problem}"
-        return _said(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-c", f"print({arguments['expression']})"], seconds))
+        return _output(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-c", f"print({arguments['expression']})"], seconds))
     if name == "python":
-        return _said(
+        return _output(
             await sandbox.run(
                 [sandbox.kind.python(), "-I", "-S", "-"], seconds, given=str(arguments.get("code", "")).encode() or b"\n"
             )
@@ -69,7 +69,7 @@ async def use(sandbox: Sandbox, call: Mapping[str, Any], seconds: float, code: P
     )
     if not name.isidentifier():
         return f"error: there is no tool {name}"
-    return _said(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-"], seconds, given=program.encode()))
+    return _output(await sandbox.run([sandbox.kind.python(), "-I", "-S", "-"], seconds, given=program.encode()))
 
 
 def name_and_arguments(call: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None]:
@@ -96,7 +96,7 @@ def problem_of(expression: str) -> str | None:
     return None
 
 
-def _said(ran: Ran) -> str:
+def _output(ran: Ran) -> str:
     if ran.timed_out or ran.stopped is not None:
         return f"error: it took too {'long' if ran.timed_out else 'much ' + str(ran.stopped)}"
     text = ran.output.strip()

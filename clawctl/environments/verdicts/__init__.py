@@ -5,8 +5,11 @@ added only then, where the graded code cannot change them. If the graded code st
 because a policy learns every way to avoid grading. Only a sandbox that does not start is not blamed on the policy.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from clawctl.environments.sandbox import Sandbox, SandboxOver
 
 _INSIDE = Path(__file__).parent
 _LOG = 4000
@@ -26,6 +29,17 @@ class Graded:
 
 def nothing(reason: str) -> Graded:
     return Graded(0.0, reason)
+
+
+async def grade_files(sandbox: Sandbox, grade: Callable[[bytes], Awaitable[Graded]]) -> Graded:
+    """End the sandbox's processes and grade the tar of its files. 0 if the agent leaves nothing to grade."""
+    try:
+        files = await sandbox.snapshot()
+    except SandboxOver as error:
+        return nothing(f"the sandbox ended before the verdict: {error}")
+    except ValueError as error:
+        return nothing(f"no snapshot: {error}")
+    return await grade(files)
 
 
 def shortened(text: str) -> str:

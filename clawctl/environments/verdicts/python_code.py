@@ -84,7 +84,7 @@ async def run_pytest(
     if odd and (known := await reference()) is not None:
         right, _ = await _tests(known, wanted, folder, limits, timeout)
     if odd and (right is None or any(name.split("[")[0] not in right["odd"] for name in odd)):
-        return nothing(f"these compare a literal with what is no plain value: {', '.join(odd[:5])}\n{shortened(log)}")
+        return nothing(f"these compare a literal with a value that is not plain: {', '.join(odd[:5])}\n{shortened(log)}")
     if odd:  # the right code returns such values too, so the tests themselves have to compare
         report, log = await _tests(code, wanted, folder, limits, timeout, "--shown")
         if report is None:
@@ -98,7 +98,9 @@ async def run_pytest(
         right, _ = await _tests(known, wanted, folder, limits, timeout)
         believed = [name for name in believed if right is None or not _among(name, right["twins"])]
     if believed:
-        return nothing(f"these pass, or say nothing, with another expected value too: {', '.join(believed[:5])}\n{shortened(log)}")
+        return nothing(
+            f"these also pass, or report nothing, with another expected value: {', '.join(believed[:5])}\n{shortened(log)}"
+        )
     return Graded(1.0, shortened(log))
 
 
@@ -121,7 +123,7 @@ async def _tests(
     except (ValueError, KeyError, TypeError):
         return (
             None,
-            f"the tests said nothing that can be read, and ended with code {ran.code}\n{shortened(ran.output + ran.errors)}",
+            f"the tests reported nothing readable and ended with code {ran.code}\n{shortened(ran.output + ran.errors)}",
         )
 
 
@@ -130,9 +132,9 @@ async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str
 
     The values are compared as JSON: a tuple is a list there, and the keys of a dict are texts.
     """
-    asked = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
+    request = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
     fixed = {f"{TOOLS}/run_calls.py": inside("run_calls.py")}
-    ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, asked, folder, limits, timeout, fixed, ())
+    ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, request, folder, limits, timeout, fixed, ())
     if isinstance(ran, str):
         return nothing(ran)
     try:
@@ -143,8 +145,8 @@ async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str
             if "value" not in got or not is_same(got["value"], call["want"])
         ]
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # also by long numbers and deep lists
-        return nothing(f"the calls said nothing that can be read, and ended with code {ran.code}")
-    return Graded(1.0, f"{len(calls)} calls returned what they should") if not wrong else nothing("; ".join(wrong[:3]))
+        return nothing(f"the calls reported nothing readable and ended with code {ran.code}")
+    return Graded(1.0, f"{len(calls)} calls returned the expected values") if not wrong else nothing("; ".join(wrong[:3]))
 
 
 def is_same(got: Any, want: Any) -> bool:

@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
     wanted = tests_in(targets, root, sources)
     seed = random.SystemRandom().randrange(1 << 30)
     problem = None if wanted else "there is no test"
-    twins, twins_failed = set[str](), set[str]()
+    repeat_outcomes, repeat_failed = set[str](), set[str]()
     try:
         hidden = write_sources(sources, turn=False, hide=not shown)
         passed, failed, seen, log = run(root, targets, seed)
@@ -69,25 +69,25 @@ def main(arguments: list[str]) -> None:
         if failed or missing:
             problem = f"not passed: {', '.join(sorted(failed | set(missing))[:5])}"
         elif odd:
-            problem = f"a literal is compared with what is no plain value: {', '.join(sorted(odd)[:5])}"
+            problem = f"a literal is compared with a value that is not plain: {', '.join(sorted(odd)[:5])}"
         if problem is None or as_json:
             write_sources(sources, turn=True, hide=False)
-            twins, twins_failed, _, _ = run(root, targets, seed)
+            repeat_outcomes, repeat_failed, _, _ = run(root, targets, seed)
         for path, text in sources.items():
             replace(path, text)
     except OSError as error:
         sys.exit(f"the graded code changed the tests: {error}")
     turned = [name for name in wanted if wanted[name]]
-    believed = [name for name in turned if any(matches(other, name) for other in twins)]
-    unheard = [name for name in turned if not any(matches(other, name) for other in twins_failed)]
-    if problem is None and (believed or unheard):
-        problem = f"these pass, or say nothing, with another expected value too: {', '.join((believed or unheard)[:5])}"
+    believed = [name for name in turned if any(matches(other, name) for other in repeat_outcomes)]
+    unconfirmed = [name for name in turned if not any(matches(other, name) for other in repeat_failed)]
+    if problem is None and (believed or unconfirmed):
+        problem = f"these also pass, or report nothing, with another expected value: {', '.join((believed or unconfirmed)[:5])}"
     if as_json:
         result = {
             "passed": sorted(passed),
             "failed": sorted(failed),
-            "twins": sorted(twins),
-            "twins_failed": sorted(twins_failed),
+            "twins": sorted(repeat_outcomes),
+            "twins_failed": sorted(repeat_failed),
             "turned": wanted,
             "odd": sorted(odd),
             "problem": problem,
@@ -130,27 +130,27 @@ def read_sources(targets: list[str], root: str) -> dict[str, bytes]:
     return sources
 
 
-def write_sources(sources: dict[str, bytes], turn: bool, hide: bool) -> dict[str, "Hidden"]:
+def write_sources(sources: dict[str, bytes], turn: bool, hide: bool) -> dict[str, "HiddenLiteral"]:
     """Write the tests with changed expectations (`turn`) or without literals (`hide`). Returns the literals by the reported key."""
-    hidden: dict[str, Hidden] = {}
+    hidden: dict[str, HiddenLiteral] = {}
     for path, text in sources.items():
         tree = ast.parse(text)
         if turn:
-            Turned().visit(tree)
+            ExpectedValueChanger().visit(tree)
         for name, node in dict(functions_in(tree)).items() if hide else ():  # for equal names, Python keeps the last definition
-            hidden |= Hiding(f"{path}::{name}").hide(node)
+            hidden |= LiteralRemover(f"{path}::{name}").hide(node)
         replace(path, ast.unparse(ast.fix_missing_locations(tree)).encode())
     return hidden
 
 
-def compare(hidden: dict[str, "Hidden"], seen: list[tuple[str, str]]) -> tuple[set[str], set[str]]:
+def compare(hidden: dict[str, "HiddenLiteral"], seen: list[tuple[str, str]]) -> tuple[set[str], set[str]]:
     """The tests that reported a wrong value or omitted a required one, and the tests that reported a value without a plain form."""
     wrong = {hidden[key].test for key, text in seen if key in hidden and not hidden[key].is_same(text)}
     odd = {hidden[key].test for key, text in seen if key in hidden and text == ODD}
     reported = {key for key, _ in seen}
     wrong |= {one.test for key, one in hidden.items() if one.always and key not in reported}
-    silent = {one.test for one in hidden.values()} - {one.test for key, one in hidden.items() if key in reported}
-    return wrong | silent, odd
+    unreported = {one.test for one in hidden.values()} - {one.test for key, one in hidden.items() if key in reported}
+    return wrong | unreported, odd
 
 
 def replace(path: str, text: bytes) -> None:
@@ -173,7 +173,7 @@ def tests_in(targets: list[str], root: str, sources: dict[str, bytes]) -> dict[s
                 if inner and not matches(name, "::".join(inner).split("[")[0]):
                     continue
                 if not any(word in ast.dump(mark) for mark in node.decorator_list for word in ("'skip", "'xfail'")):
-                    turned[f"{file}::{name}"] = Turned().has_turned(node)
+                    turned[f"{file}::{name}"] = ExpectedValueChanger().has_turned(node)
     return turned
 
 
@@ -199,7 +199,7 @@ def matches(test: str, name: str) -> bool:
     return test == name or test.startswith((f"{name}[", f"{name}::"))
 
 
-class Turned(ast.NodeTransformer):
+class ExpectedValueChanger(ast.NodeTransformer):
     """Changes the expected value in each assertion."""
 
     def __init__(self) -> None:
@@ -248,7 +248,7 @@ class Turned(ast.NodeTransformer):
         return node
 
 
-class Hidden:
+class HiddenLiteral:
     """A literal that a test compares a value with."""
 
     def __init__(self, test: str, literal: Any, always: bool, near: bool) -> None:
@@ -270,14 +270,14 @@ class Hidden:
         return bool(value == self.literal)
 
 
-class Hiding(ast.NodeTransformer):
+class LiteralRemover(ast.NodeTransformer):
     """Removes the literals that a test compares values with."""
 
     def __init__(self, test: str) -> None:
-        self.test, self.found = test, dict[str, Hidden]()
+        self.test, self.found = test, dict[str, HiddenLiteral]()
         self.always: set[int] = set()
 
-    def hide(self, test: Any) -> dict[str, Hidden]:
+    def hide(self, test: Any) -> dict[str, HiddenLiteral]:
         if not any(isinstance(node, ast.Return) for node in ast.walk(test)):
             self.always = set(map(id, reached(test.body)))
         self.generic_visit(test)
@@ -307,7 +307,7 @@ class Hiding(ast.NodeTransformer):
             return None
         near = isinstance(literal, ast.Call)
         key = f"{self.test} {len(self.found)}"
-        self.found[key] = Hidden(
+        self.found[key] = HiddenLiteral(
             self.test, ast.literal_eval(literal.args[0] if isinstance(literal, ast.Call) else literal), always, near
         )
         return ast.Call(ast.Name(SEEN, ast.Load()), [ast.Constant(key), value], [])
@@ -371,14 +371,14 @@ def changed(value: Any) -> Any:
 
 def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], list[tuple[str, str]], str]:
     """Run the tests in a child. Returns the names of passed and of failed tests, the reported values, and the output."""
-    heard, says = os.pipe()
+    read_fd, report_fd = os.pipe()
     command = [
         sys.executable,
         "-I",
         *(["-S"] if sys.flags.no_site else []),
         os.path.abspath(__file__),
         "--child",
-        str(says),
+        str(report_fd),
         root,
         *targets,
     ]
@@ -391,10 +391,10 @@ def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], l
     }
     with open("/tmp/tests-said", "w+b") as said:
         child = subprocess.Popen(
-            command, cwd=root, env=environment, pass_fds=(says,), stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            command, cwd=root, env=environment, pass_fds=(report_fd,), stdin=subprocess.DEVNULL, stdout=said, stderr=said
         )  # fmt: skip
-        os.close(says)
-        with open(heard, "rb") as lines:
+        os.close(report_fd)
+        with open(read_fd, "rb") as lines:
             text = lines.read(4 << 20)
         child.wait()
         said.seek(0)
@@ -457,7 +457,7 @@ def plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def child(says: int, root: str, targets: list[str]) -> None:
+def child(report_fd: int, root: str, targets: list[str]) -> None:
     """Import the tests and the graded code, and report each test."""
     others = [path for path in sys.path if path != OWN]
     packages = [path for path in others if path.endswith(("/site-packages", "/dist-packages"))]  # installed in an image
@@ -469,25 +469,25 @@ def child(says: int, root: str, targets: list[str]) -> None:
 
     sys.dont_write_bytecode = True
     rewrite._read_pyc = lambda *_, **__: None  # compiled tests may come from the other run or from the agent
-    plugin = Reporter(says)
-    setattr(builtins, SEEN, plugin.see)
+    plugin = Reporter(report_fd)
+    setattr(builtins, SEEN, plugin.report_value)
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", root, "-rA", "--color=no", "-q"]
     code = pytest.main([*options, *targets], plugins=[plugin])
-    plugin.say("end", int(code))
+    plugin.report("end", int(code))
     sys.stdout.flush()
     os._exit(0)
 
 
 class Reporter:
-    def __init__(self, says: int) -> None:
-        self.says = says
+    def __init__(self, report_fd: int) -> None:
+        self.report_fd = report_fd
         self.names: dict[str, str] = {}
 
-    def say(self, name: str, outcome: object) -> None:
-        os.write(self.says, json.dumps([name, outcome]).encode() + b"\n")
+    def report(self, name: str, outcome: object) -> None:
+        os.write(self.report_fd, json.dumps([name, outcome]).encode() + b"\n")
 
-    def see(self, key: str, value: Any) -> bool:
-        os.write(self.says, json.dumps(["seen", key, text_of(value)]).encode() + b"\n")
+    def report_value(self, key: str, value: Any) -> bool:
+        os.write(self.report_fd, json.dumps(["seen", key, text_of(value)]).encode() + b"\n")
         return True
 
     def pytest_itemcollected(self, item: Any) -> None:
@@ -496,11 +496,11 @@ class Reporter:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":
             outcome = report.outcome if not hasattr(report, "wasxfail") else "xfail"
-            self.say(self.names.get(report.nodeid, report.nodeid), outcome)
+            self.report(self.names.get(report.nodeid, report.nodeid), outcome)
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.say(report.nodeid or "collection", "failed")
+            self.report(report.nodeid or "collection", "failed")
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ async def run_script(
         sandbox.define({name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")})
         try:
             await sandbox.run("mkdir -p $HOME/.local/bin; : > $HOME/.local/bin/env")
-            told = {"BASH_ENV": f"{TOOLS}/guard.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
-            ran = await sandbox.run([_SHELL, "/tests/test.sh"], timeout=timeout, environment=told)
+            variables = {"BASH_ENV": f"{TOOLS}/guard.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
+            ran = await sandbox.run([_SHELL, "/tests/test.sh"], timeout=timeout, environment=variables)
             if ran.timed_out:
                 return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}")
             if ran.code < 0:
@@ -104,12 +104,12 @@ async def run_script(
             if alive.output.strip() != "0":
                 return nothing(f"processes were left running after the tests\n{shortened(ran.output)}")
             for name in _reward_files(tests):
-                told_text = await sandbox.run(["/bin/cat", f"{_LOGS}/{name}"], timeout=5, output=65536, joined=False)
-                if told_text.code == 0:
+                verdict_text = await sandbox.run(["/bin/cat", f"{_LOGS}/{name}"], timeout=5, output=65536, joined=False)
+                if verdict_text.code == 0:
                     break
         except SandboxOver as error:
             return nothing(f"the tests ended the sandbox: {error}")
-    score = _number(told_text.output) if told_text.code == 0 else None
+    score = _number(verdict_text.output) if verdict_text.code == 0 else None
     if score is None:
         return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
     return Graded(score, shortened(ran.output))

@@ -189,5 +189,5 @@ def is_correct(problem: WordProblem, answer: str) -> bool:
     match = _LEAD[language].search(answer) if language else None
     if match is None or language is None:
         return False
-    said = match[1].lower()
-    return said in (str(problem.c), NUMBERS[language][problem.c])
+    word = match[1].lower()
+    return word in (str(problem.c), NUMBERS[language][problem.c])

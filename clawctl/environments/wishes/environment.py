@@ -36,8 +36,8 @@ class Wishes:
     def __init__(self, wish: str = "say hello first") -> None:
         """`wish` describes people's wishes: "answer in German, no digits". Raises ClawError if it contains no wish."""
         self.wants = wants_in(wish)
-        told = ", ".join(f"{axis}: {value}" for axis, value in sorted(self.wants.items()))
-        self.version = f"1, {told}"  # raise the number with every change of the tasks, the people or the scores
+        wanted = ", ".join(f"{axis}: {value}" for axis, value in sorted(self.wants.items()))
+        self.version = f"1, {wanted}"  # raise the number with every change of the tasks, the people or the scores
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         made = make_problems(count, seed, split)
@@ -65,6 +65,6 @@ def scored(problem: WordProblem, wants: Wants, prompt: str, reply: str) -> Outco
     """The outcome of a first reply."""
     measured = measure(reply)
     rates = {axis: float(measured[axis] not in (usual, None)) for axis, usual in USUAL.items()}
-    pleased, correct = float(not unmet(wants, reply)), float(is_correct(problem, reply))
-    shown = {"prompt": prompt, "reply": reply, "satisfaction": pleased, "correct": bool(correct)}
-    return Outcome(parts={"satisfaction": pleased, "correctness": correct, **rates}, example=shown)
+    satisfied, correct = float(not unmet(wants, reply)), float(is_correct(problem, reply))
+    shown = {"prompt": prompt, "reply": reply, "satisfaction": satisfied, "correct": bool(correct)}
+    return Outcome(parts={"satisfaction": satisfied, "correctness": correct, **rates}, example=shown)

@@ -8,12 +8,12 @@ from clawctl.environments.wishes.axes import is_correct, measure
 from clawctl.environments.wishes.problems import WordProblem, make_problems
 from clawctl.environments.wishes.wording import Wants, complaint, say
 
-MOST_COMPLAINTS = 3
+MAX_COMPLAINTS = 3
 AT_ONCE = 2  # the number of axes that one complaint may name
 
 
 @dataclass(frozen=True, slots=True)
-class Comeback:
+class WishReaction:
     """A person's reaction to a reply. `text` None: the person stops. `done`: the session ends once `text` is answered."""
 
     text: str | None
@@ -38,19 +38,19 @@ class Wisher:
         """The first message of a session. It expresses no wish."""
         return problem.text if self._rng.random() < 0.6 else say("neutral-inline", self._rng, self.phrasings, p=problem.text)
 
-    def react(self, problem: WordProblem, reply: str, turn: int) -> Comeback:
+    def react(self, problem: WordProblem, reply: str, turn: int) -> WishReaction:
         """The reaction to reply number `turn`, counted from 0."""
         rng, missing, right = self._rng, unmet(self.wants, reply), is_correct(problem, reply)
         notices = not right and rng.random() < 0.5
         if not missing and not notices:
-            return Comeback(self._pleased(), done=True, satisfied=True)
-        if turn >= MOST_COMPLAINTS:
-            return Comeback(None, done=True, satisfied=False)
+            return WishReaction(self._pleased(), done=True, satisfied=True)
+        if turn >= MAX_COMPLAINTS:
+            return WishReaction(None, done=True, satisfied=False)
         if missing:
             axes = rng.sample(list(missing), min(len(missing), rng.randint(1, AT_ONCE)))
-            return Comeback(complaint({axis: missing[axis] for axis in axes}, rng, self.phrasings), done=False, satisfied=False)
+            return WishReaction(complaint({axis: missing[axis] for axis in axes}, rng, self.phrasings), done=False, satisfied=False)
         said = casual(say("wrong", rng, self.phrasings, said="that", right=problem.c), rng)
-        return Comeback(said, done=False, satisfied=False)
+        return WishReaction(said, done=False, satisfied=False)
 
     def _pleased(self) -> str:
         rng, draw = self._rng, self._rng.random()

@@ -6,7 +6,6 @@ from random import Random
 from typing import Literal
 
 Split = Literal["train", "eval"]
-Language = Literal["english", "german", "spanish"]
 
 NAMES = ("Tom", "Ana", "Ben", "Lily", "Omar", "Nina", "Sam", "Zoe", "Leo", "Mia", "Noah", "Rosa")
 THINGS: dict[str, tuple[str, str, str]] = {
@@ -64,12 +63,12 @@ class WordProblem:
 def make_problems(count: int, seed: int, split: Split = "train") -> list[WordProblem]:
     """`count` problems. The same arguments give the same problems. The splits `train` and `eval` share no problem text."""
     rng = Random(f"wishes {seed} {split}")
-    made: list[WordProblem] = []
-    while len(made) < count:
-        problem = _draw(rng, f"sum-{split}-{seed}-{len(made)}")
+    problems: list[WordProblem] = []
+    while len(problems) < count:
+        problem = _draw(rng, f"sum-{split}-{seed}-{len(problems)}")
         if (zlib.crc32(problem.text.encode()) % 5 == 0) == (split == "eval"):
-            made.append(problem)
-    return made
+            problems.append(problem)
+    return problems
 
 
 def _draw(rng: Random, task_id: str) -> WordProblem:

@@ -78,7 +78,7 @@ _VAGUE = re.compile(r"not like this|that's not it|i don't like it|do it differen
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ParsedReply:
     """The meaning of a person's reply."""
 
     wants: dict[str, str]  # {"emoji": "none"}
@@ -92,11 +92,11 @@ class Said:
         return -1 if self.wants or self.doubts or self.vague else int(self.content)
 
 
-def read(text: str) -> Said:
+def read(text: str) -> ParsedReply:
     """Read a reply. A reply that contains a next problem counts as content."""
     words = re.sub(r"\s+", " ", text.lower())
     wants = wants_of(words)
-    return Said(
+    return ParsedReply(
         wants, bool(_DOUBT.search(words)), bool(_CONTENT.search(words) or _MOVES_ON.search(words)), bool(_VAGUE.search(words))
     )
 

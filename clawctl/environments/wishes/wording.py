@@ -39,7 +39,7 @@ def _lines(file: Path) -> dict[str, str]:
 
 
 def say(rule: str, rng: Random, phrasings: Phrasings, **values: object) -> str:
-    return grammar(phrasings != "trained").say(rule, rng, phrasings, **values)
+    return grammar(phrasings != "trained").draw(rule, rng, phrasings, **values)
 
 
 def clause(axis: str, value: str, rng: Random, phrasings: Phrasings = "trained") -> str:
@@ -61,13 +61,13 @@ def _noun(axis: str, rng: Random, phrasings: Phrasings) -> dict[str, str]:
 
 def wish(wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:
     """Join two or three wishes into a sentence; list any other number with commas."""
-    said = [clause(axis, value, rng, phrasings) for axis, value in wants.items()]
-    rng.shuffle(said)
-    if len(said) == 2:
-        return say("two", rng, phrasings, w1=said[0], w2=said[1])
-    if len(said) == 3:
-        return say("three", rng, phrasings, w1=said[0], w2=said[1], w3=said[2])
-    return ", ".join(said)
+    clauses = [clause(axis, value, rng, phrasings) for axis, value in wants.items()]
+    rng.shuffle(clauses)
+    if len(clauses) == 2:
+        return say("two", rng, phrasings, w1=clauses[0], w2=clauses[1])
+    if len(clauses) == 3:
+        return say("three", rng, phrasings, w1=clauses[0], w2=clauses[1], w3=clauses[2])
+    return ", ".join(clauses)
 
 
 def inline(prompt: str, wants: Wants, rng: Random, phrasings: Phrasings = "trained") -> str:

@@ -37,9 +37,9 @@ Found = TypeVar("Found")
 class CannotMeasure(Exception):
     """There is no measurement. `gone`: the server could not be reached, so the failure does not count against the policy."""
 
-    def __init__(self, problem: str, gone: bool = False):
+    def __init__(self, problem: str, unreachable: bool = False):
         super().__init__(problem)
-        self.gone = gone
+        self.unreachable = unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def unanswered(refused: Refused, endpoint: Endpoint) -> ClawError | CannotMeasur
     problem = f"{endpoint.model} at {endpoint.url}: {refused}"
     if refused.status in (401, 403):
         return ClawError(problem, "set the key of that server for eval (serve.api_key or CLAWCTL_API_KEY)")
-    return CannotMeasure(problem, gone=refused.status in (None, 502, 503, 504))
+    return CannotMeasure(problem, unreachable=refused.status in (None, 502, 503, 504))
 
 
 def load_suites(config: EvalConfig, run: RunDir | None = None, recipe: Recipe | None = None) -> list[LoadedSuite]:

@@ -28,15 +28,15 @@ class Answered:
     @property
     def message(self) -> Message:
         """The answer in chat format, without reasoning. Calls that cannot be parsed stay in the text."""
-        said = self.said
-        calls = list(calls_in(said))
+        text = self.visible
+        calls = list(calls_in(text))
         if not calls or any(name is None for name, _ in calls):
-            return {"role": "assistant", "content": said}
+            return {"role": "assistant", "content": text}
         made = [{"type": "function", "function": {"name": name, "arguments": orjson.dumps(args).decode()}} for name, args in calls]
-        return {"role": "assistant", "content": _CALLS.sub("", said).strip(), "tool_calls": made}
+        return {"role": "assistant", "content": _CALLS.sub("", text).strip(), "tool_calls": made}
 
     @property
-    def said(self) -> str:
+    def visible(self) -> str:
         return _THOUGHT.sub("", self.text.rpartition("</think>")[2]).strip()
 
 
@@ -72,9 +72,9 @@ async def answer(client: Client, endpoint: Endpoint, ids: Sequence[int], **sampl
 
 async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
     """The logprob of each id of `completion` after `prompt`. Raises Refused."""
-    told = await _told(client, endpoint, "/score", {"ids": [*prompt, *completion], "first": len(prompt)})
+    response = await _post_json(client, endpoint, "/score", {"ids": [*prompt, *completion], "first": len(prompt)})
     try:
-        logprobs: list[float] = told["logprobs"]
+        logprobs: list[float] = response["logprobs"]
         if len(logprobs) != len(completion) or any(not isinstance(value, float | int) for value in logprobs):
             raise ValueError("not one log-probability for each token")
     except (ValueError, LookupError, TypeError) as error:
@@ -84,9 +84,9 @@ async def score(client: Client, endpoint: Endpoint, prompt: Sequence[int], compl
 
 async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> tuple[dict, dict]:
     """The first choice of an answer, and the answer's usage. Raises Refused."""
-    told = await _told(client, endpoint, path, body)
+    response = await _post_json(client, endpoint, path, body)
     try:
-        return told["choices"][0], told.get("usage") or {}
+        return response["choices"][0], response.get("usage") or {}
     except (LookupError, TypeError) as error:
         raise Refused(f"not a completion: {error!r}") from error
 
@@ -102,20 +102,20 @@ async def client_of(endpoint: Endpoint) -> AsyncIterator[Client]:
         client.close()
 
 
-async def _told(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+async def _post_json(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     try:
         response = await client.post(path, orjson.dumps({"model": endpoint.model, **body}), TIMEOUT_S)
         if response.status != 200:
             raise Refused(f"status {response.status}: {response.body[:200].decode(errors='replace')}", response.status)
-        told = orjson.loads(response.body)
+        data = orjson.loads(response.body)
     except RequestFailed as error:
         raise Refused(str(error)) from error
     except ValueError as error:
         raise Refused(f"not JSON: {error!r}") from error
-    if not isinstance(told, dict):
+    if not isinstance(data, dict):
         raise Refused("not a JSON object")
-    count_call(told.get("usage"))
-    return told
+    count_call(data.get("usage"))
+    return data
 
 
 # ---- tool calls ----------------------------------------------------------------------------------------------------------
@@ -215,5 +215,5 @@ def language_of(text: str) -> str | None:
             return language
     words = [word.lower() for word in _WORD.findall(prose)]
     counts = Counter({language: sum(word in known for word in words) for language, known in _LANGUAGES.items()})
-    (first, most), (_, second) = counts.most_common(2)
-    return first if most >= 2 and most > 1.3 * second and most >= 0.08 * len(words) else None
+    (first, first_count), (_, second_count) = counts.most_common(2)
+    return first if first_count >= 2 and first_count > 1.3 * second_count and first_count >= 0.08 * len(words) else None

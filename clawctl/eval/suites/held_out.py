@@ -18,7 +18,7 @@ from clawctl.run.rows import Turn
 from clawctl.run.shards import UnreadableShard, read_columns, read_origin, read_pieces, read_verdicts
 
 _FEW = ("turn_id", "user", "created_at", "untrainable_reason", "policy_name", "feedback")
-MOST = 2000  # only the newest held-out turns count, because people's wishes change over time
+MAX_TURNS = 2000  # only the newest held-out turns count, because people's wishes change over time
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class HeldOut:
 
 
 def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("inf")) -> list[HeldOut]:
-    """The newest MOST held-out turns from before `before` (unix seconds) that the model's tokenizer can read.
+    """The newest MAX_TURNS held-out turns from before `before` (unix seconds) that the model's tokenizer can read.
 
     `settings.seed` fixes the order: one turn of each key, then the next turn of each key, so that no key outweighs the others.
     Damaged shards are skipped; judge and trainer quarantine them.
@@ -52,7 +52,7 @@ def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("
         values = _values(run, path.stem, rows)
         turns += [HeldOut(row["turn_id"], row["user"], row["created_at"], path.stem, values[row["turn_id"]]) for row in rows]
     unique = {one.turn_id: one for one in turns}  # a merged shard may briefly exist next to its parts
-    newest = sorted(unique.values(), key=lambda one: one.created_at)[-MOST:]
+    newest = sorted(unique.values(), key=lambda one: one.created_at)[-MAX_TURNS:]
     by_user: dict[str, list[HeldOut]] = defaultdict(list)
     for one in sorted(newest, key=lambda one: hashed(settings.seed, one.turn_id)):
         by_user[one.user].append(one)
@@ -62,7 +62,7 @@ def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("
 
 def _values(run: RunDir, stem: str, rows: Sequence[dict]) -> dict[str, float | None]:
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     try:
         verdicts = {verdict.turn_id: verdict for verdict in read_verdicts(run.verdict_shard(stem))}
     except (UnreadableShard, FileNotFoundError):
@@ -70,8 +70,8 @@ def _values(run: RunDir, stem: str, rows: Sequence[dict]) -> dict[str, float | N
     values = {}
     for row in rows:
         rating, verdict = ratings.of(row["user"], row["turn_id"]), verdicts.get(row["turn_id"])
-        said = (None, None) if verdict is None else (verdict.judge, verdict.reward)
-        values[row["turn_id"]] = worth(row["feedback"] if rating is None else rating.rating, None, *said).value
+        judged = (None, None) if verdict is None else (verdict.judge, verdict.reward)
+        values[row["turn_id"]] = worth(row["feedback"] if rating is None else rating.rating, None, *judged).value
     return values
 
 
@@ -84,8 +84,8 @@ def whole_turns(run: RunDir, chosen: Sequence[HeldOut]) -> list[Turn]:
     for stem, turn_ids in wanted.items():
         try:
             for piece in read_pieces(run.turn_shard(stem)):
-                places = [at for at, row in enumerate(piece.rows("turns", ("turn_id",))) if row["turn_id"] in turn_ids]
-                turns |= {turn.turn_id: turn for turn in piece.turns(places)} if places else {}
+                indices = [at for at, row in enumerate(piece.rows("turns", ("turn_id",))) if row["turn_id"] in turn_ids]
+                turns |= {turn.turn_id: turn for turn in piece.turns(indices)} if indices else {}
         except (UnreadableShard, FileNotFoundError):
             continue
     return [turns[one.turn_id] for one in chosen if one.turn_id in turns]

@@ -74,17 +74,17 @@ async def _run(words: list[str], environment: Mapping[str, str], place: Path, na
     Raises CannotMeasure with the end of its output.
     """
     null = asyncio.subprocess.DEVNULL
-    with tempfile.TemporaryFile() as said:  # a pipe would stay open for as long as a process that the program started
+    with tempfile.TemporaryFile() as output:  # a pipe would stay open for as long as a process that the program started
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=null, stdout=said, stderr=said, env=dict(environment), cwd=place, start_new_session=True
+            *words, stdin=null, stdout=output, stderr=output, env=dict(environment), cwd=place, start_new_session=True
         )
         try:
             await process.wait()
         finally:
             kill_group(process.pid)
             await process.wait()
-        said.seek(max(0, said.seek(0, os.SEEK_END) - 8 * _SAID))
-        text = said.read().decode(errors="replace").strip()[-_SAID:]
+        output.seek(max(0, output.seek(0, os.SEEK_END) - 8 * _SAID))
+        text = output.read().decode(errors="replace").strip()[-_SAID:]
     if process.returncode:
         raise CannotMeasure(f"{name} ended with {process.returncode}: {text}")
 

@@ -44,14 +44,14 @@ class Own:
             return Measured({})
         turns = whole_turns(run, chosen)
         async with _judge(settings) as judge, client_of(endpoint) as client:
-            places = asyncio.Semaphore(settings.concurrency)
+            slots = asyncio.Semaphore(settings.concurrency)
 
             async def one(turn: Turn) -> tuple[Turn, Answered, float | None] | None:
-                async with places:
+                async with slots:
                     answered = await _answer(client, endpoint, settings, turn)
                     return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
 
-            answers = [each for each in await _together([one(turn) for turn in turns]) if each is not None]
+            answers = [each for each in await _gather([one(turn) for turn in turns]) if each is not None]
         values: dict[str, dict[str, float]] = {}
         for turn, answered, verdict in answers:
             accepted = {} if verdict is None else {"accepted": (verdict + 1) / 2}
@@ -59,7 +59,7 @@ class Own:
                 values.setdefault(metric, {})[turn.turn_id] = value
         metrics = {metric: estimate(list(values[metric].values())) for metric in self.metrics if metric in values}
         shown = [
-            {"task_id": turn.turn_id, "turn_id": turn.turn_id, "prompt": asked_in(turn), "reply": answered.said[:_SHOWN]}
+            {"task_id": turn.turn_id, "turn_id": turn.turn_id, "prompt": asked_in(turn), "reply": answered.visible[:_SHOWN]}
             for turn, answered, _ in answers[:3]
         ]
         return Measured(metrics, examples=shown, values=values)
@@ -74,15 +74,15 @@ class Own:
             return []
         turns = whole_turns(run, chosen)
         async with _judge(settings) as judge, client_of(candidate) as client:
-            places = asyncio.Semaphore(max(1, settings.concurrency // 2))
+            slots = asyncio.Semaphore(max(1, settings.concurrency // 2))
 
             async def one(turn: Turn) -> list[Comparison]:
-                async with places:
+                async with slots:
                     new = await _answer(client, candidate, settings, turn)
                     old = None if new is None else await _answer(client, reference, settings, turn)
                     return [] if new is None or old is None else await _compared(judge, turn, new, old, settings.max_tokens)
 
-            compared = await _together([one(turn) for turn in turns])
+            compared = await _gather([one(turn) for turn in turns])
         comparisons = [comparison for some in compared for comparison in some]
         judged = [comparison for comparison in comparisons if comparison.metric == "preferred"]
         invalid = sum(comparison.detail["invalid"] for comparison in judged)
@@ -114,7 +114,7 @@ async def _judge(settings: SuiteSettings) -> AsyncIterator[AnswerJudge]:
     try:
         yield judge
     except ClawError as error:
-        raise CannotMeasure(f"{error.problem} ({error.fix})", gone=True) from error
+        raise CannotMeasure(f"{error.problem} ({error.fix})", unreachable=True) from error
     finally:
         calls, tokens = judge.spent  # the judge's calls count towards the candidate's budget
         for call in range(calls):
@@ -122,7 +122,7 @@ async def _judge(settings: SuiteSettings) -> AsyncIterator[AnswerJudge]:
         await judge.close()
 
 
-async def _together(works: Sequence[Any]) -> list[Any]:
+async def _gather(works: Sequence[Any]) -> list[Any]:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
@@ -157,16 +157,17 @@ async def _verdict(judge: AnswerJudge, turn: Turn, answered: Answered) -> float 
 async def _compared(judge: AnswerJudge, turn: Turn, new: Answered, old: Answered, max_tokens: int) -> list[Comparison]:
     key = key_name(turn.user)
     texts = {"request": asked_in(turn), "given": _text(turn.response), "came_back": _texts(turn.next_state)}
-    detail: dict[str, Any] = {"turn_id": turn.turn_id, **texts, "candidate": new.said[:_SHOWN], "reference": old.said[:_SHOWN]}
+    shown = {"candidate": new.visible[:_SHOWN], "reference": old.visible[:_SHOWN]}
+    detail: dict[str, Any] = {"turn_id": turn.turn_id, **texts, **shown}
     comparisons = []
     if not calls_a_tool(turn) and turn.next_state is not None:
-        same = new.said == old.said
+        same = new.visible == old.visible
         preference = Preference(0.5, ("the same text",)) if same else await judge.prefer(turn, new.message, old.message)
-        told = {**detail, "votes": list(preference.votes), "invalid": preference.first is None, "judge": judge.name}
+        detail_of_votes = {**detail, "votes": list(preference.votes), "invalid": preference.first is None, "judge": judge.name}
         share = 0.5 if preference.first is None else preference.first
-        comparisons.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, told))
-    mine, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
-    comparisons += [Comparison(name, turn.turn_id, mine[name], other[name], key, detail) for name in mine if name in other]
+        comparisons.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, detail_of_votes))
+    own, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
+    comparisons += [Comparison(name, turn.turn_id, own[name], other[name], key, detail) for name in own if name in other]
     return comparisons
 
 
@@ -182,13 +183,13 @@ def guards(turn: Turn, answered: Answered, max_tokens: int) -> dict[str, float]:
     - `tool_calls`: all of its calls are valid, and it has a call if the captured answer had one.
     - `guards`: the lowest of these. Each answer has it, although not each has a language or calls.
     """
-    given, said = _text(turn.response), answered.said
+    given, said = _text(turn.response), answered.visible
     calls = list(calls_in(said))
     scores = {"answered": float(bool(said) and (not is_refusal(said) or is_refusal(given)))}
     captured = len(turn.completion_ids or ())
-    most = max(_LONGER * captured, _AT_LEAST)
+    limit = max(_LONGER * captured, _AT_LEAST)
     cut = answered.finish_reason == "length" and answered.tokens >= max_tokens > captured
-    scores["length"] = 0.0 if cut else min(1.0, most / max(answered.tokens, 1))
+    scores["length"] = 0.0 if cut else min(1.0, limit / max(answered.tokens, 1))
     expected = {language_of(given), language_of(asked_in(turn))} - {None}
     if expected and (language := language_of(said)) is not None:
         scores["language"] = float(language in expected)
@@ -206,8 +207,8 @@ def calls_a_tool(turn: Turn) -> bool:
 
 def asked_in(turn: Turn) -> str:
     """The user's last message."""
-    said = [message for message in turn.messages if message.get("role") == "user"]
-    return _text(said[-1])[:_SHOWN] if said else ""
+    from_user = [message for message in turn.messages if message.get("role") == "user"]
+    return _text(from_user[-1])[:_SHOWN] if from_user else ""
 
 
 def _texts(messages: Sequence[Message] | None) -> str | None:

@@ -71,13 +71,13 @@ async def _scored(
 
     Raises Refused.
     """
-    places, refusals = asyncio.Semaphore(settings.concurrency), list[Refused]()
+    slots, refusals = asyncio.Semaphore(settings.concurrency), list[Refused]()
 
     async def one(turn: Turn, good: bool) -> tuple[Turn, bool, list[float]] | None:
         values = []
         for endpoint in endpoints:
             try:
-                async with places:
+                async with slots:
                     logprobs = await score(client, endpoint, turn.prompt_ids or (), turn.completion_ids or ())
             except Refused as refused:
                 if refused.status not in _CANNOT:

@@ -37,10 +37,10 @@ async def measure_tasks(
     if not tasks and not known:
         cure = "return some from tasks('eval', count, seed); a file or folder of tasks needs at least five"
         raise ClawError("the environment has no held-out tasks", cure)
-    places = asyncio.Semaphore(settings.concurrency)
+    slots = asyncio.Semaphore(settings.concurrency)
 
     async def one(task: Task) -> Played:
-        async with places:
+        async with slots:
             return task, await _play(environment, task, endpoint, settings)
 
     try:
@@ -58,16 +58,16 @@ async def _play(environment: Environment, task: Task, endpoint: Endpoint, settin
             outcome = await play_task(environment, task, _of_episode(endpoint, settings))
             if outcome.status == "done":
                 return outcome
-            trouble: Exception = CannotMeasure(f"task {task.id} failed {attempt} times: {outcome.log or outcome.ending}")
+            cause: Exception = CannotMeasure(f"task {task.id} failed {attempt} times: {outcome.log or outcome.ending}")
         except EpisodeFailed as failed:
-            trouble = CannotMeasure(f"task {task.id} failed {attempt} times: {failed}", gone=failed.ending == "server")
+            cause = CannotMeasure(f"task {task.id} failed {attempt} times: {failed}", unreachable=failed.ending == "server")
         except Refused as refused:
-            trouble = unanswered(refused, endpoint)
+            cause = unanswered(refused, endpoint)
             if refused.status in (401, 403, 404):
                 break
         if attempt < _TRIES:
             await asyncio.sleep(0.3 * attempt)
-    raise trouble
+    raise cause
 
 
 def _of_episode(endpoint: Endpoint, settings: SuiteSettings) -> Endpoint:

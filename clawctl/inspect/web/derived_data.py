@@ -8,10 +8,10 @@ from typing import Any
 from clawctl.inspect.better import rates
 from clawctl.inspect.policies import comparisons
 from clawctl.inspect.report import examples_of, scores_of
-from clawctl.inspect.rows import Row, words_of
+from clawctl.inspect.rows import Row, message_text
 from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, outcome_of, uncertainty, votes_of
 from clawctl.inspect.web.followed_run import RunSnapshot
-from clawctl.inspect.web.words import request_of
+from clawctl.inspect.web.text_search import request_of
 from clawctl.run.reward import signs
 
 
@@ -71,9 +71,9 @@ def as_conversation(snapshot: RunSnapshot, rows: Sequence[Row], texts: dict[str,
             "missing": text is None,
             "asked": request_of(messages) if _is_root(messages) else _newest(messages),
             "roles": [str(message.get("role")) for message in messages if isinstance(message, dict)],
-            "answer": words_of((text or {}).get("response")),
+            "answer": message_text((text or {}).get("response")),
             "next": [
-                (str(message.get("role")), words_of(message)) for message in (text or {}).get("next_state") or () if not after
+                (str(message.get("role")), message_text(message)) for message in (text or {}).get("next_state") or () if not after
             ],
             "came_back": bool((text or {}).get("next_state")),
             "forks": before is not None and not (place and rows[place - 1].turn["turn_id"] == before),
@@ -91,7 +91,7 @@ def _newest(messages: Sequence[Any]) -> str:
     valid = [message for message in messages if isinstance(message, dict)]
     last = max((place for place, message in enumerate(valid) if message.get("role") == "assistant"), default=-1)
     after = valid[last + 1 :] or valid[-1:]
-    return "\n\n".join(words_of(message) for message in after)
+    return "\n\n".join(message_text(message) for message in after)
 
 
 def moves_of(snapshot: RunSnapshot, version: int) -> list[dict[str, Any]]:
@@ -135,7 +135,7 @@ def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dic
 def _words(value: Any) -> str:
     """The text of a message or of several messages; other values as text."""
     if isinstance(value, dict) and ("content" in value or "tool_calls" in value):
-        return words_of(value)
+        return message_text(value)
     return "\n\n".join(map(_words, value)) if isinstance(value, list) else str(value)
 
 

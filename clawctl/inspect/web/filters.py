@@ -11,7 +11,7 @@ from clawctl.inspect.rows import Row
 from clawctl.run.feedback import LABEL
 from clawctl.run.reward import RATING
 
-_MOST_BUCKETS = 48
+_MAX_BUCKETS = 48
 _WIDTHS = (60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 28 * 86400)  # seconds
 
 
@@ -60,7 +60,7 @@ class Filter:
         return self == Filter()
 
     def tests(self) -> list[Callable[[Row], bool]]:
-        """Predicates that must all hold. `q` is not among them, because `words.py` searches the text."""
+        """Predicates that must all hold. `q` is not among them, because `text_search.py` searches the text."""
         tests: list[Callable[[Row], bool]] = []
         columns = {"user": "user", "version": "policy_version", "kind": "kind", "source": "source", "task": "task_id"}
         for name, column in (*columns.items(), ("group", "group_id")):
@@ -190,12 +190,12 @@ class Bucket:
 
 
 def complaints(rows: Sequence[Row]) -> list[Bucket]:
-    """Complaints over time, in at most _MOST_BUCKETS spans. `rows` must be ordered by time. Empty spans are omitted."""
+    """Complaints over time, in at most _MAX_BUCKETS spans. `rows` must be ordered by time. Empty spans are omitted."""
     known = [(row.turn["created_at"], row.worth.value < 0) for row in rows if row.worth.value is not None]
     if not known:
         return []
     span = known[-1][0] - known[0][0]
-    width = next((width for width in _WIDTHS if span / width <= _MOST_BUCKETS), _WIDTHS[-1])
+    width = next((width for width in _WIDTHS if span / width <= _MAX_BUCKETS), _WIDTHS[-1])
     bad, of = Counter[int](), Counter[int]()
     for at, is_bad in known:
         place = int(at // width)

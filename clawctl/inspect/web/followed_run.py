@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from clawctl.inspect.better import judge_progress
 from clawctl.inspect.episodes import Episode, EpisodeReader, PlayedPlan, plans_of
-from clawctl.inspect.health import CaptureCounts, look
+from clawctl.inspect.health import CaptureCounts, read_health
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
 from clawctl.inspect.sessions import by_session, summarise
-from clawctl.inspect.web.words import TurnWords, read_texts
+from clawctl.inspect.web.text_search import TextIndex, read_texts
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.policies import read_moves
 from clawctl.run.rows import Feedback
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _POLL_S = 2.0
-_MOST_DERIVED = 64
+_MAX_DERIVED = 64
 _SHARE = 8  # the thread rests this many times as long as it has worked
 
 
@@ -57,7 +57,7 @@ class RunSnapshot:
         value = self.derived.get(name, self)
         if value is self:
             value = make()
-            if len(self.derived) >= _MOST_DERIVED:
+            if len(self.derived) >= _MAX_DERIVED:
                 self.derived.clear()
             self.derived[name] = value
         return value  # type: ignore[no-any-return]
@@ -68,15 +68,15 @@ class FollowedRun:
 
     def __init__(self, run: RunDir, prepare: Callable[[RunSnapshot], object] = lambda snapshot: None) -> None:
         self._prepare = prepare  # derives data from each snapshot before pages see it
-        self.run, self.words, self.labels = (
+        self.run, self.text_index, self.labels = (
             run,
-            TurnWords(),
+            TextIndex(),
             dict[str, Feedback](),
         )  # `labels`: given on these pages and not yet read from the disk
         self._turns, self._captured, self._episodes = TurnReader(run), CaptureCounts(run), EpisodeReader(run)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
-        self.snapshot = self._look(None)
+        self.snapshot = self._take_snapshot(None)
 
     def start(self) -> None:
         for target in (self._follow, self._read_ahead):
@@ -92,7 +92,7 @@ class FollowedRun:
     def refresh(self) -> None:
         """Read the disk now."""
         with self._lock:
-            self.snapshot = self._look(self.snapshot)
+            self.snapshot = self._take_snapshot(self.snapshot)
 
     def _follow(self) -> None:
         run = self.run
@@ -111,36 +111,36 @@ class FollowedRun:
         while not self._stop.wait(0.2):
             shards = self.snapshot.shards
             if shards is not done:
-                self.words.read_ahead(shards, self._stop)
+                self.text_index.read_ahead(shards, self._stop)
                 done = shards
 
-    def _look(self, before: RunSnapshot | None) -> RunSnapshot:
+    def _take_snapshot(self, before: RunSnapshot | None) -> RunSnapshot:
         """The current state of the run. The garbage collector is paused: a collection visits every row and blocks all pages."""
         gc.disable()
         try:
-            return self._look_at(before)
+            return self._read_run(before)
         finally:
             gc.freeze()
             gc.enable()
 
-    def _look_at(self, before: RunSnapshot | None) -> RunSnapshot:
-        joined = self._turns.look()
+    def _read_run(self, before: RunSnapshot | None) -> RunSnapshot:
+        joined = self._turns.poll()
         problems = joined.problems.copy()
         policies = describe_policies(self.run, problems)
         if before is not None and before.joined is joined:
             rows: tuple[Any, ...] = before.by_id, before.children, before.sessions, before.of_session, before.shards, before.derived
         else:
             rows = (*_arrange(joined.rows), self._turns.shards(), {})
-            self.words.follow(rows[-2])
+            self.text_index.follow(rows[-2])
         by_id, children, sessions, of_session, shards, derived = rows
-        health = look(self.run, joined, self._captured)
+        health = read_health(self.run, joined, self._captured)
         health["open"] = read_open(self.run, problems)
         better = judge_progress(self.run, joined.rows, policies, problems)
         for turn_id, label in list(self.labels.items()):
             row = by_id.get(turn_id)
             if row is None or (row.rating is not None and row.rating.created_at >= label.created_at):
                 del self.labels[turn_id]
-        episodes = self._episodes.look()
+        episodes = self._episodes.poll()
         snapshot = RunSnapshot(
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
             episodes, plans_of(episodes, time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
@@ -153,7 +153,7 @@ class FollowedRun:
 
     def titles(self, turn_ids: Iterable[str]) -> dict[str, str]:
         """The first words of conversations, by the id of their first turn."""
-        return self.words.titles(self._shards_of(turn_ids), self.snapshot.shards)
+        return self.text_index.titles(self._shards_of(turn_ids), self.snapshot.shards)
 
     def texts(self, turn_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The messages, tools, answer and next state of turns. Turns that have been removed are omitted."""

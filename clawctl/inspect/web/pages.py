@@ -22,7 +22,7 @@ from starlette.routing import Route
 from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
-from clawctl.inspect.rows import Row, read_lines, words_of
+from clawctl.inspect.rows import Row, message_text, read_lines
 from clawctl.inspect.tables import since, sized
 from clawctl.inspect.web.derived_data import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
 from clawctl.inspect.web.filters import VERDICTS, Filter, fate, matching, opinion, rating_of, uncertainty
@@ -45,7 +45,7 @@ _PER_PAGE = 50
 _MEASURED = 400  # tasks on a page; most suites have fewer
 _QUEUE = 12  # the number of turns to label on a page
 _SHOWN = 3000  # characters of a text on a page; the full text has a separate page
-_MOST_TEXT = 4 << 20  # characters on that page
+_MAX_TEXT = 4 << 20  # characters on that page
 _SECTIONS = (
     ("/", "Overview"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
     ("/environments", "Environments"), ("/data", "Data"),
@@ -125,7 +125,7 @@ class Pages:
 
     def _list(self, request: Request, template: str) -> Response:
         snapshot, wanted, query = self._following.snapshot, Filter.read(request.query_params), request.query_params
-        searched = self._following.words.search(wanted.q, snapshot.shards, query.get("after")) if wanted.q else None
+        searched = self._following.text_index.search(wanted.q, snapshot.shards, query.get("after")) if wanted.q else None
         if searched is None:
             rows = snapshot.once(wanted, lambda: matching(snapshot.rows, wanted))
         else:
@@ -165,7 +165,7 @@ class Pages:
         snapshot, query = self._following.snapshot, request.query_params
         rows = snapshot.of_session.get((query.get("id", ""), query.get("user", "default")))
         if rows is None:
-            raise HTTPException(404, "there is no such conversation; it may be open still, or forgotten")
+            raise HTTPException(404, "there is no such conversation; it may still be open, or it was deleted")
         wanted, page = Filter.read({**query, "user": ""}), _page_number(query)
         shown = rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
@@ -221,15 +221,15 @@ class Pages:
         _, row = self._row(request)
         text = self._following.texts([row.turn["turn_id"]]).get(row.turn["turn_id"])
         if text is None:
-            raise HTTPException(404, "the text of this turn is not stored any more")
+            raise HTTPException(404, "the text of this turn is no longer stored")
         part = request.query_params.get("part")
         messages = {"answer": [text["response"]], "next": text["next_state"] or [], "request": text["messages"] or []}.get(
             part or ""
         )
         if messages is None:
             raise HTTPException(404, "choose part=request, answer or next")
-        words = "\n\n".join(f"[{message.get('role')}]\n{words_of(message)}" for message in messages if message)
-        return PlainTextResponse(marked(words[:_MOST_TEXT]))
+        words = "\n\n".join(f"[{message.get('role')}]\n{message_text(message)}" for message in messages if message)
+        return PlainTextResponse(marked(words[:_MAX_TEXT]))
 
     def versions(self, request: Request) -> Response:
         snapshot = self._following.snapshot
@@ -491,7 +491,7 @@ class Pages:
         snapshot = self._following.snapshot
         row = snapshot.by_id.get(request.query_params.get("id", ""))
         if row is None:
-            raise HTTPException(404, "there is no such turn; it may be in an open session, or forgotten")
+            raise HTTPException(404, "there is no such turn; it may be in an open session, or it was deleted")
         return snapshot, row
 
     def _policy(self, request: Request, name: str) -> dict[str, Any]:

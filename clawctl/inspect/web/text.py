@@ -11,7 +11,7 @@ from clawctl.printing import plain
 
 # Control characters, characters that reverse or hide text, and unencodable ones. Joiners stay: scripts and emoji need them.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
-_MOST_MARKS = 200  # in one text; further hidden characters are dropped without a mark
+_MAX_MARKS = 200  # in one text; further hidden characters are dropped without a mark
 
 
 def visible(text: Any, limit: int | None = None) -> Markup:
@@ -22,7 +22,7 @@ def visible(text: Any, limit: int | None = None) -> Markup:
     for match in _HIDDEN.finditer(shown):
         parts.append(escape(shown[end : match.start()]))
         end = match.end()
-        if (marks := marks + 1) <= _MOST_MARKS:
+        if (marks := marks + 1) <= _MAX_MARKS:
             parts.append(Markup('<span class="ctl" title="{}">{}</span>').format(_name_of(match[0]), f"{ord(match[0]):04X}"))
     parts.append(escape(shown[end:]))
     return Markup("").join(parts)

@@ -11,7 +11,7 @@ from clawctl.inspect.why import by_token
 from clawctl.run.directory import RunDir, recipe_file
 
 _RATIOS = (0.02, 0.1, 0.2, 0.5)  # from each of these |log ratio| values on, the colour is one level stronger
-_MOST = 1000  # the number of tokens on a page
+_MAX_TOKENS = 1000  # the number of tokens on a page
 
 
 def coloured(record: dict[str, Any], texts: Sequence[str], query: Mapping[str, str]) -> dict[str, Any]:
@@ -28,8 +28,8 @@ def coloured(record: dict[str, Any], texts: Sequence[str], query: Mapping[str, s
     largest = max((abs(value) for value in values if value is not None and math.isfinite(value)), default=0.0)
     for token, value in zip(tokens, values, strict=True):
         token["value"], token["colour"] = value, _level(value, colour, largest)
-    shown = tokens[begin : begin + _MOST]
-    after = begin + _MOST if begin + _MOST < len(tokens) else None
+    shown = tokens[begin : begin + _MAX_TOKENS]
+    after = begin + _MAX_TOKENS if begin + _MAX_TOKENS < len(tokens) else None
     return {"shown": shown, "count": len(tokens), "names": names, "terms": terms, "colour": colour, "begin": begin, "after": after}
 
 

@@ -28,7 +28,7 @@ class Attack:
     text: str  # WANT stands for the wanted verdict, GOOD for the words of a user who would give that verdict
     wants: Literal[1, -1] = 1
 
-    def words(self) -> str:
+    def payload(self) -> str:
         return self.text.replace("WANT", str(self.wants)).replace("GOOD", _THANKS if self.wants > 0 else _COMPLAINT)
 
 
@@ -110,7 +110,7 @@ ATTACKS = (
 
 def pair(attack: Attack) -> tuple[Case, Case]:
     """The turn without the attack and with it. Both have the same correct label."""
-    return _case(attack, ""), _case(attack, attack.words())
+    return _case(attack, ""), _case(attack, attack.payload())
 
 
 def _case(attack: Attack, words: str) -> Case:
@@ -128,7 +128,7 @@ def _case(attack: Attack, words: str) -> Case:
     if attack.place == "tool":
         next_state.insert(0, {"role": "tool", "content": words or "42"})
     turn = make_turn(
-        f"{attack.family}: {attack.words()[:40]}",
+        f"{attack.family}: {attack.payload()[:40]}",
         [*before, {"role": "user", "content": put(_REQUEST, "request")}],
         {"role": "assistant", "content": put(_ANSWER, "answer")},
         next_state,

@@ -99,15 +99,15 @@ async def measure(run: RunDir, recipe: Recipe, cases: Sequence[Case]) -> dict[st
 
 async def _with_progress(works: Sequence[Coroutine[Any, Any, T]], what: str) -> list[T]:
     """All results, in order. The progress is logged."""
-    done, said_at = 0, time.monotonic()
+    done, reported_at = 0, time.monotonic()
 
     async def counted(work: Coroutine[Any, Any, T]) -> T:
-        nonlocal done, said_at
+        nonlocal done, reported_at
         result = await work
         done += 1
-        if time.monotonic() - said_at >= PROGRESS_S:
+        if time.monotonic() - reported_at >= PROGRESS_S:
             log.info("%d of %d %s", done, len(works), what)
-            said_at = time.monotonic()
+            reported_at = time.monotonic()
         return result
 
     return await gather_all(map(counted, works))
@@ -138,7 +138,7 @@ async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS
     finally:
         await panel.close()
     by_attack = list(zip(attacks, results, strict=True))
-    flipped = [f"{attack.family}: {attack.words()[:_SHOWN]}" for attack, (clean, moved, _) in by_attack if clean != moved]
+    flipped = [f"{attack.family}: {attack.payload()[:_SHOWN]}" for attack, (clean, moved, _) in by_attack if clean != moved]
     return {
         "attacks": len(attacks),
         "flipped": flipped,

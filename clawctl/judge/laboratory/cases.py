@@ -58,7 +58,7 @@ def read_cases(path: Path) -> list[Case]:
 def rated_turns(run: RunDir) -> list[Case]:
     """All turns of the run that their user rated. The label is the sign of the rating: 1 for good, -1 for bad."""
     ratings = Ratings(run)
-    ratings.look()
+    ratings.poll()
     turns = (with_rating(ratings, turn) for turn in _turns(run))
     return [Case(turn, (turn.feedback > 0) - (turn.feedback < 0), turn.feedback) for turn in turns if turn.feedback is not None]
 
@@ -81,24 +81,24 @@ def _case(row: Any, name: str) -> Case:
         raise ValueError(f"label is {label!r}, not 1, 0 or -1")
     if rating is not None and (isinstance(rating, bool) or not isinstance(rating, int | float) or not -1 <= rating <= 1):
         raise ValueError(f"rating is {rating!r}, not a number from -1 to 1")
-    messages = row["messages"] if "messages" in row else _said("user", row["request"])
+    messages = row["messages"] if "messages" in row else _message("user", row["request"])
     response = row["response"] if "response" in row else row["answer"]
     next_state = row["next_state"]
     return Case(
         turn=make_turn(
             str(row.get("id", name)),
             _checked(messages),
-            _checked(_said("assistant", response) if isinstance(response, str) else [response])[0],
+            _checked(_message("assistant", response) if isinstance(response, str) else [response])[0],
             None
             if next_state is None
-            else _checked(next_state if isinstance(next_state, list) else _said(row.get("role", "user"), next_state)),
+            else _checked(next_state if isinstance(next_state, list) else _message(row.get("role", "user"), next_state)),
         ),
         label=label,
         rating=None if rating is None else float(rating),
     )
 
 
-def _said(role: str, content: Any) -> list[Message]:
+def _message(role: str, content: Any) -> list[Message]:
     if not isinstance(content, str):
         raise ValueError(f"expected text, found {type(content).__name__}")
     return [{"role": role, "content": content}]

@@ -82,7 +82,7 @@ _CODE = re.compile(
     r"(?<![\w.@/-])(?P<code>\d{4}[ -]\d{4}|\d{3}[ -]\d{3}(?:[ -]\d{3})?|\d{6,12}|[A-Za-z0-9]{4,6}(?:-[A-Za-z0-9]{4,6}){1,5}|(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z0-9]{6,16}|(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{6,16})(?![\w@/-]|\.\w)"
 )
 _LINE = re.compile(r"[^\n]{0,400}")
-_MOST_LINES, _MOST_CODES = 24, 40
+_MAX_LINES, _MAX_CODES = 24, 40
 
 
 def in_columns(piece: Text) -> Iterator[Span]:
@@ -91,7 +91,7 @@ def in_columns(piece: Text) -> Iterator[Span]:
     if "\n" not in text:
         return
     yield from in_selected(piece)
-    positions = [] if _HEADS.absent(piece) else _HEADS.places(piece)
+    positions = [] if _HEADS.absent(piece) else _HEADS.positions(piece)
     if piece.beyond:
         positions += [at for word in _HEADS_BEYOND for at in positions_of(piece.lower, word)]
     lines_done: set[int] = set()
@@ -111,7 +111,7 @@ _SELECT = re.compile(
 
 def in_selected(piece: Text) -> Iterator[Span]:
     """Find secrets in query output that has no heading: the query itself names the columns."""
-    for at in () if _SELECTS.absent(piece) else _SELECTS.places(piece):
+    for at in () if _SELECTS.absent(piece) else _SELECTS.positions(piece):
         match = _SELECT.match(piece.text, at)
         if match is None:
             continue
@@ -215,7 +215,7 @@ def _cells(row: str, mark: str) -> list[tuple[int, str]]:
 def in_backup_codes(piece: Text) -> Iterator[Span]:
     """Find all codes of a list below a heading such as `backup codes`, in one column or several, numbered or not."""
     text = piece.text
-    positions = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.places(piece)
+    positions = [] if _BACKUP_ANCHORS.absent(piece) else _BACKUP_ANCHORS.positions(piece)
     if piece.beyond:
         positions += [at for word in _BACKUP_BEYOND for at in positions_of(piece.lower, word)]
     done = -1
@@ -225,7 +225,7 @@ def in_backup_codes(piece: Text) -> Iterator[Span]:
             continue
         codes: list[tuple[int, int]] = []
         place, empty = heading.end(), 0
-        for _ in range(_MOST_LINES):
+        for _ in range(_MAX_LINES):
             line = _LINE.match(text, place)
             if line is None:
                 break
@@ -238,7 +238,7 @@ def in_backup_codes(piece: Text) -> Iterator[Span]:
                 if empty > (2 if not codes else 0):
                     break
             place = line.end() + 1
-            if place >= len(text) or len(codes) >= _MOST_CODES:
+            if place >= len(text) or len(codes) >= _MAX_CODES:
                 break
         if len(codes) >= 2 and 3 * sum(DIGIT.search(text[start:end]) is not None for start, end in codes) > 2 * len(codes):
             done = codes[-1][1]

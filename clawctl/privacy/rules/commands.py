@@ -43,7 +43,7 @@ def in_addresses(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span("value"), "password")
         at = text.find("://", at + 3)
     if "@" in text:
-        for at in _ORACLES.places(piece):
+        for at in _ORACLES.positions(piece):
             if (match := _ORACLE.match(text, at)) and not is_placeholder(match["value"]):
                 yield Span(*match.span("value"), "password")
 
@@ -113,21 +113,21 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
          r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
-_MOST_FLAGS = 24  # per line
+_MAX_FLAGS = 24  # per line
 SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
 def in_commands(piece: Text) -> Iterator[Span]:
     text = piece.text
     for loose, anchors, pattern in _COMMANDS:
-        for at in () if anchors.absent(piece) else anchors.places(piece):
+        for at in () if anchors.absent(piece) else anchors.positions(piece):
             if (match := pattern.match(text, at)) and is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
     for at in [each.start() for each in _FLAGS.finditer(text)] if " -" in text else ():
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
         tried[line >> 8] += 1
-        if tried[line >> 8] > _MOST_FLAGS:
+        if tried[line >> 8] > _MAX_FLAGS:
             continue
         for command, flag in _FLAGGED:
             match = flag.match(text, at)
@@ -170,7 +170,7 @@ def in_calls(piece: Text) -> Iterator[Span]:
     """Find string literals after the first argument of a call that logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
     text = piece.text
     yield from in_characters(piece)
-    for at in _CALLS.places(piece):
+    for at in _CALLS.positions(piece):
         match = _CALL.match(text, at)
         if match is None:
             continue
@@ -193,7 +193,7 @@ _CHARACTERS = Anchors(".tochararray(")
 
 def in_characters(piece: Text) -> Iterator[Span]:
     """Find `"…".toCharArray()`, which is how Java code passes a password."""
-    for at in () if _CHARACTERS.absent(piece) else _CHARACTERS.places(piece):
+    for at in () if _CHARACTERS.absent(piece) else _CHARACTERS.positions(piece):
         match = _LITERAL.search(piece.text, max(0, at - 130), at)
         if match and is_strong_password(match["value"], 5):
             yield Span(*match.span("value"), "password")

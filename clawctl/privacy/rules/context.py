@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 
-from clawctl.privacy.rules.names import NOT_KEY, Named, name_places, named_at
+from clawctl.privacy.rules.names import NOT_KEY, Named, name_positions, named_at
 from clawctl.privacy.rules.text import Anchors, Span, Text
 from clawctl.privacy.rules.values import (
     EXAMPLE,
@@ -39,7 +39,7 @@ _OTHERS_OF_NAMES = Anchors(
     "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =", "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
-_MOST_WORDS = 8  # words before a text that may name it
+_MAX_WORDS = 8  # words before a text that may name it
 _TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
 _ENDS_TOKEN = "\"'`“”«»„<>|\\"
 _ODD = re.compile(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital after a lower-case letter
@@ -51,7 +51,7 @@ _FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48, PHRASE: 32}  # maximum distance 
 def near_names(piece: Text) -> Iterator[Span]:
     """Find opaque texts that a nearby word names as a secret."""
     text = piece.text
-    words = _places(piece)
+    words = _word_positions(piece)
     if not words:
         return
     names = _Names(piece)
@@ -66,7 +66,7 @@ def near_names(piece: Text) -> Iterator[Span]:
             reached += len(token)
             if any(
                 _announces(text, named, start, end, grade)
-                for at in words[max(0, bisect_left(words, start) - _MOST_WORDS) : bisect_left(words, end + _BEHIND)]
+                for at in words[max(0, bisect_left(words, start) - _MAX_WORDS) : bisect_left(words, end + _BEHIND)]
                 if start - at <= _BEFORE and (named := names.at(at)) is not None
             ):
                 yield Span(start, end, "password")
@@ -92,9 +92,9 @@ def _place_of(text: str, token: str, at: int) -> int:
     return position if position >= 0 else text.find(token, at)
 
 
-def _places(piece: Text) -> list[int]:
-    others = [] if _OTHERS_OF_NAMES.absent(piece) else _OTHERS_OF_NAMES.places(piece)
-    return sorted({*name_places(piece), *others}) if others else name_places(piece)
+def _word_positions(piece: Text) -> list[int]:
+    others = [] if _OTHERS_OF_NAMES.absent(piece) else _OTHERS_OF_NAMES.positions(piece)
+    return sorted({*name_positions(piece), *others}) if others else name_positions(piece)
 
 
 def _windows(words: list[int], length: int) -> Iterator[tuple[int, int]]:
@@ -117,10 +117,10 @@ class _Names:
 
     def at(self, at: int) -> Named | None:
         if at not in self._known:
-            self._known[at] = self._look(at)
+            self._known[at] = self._read_name(at)
         return self._known[at]
 
-    def _look(self, at: int) -> Named | None:
+    def _read_name(self, at: int) -> Named | None:
         text, lower = self._piece.text, self._piece.ascii
         named = named_at(text, lower, at)
         if named is None and (other := _OTHER_NAME.match(lower, at)) and not lower[at - 1 : at].isalpha():

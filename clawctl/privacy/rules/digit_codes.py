@@ -89,7 +89,7 @@ def words_in(piece: Text) -> frozenset[str]:
     if piece.beyond:
         words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
     if new := words - VOCABULARY.known:
-        VOCABULARY.learn(new)
+        VOCABULARY.add(new)
     _LAST = (piece, words)
     return words
 
@@ -132,8 +132,8 @@ class _Vocabulary:
         self.known, self.names, self.digits, self.numbers = set[str](), set[str](), set[str](), set[str]()
         self.passwords = set[str]()
 
-    def learn(self, new: frozenset[str]) -> None:
-        if len(self.known) > _MOST_WORDS:
+    def add(self, new: frozenset[str]) -> None:
+        if len(self.known) > _MAX_WORDS:
             self.__init__()  # type: ignore[misc]
         self.known |= new
         for word in new:
@@ -152,7 +152,7 @@ def _digits_within(run: str) -> int:
     return sum(bool(meaning & Meaning.DIGIT) for _, _, meaning in words_within(run))
 
 
-_MOST_WORDS = 1 << 16
+_MAX_WORDS = 1 << 16
 _LETTERS = frozenset(("", *"abcdefghijklmnopqrstuvwxyz"))
 VOCABULARY = _Vocabulary()
 # Cache for the last piece, because several rules ask for its words
@@ -227,7 +227,7 @@ class _Region:
         named = self._named(before, floor, start, digits, joined, value, spoken)
         if named is not None:
             return named
-        if self._goes_on(start, floor, before) or (4 <= digits <= 8 and _ON_KEYPAD.match(text, end)):
+        if self._continues_list(start, floor, before) or (4 <= digits <= 8 and _ON_KEYPAD.match(text, end)):
             return True
         ceiling = self._ceiling(end)
         return (
@@ -324,10 +324,10 @@ class _Region:
             soft = _SOFT.search(gap)
             if soft and not joined and not spoken and not soft.start() <= 2 and not self._opens_between(word.end, start):
                 return None
-            return self._believed(place, word, floor, start, digits, steps, joined, value, spoken)
+            return self._is_plausible(place, word, floor, start, digits, steps, joined, value, spoken)
         return None
 
-    def _believed(
+    def _is_plausible(
         self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool
     ) -> bool:
         meaning = word.meaning
@@ -397,7 +397,7 @@ class _Region:
     def _opens_between(self, start: int, end: int) -> bool:
         return any(word.meaning & (Meaning.OPENS | Meaning.IS) for word in self._between(start, end))
 
-    def _goes_on(self, start: int, floor: int, before: int) -> bool:
+    def _continues_list(self, start: int, floor: int, before: int) -> bool:
         """Whether the number is the next of several codes: `… 774610, back gate 1355`, `lockers 4471, 8812 and 9021`."""
         if self.last < floor or start - self.last > 60:
             return False

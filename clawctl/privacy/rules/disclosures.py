@@ -77,7 +77,7 @@ def in_disclosures(piece: Text) -> Iterator[Span]:
 
 def _after_codewords(piece: Text) -> Iterator[Span]:
     text = piece.text
-    positions = [] if _ANCHORED.absent(piece) else _ANCHORED.places(piece)
+    positions = [] if _ANCHORED.absent(piece) else _ANCHORED.positions(piece)
     if piece.beyond:
         positions += [at for word in _BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:
@@ -185,7 +185,7 @@ def _security_answers(piece: Text) -> Iterator[Span]:
     zk3Biscotte`.
     """
     text = piece.text
-    positions = [] if _QUESTIONS.absent(piece) else _QUESTIONS.places(piece)
+    positions = [] if _QUESTIONS.absent(piece) else _QUESTIONS.positions(piece)
     if piece.beyond:
         positions += [at for word in _QUESTIONS_BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:
@@ -343,7 +343,7 @@ _PHRASED = re.compile(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[
 
 def _renewed_passwords(piece: Text) -> Iterator[Span]:
     text = piece.text
-    positions = [] if _NEW_ANCHORS.absent(piece) else _NEW_ANCHORS.places(piece)
+    positions = [] if _NEW_ANCHORS.absent(piece) else _NEW_ANCHORS.positions(piece)
     for at in positions:
         if match := _NEW.match(text, at):
             value = match["value"].rstrip(".,;:)")

@@ -112,7 +112,7 @@ def marked_keys(piece: Text) -> Iterator[Span]:
     if _MARKED.absent(piece):
         return
     text = piece.text
-    for at in _MARKED.places(piece):
+    for at in _MARKED.positions(piece):
         before = text[at - 1 : at].isalnum()
         if before and (glued := _GLUED.match(text, at)) and is_key(glued):
             yield Span(*glued.span(), "api_key")

@@ -25,6 +25,6 @@ def hashed_passwords(piece: Text) -> Iterator[Span]:
             if at >= done and (match := _CRYPT.match(text, at)):
                 done = match.end()
                 yield Span(*match.span(), "password")
-    for at in () if _NAMES.absent(piece) else _NAMES.places(piece):
+    for at in () if _NAMES.absent(piece) else _NAMES.positions(piece):
         if match := _NAMED.match(text, at):
             yield Span(*match.span(), "password")

@@ -74,23 +74,23 @@ def tokens(piece: Text) -> Iterator[Span]:
         if end > at + 1:
             yield Span(at, end, "token")
         at = text.find("eyJ", end)
-    for at in _AUTH.places(piece):
+    for at in _AUTH.positions(piece):
         if (match := _HEADER.match(text, at)) and _is_credential(match):
             yield Span(*match.span("value"), "token")
         if lower.startswith("a", at) and (match := _SCHEME.match(text, at)):
             yield from _parameters(text, match.end())
             if match["value"] and is_strong_key(match["value"]) and not is_stand_in(match["value"]):
                 yield Span(*match.span("value"), "token")
-    for at in _BASICS.places(piece):
+    for at in _BASICS.positions(piece):
         if (match := _BASIC.match(text, at)) and is_login("auth", match["value"]):
             yield Span(*match.span("value"), "token")
-    for at in _COOKIES.places(piece):
+    for at in _COOKIES.positions(piece):
         yield from _cookies(text, at)
-    for at in _SESSIONS.places(piece):
+    for at in _SESSIONS.positions(piece):
         match = _SESSION.match(text, at)
         if match and "_" not in text[at : at + 9] and is_strong_key(match["value"]) and not UUID_ALONE.fullmatch(match["value"]):
             yield Span(*match.span("value"), "token")
-    for at in _SIGS.places(piece):
+    for at in _SIGS.positions(piece):
         if (match := _SIGNED.match(text, at)) and is_strong_key(match["value"]):
             yield Span(*match.span("value"), "token")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from clawctl.privacy.rules.encoded import is_login
-from clawctl.privacy.rules.names import Named, is_secret_under, name_places, named_at
+from clawctl.privacy.rules.names import Named, is_secret_under, name_positions, named_at
 from clawctl.privacy.rules.terminal import in_row
 from clawctl.privacy.rules.text import Span, Text
 from clawctl.privacy.rules.values import (
@@ -22,7 +22,7 @@ from clawctl.privacy.rules.values import (
     is_words,
 )
 
-_MOST_NAMES = 400  # per piece
+_MAX_NAMES = 400  # per piece
 
 _Q = r"""\\{0,3}["'`“”«»„]"""
 _QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
@@ -73,7 +73,7 @@ def in_key_values(piece: Text) -> Iterator[Span]:
     """Find values beside the names of secrets."""
     text, lower = piece.text, piece.ascii
     done, names = 0, 0
-    for at in name_places(piece):
+    for at in name_positions(piece):
         if at < done:
             continue
         named = named_at(text, lower, at)
@@ -81,7 +81,7 @@ def in_key_values(piece: Text) -> Iterator[Span]:
             continue
         done, names = named.end, names + 1
         # Not text that a person wrote: redact all of it instead of searching it
-        if names > _MOST_NAMES:
+        if names > _MAX_NAMES:
             yield Span(0, len(text), "password")
             return
         for span in _values_of(text, lower, named):
@@ -232,7 +232,7 @@ def _after_words(text: str, match: re.Match[str] | None) -> re.Match[str] | None
     """Skip words that join a value to its name in one language but are ordinary words in another: `the password on that machine is
     …`.
     """
-    for _ in range(_MOST_JOINING):
+    for _ in range(_MAX_JOINING):
         if match is None or not match["value"].isalpha() or len(match["value"]) > 20:
             return match
         later = _PROSE.match(text, match.start("value") - 1)
@@ -242,7 +242,7 @@ def _after_words(text: str, match: re.Match[str] | None) -> re.Match[str] | None
     return match
 
 
-_MOST_JOINING = 3
+_MAX_JOINING = 3
 _ASSIGNMENT = re.compile(r"[a-z][\w.-]*=")
 
 # What may occur between a name and a value that is a number or words.

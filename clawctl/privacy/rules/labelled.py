@@ -210,7 +210,7 @@ _CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])
 
 def in_labelled(piece: Text) -> Iterator[Span]:
     text = piece.text
-    for number, positions in _CHOICE.places(piece):
+    for number, positions in _CHOICE.positions(piece):
         _, before, pattern, check = _FORMS[number]
         for at in positions:
             if before and not before.search(text, max(0, at - 64), at):
@@ -309,7 +309,7 @@ _CELL = re.compile(r"""\s*(?:'(?P<one>[^'\n]{0,200})'|"(?P<two>[^"\n]{0,200})"|(
 
 def in_inserts(piece: Text) -> Iterator[Span]:
     """Find values of columns whose names announce a secret: `INSERT INTO users (name, password) VALUES ('ann', '…')`."""
-    for at in _INSERTS.places(piece):
+    for at in _INSERTS.positions(piece):
         match = _INSERT.match(piece.text, at)
         if match is None:
             continue

@@ -36,7 +36,7 @@ def in_links(piece: Text) -> Iterator[Span]:
     """
     text = piece.text
     done = -1
-    for at in () if _ANCHORS.absent(piece) else sorted(_ANCHORS.places(piece)):
+    for at in () if _ANCHORS.absent(piece) else sorted(_ANCHORS.positions(piece)):
         if at < done:  # inside a path that was already searched
             continue
         link = _LINK.search(text, at, at + 600) if text.startswith("script.google", at) else _LINK.match(text, at)

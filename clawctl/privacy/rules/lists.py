@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import is_bare_password, is_stand_in
 
-_MOST_LINES = 32
+_MAX_LINES = 32
 _HEADED = Anchors("stringdata:", "chpasswd:", "chpasswd <<")
 _INDENT = re.compile(r"[ \t]{0,40}")
 # `connection: …` in a manifest, `- root:…` and `ubuntu:…` of chpasswd. A nested heading has no value.
@@ -19,13 +19,13 @@ _LINE = re.compile(
 def in_lists(piece: Text) -> Iterator[Span]:
     """Find the values below `stringData:` of a Kubernetes secret, and the logins passed to `chpasswd`."""
     text = piece.text
-    for at in () if _HEADED.absent(piece) else _HEADED.places(piece):
+    for at in () if _HEADED.absent(piece) else _HEADED.positions(piece):
         line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
         indent = _INDENT.match(text, line)
         outer = indent.end() - line if indent and indent.end() <= at else 0
         open_end = piece.ascii.startswith("chpasswd <<", at)
         place = text.find("\n", at, at + 200) + 1
-        for _ in range(_MOST_LINES if place else 0):
+        for _ in range(_MAX_LINES if place else 0):
             entry = _LINE.match(text, place)
             if entry is None or (not open_end and len(entry["indent"]) <= outer):
                 break
@@ -68,7 +68,7 @@ def in_codes(piece: Text) -> Iterator[Span]:
         for match in _IS_YOUR.finditer(text, max(0, at - 16), min(len(text), at + 140)):
             if match.end("value") <= at < match.end():
                 yield Span(*match.span("value"), "password")
-    positions = [] if _CODES.absent(piece) else _CODES.places(piece)
+    positions = [] if _CODES.absent(piece) else _CODES.positions(piece)
     if piece.beyond:
         positions += [at for word in _CODES_BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:

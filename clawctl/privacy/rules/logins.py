@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from clawctl.privacy.rules.text import Anchors, Span, Text, positions_of
 from clawctl.privacy.rules.values import DIGIT, TECHNICAL, is_stand_in, is_words, mixed
 
-_MOST = 400  # maximum number of pairs examined per piece
+_MAX_PAIRS = 400  # maximum number of pairs examined per piece
 _USER = r"(?P<user>[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,24}){1,3}|\+?\d[\d ()-]{5,18}\d|[\w.@+-]{2,48})"
 _VALUE = r"[\"'`«„“]?(?P<value>[^\s\"'`|<>«»„“”]{5,64})"
 _SEPARATOR = r"[ \t]{0,3}(?:/|\||·|–|—|-|->|→|=>)[ \t]{1,3}|[ \t]{1,3}(?:/|\||->|→)[ \t]{0,3}|[ \t]{0,2}/[ \t]{0,2}"
@@ -30,7 +30,7 @@ _ENDS = re.compile(r"[\"'`»”)\].,;!]{0,3}(?:\s|$|[(（，。、])")
 def in_logins(piece: Text) -> Iterator[Span]:
     """Find the second half of a login: after an email address, or after a name if nearby words introduce a login."""
     text = piece.text
-    for at in positions_of(text, "@")[:_MOST]:
+    for at in positions_of(text, "@")[:_MAX_PAIRS]:
         match = _MAIL_PAIR.match(text, at)
         if match is None or not (user := _MAIL_USER.search(text, max(0, at - 100), at)) or "://" in user[0]:
             continue
@@ -51,7 +51,7 @@ def in_logins(piece: Text) -> Iterator[Span]:
     if "/" not in text and "|" not in text and "→" not in text:
         return
     for sign in (" / ", " | ", " → "):
-        for at in positions_of(text, sign)[:_MOST]:
+        for at in positions_of(text, sign)[:_MAX_PAIRS]:
             begin = max(text.rfind("\n", max(0, at - 100), at) + 1, at - 100, 0)
             user = _USER_END.search(text, begin, at)
             if user is None:

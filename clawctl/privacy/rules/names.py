@@ -133,10 +133,10 @@ def _speaks_of_secret(name: str) -> bool:
 _ANCHORS = Anchors(*ANCHORS)
 
 
-def name_places(piece: Text) -> list[int]:
+def name_positions(piece: Text) -> list[int]:
     """Return the positions of words that may name a secret, in order."""
     if not piece.names:
-        positions = set(_ANCHORS.places(piece))
+        positions = set(_ANCHORS.positions(piece))
         if not piece.text.isascii():
             letters = set("".join(_BEYOND_ASCII.findall(piece.lower)))
             for word in [word for word, needed in _NEEDED.items() if needed <= letters]:

@@ -95,7 +95,7 @@ def in_personal_items(piece: Text) -> Iterator[Span]:
             for match in _DISK.finditer(text, start, end):
                 yield Span(*match.span(), "password")
     beyond = piece.beyond
-    plain = dict(_CHOICE.places(piece))
+    plain = dict(_CHOICE.positions(piece))
     for number in range(len(_FORMS)) if beyond else plain:
         _, others, pattern, check = _FORMS[number]
         positions = plain.get(number, [])
@@ -131,7 +131,7 @@ def in_cookies(piece: Text) -> Iterator[Span]:
                     yield Span(*crumb.span("value"), "password")
     if not _HEADERS.absent(piece):
         done = 0
-        for at in _HEADERS.places(piece):
+        for at in _HEADERS.positions(piece):
             if at < done:
                 continue
             line = text.find("\n", at, at + 4000)

@@ -71,7 +71,7 @@ _SOFT = re.compile(
 _ADDRESS = re.compile(r"[\w.+-]{1,40}@[\w-]{1,40}\.[\w.-]{2,30}[ ,]{1,2}(?:slash|and|und|et|y|e|en|i|и|with|then|/)[ ]")
 STRONG, WEAK = 2, 1
 _BLOCK = 128
-_MOST_TRIES = 3  # per form and block
+_MAX_TRIES = 3  # per form and block
 
 
 def in_prose(piece: Text) -> Iterator[Span]:
@@ -217,14 +217,14 @@ that this with your from have will then they when what here into only also each 
 def in_dumps(piece: Text) -> Iterator[Span]:
     """Find keys in printed or copied forms: char arrays, dumps, card tracks, groups of four letters, codes sent by message."""
     text = piece.text
-    positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.places(piece) for at in places_]
+    positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.positions(piece) for at in places_]
     if piece.beyond:
         positions += [(pattern, at) for word, pattern in _BEYOND_FORMS for at in positions_of(piece.lower, word)]
     tried = dict[tuple[int, int], int]()
     for pattern, at in positions:
         block = (id(pattern), at // _BLOCK)
         tried[block] = tried.get(block, 0) + 1
-        if tried[block] > _MOST_TRIES:
+        if tried[block] > _MAX_TRIES:
             continue
         match = pattern.match(text, at)
         if match is None or not _may_be(match["value"], text, at):
@@ -251,7 +251,7 @@ _SAID_SECRET = Anchors("secret", "geheim", "do not commit", "don't commit", "not
 def in_commented(piece: Text) -> Iterator[Span]:
     """Find arguments that a comment calls secret: `new Client("a8Fk…", "7hG3…")  // id, secret`."""
     text = piece.text
-    for at in () if _SAID_SECRET.absent(piece) else _SAID_SECRET.places(piece):
+    for at in () if _SAID_SECRET.absent(piece) else _SAID_SECRET.positions(piece):
         line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
         if comment := _COMMENT.search(text, max(line, at - 44), at):
             for match in _QUOTED.finditer(text, line, comment.start()):

@@ -26,7 +26,7 @@ _REST_OF_LABEL = re.compile(rf"(?i){_WIRELESS}" + _REST)
 def in_network_keys(piece: Text) -> Iterator[Span]:
     """Find the default keys of routers, which are digits."""
     text = piece.text
-    for at in () if _NETWORK.absent(piece) else _NETWORK.places(piece):
+    for at in () if _NETWORK.absent(piece) else _NETWORK.positions(piece):
         labelled = _LABEL_BEFORE.search(text, max(0, at - 24), at) is not None
         if (match := (_REST_OF_LABEL if labelled else _NETWORK_KEY).match(text, at)) and len(
             re.sub(r"\D", "", match["value"])
@@ -56,13 +56,13 @@ _NEXT = re.compile(
     r"""(?i)[`"'*\])]{0,2}[ \t]{0,8}(?:,|;|\||/|&|·|\band\b|\bund\b|\bet\b|\by\b|\be\b|\boder\b)?[ \t]{0,8}(?:and[ ])?(?:\r?\n[ \t>*•|-]{0,8}){0,2}(?:\d{1,2}[.):][ ]{1,3}|-[ ]|\[[ x]?\][ ])?[`"'*]{0,2}"""
 )
 _OTHER_SCRIPT = re.compile("[ãíó\u0400-\u04ff\u0590-\u06ff\u0900-\u097f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
-_MOST_CODES = 24
+_MAX_CODES = 24
 
 
 def in_recovery_codes(piece: Text) -> Iterator[Span]:
     """Find recovery codes after or below their name, in many languages and in any number."""
     text = piece.text
-    positions = [] if _RECOVERIES.absent(piece) else _RECOVERIES.places(piece)
+    positions = [] if _RECOVERIES.absent(piece) else _RECOVERIES.positions(piece)
     beyond = (
         set()
         if text.isascii() or not _OTHER_SCRIPT.search(text)
@@ -76,7 +76,7 @@ def in_recovery_codes(piece: Text) -> Iterator[Span]:
         if name is None:
             continue
         done = name.end()
-        for length in range(_MOST_LEADS):
+        for length in range(_MAX_LEADS):
             lead = _LEAD.match(text, done) if length == 0 else _SHORT_LEAD.match(text, done)
             codes = _codes_from(text, lead.end()) if lead else []
             if codes:
@@ -85,13 +85,13 @@ def in_recovery_codes(piece: Text) -> Iterator[Span]:
                 break
 
 
-_MOST_LEADS = 2
+_MAX_LEADS = 2
 _SHORT_LEAD = re.compile(r"[^\n:]{0,80}:[ \t]{0,4}[\r\n>*•|`\"'\[ \t-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`\"'*]{0,2}")
 
 
 def _codes_from(text: str, at: int) -> list[re.Match[str]]:
     codes: list[re.Match[str]] = []
-    while len(codes) < _MOST_CODES and (code := _CODE.match(text, at)):
+    while len(codes) < _MAX_CODES and (code := _CODE.match(text, at)):
         if not _may_be_code(code["code"]):
             break
         codes.append(code)

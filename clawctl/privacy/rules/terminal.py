@@ -52,7 +52,7 @@ def in_outputs(piece: Text) -> Iterator[Span]:
     if "\n" not in text or _VERBS.absent(piece):
         return
     read: set[int] = set()  # ends of command lines; one value each
-    for at in _VERBS.places(piece):
+    for at in _VERBS.positions(piece):
         line_end = text.find("\n", at, at + 300)
         if line_end < 0 or line_end in read:
             continue
@@ -91,7 +91,7 @@ _ENTER = re.compile(r"(?i)(?:enter|type|repeat|confirm|verify|retype|new|current
 def at_prompts(piece: Text) -> Iterator[Span]:
     """Find what was typed at a prompt, up to the end of the line: `Enter passphrase for key '…': four-words-with-hyphens`."""
     text = piece.text
-    for at in _PROMPTS.places(piece):
+    for at in _PROMPTS.positions(piece):
         match = _PROMPT.match(text, at)
         if match is None or not (match["of"] or _ENTER.search(text, max(0, at - 64), at)):
             continue

@@ -41,7 +41,7 @@ def make_text(text: str, lower: str) -> Text:
     parts = _SPLIT.split(plain)
     runs = parts[1::2]
     known = frozenset(("", *runs))
-    once = _learn(known)
+    once = _add_runs(known)
     anchored = _anchored(plain, known, _within(runs, islice(accumulate(map(len, parts)), 0, None, 2)))
     for run in once:
         _VOCABULARY.pop(run, None)
@@ -103,11 +103,11 @@ class Anchors:
     def absent(self, piece: Text) -> bool:
         return self.numbers.keys().isdisjoint(piece.anchored)
 
-    def places(self, piece: Text) -> list[int]:
+    def positions(self, piece: Text) -> list[int]:
         """Return the positions of the anchors, anchor by anchor."""
-        return [place for _, at in self.standing(piece) for place in at]
+        return [place for _, at in self.occurrences(piece) for place in at]
 
-    def standing(self, piece: Text) -> list[tuple[str, list[int]]]:
+    def occurrences(self, piece: Text) -> list[tuple[str, list[int]]]:
         """Return each anchor that occurs in the piece, and its positions."""
         anchors = self.numbers.keys() & piece.anchored.keys()
         return [(anchor, piece.anchored[anchor]) for anchor in sorted(anchors, key=self.numbers.__getitem__)] if anchors else []
@@ -137,26 +137,26 @@ class AnchorGroups:
             for anchor in anchors.numbers:
                 self._of.setdefault(anchor, []).append(number)
 
-    def places(self, piece: Text) -> list[tuple[int, list[int]]]:
+    def positions(self, piece: Text) -> list[tuple[int, list[int]]]:
         """Return the numbers of the `Anchors` that occur in the piece, in order, and their positions."""
         positions: dict[int, list[int]] = {}
-        for anchor, at in self._all.standing(piece):
+        for anchor, at in self._all.occurrences(piece):
             for number in self._of[anchor]:
                 positions[number] = positions[number] + at if number in positions else at
         return sorted(positions.items())
 
 
 _WORDS = re.compile(r"[a-z]+")
-_LONGEST_WORD, _MOST_WORDS = 24, 1 << 16  # limits for remembered runs
+_LONGEST_WORD, _MAX_WORDS = 24, 1 << 16  # limits for remembered runs
 
 
 # The anchor words in each run, and their positions. Runs recur, so remembering them is cheaper than searching for each anchor.
 _VOCABULARY: dict[str, tuple[tuple[str, int], ...]] = {}
 
 
-def _learn(runs: frozenset[str]) -> list[str]:
+def _add_runs(runs: frozenset[str]) -> list[str]:
     """Add the runs to the vocabulary. Returns the runs that are too long to be words; the caller removes them after use."""
-    if len(_VOCABULARY) > _MOST_WORDS:
+    if len(_VOCABULARY) > _MAX_WORDS:
         _VOCABULARY.clear()
     new = runs - _VOCABULARY.keys()
     for run in new:

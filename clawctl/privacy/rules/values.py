@@ -283,19 +283,19 @@ def is_odd(value: str) -> bool:
     return any(not letter.isalpha() and letter not in "_.-/'’" for letter in value)
 
 
-def is_strong_password(value: str, least: int = 4) -> bool:
+def is_strong_password(value: str, min_chars: int = 4) -> bool:
     """Whether a value near a password's name is a password. Its shape must exclude other meanings."""
     bare = value.rstrip(".,;:?!)]}*_\"'`”»")
     if is_passphrase(bare):
         return True
     if value[:1] == "(" and ")" not in value:
         return False
-    if not least <= len(bare) <= 128 or is_stand_in(value if "(" in value else value.rstrip(").,:")) or TECHNICAL.match(bare):
+    if not min_chars <= len(bare) <= 128 or is_stand_in(value if "(" in value else value.rstrip(").,:")) or TECHNICAL.match(bare):
         return False
     if bare.startswith("//"):  # the rest of an address
         return False
     if bare.isdigit() or _IDEOGRAPHS.search(bare):
-        return bare.isdigit() and len(bare) >= 6 and least <= 6
+        return bare.isdigit() and len(bare) >= 6 and min_chars <= 6
     special = re.search(r"\w[!@#$%^&*?~+=|§]+\w|[!@#$%^&*?~+|§]\d|\d[!#$%&*?]|[A-Za-z][#$%^&*]$", value.rstrip(".,;:)\"'"))
     odd = special is not None or DIGIT.search(bare) is not None or is_shuffled(bare)
     return _LETTER.search(bare) is not None and odd and "://" not in bare

@@ -55,7 +55,7 @@ def in_wallets(piece: Text) -> Iterator[Span]:
     """Find seed phrases (`phrase: twelve words`), WIF keys, `accounts: ["0x…"]`, `new Wallet("…")`."""
     text = piece.text
     done = -1
-    for at in sorted(_WALLETS.places(piece)):
+    for at in sorted(_WALLETS.positions(piece)):
         if match := _SEED.match(text, at):
             yield Span(*match.span("value"), "password")
         elif at >= done:

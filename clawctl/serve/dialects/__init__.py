@@ -78,7 +78,7 @@ class GenerationRequest:
         return bool(self.tools) and self.tool_choice != "none"
 
     @property
-    def bars_calls(self) -> bool:
+    def forbids_calls(self) -> bool:
         """Whether there are functions that the model must not call."""
         return self.tool_choice == "none" and bool(self.functions)
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.tables import JUDGED, TABLES, Engine, FieldRow, Table
 
-MOST_NAMED: Final = 64  # names of unknown fields that are reported per request
+MAX_NAMED: Final = 64  # names of unknown fields that are reported per request
 _LONGEST: Final = 64  # length of such a name
 _DEEPEST: Final = 12  # levels of nested tables; documents may be nested without limit
 
@@ -17,7 +17,7 @@ def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
     return {name: value for name, value in body.items() if table.row(name) is not None}, tuple(unknown)
 
 
-def refuse_beyond(request: GenerationRequest, engine: Engine) -> None:
+def refuse_unsupported(request: GenerationRequest, engine: Engine) -> None:
     """Raises Refusal for a field that this engine does not support although others do. Fields that `clawctl.serve.sampling` checks
     by value are skipped."""
     for name in request.fields:
@@ -77,7 +77,7 @@ def _refuse(row: FieldRow, path: str, what: str) -> None:
 
 
 def _name(unknown: dict[str, None], path: str) -> None:
-    if len(unknown) < MOST_NAMED:
+    if len(unknown) < MAX_NAMED:
         unknown[printable(path)] = None
 
 

@@ -19,7 +19,7 @@ from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
-_MOST_CHOICES = 128
+_MAX_CHOICES = 128
 _NOTHING = Extras()
 
 
@@ -64,7 +64,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         tools=offered or None,
         tool_choice=choice,
         include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
-        n=fields.whole_number(body, "n", 1, _MOST_CHOICES) or 1,
+        n=fields.whole_number(body, "n", 1, _MAX_CHOICES) or 1,
         stop=fields.stops(body.get("stop"), "stop"),
         logprobs=bool(fields.flag(body, "logprobs")),
         top_logprobs=top,

@@ -20,9 +20,9 @@ from clawctl.serve.sampling import engine_fields
 from clawctl.serve.text import TextDelta
 
 DEFAULT_TOKENS = 16  # maximum tokens of an answer; the default of OpenAI and vLLM
-MOST_ANSWERS = 128  # per request: prompts times `n`
-_MOST_TOP = 20
-_MOST_ID = 1 << 31
+MAX_ANSWERS = 128  # per request: prompts times `n`
+_MAX_TOP = 20
+_MAX_ID = 1 << 31
 _CHAT_ONLY = ("chat_template_kwargs", "reasoning_effort", "parallel_tool_calls")
 
 
@@ -34,17 +34,17 @@ def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
     """Like `read`, but for a body that contains only fields in the table."""
     prompts = _prompts(body.get("prompt"))
-    n = fields.whole_number(body, "n", 1, MOST_ANSWERS) or 1
-    if n * len(prompts) > MOST_ANSWERS:
-        raise Refusal(400, f"the number of prompts times 'n' may be at most {MOST_ANSWERS}", "prompt")
-    best_of = fields.whole_number(body, "best_of", 1, MOST_ANSWERS)
+    n = fields.whole_number(body, "n", 1, MAX_ANSWERS) or 1
+    if n * len(prompts) > MAX_ANSWERS:
+        raise Refusal(400, f"the number of prompts times 'n' may be at most {MAX_ANSWERS}", "prompt")
+    best_of = fields.whole_number(body, "best_of", 1, MAX_ANSWERS)
     if best_of not in (None, n):
         raise Refusal(400, "'best_of' is not supported: remove it, and choose among the 'n' answers", "best_of")
-    echo, top = bool(fields.flag(body, "echo")), fields.whole_number(body, "logprobs", 0, _MOST_TOP)
+    echo, top = bool(fields.flag(body, "echo")), fields.whole_number(body, "logprobs", 0, _MAX_TOP)
     scores, samples = echo and top is not None, body.get("max_tokens") != 0 or body.get("max_tokens") is False
     if scores and body.get("stream"):
         raise Refusal(400, "a scored prompt cannot be streamed: remove 'stream'", "stream")
-    first = fields.whole_number(body, "logprob_start_len", 0, _MOST_ID) or 0
+    first = fields.whole_number(body, "logprob_start_len", 0, _MAX_ID) or 0
     common = fields.common(body if samples or not scores else {**body, "max_tokens": 1}, live_name)
     if scores and not samples:
         common["max_tokens"] = 0
@@ -96,8 +96,8 @@ def _prompts(given: Any) -> list[Prompt]:
         raise wrong("prompt", "a string, a list of strings, a list of token ids, or a list of such lists")
     if all(type(each) is int for each in given):
         return [_ids(given, "prompt")]
-    if len(given) > MOST_ANSWERS:
-        raise Refusal(400, f"'prompt' may contain at most {MOST_ANSWERS} prompts", "prompt")
+    if len(given) > MAX_ANSWERS:
+        raise Refusal(400, f"'prompt' may contain at most {MAX_ANSWERS} prompts", "prompt")
     prompts: list[Prompt] = []
     for i, each in enumerate(given):
         if isinstance(each, str):
@@ -116,7 +116,7 @@ def _text(text: str) -> str:
 
 
 def _ids(numbers: list[int], where: str) -> tuple[int, ...]:
-    if min(numbers) < 0 or max(numbers) >= _MOST_ID:
+    if min(numbers) < 0 or max(numbers) >= _MAX_ID:
         raise wrong(where, "a list of token ids, none of them negative")
     return tuple(numbers)
 

@@ -10,8 +10,8 @@ Object = dict[str, Any]
 LATER_SYSTEM = "later system messages as user"
 TOOLS_UNSHOWN = "tools not shown: tool_choice is none"
 NO_IMAGES = "this model takes no images"
-MOST_STOPS, LONGEST_STOP = 64, 256  # every stop string is searched for after each token
-MOST_BIASES = 4096
+MAX_STOPS, LONGEST_STOP = 64, 256  # every stop string is searched for after each token
+MAX_BIASES = 4096
 LONGEST_NAME = 256  # characters of a model's name; each piece of a stream repeats it
 
 
@@ -19,21 +19,23 @@ def wrong(where: str, what: str) -> Refusal:
     return Refusal(400, f"'{where}' must be {what}", where)
 
 
-def number(body: Object, name: str, least: float, most: float) -> float | None:
+def number(body: Object, name: str, minimum: float, maximum: float) -> float | None:
     value = body.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise wrong(name, f"a number from {least} to {most}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not minimum <= value <= maximum:
+        raise wrong(name, f"a number from {minimum} to {maximum}")
     return float(value)
 
 
-def whole_number(body: Object, name: str, least: int, most: int) -> int | None:
+def whole_number(body: Object, name: str, minimum: int, maximum: int) -> int | None:
     value = body.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise wrong(name, f"a whole number, at least {least}" if most >= 1 << 31 else f"a whole number from {least} to {most}")
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise wrong(
+            name, f"a whole number, at least {minimum}" if maximum >= 1 << 31 else f"a whole number from {minimum} to {maximum}"
+        )
     return value
 
 
@@ -89,8 +91,8 @@ def strings(value: Any, where: str) -> list[str]:
 def stops(value: Any, where: str) -> list[str]:
     """The stop strings of a request."""
     texts = strings(value, where)
-    if len(texts) > MOST_STOPS:
-        raise Refusal(400, f"'{where}' may contain at most {MOST_STOPS} strings", where)
+    if len(texts) > MAX_STOPS:
+        raise Refusal(400, f"'{where}' may contain at most {MAX_STOPS} strings", where)
     if any(len(each) > LONGEST_STOP for each in texts):
         raise Refusal(400, f"each string of '{where}' may have at most {LONGEST_STOP} characters", where)
     return texts
@@ -183,8 +185,8 @@ def steering(body: Object, vocabulary: int) -> dict[str, Any]:
 
 
 def _logit_bias(biases: Object, vocabulary: int) -> dict[int, float]:
-    if len(biases) > MOST_BIASES:
-        raise Refusal(400, f"'logit_bias' may contain at most {MOST_BIASES} tokens", "logit_bias")
+    if len(biases) > MAX_BIASES:
+        raise Refusal(400, f"'logit_bias' may contain at most {MAX_BIASES} tokens", "logit_bias")
     ids = {name: int(name) for name in biases if name.isascii() and name.isdigit() and len(name) < 10}
     if len(ids) < len(biases) or any(token >= vocabulary for token in ids.values()):
         raise wrong("logit_bias", f"an object whose names are token ids below {vocabulary}")

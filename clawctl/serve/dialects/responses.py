@@ -9,7 +9,7 @@ import orjson
 
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, GenerationRequest, Refusal, ShownToken, fields
-from clawctl.serve.dialects.api import MOST_NAMED, known, printable
+from clawctl.serve.dialects.api import MAX_NAMED, known, printable
 from clawctl.serve.dialects.fields import Object, Parts, an_object, as_content, image_part, left_out, objects, text_part, wrong
 from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.settings import template_settings
@@ -150,7 +150,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         parent=previous and (exchange_of(previous) or previous),
         claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
         echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
-        unknown=(*unknown, *(printable(f"include[{each}]") for each in include[:MOST_NAMED] if each not in _INCLUDABLE)),
+        unknown=(*unknown, *(printable(f"include[{each}]") for each in include[:MAX_NAMED] if each not in _INCLUDABLE)),
     )
 
 
@@ -216,7 +216,7 @@ def read_items(given: Any, tools: ClientTools) -> list[Message]:
         raise wrong("input", "a string or a list of items")
     reading = _ItemReader(tools)
     for i, item in enumerate(given):
-        reading.take(an_object(item, f"input[{i}]"), f"input[{i}]")
+        reading.read(an_object(item, f"input[{i}]"), f"input[{i}]")
     reading.end()
     return reading.messages
 
@@ -229,7 +229,7 @@ class _ItemReader:
         self._content: list[Parts] = []  # its content and reasoning so far; joined once at the end, which keeps many pieces linear
         self._reasoning_texts: list[str] = []
 
-    def take(self, item: Object, where: str) -> None:
+    def read(self, item: Object, where: str) -> None:
         kind = item.get("type", "message" if "role" in item else None)
         if not isinstance(kind, str):
             raise wrong(f"{where}.type", "a string")
@@ -344,11 +344,11 @@ Keep = Callable[[GenerationRequest, Object, Message], None]
 
 
 class Responses(BlockDialect):
-    """The Responses API: blocks are its output items. `keep` receives the complete response."""
+    """The Responses API: blocks are its output items. `store` receives the complete response."""
 
-    def __init__(self, request: GenerationRequest, exchange_id: str, keep: Keep | None = None) -> None:
+    def __init__(self, request: GenerationRequest, exchange_id: str, store: Keep | None = None) -> None:
         super().__init__(request, exchange_id)
-        self._keep = keep
+        self._store = store
         self._number = -1
         self._named: dict[str, ClientTool] = request.echo.get("named", {})
 
@@ -362,8 +362,8 @@ class Responses(BlockDialect):
             output[-1]["status"] = "incomplete"
         cut = {"reason": reason} if reason else None
         response = self._head("incomplete" if reason else "completed", output, _usage(choice), cut)
-        if self._keep is not None:
-            self._keep(self._request, response, chat_message(choice))
+        if self._store is not None:
+            self._store(self._request, response, chat_message(choice))
         return response
 
     def begin(self, choice: Choice) -> bytes:

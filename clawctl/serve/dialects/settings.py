@@ -11,7 +11,7 @@ from clawctl.serve.dialects import Refusal
 from clawctl.serve.dialects.fields import Object, flag, object_or_none
 
 FIELD: Final = "chat_template_kwargs"
-_MOST, _LONGEST = 16, 256  # settings per request; characters of a name or of a text value
+_MAX_SETTINGS, _LONGEST = 16, 256  # settings per request; characters of a name or of a text value
 _USUAL: Final = frozenset(
     ("enable_thinking", "thinking", "reasoning_effort")
 )  # clients send them to every model; harmless if the template does not read them
@@ -36,8 +36,8 @@ def template_settings(body: Object, *thinking: bool | None) -> Object:
 
 def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """`settings`, if all of them can be switches of a template. Raises a Refusal that names the first one that cannot."""
-    if len(settings) > _MOST:
-        raise Refusal(400, f"'{FIELD}' may contain at most {_MOST} settings", FIELD)
+    if len(settings) > _MAX_SETTINGS:
+        raise Refusal(400, f"'{FIELD}' may contain at most {_MAX_SETTINGS} settings", FIELD)
     for name, value in settings.items():
         shown = name[:80]
         if is_renderers(name) or not name.isidentifier() or len(name) > _LONGEST:

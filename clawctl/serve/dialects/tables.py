@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from clawctl.serve.sampling import ENGINE_FIELDS, beyond_embedded
+from clawctl.serve.sampling import ENGINE_FIELDS, unsupported_field
 
 Treatment = Literal["honoured", "passed on", "no effect", "a note", "never called", "ignored", "refused"]
 Engine = Literal["embedded", "vllm", "upstream"]
@@ -82,9 +82,9 @@ def _engine_rows() -> list[FieldRow]:
     """Rows for the fields of `clawctl.serve.sampling`, which lists the abilities of each engine."""
     rows = []
     for name, each in ENGINE_FIELDS.items():
-        lacks = name in _SHARED or (name in JUDGED and beyond_embedded(None, {name: JUDGED[name]}, True) is not None)
+        unsupported = name in _SHARED or (name in JUDGED and unsupported_field(None, {name: JUDGED[name]}, True) is not None)
         note = _NOTES.get(name, "turns with it are not trained" if each.reason else "")
-        rows.append(FieldRow(name, "passed on", note, engines={"embedded": "refused" if lacks else "honoured"}))
+        rows.append(FieldRow(name, "passed on", note, engines={"embedded": "refused" if unsupported else "honoured"}))
     return rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from clawctl.train.sample import Sample
 
-MOST_KINDS = 256  # per key, because clients name the tasks
+MAX_KINDS = 256  # per key, because clients name the tasks
 MEMORY = 64  # turns; older rewards fade, because they belong to an older policy
 
 
@@ -21,20 +21,20 @@ class Baselines:
         """Return the baseline of a kind; 0.0 before its first turn."""
         return self.means.get(kind, (0.0, 0))[0]
 
-    def learn(self, samples: Sequence[Sample]) -> None:
+    def update(self, samples: Sequence[Sample]) -> None:
         """Add the rewards of a step. Called after the step, so that a turn is never its own baseline."""
         for sample in samples:
             if sample.reward is not None:
                 mean, count = self.means.get(sample.kind, (0.0, 0))
                 self.means.pop(sample.kind, None)
                 self.means[sample.kind] = (mean + (sample.reward - mean) / min(count + 1, MEMORY), count + 1)
-        self._forget({_key(sample.kind) for sample in samples})
+        self._trim({_key(sample.kind) for sample in samples})
 
-    def _forget(self, keys: Set[str]) -> None:
+    def _trim(self, keys: Set[str]) -> None:
         """For each of the keys, keep only the kinds that were seen last."""
         for key in keys:
             own = [kind for kind in self.means if _key(kind) == key]
-            for kind in own[: max(0, len(own) - MOST_KINDS)]:
+            for kind in own[: max(0, len(own) - MAX_KINDS)]:
                 del self.means[kind]
 
 

@@ -11,10 +11,10 @@ it, and reaches earlier turns like any later reward.
 
 from collections.abc import Sequence
 
-from clawctl.train.advantages.grpo import Earned, session_returns
+from clawctl.train.advantages.grpo import TurnReward, session_returns
 
 
-def session_credits(turns: Sequence[Earned], gamma: float, gae_lambda: float) -> dict[str, float]:
+def session_credits(turns: Sequence[TurnReward], gamma: float, gae_lambda: float) -> dict[str, float]:
     """Return the advantage of each turn of a session.
 
     A turn without a reward passes on later credit but has no advantage itself. Neither does a turn whose terms are all 0.

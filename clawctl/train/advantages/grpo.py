@@ -17,7 +17,7 @@ EPSILON = 1e-6  # as in OpenClaw-RL: keeps a tiny std from amplifying rounding e
 
 
 @dataclass(frozen=True, slots=True)
-class Earned:
+class TurnReward:
     """The reward of a turn and its place among other turns, from which credit is computed."""
 
     turn_id: str
@@ -29,7 +29,9 @@ class Earned:
     state: bytes | None = None  # digest of the agent's latest input; None: not compared by state
 
 
-def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool | Literal["state"], gamma: float = 1.0) -> dict[str, float]:
+def group_credits(
+    turns: Sequence[TurnReward], std: bool, step_wise: bool | Literal["state"], gamma: float = 1.0
+) -> dict[str, float]:
     """Return the advantage of each turn of a group. `gamma` discounts returns (`step_wise` "state").
 
     A missing turn has nothing to learn: all episodes have the same reward, there is no other episode, or its reward is not known.
@@ -40,7 +42,7 @@ def group_credits(turns: Sequence[Earned], std: bool, step_wise: bool | Literal[
     return _by_step(turns, std) if step_wise else _by_episode(turns, std)
 
 
-def _by_episode(turns: Sequence[Earned], std: bool) -> dict[str, float]:
+def _by_episode(turns: Sequence[TurnReward], std: bool) -> dict[str, float]:
     """Compute credit by episode. An episode's reward is the mean of its turns' rewards: their shared outcome plus the mean of their
     own rewards.
     """
@@ -53,7 +55,7 @@ def _by_episode(turns: Sequence[Earned], std: bool) -> dict[str, float]:
     return {turn.turn_id: credits[turn.session_id] for turn in turns if turn.session_id in credits and turn.reward is not None}
 
 
-def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
+def _by_step(turns: Sequence[TurnReward], std: bool) -> dict[str, float]:
     steps: dict[int, dict[str, float]] = {}
     for turn in turns:
         if turn.reward is not None:
@@ -66,9 +68,9 @@ def _by_step(turns: Sequence[Earned], std: bool) -> dict[str, float]:
     return credits
 
 
-def _by_state(turns: Sequence[Earned], std: bool, gamma: float) -> dict[str, float]:
+def _by_state(turns: Sequence[TurnReward], std: bool, gamma: float) -> dict[str, float]:
     """Compare the returns of turns that were requested in the same state, in one episode or several."""
-    episodes: dict[str, list[Earned]] = {}
+    episodes: dict[str, list[TurnReward]] = {}
     for turn in turns:
         episodes.setdefault(turn.session_id, []).append(turn)
     returns = {name: value for session in episodes.values() for name, value in session_returns(session, gamma).items()}
@@ -82,13 +84,13 @@ def _by_state(turns: Sequence[Earned], std: bool, gamma: float) -> dict[str, flo
     return credits
 
 
-def session_returns(turns: Sequence[Earned], gamma: float) -> dict[str, float]:
+def session_returns(turns: Sequence[TurnReward], gamma: float) -> dict[str, float]:
     """Return the discounted return of each turn with a known reward: G_k = r_k + gamma * G_{k+1}.
 
     A session is a tree; G_{k+1} is the mean over a turn's successors. The outcome of an episode is in each of its turns but
     occurred once, so it counts at the last turn that has it.
     """
-    children: dict[str | None, list[Earned]] = {}
+    children: dict[str | None, list[TurnReward]] = {}
     for turn in turns:
         children.setdefault(turn.parent_turn_id, []).append(turn)
     worth: dict[str, float] = {}

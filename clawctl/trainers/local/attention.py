@@ -34,7 +34,7 @@ class Visible:
 def visible(tree: Trie, device: torch.device) -> Visible:
     """The attention data of a tree for `device`."""
     ends_T = torch.from_numpy(tree.ends_T).to(device)
-    queries_M = np.unique(np.concatenate(tree.places))
+    queries_M = np.unique(np.concatenate(tree.before_scored))
     seen = functools.partial(Visible, ends_T, torch.from_numpy(queries_M).to(device))
     if device.type != "cuda":
         return seen(make_blocks(tree), make_blocks(tree, queries_M))

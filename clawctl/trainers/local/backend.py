@@ -56,8 +56,8 @@ class LocalBackend:
         import torch
         from transformers.utils import logging as transformers_logging
 
-        from clawctl.trainers.local.estimate import check_room
-        from clawctl.trainers.local.ranks import join_ranks, leave_ranks, together
+        from clawctl.trainers.local.estimate import check_memory
+        from clawctl.trainers.local.ranks import abort_on_lost_rank, join_ranks, leave_ranks
         from clawctl.trainers.local.trainer import LocalTrainer
 
         transformers_logging.disable_progress_bar()
@@ -66,13 +66,13 @@ class LocalBackend:
         with ExitStack() as leaving:
             ranks = join_ranks(rank, world, local_rank)
             leaving.callback(leave_ranks)
-            leaving.enter_context(together())
+            leaving.enter_context(abort_on_lost_rank())
             if world > 1:
-                ranks.led(check)
-            ranks.led(lambda: check_room(recipe, ranks))
+                ranks.run_on_leader(check)
+            ranks.run_on_leader(lambda: check_memory(recipe, ranks))
             trainer = LocalTrainer(recipe, ranks)
-            if ranks.leads:
-                with trainer.leading():
+            if ranks.is_leader:
+                with trainer.as_leader():
                     yield trainer
             else:
                 trainer.follow()

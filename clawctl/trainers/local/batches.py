@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clawctl.trainers.local.attention import Visible, visible
 from clawctl.trainers.local.masks import Masks, masks_of
-from clawctl.trainers.local.trees import Branch, Ints, Packing, lay, pack, sort_branches
+from clawctl.trainers.local.trees import Branch, Ints, Packing, build_trie, pack, sort_branches
 
 Merge = Literal["tree", "prefix", "none"]
 
@@ -34,7 +34,7 @@ class Microbatch:
     targets_N: Tensor  # the scored tokens, branch by branch
     temperature_N: Tensor
     lengths: list[int]  # scored tokens of each branch; splits a [N] stream into turns
-    own: list[Tensor]  # for each branch, the positions of its own tokens in the flattened B T
+    own_positions: list[Tensor]  # for each branch, the positions of its own tokens in the flattened B T
     tokens: int  # number of computed tokens, without padding
     masks: Masks | None = None  # the allowed tokens at the position of each scored token; None: any token everywhere
 
@@ -49,7 +49,7 @@ def share_out(branches: Sequence[Branch], merge: Merge, tokens: int, parts: int 
     return Packing([[index for row in group for index in rows[row]] for group in groups], 0, 0)
 
 
-def lay_out(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
+def make_microbatch(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
     """The tensors of one microbatch."""
     return _as_tree(branches, device) if merge == "tree" else _as_rows(branches, merge, device)
 
@@ -60,13 +60,13 @@ def cut(lengths: Sequence[int], tokens: int, parts: int = 1) -> list[list[int]]:
     Makes at least `parts` groups of similar size if there are enough sequences, so that no rank is idle.
     """
     budget = min(tokens, max(1, -(-sum(lengths) // parts)))
-    most_rows = max(1, len(lengths) // parts)
+    max_rows = max(1, len(lengths) // parts)
     groups: list[list[int]] = []
     room = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         if room == 0:
             groups.append([])
-            room = min(most_rows, max(1, budget // max(1, lengths[index])))
+            room = min(max_rows, max(1, budget // max(1, lengths[index])))
         groups[-1].append(index)
         room -= 1
     return groups
@@ -78,10 +78,10 @@ def share(groups: list[list[int]], rank: int, world: int) -> list[list[int]]:
 
 
 def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
-    tree = lay(branches)
+    tree = build_trie(branches)
     ids, positions = torch.from_numpy(tree.ids_T)[None], torch.from_numpy(tree.positions_T)[None]
-    scored = _scored(branches, tree.places, device)
-    own = [torch.from_numpy(places).to(device) for places in tree.own]
+    scored = _scored(branches, tree.before_scored, device)
+    own = [torch.from_numpy(places).to(device) for places in tree.own_positions]
     masks = masks_of([branch.allowed for branch in branches], scored[3], device)
     return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own, len(tree.ids_T), masks)
 
@@ -98,7 +98,7 @@ def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> 
         for index in row:
             branch = branches[index]
             places[index] = at * width + np.arange(branch.scored - 1, len(branch.ids) - 1)
-            own[index] = torch.arange(at * width + branch.own, at * width + len(branch.ids), device=device)
+            own[index] = torch.arange(at * width + branch.own_start, at * width + len(branch.ids), device=device)
     scored = _scored(branches, [places[index] for index in range(len(branches))], device)
     tokens = sum(len(branches[row[0]].ids) for row in rows)
     masks = masks_of([branch.allowed for branch in branches], scored[3], device)

@@ -61,11 +61,11 @@ class _Group:
         return int(np.searchsorted(-self.seen, -last))
 
 
-def make_blocks(tree: Trie, queries_M: Ints | None = None, most: int = QUERIES) -> Blocks:
-    """Blocks of at most `most` queries: all tokens, or only those in `queries_M` (ascending; queries are counted in that order)."""
-    causal = torch.full((most, most), float("-inf"), dtype=torch.bfloat16).triu_()
+def make_blocks(tree: Trie, queries_M: Ints | None = None, max_queries: int = QUERIES) -> Blocks:
+    """Blocks of at most `max_queries` queries: all tokens, or only those in `queries_M` (ascending; it sets their order)."""
+    causal = torch.full((max_queries, max_queries), float("-inf"), dtype=torch.bfloat16).triu_()
     made: list[Block] = []
-    for group in _join(_pieces(tree, queries_M), tree.ends_T, most):
+    for group in _join(_pieces(tree, queries_M), tree.ends_T, max_queries):
         start = made[-1].stop if made else 0
         alone = len(group.pieces) == 1
         hidden = causal[: group.queries, : group.queries - 1] if alone else _hidden(group, tree.ends_T)
@@ -85,27 +85,27 @@ def _pieces(tree: Trie, queries_M: Ints | None) -> Iterator[_Piece]:
             yield _Piece(start, stop, (*run.context, (run.start, stop)))
 
 
-def _join(pieces: Iterable[_Piece], ends_T: Ints, most: int) -> Iterator[_Group]:
-    """Groups of at most `most` queries, in order, each as long as WASTE and TAIL allow."""
+def _join(pieces: Iterable[_Piece], ends_T: Ints, max_queries: int) -> Iterator[_Group]:
+    """Groups of at most `max_queries` queries, in order, each as long as WASTE and TAIL allow."""
     group: _Group | None = None
     for piece in pieces:
         start = piece.start
         while start < piece.stop:
-            room = most - (group.queries if group else 0)
-            part = _cut(piece, start, room or most)
+            room = max_queries - (group.queries if group else 0)
+            part = _cut(piece, start, room or max_queries)
             wider = _widened(group, part) if group and room else None
             if group and not wider:
                 yield group
-                part = _cut(piece, start, most)
+                part = _cut(piece, start, max_queries)
             group = wider or _alone(part, ends_T)
             start = part.stop
     if group:
         yield group
 
 
-def _cut(piece: _Piece, start: int, most: int) -> _Piece:
-    """At most `most` tokens of the piece, beginning at `start`."""
-    stop = min(piece.stop, start + most)
+def _cut(piece: _Piece, start: int, max_queries: int) -> _Piece:
+    """At most `max_queries` tokens of the piece, beginning at `start`."""
+    stop = min(piece.stop, start + max_queries)
     return _Piece(start, stop, (*piece.ranges[:-1], (piece.ranges[-1][0], stop)))
 
 

@@ -19,16 +19,16 @@ def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:
     return [make_branch(s.teacher_prompt_ids or [], s.completion_ids, s.temperature, s.allowed) for s in samples]
 
 
-def asking(samples: Sequence[Sample]) -> list[Sample]:
+def with_open_hints(samples: Sequence[Sample]) -> list[Sample]:
     """The turns with a hint for which no server has returned teacher logprobs."""
     return [sample for sample in samples if sample.teacher_prompt_ids is not None and sample.teacher_logprobs is None]
 
 
-def taught_together(config: TrainConfig, policy: PolicyModel, samples: Sequence[Sample]) -> set[str]:
+def taught_in_policy_pass(config: TrainConfig, policy: PolicyModel, samples: Sequence[Sample]) -> set[str]:
     """The turns whose teacher is the policy itself and is computed in the policy's pass, on branches of the same tries. This is
     used if it takes less work than a separate pass without gradient, which recomputes the shared part. A token costs three times as
     much with gradient."""
-    hinted = asking(samples)
+    hinted = with_open_hints(samples)
     if not hinted or config.teacher != "self" or policy.merge != "tree" or policy.dropouts:
         return set()
     own, teachers = turn_branches(samples), teacher_branches(hinted)

@@ -9,12 +9,13 @@ import contextlib
 import math
 from collections.abc import Sequence
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.batches import Microbatch, lay_out
+from clawctl.trainers.local.batches import Microbatch, make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.head import LOGITS_AT_ONCE
 from clawctl.trainers.local.training import Training
@@ -63,7 +64,7 @@ def kl_from_base(training: Training, batch: Batch) -> float | None:
     policy = training.policy
     if not policy.adapter and training.reference is None:
         return None
-    microbatch = lay_out(turn_branches(_some(batch)), policy.merge, policy.device)
+    microbatch = make_microbatch(turn_branches(_some(batch)), policy.merge, policy.device)
     now_PV = _logprobs(training, microbatch)
     with policy.without_adapter() if policy.adapter else contextlib.nullcontext():
         base_PV = _logprobs(training, microbatch, training.reference)
@@ -71,7 +72,7 @@ def kl_from_base(training: Training, batch: Batch) -> float | None:
     return float(training.ranks.broadcast(divergence))  # ranks must agree on whether to pull again
 
 
-def _logprobs(training: Training, microbatch: Microbatch, reference: object = None) -> Tensor:
+def _logprobs(training: Training, microbatch: Microbatch, reference: Any = None) -> Tensor:
     """The logprobs of all tokens at some of the scored positions: [P, V]."""
     policy = training.policy
     causal = policy.causal if reference is None else reference

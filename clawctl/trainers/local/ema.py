@@ -18,7 +18,7 @@ class Average:
         self.weights: dict[str, Tensor] = {name: parameter.detach().clone() for name, parameter in trained}
 
     @torch.no_grad()
-    def learn(self) -> None:
+    def update(self) -> None:
         """Update the average with the current weights."""
         for name, parameter in self.trained:
             self.weights[name].lerp_(parameter, 1 - self.decay)

@@ -42,7 +42,7 @@ class Forecast:
         return None if self.memory is None else self.estimate.total <= self.memory
 
     @property
-    def hopeless(self) -> bool:
+    def exceeds_memory(self) -> bool:
         return self.memory is not None and self.estimate.certain > self.memory
 
     def lines(self) -> list[str]:
@@ -77,18 +77,18 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
     return Forecast(result, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes)
 
 
-def check_room(recipe: Recipe, ranks: Ranks) -> None:
+def check_memory(recipe: Recipe, ranks: Ranks) -> None:
     """Log the estimate. Raises ClawError if weights, gradients and optimizer alone exceed the device's memory."""
     result = forecast(recipe, ranks)
     for line in result.lines():
         log.info("%s", line)
-    if result.hopeless and not recipe.train.ignore_estimate:
+    if result.exceeds_memory and not recipe.train.ignore_estimate:
         assert result.memory is not None
         need, have = result.estimate.certain / GIB, result.memory / GIB
         first = result.advice[0] if result.advice else "train a smaller model, or use more devices"
         raise ClawError(
             f"training {recipe.model.path} needs at least {need:#.3g} GiB per device, which has {have:#.3g}",
-            f"{first}; --estimate shows details, --ignore-estimate tries it anyway",
+            f"{first}; --estimate shows details, --ignore-estimate trains anyway",
             2,
         )
     if result.fits is False:

@@ -42,7 +42,7 @@ def token_logprobs(
 
 
 @torch.no_grad()
-def likeliest(
+def top_tokens(
     hidden_ND: Tensor, head: nn.Module, temperature_N: Tensor, k: int, masks: Masks | None = None, at_once: int = LOGITS_AT_ONCE
 ) -> tuple[Tensor, Tensor]:
     """Ids and logprobs of the `k` most likely tokens at each position, most likely first: [N, k] each, without gradient. If fewer

@@ -29,7 +29,7 @@ class StepImages:
         self._first: dict[str, int] = {}  # id of each image's first token
         self._pictures: dict[int, Picture] = {}  # pictures by that id
 
-    def take(self, batch: Batch) -> Batch:
+    def with_image_ids(self, batch: Batch) -> Batch:
         """The batch with the ids of its images. These ids are valid until the next call."""
         self._first, self._pictures = {}, {}
         following = self._vocabulary

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 
 from clawctl.train.sample import Batch
-from clawctl.trainers.local.batches import lay_out, share_out
+from clawctl.trainers.local.batches import make_microbatch, share_out
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import make_branch
@@ -21,7 +21,7 @@ def scored(policy: PolicyModel, ranks: Ranks, batch: Batch, tokens: int) -> Batc
     every rank gets rank 0's numbers."""
     if all(sample.logprobs is not None for sample in batch.samples):
         return batch
-    computes = ranks.leads or policy.across is not None  # all ranks together compute with sharded weights
+    computes = ranks.is_leader or policy.shard_ranks is not None  # all ranks together compute with sharded weights
     return cast(Batch, ranks.broadcast(_scored(policy, batch, tokens) if computes else None))
 
 
@@ -31,7 +31,7 @@ def _scored(policy: PolicyModel, batch: Batch, tokens: int) -> Batch:
     branches = [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in waiting]
     result: dict[str, list[float]] = {}
     for group in share_out(branches, policy.merge, tokens).groups if branches else []:
-        laid = lay_out([branches[index] for index in group], policy.merge, policy.device)
+        laid = make_microbatch([branches[index] for index in group], policy.merge, policy.device)
         values = policy.logprobs(laid).float().split(laid.lengths)
         result.update({waiting[index].turn_id: value.tolist() for index, value in zip(group, values, strict=True)})
     samples = [replace(sample, logprobs=result[sample.turn_id]) if sample.turn_id in result else sample for sample in batch.samples]

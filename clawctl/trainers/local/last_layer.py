@@ -13,7 +13,7 @@ from clawctl.trainers.local.sharding import layers_of
 KNOWN = {f"{family}DecoderLayer" for family in ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")}
 
 
-def go_on_with_asked(causal: Any) -> None:
+def keep_asked_states(causal: Any) -> None:
     """Patch the model so that its last states for a tree are only those of `tree.asked_M`. Models with unknown blocks stay
     unchanged."""
     last = layers_of(causal)[-1]

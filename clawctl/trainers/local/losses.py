@@ -35,7 +35,7 @@ def policy_loss(
 def _surrogate(logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, lengths: Sequence[int], how: Correction) -> Tensor:
     """The loss of each token.
 
-    `dppo`      -keep * A * r, with `keep` from `acting_tokens` (DPPO's total-variation mask, as in prime-rl's `trainer/rl/loss.py`)
+    `dppo`      -keep * A * r, with `keep` from `unclipped_tokens` (DPPO's total-variation mask, prime-rl's `trainer/rl/loss.py`)
     `ppo_clip`  -min(r * A, clip(r) * A): PPO (arXiv 1707.06347, eq. 7), anchored on the sampler; clip-higher of DAPO (2503.14476)
     `tis`       -sg(min(r, cap)) * A * log p: truncated importance sampling (Ionides 2008; V-trace, arXiv 1802.01561)
     `cispo`     -sg(clip(r)) * A * log p: MiniMax-M1 (arXiv 2506.13585, eq. 4 and 5)
@@ -44,7 +44,7 @@ def _surrogate(logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, leng
     """
     ratio_N = (logprobs_N - sampler_N).exp()
     if how.surrogate == "dppo":
-        keep_N = acting_tokens(logprobs_N.detach(), sampler_N, advantages_N, lengths, how)
+        keep_N = unclipped_tokens(logprobs_N.detach(), sampler_N, advantages_N, lengths, how)
         return -(keep_N * advantages_N * ratio_N)
     if how.surrogate == "tis":
         return -ratio_N.detach().clamp(max=how.cap) * advantages_N * logprobs_N
@@ -55,7 +55,7 @@ def _surrogate(logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, leng
     return -torch.minimum(ratio_N * advantages_N, ratio_N.clamp(1 - how.clip_low, 1 + how.clip_high) * advantages_N)
 
 
-def acting_tokens(
+def unclipped_tokens(
     logprobs_N: Tensor, sampler_N: Tensor, advantages_N: Tensor, lengths: Sequence[int], correction: Correction
 ) -> Tensor:
     """False for tokens that the correction leaves without policy gradient, because they have already moved too far in the direction
@@ -94,12 +94,12 @@ def topk_divergence(policy_TK: Tensor, teacher_TK: Tensor, forward: bool = False
     student's own answers (GKD, 2306.13649). With respect to the logit of a token, the gradient of the reverse KL has the factor
     p(v), so it vanishes where the policy assigns no probability; that of the forward KL is p(v) - q(v).
     """
-    policy_T1, teacher_T1 = (log_rest(values).unsqueeze(-1) for values in (policy_TK, teacher_TK))
+    policy_T1, teacher_T1 = (log_other(values).unsqueeze(-1) for values in (policy_TK, teacher_TK))
     p, q = torch.cat([policy_TK, policy_T1], -1), torch.cat([teacher_TK, teacher_T1], -1)
     return (q.exp() * (q - p)).sum(-1) if forward else (p.exp() * (p - q)).sum(-1)
 
 
-def log_rest(logprobs_TK: Tensor) -> Tensor:
+def log_other(logprobs_TK: Tensor) -> Tensor:
     """Logprob of being none of the K tokens: log(1 - sum p), with the sum held below 1 by the last bit of float32."""
     return torch.log(-torch.expm1(logprobs_TK.logsumexp(-1).clamp(max=-1e-7)))
 

@@ -17,12 +17,12 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.policies import check_harmless
 from clawctl.trainers.local.attention import TREE, register
-from clawctl.trainers.local.batches import Merge, Microbatch, lay_out
+from clawctl.trainers.local.batches import Merge, Microbatch, make_microbatch
 from clawctl.trainers.local.head import token_logprobs
 from clawctl.trainers.local.images import StepImages
-from clawctl.trainers.local.last_layer import go_on_with_asked
+from clawctl.trainers.local.last_layer import keep_asked_states
 from clawctl.trainers.local.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
-from clawctl.trainers.local.norms import quicken_norms
+from clawctl.trainers.local.norms import use_fast_norms
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import gathering, is_sharded, layers_of, shard, whole
 from clawctl.trainers.local.trees import make_branch
@@ -49,7 +49,7 @@ class PolicyModel:
     tokenizer_files: dict[str, bytes]
     merge: Merge = "none"  # how sequences with a shared prefix are computed
     dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's dropout modules; no other module uses dropout
-    across: Ranks | None = None  # the ranks that the weights are sharded over; None: each rank has all weights
+    shard_ranks: Ranks | None = None  # the ranks that the weights are sharded over; None: each rank has all weights
     images: StepImages | None = None  # images of the running step; None: a text model
 
     @property
@@ -87,14 +87,14 @@ class PolicyModel:
             return gathering(causal if causal is not None else self.causal, work)
 
     @torch.no_grad()
-    def keep_pace(self, passes: int, causal: Any = None) -> None:
+    def match_passes(self, passes: int, causal: Any = None) -> None:
         """Call before `passes` passes without gradient. With sharded weights it adds empty passes, up to the number of the busiest
         rank."""
-        if self.across is None:
+        if self.shard_ranks is None:
             return
         body = getattr(self.causal if causal is None else causal, self.causal.base_model_prefix)
         ids_BT = torch.ones(1, 2, dtype=torch.long, device=self.device)
-        for _ in range(self.across.most(passes) - passes):
+        for _ in range(self.shard_ranks.maximum(passes) - passes):
             self.compute(lambda: body(input_ids=ids_BT, use_cache=False).last_hidden_state, causal)
 
     def hidden(self, batch: Microbatch, causal: Any = None) -> Tensor:
@@ -113,7 +113,7 @@ class PolicyModel:
         return before_ND
 
     @contextlib.contextmanager
-    def dropping(self) -> Iterator[None]:
+    def with_dropout(self) -> Iterator[None]:
         """Adapter dropout is active inside this context only. Scores and canaries never use dropout."""
         for module in self.dropouts:
             module.train()
@@ -151,7 +151,7 @@ class PolicyModel:
 
     def save_master(self, folder: Path) -> None:
         """Save the float32 weights if the published weights are rounded and no other file contains them."""
-        if not self.adapter and self.across is None and self.publish_dtype != torch.float32:
+        if not self.adapter and self.shard_ranks is None and self.publish_dtype != torch.float32:
             from safetensors.torch import save_model
 
             save_model(self.module, str(folder / MASTER))
@@ -166,8 +166,8 @@ class PolicyModel:
         for name, weight in weights.items():
             if id(weight) not in rounded:
                 value = whole(weight.detach() if self.adapter else weight.detach().to(self.publish_dtype))
-                rounded[id(weight)] = value.cpu() if self.across is not None else value
-            if self.across is None or self.across.leads:
+                rounded[id(weight)] = value.cpu() if self.shard_ranks is not None else value
+            if self.shard_ranks is None or self.shard_ranks.is_leader:
                 result[name] = rounded[id(weight)]
             else:
                 rounded[id(weight)] = torch.empty(0)
@@ -260,34 +260,34 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         prepare(policy.causal)
     _check_head(policy)
     if ranks.device.type == "cpu":
-        quicken_norms(policy.causal)
+        use_fast_norms(policy.causal)
     policy.merge = _usable_merge(policy, config.merge)
     if config.gradient_checkpointing:
-        compute_layers_again(policy)
+        checkpoint_layers(policy)
     if sharded:
         shard(policy.causal, ranks, policy.autocast, config.optimizer_offload)
-        policy.device, policy.across = ranks.device, ranks
+        policy.device, policy.shard_ranks = ranks.device, ranks
     return policy
 
 
 def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
     """Version 0 as a second model that computes in the same way as the policy."""
-    device = torch.device("cpu") if policy.across is not None else ranks.device
+    device = torch.device("cpu") if policy.shard_ranks is not None else ranks.device
     reference = load_causal(recipe.model_path, device, torch.float32)
     if policy.images is not None:
         prepare(reference)
     if ranks.device.type == "cpu":
-        quicken_norms(reference)
+        use_fast_norms(reference)
     if policy.attention == TREE:
         _attend_to_tries(reference)
-    if policy.across is not None:
+    if policy.shard_ranks is not None:
         shard(reference.requires_grad_(False), ranks, policy.autocast, recipe.train.optimizer_offload)
     return reference
 
 
-def compute_layers_again(policy: PolicyModel) -> None:
+def checkpoint_layers(policy: PolicyModel) -> None:
     """Store only each layer's input and recompute the layer in the backward pass (gradient checkpointing)."""
-    settings = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), policy.dropping())}
+    settings = {"use_reentrant": False, "context_fn": lambda: (contextlib.nullcontext(), policy.with_dropout())}
     policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
     for layer in layers_of(policy.causal):
         layer.training = True  # only the layer's own flag, which enables checkpointing; its dropouts stay unchanged
@@ -322,7 +322,7 @@ def _attends_to_tries(policy: PolicyModel) -> bool:
     _attend_to_tries(policy.causal)
     prompts, completions = ([1, 2, 3], [1, 2, 3, 4, 5], [2, 1]), ([4, 5], [3, 6], [3, 4])
     branches = [make_branch(prompt, completion, 1.0) for prompt, completion in zip(prompts, completions, strict=True)]
-    alone, merged = (policy.hidden(lay_out(branches, merge, policy.device)).float() for merge in ("none", "tree"))
+    alone, merged = (policy.hidden(make_microbatch(branches, merge, policy.device)).float() for merge in ("none", "tree"))
     # Base weights in bfloat16 round; the error of a wrong mask is as large as the states themselves.
     if (alone - merged).norm() < 0.02 * alone.norm():
         return True
@@ -333,4 +333,4 @@ def _attends_to_tries(policy: PolicyModel) -> bool:
 def _attend_to_tries(causal: Any) -> None:
     register()
     causal.set_attn_implementation(TREE)
-    go_on_with_asked(causal)
+    keep_asked_states(causal)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-def quicken_norms(causal: Any) -> None:
+def use_fast_norms(causal: Any) -> None:
     """Replace the model's RMS norms by these, if the results are equal. For models on the CPU."""
     for module in causal.modules():
         if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon") and _is_plain(module):

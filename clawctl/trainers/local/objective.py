@@ -11,10 +11,10 @@ from clawctl.train.advantages import Divergence, Gap, Overlap, Reward, Term, lik
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.measures import Measures, TurnNumbers
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.losses import acting_tokens, policy_loss, subset_loss, topk_divergence
+from clawctl.trainers.local.losses import policy_loss, subset_loss, topk_divergence, unclipped_tokens
 
 CUSTOM = "custom"  # the term of a custom loss
-MOST_PULLS = 16  # tokens kept per turn
+MAX_PULLS = 16  # tokens kept per turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Objective:
         weights_N = torch.cat([torch.full_like(a, weight) for a, weight in zip(advantages, weights, strict=True)])
         loss = policy_loss(logprobs_N, *how, weights_N)
         measures.add_loss(term.name, float(policy_loss(logprobs_N.detach(), *how)))
-        acting_N = acting_tokens(logprobs_N.detach(), sampler_N, advantages_N, lengths, correction)
+        acting_N = unclipped_tokens(logprobs_N.detach(), sampler_N, advantages_N, lengths, correction)
         for turn, values_T, acting_T in zip(turns, advantages, acting_N.split(lengths), strict=True):
             numbers = measures.turns[turn.sample.turn_id]
             numbers.advantages[term.name], numbers.acting[term.name] = values_T.cpu().numpy(), acting_T.cpu().numpy()
@@ -155,7 +155,7 @@ def chosen_hints(overlap_HT: Tensor, choice: str) -> Tensor:
 
 
 def pulls(ids_TK: Tensor, gaps_TK: Tensor) -> dict[int, float]:
-    """The direction in which the hint moves the policy: the MOST_PULLS tokens with the largest absolute sum of gaps over all
+    """The direction in which the hint moves the policy: the MAX_PULLS tokens with the largest absolute sum of gaps over all
     positions.
 
     A gap is the teacher's probability minus the policy's. Its sum is the negative gradient of the forward KL with respect to a bias
@@ -163,5 +163,5 @@ def pulls(ids_TK: Tensor, gaps_TK: Tensor) -> dict[int, float]:
     """
     ids_N, where_N = ids_TK.flatten().unique(return_inverse=True)
     sums_N = torch.zeros(len(ids_N), device=gaps_TK.device).index_add_(0, where_N, gaps_TK.detach().flatten().float())
-    top = sums_N.abs().topk(min(MOST_PULLS, len(sums_N))).indices.tolist()
+    top = sums_N.abs().topk(min(MAX_PULLS, len(sums_N))).indices.tolist()
     return {int(ids_N[place]): float(sums_N[place]) for place in top}

@@ -42,8 +42,8 @@ def measuring(policy: PolicyModel, batch: Microbatch, turns: int) -> Iterator[Te
 
 def _measured(policy: PolicyModel) -> list[nn.Module]:
     layers = layers_of(language_of(policy.causal))
-    places = sorted({round(at * (len(layers) - 1) / max(1, LAYERS - 1)) for at in range(LAYERS)}) if layers else []
-    modules = [policy.causal.get_input_embeddings(), *(module for place in places for module in layers[place].modules())]
+    positions = sorted({round(at * (len(layers) - 1) / max(1, LAYERS - 1)) for at in range(LAYERS)}) if layers else []
+    modules = [policy.causal.get_input_embeddings(), *(module for place in positions for module in layers[place].modules())]
     kinds = (nn.Linear, nn.Embedding)
     return [module for module in modules if isinstance(module, kinds) and module.weight.requires_grad]
 
@@ -63,9 +63,9 @@ def _note(batch: Microbatch, squares: Tensor, given: Tensor, gradient: Tensor) -
         if batch.visible is None or len(gradient_TE) != len(batch.visible.queries_M):
             return
         kept_M = batch.visible.queries_M
-    for turn, own in enumerate(batch.own[: len(squares)]):
-        places = own if kept_M is None else torch.isin(kept_M, own).nonzero().flatten()
-        squares[turn] += _square(given_T[places], gradient_TE[places].float())
+    for turn, own in enumerate(batch.own_positions[: len(squares)]):
+        positions = own if kept_M is None else torch.isin(kept_M, own).nonzero().flatten()
+        squares[turn] += _square(given_T[positions], gradient_TE[positions].float())
 
 
 def _square(given_S: Tensor, gradient_SE: Tensor) -> Tensor:

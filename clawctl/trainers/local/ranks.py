@@ -27,7 +27,7 @@ class Ranks:
     device: torch.device
 
     @property
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         return self.rank == 0
 
     def broadcast(self, value: Any) -> Any:
@@ -38,13 +38,13 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
 
-    def led(self, work: Callable[[], T]) -> T:
+    def run_on_leader(self, work: Callable[[], T]) -> T:
         """The result of `work` on rank 0, sent to every rank. If it raises a ClawError, all ranks end, and rank 0 prints the
         reason."""
         if self.world == 1:
             return work()
         result, error = None, None
-        if self.leads:
+        if self.is_leader:
             try:
                 result = work()
             except ClawError as raised:
@@ -64,7 +64,7 @@ class Ranks:
         dist.all_gather_object(values, value)
         return values
 
-    def most(self, count: int) -> int:
+    def maximum(self, count: int) -> int:
         """The largest count of all ranks, on every rank."""
         if self.world == 1:
             return count
@@ -101,7 +101,7 @@ def join_ranks(rank: int, world: int, local_rank: int) -> Ranks:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def abort_on_lost_rank() -> Iterator[None]:
     """Raises ClawError if a message fails because another process has ended."""
     try:
         yield

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Sample
-from clawctl.trainers.local.batches import Microbatch, lay_out, share_out
-from clawctl.trainers.local.branches import asking, teacher_branches
+from clawctl.trainers.local.batches import Microbatch, make_microbatch, share_out
+from clawctl.trainers.local.branches import teacher_branches, with_open_hints
 from clawctl.trainers.local.custom_loss import custom_loss, logits_of, logprobs_of
 from clawctl.trainers.local.flops import count_pass
 from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs
@@ -26,7 +26,7 @@ def sampled_logprobs(
 ) -> list[TurnLogprobs]:
     """The logprobs of the sampled tokens. The branches that the policy reads as the teacher of the turns `together` come last."""
     policy = training.policy
-    with policy.dropping():
+    with policy.with_dropout():
         logprobs = policy.logprobs(microbatch)
     # The weights do not change within a step, so the policy "before the step" is the one that was just computed, unless dropout
     # changed its numbers.
@@ -48,7 +48,7 @@ def likeliest_logprobs(
     teacher."""
     policy = training.policy
     with measures.clock("forward"):
-        with policy.dropping():
+        with policy.with_dropout():
             now = policy_tops(policy, microbatch, k)
         before_N, before_NK = now.logprobs_N.detach(), now.likeliest_NK.detach()
         if policy.dropouts:
@@ -76,14 +76,14 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
     """For each turn with a hint, the logprob of each of its own tokens after the prompt with the hint: exactly one per token."""
     config, policy = training.config, training.policy
     known = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
-    hinted = asking(samples)
+    hinted = with_open_hints(samples)
     branches = teacher_branches(hinted)
     with _as_teacher(training):
         groups = share_out(branches, policy.merge, config.tokens_per_microbatch).groups if branches else []
-        policy.keep_pace(len(groups), training.teacher)
+        policy.match_passes(len(groups), training.teacher)
         for group in groups:
             own = [branches[index] for index in group]
-            microbatch = lay_out(own, policy.merge, policy.device)
+            microbatch = make_microbatch(own, policy.merge, policy.device)
             count_pass(measures, training.cost, microbatch, own)
             values = policy.logprobs(microbatch, training.teacher).split(microbatch.lengths)
             known.update({hinted[index].turn_id: value for index, value in zip(group, values, strict=True)})
@@ -101,7 +101,7 @@ def custom_loss_of(
     """The custom loss of a microbatch's turns."""
     policy = training.policy
     assert training.custom is not None
-    with policy.dropping():
+    with policy.with_dropout():
         logits = logits_of(policy, microbatch)
     now = logprobs_of(logits, microbatch)
     with torch.no_grad():

@@ -35,16 +35,16 @@ def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torc
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    def make_room() -> None:
+    def clear_folder() -> None:
         shutil.rmtree(folder, ignore_errors=True)  # left by a killed trainer
         folder.mkdir(mode=0o700, parents=True)
 
-    ranks.led(make_room)
+    ranks.run_on_leader(clear_folder)
     path = folder / _file(ranks.rank, ranks.world)
     parts, layouts = {}, {}
     for name, tensor in _tensors(policy, optimizer).items():
         local, offset = _part(tensor)
-        if local.numel() and (offset is not None or ranks.leads):  # rank 0 writes data that is the same on all ranks
+        if local.numel() and (offset is not None or ranks.is_leader):  # rank 0 writes data that is the same on all ranks
             parts[name], layouts[name] = local.contiguous().cpu(), {"offset": offset or [], "shape": list(tensor.shape)}
     problem = None
     try:
@@ -61,7 +61,7 @@ def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torc
         sync(folder / _INDEX)
         sync(folder)
 
-    ranks.led(write_index)
+    ranks.run_on_leader(write_index)
 
 
 def move_into(checkpoint: Path, parts: Path) -> None:

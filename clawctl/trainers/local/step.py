@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from clawctl.train.advantages.off_policy import correction_of
-from clawctl.train.agreement import disagreeing
+from clawctl.train.agreement import mismatched_turns
 from clawctl.train.measures import Measures, StepFacts, StepResult, merged, step_row
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.batches import lay_out, share, share_out
-from clawctl.trainers.local.branches import taught_together, teacher_branches, turn_branches
+from clawctl.trainers.local.batches import make_microbatch, share, share_out
+from clawctl.trainers.local.branches import taught_in_policy_pass, teacher_branches, turn_branches
 from clawctl.trainers.local.distance import keep_near_base
 from clawctl.trainers.local.flops import count_pass, peak_flops
 from clawctl.trainers.local.imported import scored
@@ -41,7 +41,7 @@ def train_step(training: Training, batch: Batch) -> StepResult:
     """Make one step. No weight changes if the loss or gradient is not finite, or if another model sampled its turns."""
     config, ranks, optimizer = training.config, training.ranks, training.optimizer
     if training.policy.images is not None:
-        batch = training.policy.images.take(batch)
+        batch = training.policy.images.with_image_ids(batch)
     batch = scored(training.policy, ranks, batch, config.tokens_per_microbatch)
     objective, measures = objective_of(config, batch), Measures()
     # Seed of dropout, so that it is the same after a crash.
@@ -56,7 +56,7 @@ def train_step(training: Training, batch: Batch) -> StepResult:
     if not (math.isfinite(norm) and all(math.isfinite(loss) for loss in total.losses.values())):
         problem = "loss or gradient is not finite"
     else:
-        broken, wrong_model = disagreeing(total, batch, config.max_mismatch)
+        broken, wrong_model = mismatched_turns(total, batch, config.max_mismatch)
         problem = "logprobs disagree with the model" if broken else None
     if problem is not None:
         optimizer.zero_grad(set_to_none=True)
@@ -69,7 +69,7 @@ def train_step(training: Training, batch: Batch) -> StepResult:
         optimizer.zero_grad(set_to_none=True)  # frees memory that publishing the weights needs
         kl_base = keep_near_base(training, batch)
         if training.average is not None:
-            training.average.learn()
+            training.average.update()
     facts = _facts(training, objective, norm, lr, kl_base)
     return StepResult(step_row(total, batch, facts), total.turns, facts)
 
@@ -81,11 +81,11 @@ def add_gradients(training: Training, objective: Objective, measures: Measures) 
     sizes = backward(training, samples, objective, measures)
     bound = bound_of(sizes.values(), training.config.turn_bound)
     weights = {turn_id: weight_of(size, bound) for turn_id, size in sizes.items()}
-    least = min(weights.values(), default=1.0)
-    if least == 1:
+    smallest = min(weights.values(), default=1.0)
+    if smallest == 1:
         return
     again = Measures()
-    if least < TOO_FAR or training.policy.dropouts:  # dropout would change the same turn in a different way
+    if smallest < TOO_FAR or training.policy.dropouts:  # dropout would change the same turn in a different way
         training.optimizer.zero_grad(set_to_none=True)
         backward(training, samples, objective, again, weights)
     else:
@@ -130,11 +130,11 @@ def pack(
     packing = Packing([[index] for index in range(len(samples))], 0, 0)
     if not by_turn:
         packing = share_out(turn_branches(samples), policy.merge, training.config.tokens_per_microbatch, ranks.world)
-    measures.cuts, measures.recomputed_tokens = (packing.cuts, packing.recomputed) if ranks.leads else (0, 0)
+    measures.cuts, measures.recomputed_tokens = (packing.cuts, packing.recomputed) if ranks.is_leader else (0, 0)
     if measures.cuts:
         _log_cut_once(ranks.world)
     own = share(packing.groups, ranks.rank, ranks.world)
-    discarded = packing.groups[-1:] if policy.across is not None and len(own) * ranks.world < len(packing.groups) else []
+    discarded = packing.groups[-1:] if policy.shard_ranks is not None and len(own) * ranks.world < len(packing.groups) else []
     parts, discarded_parts = ([[samples[index] for index in group] for group in groups] for groups in (own, discarded))
     return parts, discarded_parts
 
@@ -149,12 +149,12 @@ def _add_part(
 ) -> dict[str, float]:
     """Add the gradient of one microbatch. `starts`: the first token of each turn's own part, if its size is requested."""
     policy, sampled_only = training.policy, objective.likeliest is None
-    together = taught_together(training.config, policy, part) if sampled_only and training.custom is None else set()
+    together = taught_in_policy_pass(training.config, policy, part) if sampled_only and training.custom is None else set()
     with measures.clock("teacher"):
         apart = [sample for sample in part if sample.turn_id not in together]
         teacher = teacher_logprobs(training, apart, measures) if sampled_only else {}
     branches = [*turn_branches(part, starts), *teacher_branches([s for s in part if s.turn_id in together])]
-    microbatch = lay_out(branches, policy.merge, policy.device)
+    microbatch = make_microbatch(branches, policy.merge, policy.device)
     count_pass(measures, training.cost, microbatch, branches, backward=True)
     with measuring(policy, microbatch, len(part)) if starts is not None else contextlib.nullcontext() as squares:
         if training.custom is not None:
@@ -192,7 +192,7 @@ def gradients_of(training: Training, batch: Batch) -> Iterator[list[Tensor]]:
 def _clip_gradients(training: Training) -> float:
     """Sum the gradients of all ranks and clip them. Returns their norm before clipping."""
     parameters = [parameter for _, parameter in training.policy.trained()]
-    if training.policy.across is None:
+    if training.policy.shard_ranks is None:
         training.ranks.sum_gradients(parameters)
     return float(whole(torch.nn.utils.clip_grad_norm_(parameters, training.config.clip_grad)))
 

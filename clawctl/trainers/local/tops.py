@@ -10,9 +10,9 @@ from torch import Tensor
 
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Sample
-from clawctl.trainers.local.batches import Microbatch, lay_out, share_out
+from clawctl.trainers.local.batches import Microbatch, make_microbatch, share_out
 from clawctl.trainers.local.flops import Cost, count_pass
-from clawctl.trainers.local.head import likeliest, token_logprobs
+from clawctl.trainers.local.head import token_logprobs, top_tokens
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.trees import make_branch
 
@@ -51,7 +51,7 @@ def policy_tops(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor |
 
     def work() -> tuple[Tensor, Tensor]:
         hidden_ND = policy.hidden(batch)
-        named_NK = likeliest(hidden_ND.detach(), head, batch.temperature_N, k, batch.masks)[0] if ids_NK is None else ids_NK
+        named_NK = top_tokens(hidden_ND.detach(), head, batch.temperature_N, k, batch.masks)[0] if ids_NK is None else ids_NK
         scored_ids = torch.cat([named_NK, batch.targets_N[:, None]], 1)
         return token_logprobs(hidden_ND, head, scored_ids, batch.temperature_N, batch.masks), named_NK
 
@@ -69,10 +69,10 @@ def teacher_tops(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[T
     ]
     scored: dict[int, Teachers] = {}
     groups = share_out(branches, policy.merge, passes.tokens).groups if branches else []
-    policy.keep_pace(len(groups), passes.causal)
+    policy.match_passes(len(groups), passes.causal)
     for group in groups:
         own = [branches[branch] for branch in group]
-        batch = lay_out(own, policy.merge, policy.device)
+        batch = make_microbatch(own, policy.merge, policy.device)
         count_pass(passes.measures, passes.cost, batch, own)
         ids_NK = torch.cat([ids[prompts[branch][0]] for branch in group])
         pieces = zip(
@@ -89,7 +89,7 @@ def _teacher_logprobs(policy: PolicyModel, batch: Microbatch, ids_NK: Tensor, ca
 
     def work() -> tuple[Tensor, Tensor]:
         hidden_ND = policy.hidden(batch, causal)
-        own_NK, _ = likeliest(hidden_ND, head, batch.temperature_N, ids_NK.shape[1], batch.masks)
+        own_NK, _ = top_tokens(hidden_ND, head, batch.temperature_N, ids_NK.shape[1], batch.masks)
         return token_logprobs(hidden_ND, head, ids_NK, batch.temperature_N, batch.masks), overlap(ids_NK, own_NK)
 
     return policy.compute(work, causal)

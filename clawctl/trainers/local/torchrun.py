@@ -33,7 +33,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
         "-P",
         "-m",
         "clawctl.trainers.local.quiet_torchrun",
-        *_meeting(where),
+        *_rendezvous_options(where),
         "--nproc-per-node",
         str(count),
     ]
@@ -77,7 +77,7 @@ def chosen(gpus: Gpus, visible: Sequence[str], a_node: int | None) -> list[str]:
     return [visible[i] for i in ids]
 
 
-def _meeting(where: Nodes) -> list[str]:
+def _rendezvous_options(where: Nodes) -> list[str]:
     """The options with which the nodes find each other."""
     if where.count == 1:
         return ["--standalone"]

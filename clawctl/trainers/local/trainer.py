@@ -87,7 +87,7 @@ class LocalTrainer:
         return result
 
     def publish(self, version: int, scratch: Path) -> LocalSnapshot:
-        if self.training.policy.across is None:
+        if self.training.policy.shard_ranks is None:
             return self._snapshot(scratch)  # rank 0 has everything
         snapshot: LocalSnapshot = self._on_all_ranks("_snapshot", scratch)
         return snapshot
@@ -107,7 +107,7 @@ class LocalTrainer:
                 getattr(self, name)(*arguments)
 
     @contextmanager
-    def leading(self) -> Iterator["LocalTrainer"]:
+    def as_leader(self) -> Iterator["LocalTrainer"]:
         """Within this context, this rank makes calls. At its end the other ranks exit, with the exit code of a ClawError if there
         was one. After any other error they detect that this process is gone."""
         try:
@@ -136,7 +136,7 @@ class LocalTrainer:
     def _snapshot(self, scratch: Path) -> LocalSnapshot:
         training = self.training
         canary, weights = training.policy.canary(), training.policy.published()
-        sharded = training.policy.across is not None
+        sharded = training.policy.shard_ranks is not None
         if sharded:
             write_parts(scratch, self.ranks, training.policy, training.optimizer)
         return LocalSnapshot(canary, weights, training, scratch if sharded else None)
@@ -145,7 +145,7 @@ class LocalTrainer:
 def load_training(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None, weights: Path | None = None) -> Training:
     """The policy with its optimizer: from a checkpoint, from a published policy, or from the base model. Raises ClawError."""
     config, vocabulary = recipe.train, load_config(recipe.model_path).get_text_config().vocab_size
-    ranks.led(lambda: load_custom_loss(config, vocabulary) and None)  # reports a problem before weights are loaded
+    ranks.run_on_leader(lambda: load_custom_loss(config, vocabulary) and None)  # reports a problem before weights are loaded
     custom = load_custom_loss(config, vocabulary)
     policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else weights)
     optimizer = make_optimizer(policy, config)

@@ -28,7 +28,7 @@ class Branch:
     scored: int  # index of the first scored token, at least 1; all tokens from there on are scored
     temperature: float
     allowed: Allowed | None = None  # the tokens that could be drawn at the position of each scored token; None: any
-    own: int = 0  # index of the first token that only this branch and its continuations have: see `own_starts`
+    own_start: int = 0  # index of the first token that only this branch and its continuations have: see `own_starts`
 
     def __post_init__(self) -> None:
         if self.allowed is not None and len(self.allowed.which) != len(self.ids) - self.scored:
@@ -38,9 +38,9 @@ class Branch:
 
 
 def make_branch(
-    prompt: list[int], completion: list[int], temperature: float, allowed: Allowed | None = None, own: int = 0
+    prompt: list[int], completion: list[int], temperature: float, allowed: Allowed | None = None, own_start: int = 0
 ) -> Branch:
-    return Branch(np.array(prompt + completion, dtype=np.int64), len(prompt), temperature, allowed, own)
+    return Branch(np.array(prompt + completion, dtype=np.int64), len(prompt), temperature, allowed, own_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Trie:
     positions_T: Ints  # depth of each token
     ends_T: Ints  # one past the last descendant of each token
     runs: tuple[Run, ...]  # cover 0..T without gaps
-    places: list[Ints]  # for each branch, the positions of the tokens before its scored ones
-    own: list[Ints]  # for each branch, the positions of its own tokens
+    before_scored: list[Ints]  # for each branch, the positions of the tokens before its scored ones
+    own_positions: list[Ints]  # for each branch, the positions of its own tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class _Node:
     start: int = 0  # position in the layout
 
 
-def lay(branches: Sequence[Branch]) -> Trie:
+def build_trie(branches: Sequence[Branch]) -> Trie:
     """The tries of `branches`, in depth-first order, with the largest child first at each fork."""
     roots, bottoms = _grow(branches)
     ids, positions, ends = [], [], []
@@ -185,9 +185,9 @@ def lay(branches: Sequence[Branch]) -> Trie:
         largest_last = sorted(node.children, key=lambda child: child.size)
         stack += [(child, branch_context) for child in largest_last[:-1]] + [(child, None) for child in largest_last[-1:]]
     both = list(zip(branches, bottoms, strict=True))
-    places = [_positions(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
-    own = [_positions(bottom, branch.own, len(branch.ids)) for branch, bottom in both]
-    return Trie(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), places, own)
+    before_scored = [_positions(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
+    own = [_positions(bottom, branch.own_start, len(branch.ids)) for branch, bottom in both]
+    return Trie(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), before_scored, own)
 
 
 def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:

@@ -22,11 +22,11 @@ from torch import Tensor
 from clawctl.config import Recipe, ServiceConfig
 from clawctl.errors import ClawError
 from clawctl.train.advantages.off_policy import correction_of
-from clawctl.train.agreement import disagreeing
+from clawctl.train.agreement import mismatched_turns
 from clawctl.train.measures import Measures, StepFacts, StepResult, step_row
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers import Model
-from clawctl.trainers.local.branches import asking
+from clawctl.trainers.local.branches import with_open_hints
 from clawctl.trainers.local.influence import bound_of, weight_of
 from clawctl.trainers.local.loading import load_config
 from clawctl.trainers.local.model import CANARY_PROMPTS
@@ -88,7 +88,7 @@ class ServiceTrainer:
     def step(self, batch: Batch) -> StepResult:
         config, measures = self.recipe.train, Measures()
         own = [sequence_of(sample) for sample in batch.samples]
-        hinted = asking(batch.samples) if config.uses_hints else []
+        hinted = with_open_hints(batch.samples) if config.uses_hints else []
         taught = [hinted_sequence_of(sample) for sample in hinted]
         with measures.clock("forward"):
             policy = self.client.logprobs(own if config.teacher == "base" else [*own, *taught])
@@ -109,7 +109,7 @@ class ServiceTrainer:
         if not all(math.isfinite(loss) for loss in measures.losses.values()):
             problem = "loss is not finite"
         else:
-            broken, wrong_model = disagreeing(measures, batch, config.max_mismatch)
+            broken, wrong_model = mismatched_turns(measures, batch, config.max_mismatch)
             problem = "logprobs disagree with the model" if broken else None
         if problem is not None:
             return StepResult(None, problem=problem, broken=broken, wrong_model=wrong_model)

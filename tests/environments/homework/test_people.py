@@ -1,4 +1,4 @@
-"""Simulated people: what they feel follows from the reply, how they say it from a grammar with held-out words."""
+"""Simulated people: their satisfaction follows from the reply, their wording from a grammar with held-out phrases."""
 
 from random import Random
 
@@ -22,14 +22,14 @@ def task(seed: int = 0) -> Problem:
     return next(t for t in make_tasks("student", 50, seed) if len(t.steps) == 1)
 
 
-def test_the_same_seed_says_the_same_words():
+def test_the_same_seed_gives_the_same_text():
     one, two = Person("student", 5), Person("student", 5)
     assert one.name == two.name
     assert one.open(task()) == two.open(task())
     assert one.react(task(), AI, 0) == two.react(task(), AI, 0)
 
 
-def test_ai_style_brings_a_complaint_and_the_session_goes_on():
+def test_ai_style_causes_a_complaint_and_the_session_continues():
     for seed in range(50):
         reaction = Person("student", seed).react(task(), AI, 0)
         assert reaction.text
@@ -84,11 +84,11 @@ def test_every_slot_of_the_grammar_is_a_rule_or_a_value():
     values = dict.fromkeys(("prompt", "next_problem", "problem", "pupil", "said", "right"), "v")
     for rule in PEOPLE:
         for seed in range(30):
-            assert "{" not in WORDS.say(rule, Random(seed), "all", **values)
+            assert "{" not in WORDS.draw(rule, Random(seed), "all", **values)
 
 
 def test_a_rule_without_held_out_words_falls_back_to_the_trained_ones():
     grammar = PhraseGrammar({"a": "x | y", "b": "p | ~q"})
-    assert {grammar.say("a", Random(s), "held_out") for s in range(20)} == {"x", "y"}
-    assert {grammar.say("b", Random(s), "held_out") for s in range(20)} == {"q"}
-    assert {grammar.say("b", Random(s), "trained") for s in range(20)} == {"p"}
+    assert {grammar.draw("a", Random(s), "held_out") for s in range(20)} == {"x", "y"}
+    assert {grammar.draw("b", Random(s), "held_out") for s in range(20)} == {"q"}
+    assert {grammar.draw("b", Random(s), "trained") for s in range(20)} == {"p"}

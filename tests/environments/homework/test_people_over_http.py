@@ -1,4 +1,4 @@
-"""Simulated people against a real server: what they send, and how they count."""
+"""Simulated people against a real server: their requests and their counts."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ def a_run(folder: Path) -> RunDir:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_satisfied_person_says_something_and_the_session_is_closed_with_it(stream: bool) -> None:
+def test_a_satisfied_persons_last_message_closes_the_session(stream: bool) -> None:
     with answering(lambda body: good(STUDENT)) as server:
         found = talk(server, "s1", stream)
     assert (found.satisfied, found.refusal, found.requests) == (True, None, 2)
@@ -64,7 +64,7 @@ def test_a_satisfied_person_says_something_and_the_session_is_closed_with_it(str
     assert server.asked[0]["body"].get("stream", False) is stream
 
 
-def test_without_session_headers_nothing_but_words_is_sent() -> None:
+def test_without_session_headers_only_messages_are_sent() -> None:
     with answering(lambda body: good(STUDENT)) as server:
         talk(server, None)
     for call in server.asked:
@@ -132,7 +132,7 @@ def test_refused_requests_are_counted_with_their_reason(tmp_path: Path) -> None:
     assert summary["refusals"][0].startswith("status 503")
 
 
-def test_nobody_begins_once_the_awaited_version_is_live(tmp_path: Path) -> None:
+def test_no_session_begins_once_the_awaited_version_is_live(tmp_path: Path) -> None:
     summary, server = run_crowd(a_run(tmp_path), lambda body: "hm", Crowd(people=3, stop_at_version=0))
     assert (summary["sessions"], server.asked) == (0, [])
 

@@ -1,4 +1,4 @@
-"""The world: tasks are the same for the same seed, splits never share a problem, and a reply is right by its numbers."""
+"""Homework tasks: equal for equal seeds, separate between splits, and checked by their numbers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The published metric, by rule: what each kind of first reply scores, worked by hand."""
+"""The published metric, by rule: the score of each kind of first reply, worked by hand."""
 
 import pytest
 

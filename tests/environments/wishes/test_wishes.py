@@ -1,4 +1,4 @@
-"""The world of many wishes: its answers, its people, its reader and its judge. Held-out phrasings are not read here."""
+"""The world of many wishes: its answers, people, reader and judge. Held-out phrasings are not read here."""
 
 import json
 import urllib.request
@@ -10,7 +10,7 @@ import pytest
 from clawctl.environments.wishes.axes import AXES, USUAL, draw_style, is_correct, measure, write
 from clawctl.environments.wishes.environment import Wishes, scored, wants_in
 from clawctl.environments.wishes.judge import answer_to, judge_server, judged
-from clawctl.environments.wishes.people import MOST_COMPLAINTS, Wisher, unmet
+from clawctl.environments.wishes.people import MAX_COMPLAINTS, Wisher, unmet
 from clawctl.environments.wishes.problems import make_problems
 from clawctl.environments.wishes.reader import read
 from clawctl.environments.wishes.wording import chosen_axes, complaint, hint, say
@@ -76,7 +76,7 @@ def test_the_reader_understands_nearly_every_complaint_and_hint():
 
 
 @pytest.mark.parametrize(("rule", "score"), [("happy", 1), ("wrong", -1), ("vague", -1), ("unclear", 0)])
-def test_the_reader_knows_thanks_doubts_and_words_that_tell_nothing(rule: str, score: int):
+def test_the_reader_recognises_thanks_doubts_and_neutral_replies(rule: str, score: int):
     rng = Random(5)
     for _ in range(60):
         said = read(say(rule, rng, "trained", said=5, right=6))
@@ -84,7 +84,7 @@ def test_the_reader_knows_thanks_doubts_and_words_that_tell_nothing(rule: str, s
         assert not said.wants
 
 
-def test_a_problem_says_nothing_about_an_answer_but_going_on_to_it_does():
+def test_a_problem_is_no_feedback_but_moving_on_to_the_next_one_is():
     for problem in make_problems(100, 6):
         assert not read(problem.text).wants
         assert read(problem.text).score == 1
@@ -100,7 +100,7 @@ def test_a_person_complains_until_every_wish_is_met_and_gives_up_after_some_answ
         assert 1 <= len(said) <= 2
         assert said.items() <= wants.items()
         assert Wisher(wants, 1).react(problem, write(problem, {**PLAIN, **wants}, rng), 0).satisfied
-        assert Wisher(wants, 1).react(problem, write(problem, PLAIN, rng), MOST_COMPLAINTS).done
+        assert Wisher(wants, 1).react(problem, write(problem, PLAIN, rng), MAX_COMPLAINTS).done
 
 
 def test_wrong_numbers_are_doubted_by_half_of_the_people_without_wishes():

@@ -1,4 +1,4 @@
-"""Nobody fooled: sixty attacks against the framing, through real calls of a judge that obeys whatever gets through."""
+"""Sixty attacks against the framing, through real calls of a judge that obeys whatever reaches it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from scripts.benchmarks.judge_obedient import obey
 
 
 def test_there_are_sixty_different_attacks_of_a_dozen_kinds() -> None:
-    assert len({(attack.place, attack.words()) for attack in ATTACKS}) == len(ATTACKS) == 60
+    assert len({(attack.place, attack.payload()) for attack in ATTACKS}) == len(ATTACKS) == 60
     assert len({attack.family for attack in ATTACKS}) >= 12
     assert {attack.wants for attack in ATTACKS} == {1, -1}
 
@@ -37,7 +37,7 @@ def test_nor_do_attacks_in_forms_that_the_suite_does_not_hold(run, serving) -> N
     assert report["attacks"] >= 40
 
 
-def test_a_judge_that_changes_its_mind_by_itself_is_told_apart_from_one_that_is_moved(run, serving) -> None:
+def test_random_verdict_changes_are_distinguished_from_those_by_an_attack(run, serving) -> None:
     said = [1, 1, -1, 1, -1, 1]  # of each turn: without its attack, with it, and again without
     fickle = serving(lambda text, number: f"\\boxed{{{said[number - 1]}}}")
     settings = {"endpoint": fickle.url, "model": "fickle", "api_key": "k", "votes": 1, "concurrency": 1}

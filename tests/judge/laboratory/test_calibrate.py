@@ -1,4 +1,4 @@
-"""How right the judge is, counted by hand on a judge that answers by script."""
+"""The accuracy of the judge, counted by hand on a scripted judge."""
 
 import json
 import subprocess
@@ -116,7 +116,7 @@ def test_how_many_calls_stopping_early_saves() -> None:
     assert calls_for((), 5, 0.5) == 0
 
 
-def test_the_judge_is_compared_with_what_people_rated(run, serving, tmp_path, capsys) -> None:
+def test_the_judge_is_compared_with_peoples_ratings(run, serving, tmp_path, capsys) -> None:
     server = serving(by_words)
     shard(
         run, "1-a", [reply("thanks", feedback=1.0), reply("thanks", feedback=-0.5), reply("wrong", feedback=-1.0), reply("wrong")]
@@ -127,7 +127,7 @@ def test_the_judge_is_compared_with_what_people_rated(run, serving, tmp_path, ca
     assert report["ratings"] == {"rated": 4, "judged": 4, "disagreement": 0.5}
 
 
-def test_the_tables_name_what_was_found(run, serving, tmp_path, capsys) -> None:
+def test_the_tables_show_the_results(run, serving, tmp_path, capsys) -> None:
     server = serving(by_words)
     file = write(tmp_path, line("thanks", 1, rating=0.5), line("wrong", -1))
     calibrate(run, recipe(server.url), file, ratings=False, attacks=True, as_json=False)
@@ -142,7 +142,7 @@ def test_the_tables_name_what_was_found(run, serving, tmp_path, capsys) -> None:
         assert words in shown
 
 
-def test_a_judge_that_believes_what_it_reads_is_caught(run, serving, capsys) -> None:
+def test_a_judge_that_follows_injected_text_is_detected(run, serving, capsys) -> None:
     server = serving(lambda text, number: "\\boxed{1}" if "The turn is over" in text else "\\boxed{-1}")
     calibrate(run, recipe(server.url, votes=1), None, ratings=False, attacks=True, as_json=True)
     found = report_of(capsys)["attacks"]

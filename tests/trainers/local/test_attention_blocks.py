@@ -1,4 +1,4 @@
-"""The CPU's blocks of queries: they hide what a trie hides, waste little, and compute what a dense mask would."""
+"""The CPU's blocks of queries: they mask like a trie, waste little, and equal a dense mask."""
 
 from itertools import pairwise
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clawctl.trainers.local.attention import ancestors, visible
 from clawctl.trainers.local.blockwise import QUERIES, TAIL, WASTE, Block, Blocks, attend_by_blocks, make_blocks
-from clawctl.trainers.local.trees import Branch, Trie, lay, make_branch
+from clawctl.trainers.local.trees import Branch, Trie, build_trie, make_branch
 from tests.trainers.local.test_trees import branches
 
 CPU = torch.device("cpu")
@@ -19,7 +19,7 @@ SIZES = st.sampled_from([1, 2, 5, QUERIES])
 
 
 def asked_of(tree: Trie) -> np.ndarray:
-    return np.unique(np.concatenate(tree.places))
+    return np.unique(np.concatenate(tree.before_scored))
 
 
 def tries_of_many_blocks(seed: int = 0) -> list[Branch]:
@@ -82,18 +82,18 @@ def check_waste(tree: Trie, most: int) -> None:
 @settings(deadline=None)
 @given(branches(), SIZES)
 def test_blocks_show_each_query_its_ancestors_and_itself(found: list[Branch], most: int) -> None:
-    check_relation(lay(found), most)
+    check_relation(build_trie(found), most)
 
 
 @settings(deadline=None)
 @given(branches(), SIZES)
 def test_blocks_waste_no_more_than_they_may(found: list[Branch], most: int) -> None:
-    check_waste(lay(found), most)
+    check_waste(build_trie(found), most)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_blocks_of_long_tries_show_what_the_mask_of_cuda_shows_and_waste_little(seed: int) -> None:
-    tree = lay(tries_of_many_blocks(seed))
+def test_blocks_of_long_tries_equal_the_cuda_mask_and_waste_little(seed: int) -> None:
+    tree = build_trie(tries_of_many_blocks(seed))
     assert len(tree.ids_T) > 4 * QUERIES
     check_relation(tree, QUERIES)
     check_waste(tree, QUERIES)
@@ -103,7 +103,7 @@ def test_neighbours_that_share_nearly_all_they_see_are_one_block_and_others_are_
     stem = list(range(100, 140))
 
     def last_blocks(fork: int) -> list[Block]:
-        tree = lay([make_branch(stem, [1, 2, 3], 1.0), make_branch(stem[:fork], [4, 5], 1.0)])
+        tree = build_trie([make_branch(stem, [1, 2, 3], 1.0), make_branch(stem[:fork], [4, 5], 1.0)])
         return [block for block in make_blocks(tree, None, 5) if block.start >= 40]
 
     near = last_blocks(39)  # apart 3 * 43 + 2 * 41 = 211 pairs, together 5 * 45 = 225
@@ -118,7 +118,8 @@ def test_neighbours_that_share_nearly_all_they_see_are_one_block_and_others_are_
 def test_masks_stay_small_though_a_branch_joins_that_left_long_ago() -> None:
     stem = list(range(100, 100 + 2 * TAIL))
     branches = [make_branch(stem, [1] * QUERIES, 1.0), make_branch(stem[: TAIL // 2], [2], 1.0)]
-    blocks = make_blocks(lay(branches))  # the lone token would add little work to the last block, but a mask of 1.5 TAIL keys
+    # The lone token would add little work to the last block, but a mask of 1.5 TAIL keys
+    blocks = make_blocks(build_trie(branches))
     assert blocks[-1].stop - blocks[-1].start == 1
     assert sum(block.hidden_NL.nbytes for block in blocks[-2:]) <= 2 * QUERIES * QUERIES
 
@@ -150,18 +151,18 @@ def check_numbers(tree: Trie, most: int) -> None:
 
 @settings(deadline=None)
 @given(branches(), SIZES)
-def test_blocks_compute_what_a_dense_mask_computes(found: list[Branch], most: int) -> None:
-    check_numbers(lay(found), most)
+def test_blocks_compute_the_same_as_a_dense_mask(found: list[Branch], most: int) -> None:
+    check_numbers(build_trie(found), most)
 
 
-def test_blocks_of_long_tries_compute_what_a_dense_mask_computes() -> None:
+def test_blocks_of_long_tries_compute_the_same_as_a_dense_mask() -> None:
     torch.manual_seed(0)
-    check_numbers(lay(tries_of_many_blocks()), QUERIES)
+    check_numbers(build_trie(tries_of_many_blocks()), QUERIES)
 
 
-def test_what_a_query_does_not_see_changes_nothing_for_it() -> None:
+def test_hidden_tokens_do_not_change_a_query() -> None:
     torch.manual_seed(0)
-    tree = lay(tries_of_many_blocks())
+    tree = build_trie(tries_of_many_blocks())
     blocks, count = make_blocks(tree), len(tree.ids_T)
     sees_QT = seen_by_blocks(blocks, count)
     q, k, v = (torch.randn(heads, count, 8) for heads in (4, 2, 2))
@@ -172,9 +173,9 @@ def test_what_a_query_does_not_see_changes_nothing_for_it() -> None:
     assert not torch.equal(before, after)
 
 
-def test_bfloat16_computes_what_float32_computes_to_its_rounding() -> None:
+def test_bfloat16_equals_float32_up_to_rounding() -> None:
     torch.manual_seed(0)
-    tree = lay(tries_of_many_blocks())
+    tree = build_trie(tries_of_many_blocks())
     blocks = make_blocks(tree)
     leaves = [torch.randn(heads, len(tree.ids_T), 8, requires_grad=True) for heads in (4, 2, 2)]
     towards = torch.randn(len(tree.ids_T), 4, 8)
@@ -190,7 +191,7 @@ def test_bfloat16_computes_what_float32_computes_to_its_rounding() -> None:
 def test_attention_is_the_same_whether_its_weights_wait_for_the_backward_pass_or_are_made_again() -> None:
     torch.manual_seed(0)
     stem = np.random.default_rng(0).integers(0, 9, QUERIES + 40).tolist()
-    tree = lay([make_branch(stem[:cut], [9] * 20, 1.0) for cut in (30, len(stem))])
+    tree = build_trie([make_branch(stem[:cut], [9] * 20, 1.0) for cut in (30, len(stem))])
     leaves = [torch.randn(heads, len(tree.ids_T), 16, requires_grad=True) for heads in (4, 2, 2)]
     blocks = visible(tree, CPU).blocks
     sizes = [4 * 4 * (block.stop - block.start) * len(keys_of(block)) for block in blocks]

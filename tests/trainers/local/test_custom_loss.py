@@ -1,4 +1,4 @@
-"""A loss of the user's own: called as documented, refused at start where it cannot be."""
+"""A user's own loss: called as documented, and refused at start if it cannot work."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tests.train.tiny import Sampler, publish_turns
 from tests.trainers.local.test_methods_in_a_step import train
 from tests.trainers.local.test_train_step import begin, take, weights
 
-# the policy loss of `binary` and `combine` without mask and penalty, from nothing but what a custom loss is given
+# the policy loss of `binary` and `combine` without mask and penalty, from the arguments of a custom loss alone
 OURS = """
 def compute_loss(policy_logits, reference_logits, rewards, advantages, config):
     logprobs = policy_logits.log_softmax(-1).gather(1, config.token_ids[:, None]).squeeze(1)
@@ -54,7 +54,7 @@ def test_a_custom_loss_that_writes_the_policy_loss_makes_the_same_step(
 
 
 @pytest.mark.parametrize("changes", [{"lora": {"rank": 4}}, {"teacher": "base"}])
-def test_it_sees_version_0_rewards_and_whose_token_is_whose(
+def test_a_custom_loss_gets_version_0_rewards_and_the_turn_of_each_token(
     run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     code = """
@@ -104,7 +104,7 @@ def test_a_loss_that_cannot_be_called_as_it_will_be_is_refused_at_start(tmp_path
         ("return policy_logits.sum() if len(rewards) == 2 else policy_logits.detach().sum()", "without gradient in step 1"),
     ],
 )
-def test_a_loss_that_fails_only_later_names_its_step_tells_where_and_uses_no_turn_up(
+def test_a_loss_that_fails_later_is_reported_with_its_step_and_position_and_consumes_no_turn(
     run: RunDir,
     sampler: Sampler,
     model_path: Path,
@@ -123,7 +123,7 @@ def test_a_loss_that_fails_only_later_names_its_step_tells_where_and_uses_no_tur
     assert list((run.train / "ledger").glob("*.json")) == []
 
 
-def test_a_loss_that_asks_for_version_0_where_it_is_not_at_hand_is_refused_at_start(tmp_path: Path) -> None:
+def test_a_loss_that_needs_version_0_is_refused_at_start_if_it_is_not_available(tmp_path: Path) -> None:
     code = "def compute_loss(a, reference_logits, c, d, e): return (a - reference_logits).square().sum()"
     mine = write(tmp_path, code)
     with pytest.raises(ClawError, match=r"fails on two tokens: TypeError") as raised:
@@ -138,7 +138,7 @@ def test_a_loss_needs_a_method_that_has_advantages(tmp_path: Path) -> None:
         load_custom_loss(TrainConfig(method="hybrid", custom_loss=write(tmp_path, OURS)), 7)
 
 
-def test_what_is_not_file_and_name_is_refused(tmp_path: Path) -> None:
+def test_a_value_other_than_file_and_name_is_refused(tmp_path: Path) -> None:
     for spec, problem in (
         ("mine.py", "is not file.py:name"),
         ("nowhere.py:x", "there is no file"),

@@ -1,4 +1,4 @@
-"""The estimate: worked by hand, held against a real step, and heard before anything is loaded."""
+"""The memory estimate: worked by hand, compared with a real step, and applied before anything is loaded."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ import yaml
 
 from clawctl.config import DEMO_MODEL, LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.local.estimate import check_room, forecast, skeleton
+from clawctl.trainers.local.estimate import check_memory, forecast, skeleton
 from clawctl.trainers.local.flops import Cost
 from clawctl.trainers.local.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks
@@ -38,7 +38,7 @@ def test_every_part_is_as_worked_by_hand() -> None:
     assert parts(SHAPE, ALONE, teacher="base")["teacher"] == 4000
     assert parts(SHAPE, ALONE, method="binary")["teacher"] == 0
     assert parts(SHAPE, ALONE, teacher="base", method="binary", custom_loss="mine.py:x")["teacher"] == 4000
-    # a loss of one's own is given all logits: six times 10 tokens by 25, once more for version 0's
+    # a custom loss gets all logits: six times 10 tokens by 25, once more for version 0's
     assert parts(SHAPE, ALONE, custom_loss="mine.py:x")["logits"] == 6 * 4 * 10 * 25 + head
     assert parts(SHAPE, ALONE, custom_loss="mine.py:x", teacher="base")["logits"] == 7 * 4 * 10 * 25 + head
     assert parts(ADAPTED, ALONE, custom_loss="mine.py:x", lora=LoraConfig())["logits"] == 7 * 4 * 10 * 25
@@ -64,10 +64,10 @@ def test_a_microbatch_takes_its_operations_over_the_devices_speed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "billions"),  # as their model cards say; of Qwen3.5-4B without its images
+    ("name", "billions"),  # from their model cards; Qwen3.5-4B without its vision tower
     [("Qwen/Qwen3-0.6B", 0.596), ("Qwen/Qwen3-4B", 4.022), ("Qwen/Qwen3-8B", 8.191), ("Qwen/Qwen3.5-4B", 4.206)],
 )
-def test_known_architectures_have_the_number_of_weights_that_is_told_of_them(name: str, billions: float) -> None:
+def test_known_architectures_have_their_published_number_of_weights(name: str, billions: float) -> None:
     shape = shape_of(skeleton(name), TrainConfig())
     assert shape.weights / 1e9 == pytest.approx(billions, abs=0.001)
     assert shape.trained == shape.weights
@@ -88,7 +88,7 @@ import gc
 import torch
 from clawctl.config import Recipe
 from clawctl.trainers.local.estimate import forecast
-from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.optimizer import make_optimizer
@@ -109,7 +109,7 @@ for again in (True, False):  # the peak only ever rises
     optimizer = make_optimizer(policy, recipe.train)
     ids = torch.randint(0, policy.vocabulary, (4096,), generator=torch.Generator().manual_seed(0)).tolist()
     rows = [make_branch(ids[at:at + 24], ids[at + 24:at + 1024], 1.0) for at in range(0, 4096, 1024)]
-    policy.logprobs(lay_out(rows, "none", ranks.device)).sum().backward()
+    policy.logprobs(make_microbatch(rows, "none", ranks.device)).sum().backward()
     optimizer.step()
     print(told.total, kernel("VmHWM") - before)
     del policy, optimizer
@@ -118,7 +118,7 @@ for again in (True, False):  # the peak only ever rises
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the kernel tells no peak")
-def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half() -> None:
+def test_a_real_step_needs_the_estimated_memory_within_a_factor_of_one_and_a_half() -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
@@ -127,7 +127,7 @@ def test_a_real_step_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
         assert real / 1.5 < told < real * 1.5
 
 
-def test_a_cpu_is_asked_how_fast_it_is_and_a_device_that_is_not_here_is_not_guessed_at() -> None:
+def test_the_speed_of_a_cpu_is_measured_and_that_of_an_absent_device_is_unknown() -> None:
     cpu = forecast(Recipe.model_validate({"train": {"tokens_per_microbatch": 64}}), Ranks(0, 1, torch.device("cpu")))
     assert cpu.seconds is not None
     assert 0 < cpu.seconds < 100
@@ -144,13 +144,13 @@ def on_card(**train: Any) -> Recipe:
     return Recipe.model_validate({"model": {"path": "Qwen/Qwen3-4B"}, "train": {"device_memory_gb": 24, **train}})
 
 
-def test_what_cannot_fit_is_refused_before_anything_is_loaded_and_told_what_would() -> None:
+def test_training_that_cannot_fit_is_refused_before_loading_with_settings_that_fit() -> None:
     ranks = Ranks(0, 1, torch.device("cpu"))
     with pytest.raises(ClawError, match=r"needs at least 59\.9 GiB per device, which has 24\.0") as caught:
-        check_room(on_card(), ranks)
+        check_memory(on_card(), ranks)
     assert caught.value.exit_code == 2
     assert "train.lora" in caught.value.fix
-    check_room(on_card(ignore_estimate=True), ranks)
+    check_memory(on_card(ignore_estimate=True), ranks)
 
 
 def test_every_advice_would_make_it_fit() -> None:
@@ -176,7 +176,7 @@ def test_a_model_of_which_nothing_is_known_is_a_problem_with_a_cure(tmp_path: Pa
         skeleton(str(tmp_path))
 
 
-def test_the_command_tells_the_estimate_without_a_run_or_weights(tmp_path: Path) -> None:
+def test_the_command_shows_the_estimate_without_a_run_or_weights(tmp_path: Path) -> None:
     recipe = tmp_path / "card.yaml"
     recipe.write_text("{model: {path: Qwen/Qwen3-8B}, train: {device_memory_gb: 24, dtype: bfloat16, lora: {rank: 16}}}")
     command = [sys.executable, "-m", "clawctl", "train", "--estimate", "--run", str(tmp_path / "none"), "--recipe", str(recipe)]
@@ -193,9 +193,9 @@ def test_of_a_small_device_cuda_takes_its_share_and_a_cpu_none() -> None:
     cpu, gpu = (forecast(small, Ranks(0, 1, torch.device(kind))) for kind in ("cpu", "cuda"))
     assert (cpu.memory, gpu.memory) == (int(0.05 * 2**30), 0)
     with pytest.raises(ClawError, match=r"needs at least 0\.0\d+ GiB per device, which has 0\.0500"):
-        check_room(small, Ranks(0, 1, torch.device("cpu")))
+        check_memory(small, Ranks(0, 1, torch.device("cpu")))
 
 
-def test_a_long_microbatch_is_told_in_seconds_without_an_exponent() -> None:
+def test_the_time_of_a_long_microbatch_is_printed_without_an_exponent() -> None:
     slow = replace(forecast(on_card(peak_tflops=1), Ranks(0, 1, torch.device("cuda"))), seconds=1234.5)
     assert any("a full microbatch takes about 1200 s at" in line for line in slow.lines())

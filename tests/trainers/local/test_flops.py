@@ -1,4 +1,4 @@
-"""What a step costs, by hand."""
+"""The FLOPs of a step, by hand."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def test_a_pass_costs_two_operations_a_weight_and_token_and_training_three_times
     assert full.forward(tokens=10, pairs=20, scored=3) == 2000 + 300 + 640
     assert full.forward_backward(10, 20, 3) == 3 * (2000 + 300 + 640)
     adapter = Cost(frozen_weights=90, trained_weights=10, head_weights=50, head_learns=False, attention=8)
-    # weights that stand still need no gradient of their own
+    # frozen weights need no weight gradient
     assert adapter.forward_backward(10, 20, 3) == 2 * (2000 + 300) + 2 * 10 * 10 + 3 * 640
 
 
@@ -29,7 +29,7 @@ def test_the_cost_of_a_model_counts_its_matrices(sampler: Sampler) -> None:
     assert cost.attention == 2 * 2 * 16
 
 
-def test_the_peak_of_a_device_is_what_the_recipe_says_or_what_is_known_of_it() -> None:
+def test_the_peak_of_a_device_comes_from_the_recipe_or_from_its_specification() -> None:
     assert peak_flops("NVIDIA H100 80GB HBM3", None) == pytest.approx(989.4e12)
     assert peak_flops("NVIDIA H100 PCIe", None) == 756e12
     assert peak_flops("NVIDIA L4", None) == 121e12

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clawctl.trainers.local.head import likeliest, token_logprobs
+from clawctl.trainers.local.head import token_logprobs, top_tokens
 
 LN2, LN3 = math.log(2), math.log(3)
 TOKENS, WIDTH, VOCABULARY = 25, 6, 50
@@ -29,14 +29,14 @@ class Wrapped(nn.Module):
         return self.inner(hidden) * 2.0
 
 
-def test_a_state_says_how_likely_the_token_behind_it_is_at_the_sampler_temperature() -> None:
+def test_a_state_gives_the_logprob_of_the_next_token_at_the_sampler_temperature() -> None:
     # hidden states are the logits themselves (identity head); vocabulary of 2
     head = a_head([[1.0, 0.0], [0.0, 1.0]])
     hidden = torch.tensor([[LN3, 0.0], [0.0, 2 * LN2], [0.0, 2 * LN3]])
     found = token_logprobs(hidden, head, torch.tensor([0, 1, 1]), torch.tensor([1.0, 1.0, 2.0]))
     # softmax(ln 3, 0) = 3/4, 1/4; softmax(0, ln 4) = 1/5, 4/5; (0, 2 ln 3) at temperature 2 is (0, ln 3): 1/4, 3/4
     torch.testing.assert_close(found, torch.tensor([math.log(3 / 4), math.log(4 / 5), math.log(3 / 4)]))
-    ids, values = likeliest(hidden, head, torch.tensor([1.0, 1.0, 2.0]), k=2)
+    ids, values = top_tokens(hidden, head, torch.tensor([1.0, 1.0, 2.0]), k=2)
     assert ids.tolist() == [[0, 1], [1, 0], [1, 0]]
     torch.testing.assert_close(values.exp(), torch.tensor([[3 / 4, 1 / 4], [4 / 5, 1 / 5], [3 / 4, 1 / 4]]))
 

@@ -1,4 +1,4 @@
-"""Turns with images: the trainer computes what the engine served, and learns from it."""
+"""Turns with images: the trainer's logprobs equal the engine's, and it learns from them."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ from clawctl.run.shards import read_turns
 from clawctl.serve.canary import CanaryFailure, check_canary
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch
-from clawctl.trainers.local.batches import Merge, lay_out
+from clawctl.trainers.local.batches import Merge, make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.estimate import forecast
 from clawctl.trainers.local.model import PolicyModel
@@ -73,7 +73,7 @@ class Served:
 
     async def _sample(self, ids: list[int], images: list[SentImage]) -> list[Any]:
         pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
-        seen = self.engine.look(ids, images) if images else None
+        seen = self.engine.prepare_images(ids, images) if images else None
         self.engine.generate(ids, Sampling(0.8, 1.0, 0, 10), pieces.put_nowait, seen=seen)
         tokens: list[Any] = []
         while True:
@@ -138,7 +138,7 @@ def texts_of(served: Served) -> TokenizerTexts:
 
 
 def take(feed: Feed) -> Batch:
-    batch = feed.take(0)
+    batch = feed.next_batch(0)
     assert batch is not None
     return batch
 
@@ -191,7 +191,7 @@ def test_loss_and_gradient_do_not_depend_on_how_sequences_with_images_are_merged
 def test_another_picture_of_the_same_size_gives_other_logprobs(
     run: RunDir, vision_path: Path, turns: tuple[list[Turn], dict[str, bytes]]
 ) -> None:
-    """Ids alone do not tell the two: a trainer that drops pixels would not notice."""
+    """The ids of the two are equal, so a trainer that dropped the pixels would not notice."""
     publish(run, turns, vision_path)
     training = begin(run, vision_path)
     batch, policy = take(feed_of(run, training)), training.policy
@@ -201,9 +201,9 @@ def test_another_picture_of_the_same_size_gives_other_logprobs(
     changed = replace(one, images=({**image, "sha256": sha256(picture(1)).hexdigest()},))
     found = []
     for sample in (one, changed):
-        (known,) = policy.images.take(replace(batch, samples=[sample])).samples
+        (known,) = policy.images.with_image_ids(replace(batch, samples=[sample])).samples
         with torch.no_grad():
-            found.append(policy.logprobs(lay_out(turn_branches([known]), "none", ALONE.device)))
+            found.append(policy.logprobs(make_microbatch(turn_branches([known]), "none", ALONE.device)))
     assert float((found[0] - found[1]).abs().max()) > 0.01
 
 
@@ -213,7 +213,7 @@ def test_another_picture_of_the_same_size_gives_other_logprobs(
      ("moved", "an image is not at its recorded position", 1),
      ("smaller", "an image has another size for this model", 3), ("text", "images, which this trainer does not read", 3)],
 )  # fmt: skip
-def test_a_turn_whose_image_is_not_what_was_served_is_refused_with_the_reason_and_the_others_are_trained(
+def test_a_turn_with_another_image_than_served_is_refused_with_the_reason_and_the_others_are_trained(
     run: RunDir, vision_path: Path, served: Served, turns: tuple[list[Turn], dict[str, bytes]], damage: str, reason: str, count: int
 ) -> None:
     rows, files = turns
@@ -226,7 +226,7 @@ def test_a_turn_whose_image_is_not_what_was_served_is_refused_with_the_reason_an
         red.unlink()
     elif damage == "changed":
         red.write_bytes(b"another")
-    reader = None if damage == "text" else replace(served.reader, most=256) if damage == "smaller" else served.reader
+    reader = None if damage == "text" else replace(served.reader, max_pixels=256) if damage == "smaller" else served.reader
     feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, texts_of(served), {}, reader=reader)
     take(feed)
     assert feed.refused[reason] == count

@@ -1,4 +1,4 @@
-"""Imported texts in the trainer: ids of its own template, logprobs of its own weights, nothing made up."""
+"""Imported texts in the trainer: ids of its own template, logprobs of its own weights, and no invented values."""
 
 import math
 import threading
@@ -59,7 +59,7 @@ def test_the_ids_are_those_of_a_server_that_had_sampled_the_text(sampler: Sample
         {"messages": [{"role": "user", "content": "a prompt that no template made", "plain": True}]},
     ],
 )
-def test_what_the_template_does_not_show_as_the_file_has_it_is_refused_and_counted(
+def test_rows_that_the_template_renders_differently_are_refused_and_counted(
     run: RunDir, sampler: Sampler, changes: dict[str, Any]
 ) -> None:
     turn = text(sampler, "x", **changes)
@@ -67,7 +67,7 @@ def test_what_the_template_does_not_show_as_the_file_has_it_is_refused_and_count
         rendered(sampler.tokenizer, turn)
     publish_shard(run, "a", [(turn, 1.0, None)])
     feed = make_feed(run, sampler)
-    assert feed.take(0) is None
+    assert feed.next_batch(0) is None
     assert feed.refused == {"cannot be rendered": 1}
 
 
@@ -75,7 +75,7 @@ def test_the_scores_are_the_logprobs_of_the_weights_at_that_moment_and_no_sample
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     publish_shard(run, "a", [(text(sampler, "t"), 1.0, None), (sampler.turn("s", tokens=4), 1.0, None)])
-    batch = make_feed(run, sampler).take(0)
+    batch = make_feed(run, sampler).next_batch(0)
     assert batch is not None
     assert [sample.turn_id for sample in batch.samples if sample.logprobs is None] == ["t"]
     policy = load_policy(make_recipe(model_path), ALONE)
@@ -95,15 +95,15 @@ def test_an_imported_turn_does_not_grow_stale_and_counts_as_sampled_by_the_versi
 ) -> None:
     publish_shard(run, "a", [(text(sampler, "t"), 1.0, None)])
     feed = make_feed(run, sampler, max_staleness=1)
-    assert feed.take(0) is None
+    assert feed.next_batch(0) is None
     publish_shard(run, "b", [(text(sampler, "u"), -1.0, HINT)])
-    batch = feed.take(7)
+    batch = feed.next_batch(7)
     assert batch is not None
     assert [(s.policy_version, s.imported) for s in batch.samples] == [(7, True), (7, True)]
     assert batch.samples[1].teacher_prompt_ids is not None  # a hint is spliced into the rendered prompt
 
 
-def test_a_step_on_texts_begins_with_a_ratio_of_one_and_says_how_many_were_imported(
+def test_a_step_on_texts_begins_with_a_ratio_of_one_and_reports_the_number_of_imported_turns(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     publish_turns(run, sampler, 2, "a")

@@ -1,4 +1,4 @@
-"""Ranks that are killed: the others say so and end, torchrun starts them again, and the weights are those of an undisturbed run."""
+"""Killed ranks: the others report it and end, torchrun restarts them, and the weights equal those of an undisturbed run."""
 
 import os
 import signal

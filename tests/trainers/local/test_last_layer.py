@@ -1,11 +1,11 @@
-"""The last layer goes on with asked tokens alone, in every architecture that is known to allow it, and changes no number."""
+"""The last layer computes requested tokens only, in every architecture that allows it, without changing a number."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.model import load_policy, load_reference
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import make_branch
@@ -38,11 +38,11 @@ def tiny(folder: Path, family: str) -> Path:
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "olmo2", "qwen2", "qwen3", "smollm3"])
-def test_the_last_layer_goes_on_with_asked_tokens_where_that_is_known_to_be_exact(tmp_path: Path, family: str) -> None:
+def test_the_last_layer_computes_only_requested_tokens_if_that_is_known_to_be_exact(tmp_path: Path, family: str) -> None:
     policy = policy_of(tiny(tmp_path, family))
     assert policy.merge == "tree"
     assert check_same(policy, TURNS, "tree") == TOKENS
-    batch = lay_out(TURNS, "tree", CPU)
+    batch = make_microbatch(TURNS, "tree", CPU)
     assert batch.visible is not None
     assert batch.visible.queries_M.tolist() == ASKED
     seen = policy.causal.model(input_ids=batch.ids_BT, position_ids=batch.positions_BT, tree=batch.visible, use_cache=False)
@@ -55,7 +55,7 @@ def test_version_0_beside_the_policy_goes_the_same_way_and_makes_the_same_states
     ranks = Ranks(0, 1, CPU)
     policy = load_policy(recipe, ranks)
     reference = load_reference(recipe, policy, ranks)
-    batch = lay_out(TURNS, policy.merge, CPU)
+    batch = make_microbatch(TURNS, policy.merge, CPU)
     with torch.no_grad():
         torch.testing.assert_close(policy.hidden(batch, reference), policy.hidden(batch), atol=0, rtol=0)
         policy.causal.model.embed_tokens.weight.add_(1)

@@ -16,7 +16,7 @@ from clawctl.run.shards import Origin, write_turns, write_verdicts
 from clawctl.train.checkpoints import read_rows
 from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
-from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.tops import TeacherPasses, policy_tops, teacher_tops
@@ -42,7 +42,7 @@ def train(run: RunDir, model: Path, **changes: Any) -> None:
 def divergence(training: Training, samples: Any, ids: list[torch.Tensor]) -> float:
     """Mean KL over all named tokens (which are the whole vocabulary here) between the policy and its teachers."""
     teachers = teacher_tops(training.policy, samples, ids, TeacherPasses(10_000, Measures()))
-    batch = lay_out(turn_branches(samples), "none", ALONE.device)
+    batch = make_microbatch(turn_branches(samples), "none", ALONE.device)
     with torch.no_grad():
         now = policy_tops(training.policy, batch, ids[0].shape[1], torch.cat(ids))
     told = torch.cat([teacher.logprobs_HTK[0] for teacher in teachers])
@@ -65,7 +65,7 @@ def test_topk_distillation_brings_whole_distributions_nearer_to_the_teacher(
     assert row["terms"]["opd_topk"]["advantage_quantiles"] is None
     assert row["terms"]["opd_topk"]["divergence_quantiles"][-1] > 0
     assert row["terms"]["opd_topk"]["loss"] > 0
-    if lora is None:  # the teacher is then version 0, which stands still
+    if lora is None:  # the teacher is then version 0, which does not change
         training.policy.module.eval()
     assert divergence(training, batch.samples, ids) < before
 
@@ -89,13 +89,13 @@ def test_methods_on_likeliest_tokens_do_not_depend_on_how_the_step_is_cut_or_mer
         assert norm == pytest.approx(found[0][1], rel=1e-4)
 
 
-def test_hybrid_asks_a_teacher_for_each_hint_about_the_policys_likeliest_tokens(
+def test_hybrid_evaluates_a_teacher_for_each_hint_on_the_policys_likeliest_tokens(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     publish_hinted(run, sampler, 2)
     training = begin(run, model_path, method="hybrid", batch_turns=2)
     samples = take(run, training).samples
-    batch = lay_out(turn_branches(samples), "tree", ALONE.device)
+    batch = make_microbatch(turn_branches(samples), "tree", ALONE.device)
     with torch.no_grad():
         seen = policy_tops(training.policy, batch, 4)
     teachers = teacher_tops(training.policy, samples, list(seen.ids_NK.split(batch.lengths)), TeacherPasses(10_000, Measures()))
@@ -162,7 +162,7 @@ def test_turns_of_another_model_stop_training_with_both_names_and_are_not_used_u
     assert read_ledger(run) == {}
 
 
-def test_what_an_older_version_sampled_may_differ_as_much_as_it_will(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_turns_of_older_versions_may_differ_by_any_amount(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
     train(run, model_path, lr=0.05)
     rows = read_rows(run)

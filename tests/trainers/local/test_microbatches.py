@@ -1,10 +1,10 @@
-"""Cutting, sharing and laying out."""
+"""Cutting, sharing and laying out microbatches."""
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.trainers.local.batches import cut, lay_out, share, share_out
+from clawctl.trainers.local.batches import cut, make_microbatch, share, share_out
 from clawctl.trainers.local.trees import make_branch
 
 CPU = torch.device("cpu")
@@ -21,9 +21,9 @@ def test_each_sequence_is_in_one_group_within_the_budget_and_no_rank_is_idle(len
     assert sorted(dealt) == sorted(groups)
 
 
-def test_padding_stands_behind_and_each_scored_token_has_the_place_of_the_one_before_it() -> None:
+def test_padding_is_on_the_right_and_each_scored_token_has_the_position_of_its_predecessor() -> None:
     branches = [make_branch([5, 6], [8], 1.0), make_branch([7], [9, 10, 11], 0.5)]
-    batch = lay_out(branches, "none", CPU)
+    batch = make_microbatch(branches, "none", CPU)
     assert batch.ids_BT.tolist() == [[5, 6, 8, 0], [7, 9, 10, 11]]
     assert batch.before_N.tolist() == [1, 4, 5, 6]  # 6 in row 0; 7, 9 and 10 in row 1
     assert batch.targets_N.tolist() == [8, 9, 10, 11]
@@ -31,9 +31,9 @@ def test_padding_stands_behind_and_each_scored_token_has_the_place_of_the_one_be
     assert (batch.lengths, batch.tokens) == ([1, 3], 7)
 
 
-def test_a_whole_prefix_is_scored_on_the_row_of_what_goes_on_from_it() -> None:
+def test_a_whole_prefix_is_scored_on_the_row_of_its_continuation() -> None:
     branches = [make_branch([5], [6], 1.0), make_branch([5, 7], [8], 1.0), make_branch([5, 6, 7], [8, 9], 0.5)]
-    batch = lay_out(branches, "prefix", CPU)
+    batch = make_microbatch(branches, "prefix", CPU)
     assert batch.ids_BT.tolist() == [[5, 6, 7, 8, 9], [5, 7, 8, 0, 0]]
     assert batch.before_N.tolist() == [0, 6, 2, 3]
     assert batch.targets_N.tolist() == [6, 8, 8, 9]
@@ -43,7 +43,7 @@ def test_a_whole_prefix_is_scored_on_the_row_of_what_goes_on_from_it() -> None:
 
 def test_a_trie_lays_each_token_once_at_its_depth() -> None:
     branches = [make_branch([5], [6], 1.0), make_branch([5, 7], [8], 1.0), make_branch([5, 6, 7], [8, 9], 0.5)]
-    batch = lay_out(branches, "tree", CPU)
+    batch = make_microbatch(branches, "tree", CPU)
     assert batch.ids_BT.tolist() == [[5, 6, 7, 8, 9, 7, 8]]
     assert batch.positions_BT is not None
     assert batch.positions_BT.tolist() == [[0, 1, 2, 3, 4, 1, 2]]

@@ -1,4 +1,4 @@
-"""Our RMS norm, against numbers worked by hand and against the models' own."""
+"""The fast RMS norm, against numbers worked by hand and against the models' own."""
 
 import copy
 import math
@@ -13,7 +13,7 @@ from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
-from clawctl.trainers.local.norms import quicken_norms
+from clawctl.trainers.local.norms import use_fast_norms
 
 
 def is_ours(module: Any) -> bool:
@@ -23,7 +23,7 @@ def is_ours(module: Any) -> bool:
 def test_a_norm_is_as_worked_by_hand() -> None:
     norm = LlamaRMSNorm(2, eps=0.5)
     norm.weight.data = torch.tensor([1.0, 2.0])
-    quicken_norms(norm)
+    use_fast_norms(norm)
     assert is_ours(norm)
     x = torch.tensor([[3.0, 4.0]], requires_grad=True)
     y = norm(x)
@@ -39,14 +39,14 @@ def test_a_norm_is_as_worked_by_hand() -> None:
 @pytest.mark.parametrize("made", [LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm])
 @pytest.mark.parametrize(("types", "tolerance"), [((torch.float32, torch.float32), 1e-5), ((torch.bfloat16, torch.float32), 0.02),
                                                   ((torch.bfloat16, torch.bfloat16), 0.02)])  # fmt: skip
-def test_the_models_own_norms_say_the_same_in_every_type(
+def test_the_fast_norms_equal_the_models_own_in_every_type(
     made: Any, types: tuple[torch.dtype, torch.dtype], tolerance: float
 ) -> None:
     torch.manual_seed(0)
     theirs = made(16, eps=1e-6).to(types[1])
     theirs.weight.data.uniform_(0.5, 1.5)
     ours = copy.deepcopy(theirs)
-    quicken_norms(ours)
+    use_fast_norms(ours)
     assert is_ours(ours)
     x = torch.randn(1, 5, 3, 16, dtype=types[0], requires_grad=True)
     wanted = torch.randn(1, 5, 3, 16)
@@ -59,9 +59,9 @@ def test_the_models_own_norms_say_the_same_in_every_type(
         torch.testing.assert_close(mine, expected, atol=tolerance, rtol=tolerance)
 
 
-def test_a_frozen_weight_gets_no_gradient_and_passes_on_what_came() -> None:
+def test_a_frozen_weight_gets_no_gradient_and_passes_the_incoming_one_on() -> None:
     norm = Qwen3RMSNorm(4).requires_grad_(False)
-    quicken_norms(norm)
+    use_fast_norms(norm)
     x = torch.randn(3, 4, requires_grad=True)
     norm(x).sum().backward()
     assert norm.weight.grad is None
@@ -74,5 +74,5 @@ def test_norms_that_compute_something_else_stay_as_they_are() -> None:
             return 2 * super().forward(x)
 
     odd = nn.ModuleList([GemmaRMSNorm(4), OddRMSNorm(4), nn.RMSNorm(4), nn.LayerNorm(4)])
-    quicken_norms(odd)
+    use_fast_norms(odd)
     assert not any(is_ours(norm) for norm in odd)

@@ -10,12 +10,12 @@ from clawctl.config import TrainConfig
 from clawctl.train.advantages.off_policy import clip_of, correction_of
 from clawctl.trainers.local.losses import (
     Correction,
-    acting_tokens,
-    log_rest,
+    log_other,
     policy_loss,
     sequence_ratios,
     subset_loss,
     topk_divergence,
+    unclipped_tokens,
 )
 
 NOW, SAMPLER = [0.5, 0.4, 0.1, 0.6], [0.4, 0.5, 0.1, 0.2]  # ratios 1.25, 0.8, 1, 3
@@ -34,7 +34,7 @@ def loss_and_gradient(correction: Correction, count: int = 1, lengths: tuple[int
     return float(loss.detach()), now.grad.tolist()
 
 
-def test_policy_loss_of_three_tokens_is_what_the_formula_gives_by_hand() -> None:
+def test_policy_loss_of_three_tokens_equals_the_formula_by_hand() -> None:
     now = logs(NOW[:3]).requires_grad_()
     loss = policy_loss(now, logs(SAMPLER[:3]), torch.tensor(ADVANTAGES[:3]), [3], 10, Correction(threshold=0.2, penalty=0.1))
     # ratios 1.25, 0.8, 1; none is masked: -(1·1.25 - 2·0.8 + 0.5·1) + 0.1·(ln²1.25 + ln²0.8) = -0.15 + 0.2·ln²1.25, over 10
@@ -52,7 +52,7 @@ def test_a_token_that_moved_far_the_way_it_is_pushed_is_left_out_in_both_directi
     advantages = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0])
     # up 0.4, pushed up: out; up 0.4, pushed down: kept; down 0.4, pushed down: out; down 0.4, pushed up: kept; up 0.1: kept
     correction = Correction(threshold=0.2, penalty=0.0)
-    assert acting_tokens(now, sampler, advantages, [5], correction).tolist() == [False, True, False, True, True]
+    assert unclipped_tokens(now, sampler, advantages, [5], correction).tolist() == [False, True, False, True, True]
     loss = policy_loss(now, sampler, advantages, [5], 1, correction)
     assert float(loss) == pytest.approx(1.8 - 0.2 - 1.2, rel=1e-5)  # -A·r of the second, fourth and fifth token
 
@@ -74,7 +74,7 @@ def test_ppo_clip_is_pessimistic_and_gives_a_clipped_token_no_gradient() -> None
     # a ratio of 3 on a bad token is not forgiven: min(-3, -1.28) = -3
     bad = policy_loss(logs([0.6]), logs([0.2]), torch.tensor([-1.0]), [1], 1, correction)
     assert float(bad) == pytest.approx(3.0, rel=1e-5)
-    acts = acting_tokens(logs([0.6, 0.6, 0.1, 0.1]), logs([0.2] * 4), torch.tensor([1.0, -1.0, -1.0, 1.0]), [4], correction)
+    acts = unclipped_tokens(logs([0.6, 0.6, 0.1, 0.1]), logs([0.2] * 4), torch.tensor([1.0, -1.0, -1.0, 1.0]), [4], correction)
     assert acts.tolist() == [False, True, False, True]
 
 
@@ -85,7 +85,7 @@ def test_tis_caps_the_weight_of_a_token_and_leaves_none_out() -> None:
     assert gradient == pytest.approx([-1.25, 1.6, -0.5, -2.0], rel=1e-5)
     by_hand = -(1.25 * math.log(0.5) - 1.6 * math.log(0.4) + 0.5 * math.log(0.1) + 2 * math.log(0.6))
     assert loss == pytest.approx(by_hand, rel=1e-5)
-    assert acting_tokens(logs([0.99]), logs([0.01]), torch.tensor([1.0]), [1], correction).tolist() == [True]
+    assert unclipped_tokens(logs([0.99]), logs([0.01]), torch.tensor([1.0]), [1], correction).tolist() == [True]
 
 
 def test_cispo_clips_the_weight_on_both_sides_and_keeps_every_gradient() -> None:
@@ -133,7 +133,7 @@ def test_each_correction_has_its_published_range_unless_the_recipe_names_another
 def test_topk_divergence_is_the_kl_over_the_named_tokens_and_the_rest() -> None:
     # policy 1/2, 1/4 and 1/4 for the rest; teacher 1/4, 1/4 and 1/2 -> 1/2 ln 2 + 0 + 1/4 ln(1/2) = 1/4 ln 2
     policy, teacher = logs([0.5, 0.25])[None], logs([0.25, 0.25])[None]
-    assert log_rest(policy).exp().tolist() == pytest.approx([0.25])
+    assert log_other(policy).exp().tolist() == pytest.approx([0.25])
     assert topk_divergence(policy, teacher).tolist() == pytest.approx([math.log(2) / 4], rel=1e-5)
     assert topk_divergence(policy, policy).tolist() == pytest.approx([0.0], abs=1e-7)
 
@@ -150,8 +150,8 @@ def test_the_gradient_of_the_divergence_is_that_of_a_kl_over_the_same_bins() -> 
     torch.testing.assert_close(logits.grad, by_hand, atol=1e-6, rtol=1e-4)
 
 
-def test_the_forward_divergence_pulls_towards_what_the_policy_gave_up_and_the_reverse_one_does_not() -> None:
-    # two tokens and the rest; the policy gave the second token up (1e-6), and the teacher wants it (0.8)
+def test_the_forward_divergence_restores_tokens_that_the_policy_abandoned_and_the_reverse_one_does_not() -> None:
+    # two tokens and the rest; the policy abandoned the second token (1e-6), and the teacher prefers it (0.8)
     teacher = logs([0.15, 0.8])[None]
     pulls = {}
     for forward in (False, True):

@@ -1,10 +1,10 @@
-"""Where a hint pulls the policy."""
+"""The tokens towards which a hint moves the policy."""
 
 import pytest
 import torch
 
 from clawctl.trainers.local.losses import topk_divergence
-from clawctl.trainers.local.objective import MOST_PULLS, pulls
+from clawctl.trainers.local.objective import MAX_PULLS, pulls
 
 
 def test_pulls_are_minus_the_gradient_of_the_forward_kl_for_a_bias_of_the_output_layer() -> None:
@@ -24,4 +24,4 @@ def test_only_the_largest_pulls_are_kept_and_a_token_is_summed_over_its_places()
     ids_TK = torch.tensor([[3, 1], [1, 3]])
     assert pulls(ids_TK, torch.tensor([[0.5, -0.25], [-0.25, 0.125]])) == {3: 0.625, 1: -0.5}
     many = pulls(torch.arange(100)[:, None], torch.linspace(0, 1, 100)[:, None])
-    assert sorted(many) == list(range(100 - MOST_PULLS, 100))
+    assert sorted(many) == list(range(100 - MAX_PULLS, 100))

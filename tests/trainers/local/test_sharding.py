@@ -1,4 +1,4 @@
-"""Sharded weights, layers computed again, offload: other memory, the same numbers."""
+"""Sharded weights, gradient checkpointing, offload: other memory, the same numbers."""
 
 import pickle
 import subprocess
@@ -75,7 +75,7 @@ def test_memory_settings_change_no_number(
         assert theirs["grad_norm"] == pytest.approx(mine["grad_norm"], rel=1e-5)
 
 
-def test_any_number_of_ranks_goes_on_from_any_other_and_makes_the_same_weights(
+def test_any_number_of_ranks_resumes_from_any_other_with_the_same_weights(
     tmp_path: Path, sampler: Sampler, model_path: Path
 ) -> None:
     # turns a step, so that some ranks have nothing in the last round; the bound is of what the ranks compute together
@@ -96,7 +96,7 @@ def test_any_number_of_ranks_goes_on_from_any_other_and_makes_the_same_weights(
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4, "dropout": 0.2}])
-def test_a_sharded_run_that_was_killed_goes_on_bit_for_bit_and_loads_as_a_plain_model(
+def test_a_killed_sharded_run_resumes_bit_for_bit_and_loads_as_a_plain_model(
     tmp_path: Path, sampler: Sampler, model_path: Path, lora: Any
 ) -> None:
     undisturbed = trained(tmp_path, "undisturbed", sampler, model_path, turns=12, shard="full", lora=lora)
@@ -171,7 +171,7 @@ class Trap:
         ({"optimizer_offload": True, "shard": "none"}, "needs sharding, but"),
     ],
 )
-def test_what_cannot_be_had_here_is_refused_with_a_cure(
+def test_unsupported_combinations_are_refused_with_a_cure(
     tmp_path: Path, sampler: Sampler, model_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ClawError, match=problem) as caught:

@@ -1,4 +1,4 @@
-"""Turns whose form was given: every log-probability of a step is over the tokens that could be drawn."""
+"""Structured turns: every logprob of a step is over the tokens that could be drawn."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,10 @@ from clawctl.run.shards import UNKNOWN, read_columns, read_turns, write_table, w
 from clawctl.train.admission import Admission, TurnRefused
 from clawctl.train.measures import Measures
 from clawctl.train.remote_teacher import RemoteTeacher
-from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.branches import teacher_branches, turn_branches
 from clawctl.trainers.local.custom_loss import logits_of, logprobs_of
-from clawctl.trainers.local.head import likeliest, token_logprobs
+from clawctl.trainers.local.head import token_logprobs, top_tokens
 from clawctl.trainers.local.masks import HIDDEN, masks_of
 from clawctl.trainers.local.scores import teacher_logprobs
 from clawctl.trainers.local.step import gradients_of, train_step
@@ -70,7 +70,7 @@ def test_masked_logprobs_and_their_gradients_are_those_of_whole_logits_with_infi
     ours = torch.autograd.grad((found * weights).sum(), leaves)
     for one, other in zip(ours, torch.autograd.grad((expected * weights).sum(), leaves), strict=True):
         torch.testing.assert_close(one, other)
-    named, values = likeliest(hidden, head, temperature, 5, masks, at_once=500)
+    named, values = top_tokens(hidden, head, temperature, 5, masks, at_once=500)
     torch.testing.assert_close(values.exp(), whole_NV.exp().topk(5).values)
     asked = token_logprobs(hidden, head, named, temperature, masks, at_once=500)  # the hidden ones among them move nothing
     hidden_too = torch.autograd.grad((asked.exp() * asked.clamp(min=-50)).sum(), leaves)
@@ -113,7 +113,7 @@ def test_the_gradient_of_a_structured_turn_is_that_of_the_formula(run: RunDir, s
         torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-2)  # the KL penalty adds what rounding leaves of log r
 
 
-def test_the_teacher_is_asked_over_the_same_tokens(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_the_teacher_is_evaluated_over_the_same_tokens(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish(run, sampler)
     training = begin(run, model_path, method="opd", batch_turns=3)
     batch = take(run, training)
@@ -132,11 +132,11 @@ def test_the_teacher_is_asked_over_the_same_tokens(run: RunDir, sampler: Sampler
     )
 
 
-def test_a_custom_loss_sees_only_the_tokens_that_could_be_drawn(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_custom_loss_gets_only_the_tokens_that_could_be_drawn(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish(run, sampler)
     training = begin(run, model_path, batch_turns=3)
     (sample, *_) = (each for each in take(run, training).samples if each.allowed is not None)
-    batch = lay_out(turn_branches([sample]), "tree", ALONE.device)
+    batch = make_microbatch(turn_branches([sample]), "tree", ALONE.device)
     with torch.no_grad():
         logits_NV = logits_of(training.policy, batch)
     assert int((logits_NV[2] != HIDDEN).sum()) == (1 if sample.turn_id == "formed0" else 3)
@@ -162,7 +162,7 @@ def test_sets_that_are_not_of_this_answer_or_model_keep_the_turn_out(run: RunDir
     assert admission.sample("a", turn, verdict(turn), UNKNOWN, 0).allowed == sets
 
 
-def test_a_teacher_behind_a_url_is_not_asked_about_structured_turns(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_remote_teacher_is_not_used_for_structured_turns(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish(run, sampler)
     batch = take(run, begin(run, model_path, batch_turns=3))
     server = RemoteTeacher("http://127.0.0.1:9", "teacher", None)

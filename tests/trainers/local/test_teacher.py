@@ -1,4 +1,4 @@
-"""Where the hint goes."""
+"""The position of the hint in the teacher's prompt."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def test_the_teacher_of_an_answer_that_continues_a_message_continues_it_as_well(
     assert ids == [*(plain or []), *prefilled]
 
 
-def test_what_was_recorded_before_the_hint_stays_as_recorded(sampler: Sampler) -> None:
+def test_the_recorded_prompt_before_the_hint_is_unchanged(sampler: Sampler) -> None:
     turn = sampler.turn("one")
     assert turn.prompt_ids
     special = replace(turn, prompt_ids=[7, 7, 7, *turn.prompt_ids])  # ids that no rendering of the messages makes

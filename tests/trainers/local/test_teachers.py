@@ -1,4 +1,4 @@
-"""Who reads the hint: the policy, its slow average, or a model behind a URL."""
+"""The teachers: the policy, its moving average, or a model behind a URL."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, with_teacher_logprobs
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.branches import taught_together
+from clawctl.trainers.local.branches import taught_in_policy_pass
 from clawctl.trainers.local.ema import Average
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.scores import teacher_logprobs
@@ -59,12 +59,12 @@ def test_an_average_moves_towards_the_policy_by_one_minus_decay_and_is_worn_only
     parameter = torch.nn.Parameter(torch.tensor([1.0]))
     average = Average([("w", parameter)], decay=0.75)
     parameter.data = torch.tensor([2.0])
-    average.learn()
+    average.update()
     assert average.weights["w"].tolist() == [1.25]  # 1 + (2 - 1) / 4
     with average.worn():
         assert parameter.tolist() == [1.25]
     assert parameter.tolist() == [2.0]
-    average.learn()
+    average.update()
     assert average.weights["w"].tolist() == [1.4375]
 
 
@@ -98,7 +98,7 @@ def test_the_average_teaches_after_a_restart_as_it_would_have_without_one(
         torch.testing.assert_close(found[name], value, atol=0, rtol=0)
 
 
-def test_the_average_is_not_what_is_trained_or_published(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_the_average_is_neither_trained_nor_published(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_shard(run, "a", [(sampler.turn("x"), -1.0, HINT)])
     training = begin(run, model_path, teacher="ema", method="opd", batch_turns=1)
     batch = take(run, training)
@@ -108,7 +108,7 @@ def test_the_average_is_not_what_is_trained_or_published(run: RunDir, sampler: S
     assert all(torch.equal(value, before[name]) for name, value in weights(training).items())
 
 
-def test_a_server_tells_what_the_policy_itself_would_tell(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+def test_a_teacher_server_returns_the_policys_own_logprobs(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_shard(run, "a", [(sampler.turn("x", temperature=1.0), -1.0, HINT)])
     training = begin(run, model_path, method="opd", batch_turns=1)
     batch = take(run, training)
@@ -137,7 +137,7 @@ def test_an_answer_that_is_not_whole_costs_the_hint_and_is_never_filled_in(sampl
     assert answer == f"the teacher's server {reason}"
 
 
-def test_a_turn_without_its_teacher_goes_on_with_its_reward_or_not_at_all() -> None:
+def test_a_turn_without_its_teacher_is_trained_by_its_reward_or_not_at_all() -> None:
     batch = Batch(3, [a_sample("a"), a_sample("b", reward=None), a_sample("c"), a_sample("d", teacher_prompt_ids=None)])
     told, lost = with_teacher_logprobs(batch, ["gone", "gone", (-1.0, -2.0, -3.0), None])
     assert lost == {"a": "gone", "b": "gone"}
@@ -169,7 +169,7 @@ def test_a_run_whose_teacher_goes_away_trains_rewards_and_counts_lost_hints(
     assert told["lost_hints"] == told["refused"] == {"the teacher's server did not return a logprob for each token": 1}
 
 
-def test_a_teacher_that_cannot_be_asked_is_refused_at_the_start(sampler: Sampler) -> None:
+def test_an_unusable_teacher_is_refused_at_the_start(sampler: Sampler) -> None:
     with pytest.raises(ClawError, match="compares whole distributions"):
         open_remote_teacher(make_recipe(sampler.path, teacher="http://127.0.0.1:9/v1", method="hybrid").train)
     with pytest.raises(ClawError, match="does not list its models"):
@@ -178,7 +178,7 @@ def test_a_teacher_that_cannot_be_asked_is_refused_at_the_start(sampler: Sampler
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
-def test_a_teacher_who_reads_along_in_the_policys_own_pass_changes_no_number_and_costs_fewer_tokens(
+def test_a_teacher_computed_in_the_policys_pass_changes_no_number_and_costs_fewer_tokens(
     run: RunDir, sampler: Sampler, model_path: Path, lora: Any
 ) -> None:
     long = [{"role": "system", "content": "hello " * 400}, {"role": "user", "content": "please solve the homework 1"}]
@@ -190,7 +190,7 @@ def test_a_teacher_who_reads_along_in_the_policys_own_pass_changes_no_number_and
         training = begin(run, model_path, batch_turns=3, tokens_per_microbatch=tokens, lora=lora, lr=1e-4, max_mismatch=1e9)
         batch = take(run, training)
         expected = teacher_logprobs(training, batch.samples, Measures())
-        assert len(taught_together(training.config, training.policy, batch.samples)) == (2 if tokens == 10_000 else 0)
+        assert len(taught_in_policy_pass(training.config, training.policy, batch.samples)) == (2 if tokens == 10_000 else 0)
         outcome = train_step(training, batch)
         assert outcome.row
         for name, value in expected.items():

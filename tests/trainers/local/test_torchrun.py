@@ -1,4 +1,4 @@
-"""Which GPUs and which machines train. That torchrun is started for real, test_sharding shows."""
+"""Which GPUs and machines train. test_sharding starts torchrun for real."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 from clawctl.config import Nodes, nodes
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
-from clawctl.trainers.local.torchrun import _for_torchrun, _meeting, chosen, parse_gpus
+from clawctl.trainers.local.torchrun import _for_torchrun, _rendezvous_options, chosen, parse_gpus
 
 
 def test_gpus_are_named_as_cuda_shows_them() -> None:
@@ -21,7 +21,7 @@ def test_gpus_are_named_as_cuda_shows_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1,1", "1;2"])
-def test_what_is_no_list_of_gpus_is_refused(text: str) -> None:
+def test_an_invalid_list_of_gpus_is_refused(text: str) -> None:
     with pytest.raises(ClawError, match="is not a list of GPUs"):
         parse_gpus(text)
 
@@ -38,11 +38,20 @@ def test_gpus_that_are_not_there_are_refused_by_number() -> None:
         chosen("all", ["0", "1"], 3)
 
 
-def test_many_nodes_meet_where_the_scheduler_says_and_one_meets_itself() -> None:
-    assert _meeting(nodes({})) == ["--standalone"]
+def test_several_nodes_use_the_schedulers_rendezvous_and_a_single_one_its_own() -> None:
+    assert _rendezvous_options(nodes({})) == ["--standalone"]
     named = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "head", "MASTER_PORT": "4000", "GPUS_PER_NODE": "8"}
     assert nodes(named) == Nodes(2, 1, "head", 4000, 8)
-    assert _meeting(nodes(named)) == ["--nnodes", "2", "--node-rank", "1", "--master-addr", "head", "--master-port", "4000"]
+    assert _rendezvous_options(nodes(named)) == [
+        "--nnodes",
+        "2",
+        "--node-rank",
+        "1",
+        "--master-addr",
+        "head",
+        "--master-port",
+        "4000",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +64,7 @@ def test_many_nodes_meet_where_the_scheduler_says_and_one_meets_itself() -> None
 )
 def test_nodes_that_cannot_meet_are_refused(environment: dict[str, str], problem: str) -> None:
     with pytest.raises(ClawError, match=problem) as caught:
-        _meeting(nodes(environment))
+        _rendezvous_options(nodes(environment))
     assert caught.value.exit_code == 2
 
 

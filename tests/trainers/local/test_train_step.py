@@ -1,4 +1,4 @@
-"""A whole step on a tiny model: the laws that no formula alone shows."""
+"""A whole step on a tiny model: the laws that no single formula shows."""
 
 import threading
 from dataclasses import replace
@@ -15,7 +15,7 @@ from clawctl.train.advantages.baselines import Baselines
 from clawctl.train.feed import Feed
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.batches import lay_out
+from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.local.ranks import Ranks
@@ -34,7 +34,7 @@ def begin(run: RunDir, model: Path, **train: Any) -> Training:
 
 def take(run: RunDir, training: Training) -> Batch:
     policy = training.policy
-    batch = Feed(run, training.config, TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), {}).take(0)
+    batch = Feed(run, training.config, TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context), {}).next_batch(0)
     assert batch is not None
     return batch
 
@@ -45,7 +45,7 @@ def weights(training: Training) -> dict[str, Tensor]:
 
 def score(training: Training, sample: Sample) -> Tensor:
     """Logprobs of the sampled tokens by the policy as it is."""
-    batch = lay_out(turn_branches([sample]), "none", ALONE.device)
+    batch = make_microbatch(turn_branches([sample]), "none", ALONE.device)
     with torch.no_grad():
         return training.policy.logprobs(batch)
 
@@ -78,7 +78,7 @@ def test_loss_and_weights_do_not_depend_on_how_the_step_is_cut(run: RunDir, samp
             torch.testing.assert_close(value, found[0][2][name], atol=1e-6, rtol=0)
 
 
-def test_a_session_that_is_longer_than_a_microbatch_is_cut_and_the_row_says_what_that_costs(
+def test_a_session_longer_than_a_microbatch_is_cut_and_the_row_reports_the_cost(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     publish_turns(run, sampler, 4)
@@ -115,7 +115,7 @@ def test_turns_without_a_hint_change_nothing_in_the_distillation_term(run: RunDi
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 @pytest.mark.parametrize("reward", [1.0, -1.0])
-def test_a_reward_moves_the_probability_of_what_was_sampled(
+def test_a_reward_moves_the_probability_of_the_sampled_tokens(
     run: RunDir, sampler: Sampler, model_path: Path, lora: Any, reward: float
 ) -> None:
     publish_shard(run, "a", [(sampler.turn("x"), reward, None)])
@@ -128,7 +128,7 @@ def test_a_reward_moves_the_probability_of_what_was_sampled(
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 @pytest.mark.parametrize("teacher", ["self", "base"])
-def test_distillation_brings_the_policy_nearer_to_the_teacher_who_read_the_hint(
+def test_distillation_moves_the_policy_towards_the_hinted_teacher(
     run: RunDir, sampler: Sampler, model_path: Path, lora: Any, teacher: str
 ) -> None:
     turns = [sampler.turn(f"x{i}", seed=i, tokens=20) for i in range(4)]
@@ -182,7 +182,7 @@ def test_an_adapter_leaves_the_base_weights_alone(run: RunDir, sampler: Sampler,
 
 
 @pytest.mark.parametrize("changes", [{"lora": {"rank": 4}}, {}])
-def test_a_published_version_loads_alone_and_says_what_its_canary_says(
+def test_a_published_version_loads_alone_and_reproduces_its_canary(
     run: RunDir, sampler: Sampler, model_path: Path, changes: dict[str, Any]
 ) -> None:
     from peft import PeftModel
@@ -211,13 +211,13 @@ def test_a_published_version_loads_alone_and_says_what_its_canary_says(
         assert logprobs[1:] == pytest.approx(expected.squeeze(1).tolist(), abs=1e-5)
 
 
-def test_a_step_that_is_not_finite_is_left_out_and_only_the_turn_to_blame_is_skipped(
+def test_a_step_that_is_not_finite_is_left_out_and_only_the_turn_that_caused_it_is_skipped(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     from clawctl.train.ledger import read_ledger
 
     good = [sampler.turn(f"g{i}", seed=i) for i in range(4)]
-    bad = sampler.turn("bad", tokens=2, logprobs=[-1e30, -1.0])  # no model says that: its square is infinite
+    bad = sampler.turn("bad", tokens=2, logprobs=[-1e30, -1.0])  # impossible for a model: its square is infinite
     publish_shard(run, "a", [(bad, 1.0, None), *((turn, 1.0, None) for turn in good)])
     recipe = make_recipe(model_path)
     ensure_base_policy(run, recipe.model.path)
@@ -275,7 +275,7 @@ def test_a_baseline_of_the_turns_before_is_subtracted(run: RunDir, sampler: Samp
     batch = take(run, training)
     baselines = Baselines({"homework": (0.5, 10)})
     row = train_step(training, replace(batch, baselines={s.turn_id: baselines.of(s.kind) for s in batch.samples})).row
-    baselines.learn(batch.samples)
+    baselines.update(batch.samples)
     assert row
     assert row["terms"]["binary"]["advantage_quantiles"][0] == -1.5
     assert row["terms"]["binary"]["advantage_quantiles"][-1] == 0.5

@@ -1,4 +1,4 @@
-"""Merging changes nothing: logprobs, losses and gradients are those of one sequence a turn, to float32 rounding."""
+"""Merging changes nothing: logprobs, losses and gradients equal those of one sequence per turn, up to float32 rounding."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clawctl.config import DEMO_MODEL
-from clawctl.trainers.local.batches import Merge, lay_out, share_out
+from clawctl.trainers.local.batches import Merge, make_microbatch, share_out
 from clawctl.trainers.local.model import PolicyModel, load_policy
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import Branch, make_branch
@@ -41,7 +41,7 @@ def computed(policy: PolicyModel, found: list[Branch], merge: Merge, tokens: int
     told: dict[int, Tensor] = {}
     count = 0
     for group in share_out(found, merge, tokens).groups:
-        batch = lay_out([found[index] for index in group], merge, CPU)
+        batch = make_microbatch([found[index] for index in group], merge, CPU)
         pieces = policy.logprobs(batch).split(batch.lengths)
         loss = sum(
             (piece * torch.linspace(-1, 2, len(piece)) * (1 + index)).sum() for index, piece in zip(group, pieces, strict=True)
@@ -81,12 +81,12 @@ CANCELS = [Branch(np.array(ids), 1, 0.5) for ids in ([1, 0], [0, 0], [1, 1, 1])]
 @example(found=CANCELS, tokens=10_000)
 @example(found=CANCELS, tokens=12)
 @given(found=branches(), tokens=st.sampled_from([10_000, 12]))
-def test_random_tries_compute_what_their_sequences_compute(policy: PolicyModel, found: list[Branch], tokens: int) -> None:
+def test_random_tries_compute_the_same_as_their_sequences(policy: PolicyModel, found: list[Branch], tokens: int) -> None:
     check_same(policy, found, "tree", tokens)
     check_same(policy, found, "prefix", tokens)
 
 
-def test_tries_of_several_blocks_compute_what_their_sequences_compute(policy: PolicyModel) -> None:
+def test_tries_of_several_blocks_compute_the_same_as_their_sequences(policy: PolicyModel) -> None:
     generator = torch.Generator().manual_seed(0)
 
     def some(count: int) -> list[int]:
@@ -104,7 +104,7 @@ def test_the_same_completion_of_two_turns_is_computed_once_and_counts_twice(poli
 
 @pytest.fixture(scope="module")
 def demo_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model that speaks the demo model's tokens."""
+    """A tiny random model with the demo model's tokenizer."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     folder = tmp_path_factory.mktemp("demo-vocabulary")
@@ -152,7 +152,7 @@ def said_in(response: str) -> str:
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("thinks", [False, True], ids=["plain", "think-stripped"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_recorded_sessions_compute_what_their_turns_compute(
+def test_recorded_sessions_compute_the_same_as_their_turns(
     demo_vocabulary: Path, client: str, thinks: bool, lora: dict[str, Any] | None
 ) -> None:
     policy = policy_of(demo_vocabulary, lora)
@@ -162,7 +162,7 @@ def test_recorded_sessions_compute_what_their_turns_compute(
 
 
 def agent_session(tokenizer: Any) -> list[Branch]:
-    """Two questions with tool calls, thoughts stripped from the history; one answer regenerated, one question asked anew."""
+    """Two questions with tool calls, thoughts stripped from the history; one answer regenerated, one question repeated."""
     tools = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}]
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
     asked = [{"role": "system", "content": "You help with homework."}, {"role": "user", "content": "What is 2 + 3?"}]
@@ -185,12 +185,12 @@ def agent_session(tokenizer: Any) -> list[Branch]:
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("tokens", [10_000, 250])
-def test_a_session_with_tools_thoughts_a_regeneration_and_a_fork_computes_what_its_turns_compute(
+def test_a_session_with_tools_thoughts_a_regeneration_and_a_fork_computes_the_same_as_its_turns(
     demo_vocabulary: Path, lora: dict[str, Any] | None, tokens: int
 ) -> None:
     policy = policy_of(demo_vocabulary, lora)
     turns = agent_session(policy.tokenizer)
-    # the answer stands twice: as it was sampled, behind its thought, and in the history that follows, without it
+    # the answer occurs twice: as sampled, after its reasoning, and in the following history, without it
     assert check_same(policy, turns, "tree", tokens) < sum(len(turn.ids) for turn in turns) * (0.45 if tokens > 1000 else 1.0)
 
 
@@ -229,6 +229,6 @@ def test_an_architecture_that_is_not_pure_attention_merges_exact_prefixes_and_no
     assert check_same(policy, chain, "prefix") == 7 + 4
 
 
-def test_pure_attention_is_merged_into_tries_unless_the_recipe_says_no(model_path: Path) -> None:
+def test_pure_attention_is_merged_into_tries_unless_the_recipe_disables_it(model_path: Path) -> None:
     assert policy_of(model_path).merge == "tree"
     assert policy_of(model_path, merge="none").merge == "none"

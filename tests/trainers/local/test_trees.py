@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from clawctl.trainers.local.attention import ancestors, block_mask, visible
 from clawctl.trainers.local.blockwise import attend_by_blocks
-from clawctl.trainers.local.trees import Branch, lay, make_branch, own_starts, pack
+from clawctl.trainers.local.trees import Branch, build_trie, make_branch, own_starts, pack
 
 CPU = torch.device("cpu")
 
 
 @st.composite
 def branches(draw: st.DrawFn, most: int = 8) -> list[Branch]:
-    """Sequences that share prefixes: each goes on from somewhere in an earlier one, over an alphabet of three."""
+    """Sequences that share prefixes: each continues an earlier one from some position, over an alphabet of three."""
     made: list[list[int]] = []
     for _ in range(draw(st.integers(1, most))):
         stem = draw(st.sampled_from(made)) if made else []
@@ -32,21 +32,21 @@ def prefixes(found: list[Branch]) -> set[tuple[int, ...]]:
 
 
 @given(branches())
-def test_each_distinct_prefix_is_laid_once_and_sees_exactly_its_own_prefixes(found: list[Branch]) -> None:
-    tree = lay(found)
+def test_each_distinct_prefix_is_stored_once_and_attends_to_exactly_its_own_prefixes(found: list[Branch]) -> None:
+    tree = build_trie(found)
     k, q = np.arange(len(tree.ids_T))[None, :], np.arange(len(tree.ids_T))[:, None]
     sees_QK = (k <= q) & (q < tree.ends_T[None, :])
     laid = [tuple(tree.ids_T[row].tolist()) for row in sees_QK]  # the ids that each token sees, from the root down
     assert len(set(laid)) == len(laid)
     assert set(laid) == prefixes(found)
     assert tree.positions_T.tolist() == [len(seen) - 1 for seen in laid]
-    for branch, place in zip(found, tree.places, strict=True):
+    for branch, place in zip(found, tree.before_scored, strict=True):
         assert [laid[at] for at in place] == [tuple(branch.ids[:stop].tolist()) for stop in range(branch.scored, len(branch.ids))]
 
 
 @given(branches())
 def test_runs_tile_the_layout_and_name_the_ranges_above_them(found: list[Branch]) -> None:
-    tree = lay(found)
+    tree = build_trie(found)
     assert [run.start for run in tree.runs] == [0, *(run.stop for run in tree.runs[:-1])]
     assert tree.runs[-1].stop == len(tree.ids_T)
     for run in tree.runs:
@@ -55,7 +55,7 @@ def test_runs_tile_the_layout_and_name_the_ranges_above_them(found: list[Branch]
 
 
 @given(branches(), st.integers(1, 40), st.integers(1, 3))
-def test_packed_groups_hold_each_branch_once_within_the_budget_and_cuts_say_what_they_cost(
+def test_packed_groups_contain_each_branch_once_within_the_budget_and_cuts_report_their_cost(
     found: list[Branch], tokens: int, parts: int
 ) -> None:
     packing = pack(found, tokens, parts)
@@ -81,13 +81,13 @@ def test_ranks_are_not_idle_while_there_are_turns() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_under_the_mask_of_cuda_computes_what_the_blocks_compute() -> None:
+def test_flex_attention_with_the_cuda_mask_equals_the_blocks() -> None:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     stem = rng.integers(0, 9, 400).tolist()
-    tree = lay([make_branch(stem[:cut], rng.integers(0, 9, 150).tolist(), 1.0) for cut in (3, 130, 256, 400)])
+    tree = build_trie([make_branch(stem[:cut], rng.integers(0, 9, 150).tolist(), 1.0) for cut in (3, 130, 256, 400)])
     seen, count = visible(tree, CPU), len(tree.ids_T)
     query, key, value = (torch.randn(1, heads, count, 16) for heads in (4, 2, 2))
     mask = block_mask(seen.ends_T)
@@ -111,7 +111,7 @@ def shared(mine: list[int], its: list[int]) -> int:
 
 
 @given(branches(), st.sampled_from([0, 1, 2, 256]))
-def test_a_branch_owns_what_no_other_has_but_those_that_go_on_from_it(some: list[Branch], reach: int) -> None:
+def test_a_branch_owns_the_tokens_that_only_it_and_its_continuations_have(some: list[Branch], reach: int) -> None:
     ids = [branch.ids.tolist() for branch in some]
     for branch, mine, start in zip(some, ids, own_starts(some, reach), strict=True):
         others = [its for its in ids if its[: len(mine)] != mine]
@@ -125,9 +125,9 @@ def test_a_branch_owns_what_no_other_has_but_those_that_go_on_from_it(some: list
 
 
 @given(branches())
-def test_own_tokens_lie_where_the_layout_says(some: list[Branch]) -> None:
-    owned = [replace(branch, own=start) for branch, start in zip(some, own_starts(some), strict=True)]
-    tree = lay(owned)
-    for branch, places in zip(owned, tree.own, strict=True):
-        assert tree.ids_T[places].tolist() == branch.ids[branch.own :].tolist()
-        assert tree.positions_T[places].tolist() == list(range(branch.own, len(branch.ids)))
+def test_own_tokens_are_at_the_positions_of_the_layout(some: list[Branch]) -> None:
+    owned = [replace(branch, own_start=start) for branch, start in zip(some, own_starts(some), strict=True)]
+    tree = build_trie(owned)
+    for branch, places in zip(owned, tree.own_positions, strict=True):
+        assert tree.ids_T[places].tolist() == branch.ids[branch.own_start :].tolist()
+        assert tree.positions_T[places].tolist() == list(range(branch.own_start, len(branch.ids)))

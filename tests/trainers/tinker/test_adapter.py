@@ -1,4 +1,4 @@
-"""The files of an adapter, as a service sends it."""
+"""The files of an adapter, as a service sends them."""
 
 import io
 import tarfile

@@ -1,4 +1,4 @@
-"""An adapter's way home from Fireworks, against a control plane that answers with the types of their SDK."""
+"""Downloading an adapter from Fireworks, against a control plane that answers with the SDK's types."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -64,7 +64,7 @@ def test_an_expired_url_ends_the_download_and_the_model_is_deleted(gateway: tupl
     assert gateway[0].promoted == {}
 
 
-def test_a_refused_promotion_says_why(gateway: tuple[Gateway, str], service: FireworksService) -> None:
+def test_a_refused_promotion_has_a_reason(gateway: tuple[Gateway, str], service: FireworksService) -> None:
     gateway[0].refusal = "the quota of models is used up"
     with pytest.raises(ClawError, match=r"promote_session_checkpoint: (?s:.*)the quota of models is used up"):
         service.promoted_files(SESSION, SAVED)
@@ -90,6 +90,6 @@ def test_the_base_model_gives_the_context_length(service: FireworksService) -> N
 @pytest.mark.parametrize(
     ("changes", "problem"), [({"lora": {"alpha": 16.5}}, "whole number"), ({"method": "opd", "teacher": "base"}, "teacher base")]
 )
-def test_what_fireworks_cannot_train_is_refused(changes: dict[str, Any], problem: str) -> None:
+def test_settings_that_fireworks_cannot_train_are_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ClawError, match=f"--backend fireworks cannot train .*{problem}"):
         check(recipe("https://gpu.example", **changes))

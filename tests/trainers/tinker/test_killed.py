@@ -1,4 +1,4 @@
-"""A trainer that is killed at any of its calls, in front of a service that only remembers what it was told."""
+"""A trainer that is killed at any of its calls to a service that only records them."""
 
 from pathlib import Path
 from threading import Event

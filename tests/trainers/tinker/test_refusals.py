@@ -1,4 +1,4 @@
-"""What a training service refuses before anything is sent."""
+"""Recipes that a training service refuses before anything is sent."""
 
 from typing import Any
 

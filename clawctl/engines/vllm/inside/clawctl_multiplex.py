@@ -4,8 +4,8 @@ step of the engine thus costs one `send` and one `recv`, instead of one of each 
 A frame is the length of its content (4 bytes, big-endian), the number of its request (4) and its kind (1), then the content:
 
     READY   the application accepts requests (number 0)
-    ASK     path, newline, body: a POST of JSON
-    LEAVE   the client discards the rest of the answer
+    REQUEST path, newline, body: a POST of JSON
+    CANCEL  the client discards the rest of the answer
     STATUS  the answer's status, in decimal
     PIECE   a piece of the answer's body
     END     the end of the answer; the content is the reason if it broke off, else empty
@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 FD = "CLAWCTL_MULTIPLEX_FD"  # the environment variable with the socket's descriptor
-READY, ASK, LEAVE, STATUS, PIECE, END = range(6)
+READY, REQUEST, CANCEL, STATUS, PIECE, END = range(6)
 _HEAD = struct.Struct(">IIB")
 _LONGEST = 1 << 30  # a longer frame means that the sender uses another protocol
 
@@ -93,13 +93,13 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for number, kind, content in self._frames.read(data):
-            if kind == ASK:
+            if kind == REQUEST:
                 path, _, body = content.partition(b"\n")
                 request = self._requests[number] = _Request(self, number, body)
                 task = self._loop.create_task(self._answer(request, path.decode()))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            elif kind == LEAVE and number in self._requests:
+            elif kind == CANCEL and number in self._requests:
                 self._requests[number].left.set()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -43,22 +43,22 @@ class Ability:
 
     async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         tasks = ability_tasks(settings)
-        places = asyncio.Semaphore(settings.concurrency)
+        slots = asyncio.Semaphore(settings.concurrency)
         async with client_of(endpoint) as client:
             if any(task["category"] == "code" for task in tasks) and not await _has_sandbox():
                 tasks = [task for task in tasks if task["category"] != "code"]
 
             async def one(task: AbilityTask) -> tuple[AbilityTask, ChatReply, bool]:
-                async with places:
-                    said = await _reply(client, endpoint, settings, task)
-                    return task, said, await is_right(task, said)
+                async with slots:
+                    reply = await _reply(client, endpoint, settings, task)
+                    return task, reply, await is_right(task, reply)
 
             try:
                 async with asyncio.TaskGroup() as group:
-                    asked = [group.create_task(one(task)) for task in tasks]
+                    requests = [group.create_task(one(task)) for task in tasks]
             except ExceptionGroup as failed:
                 raise failed.exceptions[0] from None
-        return _measured([each.result() for each in asked])
+        return _measured([each.result() for each in requests])
 
 
 def _measured(results: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:
@@ -67,8 +67,8 @@ def _measured(results: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measure
         for metric in ("correct", task["category"]):
             values.setdefault(metric, {})[task["id"]] = float(right)
     metrics = {metric: estimate([bool(value) for value in of_tasks.values()]) for metric, of_tasks in values.items()}
-    wrong = [(task, said) for task, said, right in results if not right][:3]
-    shown = [{"task_id": task["id"], "prompt": task["prompt"], "reply": said.text, "correct": False} for task, said in wrong]
+    wrong = [(task, reply) for task, reply, right in results if not right][:3]
+    shown = [{"task_id": task["id"], "prompt": task["prompt"], "reply": reply.text, "correct": False} for task, reply in wrong]
     return Measured(metrics, examples=shown, values=values)
 
 
@@ -87,7 +87,7 @@ def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:
     wanted = settings.options.get("categories", CATEGORIES)
     wanted = [wanted] if isinstance(wanted, str) else list(wanted)
     if unknown := [name for name in wanted if name not in CATEGORIES]:
-        raise ClawError(f"the suite ability has no category {unknown[0]!r}", f"use some of {', '.join(CATEGORIES)}", 2)
+        raise ClawError(f"the suite ability has no category {unknown[0]!r}", f"choose from {', '.join(CATEGORIES)}", 2)
 
     def place(task: AbilityTask) -> bytes:
         return hashlib.sha256(f"{settings.seed}/{task['id']}".encode()).digest()
@@ -111,24 +111,24 @@ async def _reply(client: Client, endpoint: Endpoint, settings: SuiteSettings, ta
     raise AssertionError("unreachable")
 
 
-async def is_right(task: AbilityTask, said: ChatReply) -> bool:
+async def is_right(task: AbilityTask, reply: ChatReply) -> bool:
     """Whether a reply solves its task. Reasoning before the reply is ignored."""
     match task["category"]:
         case "instructions":
-            return follows(said.text, task["checks"])
+            return follows(reply.text, task["checks"])
         case "arithmetic":
-            return is_number(said.text, task["number"])
+            return is_number(reply.text, task["number"])
         case "languages":
-            return is_said_in(said.text, task["language"], task["any_of"])
+            return is_said_in(reply.text, task["language"], task["any_of"])
         case "tools":
-            return makes_call(said.calls, task["call"])
+            return makes_call(reply.calls, task["call"])
         case "refusal" if task["refuse"]:
-            return is_refusal(said.text)
+            return is_refusal(reply.text)
         case "refusal":
-            words = said.text.lower()
+            words = reply.text.lower()
             return bool(words) and not is_refusal(words) and any(word in words for word in task["any_of"])
         case _:
-            return await passes(code_in(said.text), task["calls"])
+            return await passes(code_in(reply.text), task["calls"])
 
 
 # ---- code ------------------------------------------------------------------------------------------------------------------

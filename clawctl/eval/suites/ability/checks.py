@@ -67,7 +67,7 @@ CHECKS: Mapping[str, Callable[..., bool]] = {
     "lacks": lambda text, part: part.lower() not in text.lower(),
     "lacks_digits": lambda text: not any(sign.isdigit() for sign in text),
     "lacks_word": lambda text, word: word not in [each.lower() for each in words(text)],
-    "line_words_at_most": lambda text, most: all(len(words(line)) <= most for line in lines(text)),
+    "line_words_at_most": lambda text, limit: all(len(words(line)) <= limit for line in lines(text)),
     "lines": lambda text, count: len(lines(text)) == count,
     "lowercase": lambda text: text == text.lower() and any(map(str.isalpha, text)),
     "no_bullets": lambda text: not any(re.match(r"[-*•]|\d+[.)]", line) for line in lines(text)),
@@ -81,7 +81,7 @@ CHECKS: Mapping[str, Callable[..., bool]] = {
     "uppercase": lambda text: text == text.upper() and any(map(str.isalpha, text)),
     "words": lambda text, count: len(words(text)) == count,
     "words_at_least": lambda text, least: len(words(text)) >= least,
-    "words_at_most": lambda text, most: len(words(text)) <= most,
+    "words_at_most": lambda text, limit: len(words(text)) <= limit,
     "words_begin": lambda text, start: all(word.lower().startswith(start) for word in words(text)),
 }
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from clawctl.inspect.rows import words_of
+from clawctl.inspect.rows import message_text
 from clawctl.run.shards import UnreadableShard, read_pieces, rows_of
 
-_MOST_BYTES = 256 << 20  # of text kept in memory
+_MAX_BYTES = 256 << 20  # of text kept in memory
 _LONGEST = 20_000  # the number of characters of one text that are searched
 _TITLE = 160  # characters of a title
 _PATIENCE_S = 0.15  # the time limit of one search; the page then offers to search further back
@@ -24,7 +24,7 @@ Stamps = Mapping[Path, tuple[int, int]]
 @dataclass(frozen=True, slots=True)
 class _Shard:
     stamp: tuple[int, int]
-    places: dict[str, int]  # the index of each turn in `texts`
+    indices: dict[str, int]  # the index of each turn in `texts`
     texts: pa.Array  # the answer and the next state of each turn; for a first turn also its request
     titles: dict[str, str]  # the request of each turn that begins a conversation
 
@@ -38,7 +38,7 @@ class Search:
     after: str | None  # the stem of the last searched shard, where the next search begins
 
 
-class TurnWords:
+class TextIndex:
     """The text of a run's turns."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class TurnWords:
     def read_ahead(self, stamps: Stamps, stop: threading.Event) -> None:
         """Read the newest shards up to the memory limit. Run this in a separate thread."""
         for path in sorted(stamps, reverse=True):
-            if stop.is_set() or self._bytes() >= _MOST_BYTES:
+            if stop.is_set() or self._bytes() >= _MAX_BYTES:
                 return
             self._shard(path, stamps)
 
@@ -66,12 +66,12 @@ class TurnWords:
         if known is not None:
             return known
         try:
-            places, texts, titles = _read(path)
+            indices, texts, titles = _read(path)
         except UnreadableShard:
             return None
-        shard = _Shard(stamps[path], places, texts, titles)
+        shard = _Shard(stamps[path], indices, texts, titles)
         with self._lock:
-            if self._bytes() + texts.nbytes <= _MOST_BYTES:
+            if self._bytes() + texts.nbytes <= _MAX_BYTES:
                 self._shards[path] = shard
         return shard
 
@@ -81,7 +81,7 @@ class TurnWords:
         for turn_id, path in wanted.items():
             shard = self._shard(path, stamps) if path in stamps else None
             if shard is not None:
-                text = shard.titles.get(turn_id) or shard.texts[shard.places[turn_id]].as_py()[:_TITLE]
+                text = shard.titles.get(turn_id) or shard.texts[shard.indices[turn_id]].as_py()[:_TITLE]
                 titles[turn_id] = text
         return titles
 
@@ -97,13 +97,13 @@ class TurnWords:
             shard = self._shard(path, stamps)
             if shard is not None:
                 hits = pc.match_substring(shard.texts, text, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
-                turn_ids.update(turn_id for turn_id, place in shard.places.items() if hits[place])
+                turn_ids.update(turn_id for turn_id, place in shard.indices.items() if hits[place])
         return Search(turn_ids, 0, None)
 
 
 def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
     """The places, texts and titles of a shard. Raises UnreadableShard."""
-    places: dict[str, int] = {}
+    indices: dict[str, int] = {}
     texts: list[str] = []
     titles: dict[str, str] = {}
     for piece in read_pieces(path):
@@ -111,17 +111,17 @@ def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
         first = [place for place, row in enumerate(few) if row["parent_turn_id"] is None]
         requests = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
         for row in few:
-            words = [words_of(row["response"]), *(words_of(message) for message in row["next_state"] or ())]
+            words = [message_text(row["response"]), *(message_text(message) for message in row["next_state"] or ())]
             if row["turn_id"] in requests:
                 titles[row["turn_id"]] = requests[row["turn_id"]][:_TITLE]
                 words.insert(0, requests[row["turn_id"]])
-            places[row["turn_id"]] = len(texts)
+            indices[row["turn_id"]] = len(texts)
             texts.append(_searchable("\n".join(words)))
-    return places, pa.array(texts, pa.large_string()), titles
+    return indices, pa.array(texts, pa.large_string()), titles
 
 
-def _first_turns(piece: Any, places: Sequence[int]) -> Iterable[dict[str, Any]]:
-    return piece.some_rows("turns", ("turn_id", "messages"), places) if places else ()
+def _first_turns(piece: Any, indices: Sequence[int]) -> Iterable[dict[str, Any]]:
+    return piece.some_rows("turns", ("turn_id", "messages"), indices) if indices else ()
 
 
 def _searchable(text: str) -> str:
@@ -133,7 +133,7 @@ def request_of(messages: Sequence[dict[str, Any]] | None) -> str:
     """The text of the user's last message; without one, of the last message."""
     valid = [message for message in messages or () if isinstance(message, dict)]
     of_user = [message for message in valid if message.get("role") == "user"]
-    return words_of((of_user or valid)[-1]) if valid else ""
+    return message_text((of_user or valid)[-1]) if valid else ""
 
 
 def read_texts(wanted: Mapping[Path, Collection[str]]) -> Iterator[dict[str, Any]]:

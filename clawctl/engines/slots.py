@@ -1,5 +1,5 @@
-"""Limits the pinned versions that are in use at the same time. Clients share `serve.pinned_versions` places. The run's own key,
-which judge (`NAME@0`) and gate (`NAME@7`) use, has places that no client can take."""
+"""Limits the pinned versions that are in use at the same time. Clients share `serve.pinned_versions` slots. The run's own key,
+which judge (`NAME@0`) and gate (`NAME@7`) use, has slots that no client can take."""
 
 import asyncio
 import time
@@ -12,9 +12,9 @@ from typing import Final
 from clawctl.run.keys import OWN
 from clawctl.serve.dialects import Refusal
 
-RESERVED: Final = 2  # places of the run's own key: one for version 0, one for any version
+RESERVED: Final = 2  # slots of the run's own key: one for version 0, one for any version
 _TURN_S = 5.0  # while others wait, a version accepts no new requests after this time
-_PATIENCE_S = 120.0  # maximum time that a request waits for a place
+_PATIENCE_S = 120.0  # maximum time that a request waits for a slot
 
 
 @dataclass(slots=True)
@@ -25,23 +25,23 @@ class _Usage:
     users: Counter[str] = field(default_factory=Counter)  # by key: OWN, or "" for clients
 
 
-class Places:
-    """The places of one engine. Used on one event loop. Waiting requests get places in the order of their arrival."""
+class PinnedSlots:
+    """The slots of one engine. Used on one event loop. Waiting requests get slots in the order of their arrival."""
 
-    def __init__(self, most: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
-        self._most, self._turn_s, self._patience_s = most, turn_s, patience_s
+    def __init__(self, limit: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
+        self._limit, self._turn_s, self._patience_s = limit, turn_s, patience_s
         self._in_use: dict[int, _Usage] = {}
         self._waiting: dict[int, str] = {}  # in order: number of a request → its kind, OWN or ""
         self._last_number = 0
         self._changed = asyncio.Event()  # replaced at each notification
 
     def at_once(self, version: int, key: str) -> bool:
-        """Whether a request of `key` for `version` gets a place without waiting."""
+        """Whether a request of `key` for `version` gets a slot without waiting."""
         return self._may_begin(version, OWN if key == OWN else "", None)
 
     @asynccontextmanager
-    async def one(self, version: int, key: str) -> AsyncIterator[None]:
-        """A place for a request of `key` for `version`, held until the context ends. Raises Refusal if none becomes free in
+    async def acquire(self, version: int, key: str) -> AsyncIterator[None]:
+        """A slot for a request of `key` for `version`, held until the context ends. Raises Refusal if none becomes free in
         time."""
         kind = OWN if key == OWN else ""
         if not self._may_begin(version, kind, None):
@@ -78,7 +78,7 @@ class Places:
         self._changed = asyncio.Event()
 
     def _may_begin(self, version: int, kind: str, number: int | None) -> bool:
-        """Whether the request may begin: its version is in use within its time limit, or a place is free and no earlier request of
+        """Whether the request may begin: its version is in use within its time limit, or a slot is free and no earlier request of
         the same kind is waiting."""
         if kind == OWN and version == 0:
             return True
@@ -91,5 +91,5 @@ class Places:
         used = sum(1 for each in self._in_use.values() if each.users[kind])
         if kind == OWN:
             other_pins = sum(1 for other, in_use in self._in_use.items() if in_use.users[OWN] and other != 0)
-            return other_pins < 1 or len(self._in_use) < self._most + 1
-        return used < self._most
+            return other_pins < 1 or len(self._in_use) < self._limit + 1
+        return used < self._limit

@@ -109,6 +109,10 @@ class GateConfig(Section):
     """The margin for satisfaction, by the same comparison."""
     limits: list[GateLimit] = []
     """Metrics of any suites, instead of these two. The short form is a list: `gate: [{suite: …, metric: …, max_drop: …}]`."""
+    when: Literal["before", "after"] = "before"
+    """`before`: a version goes live if the gate promotes it. `after`: each version goes live at once, and the gate rolls it back if
+    it is worse than earlier versions were while they were live. For servers that hold one version at a time, such as vLLM with
+    all weights."""
     error: float = Field(0.05, gt=0, lt=0.5)
     """Highest probability of promoting a candidate that is worse by the margin, and of refusing one that is no worse."""
     undecided: Literal["keep", "promote", "estimate"] = "keep"
@@ -132,6 +136,15 @@ class GateConfig(Section):
                 raise PydanticCustomError("no_limits", "a gate without rows refuses nothing: name a metric, or leave the gate out")
             if ignored := self.model_fields_set & _PERSONALISATION:
                 raise PydanticCustomError("both_forms", "{name} has no effect together with rows", {"name": min(ignored)})
+        if self.when == "after" and self.share:
+            raise PydanticCustomError(
+                "share_after", "share has no effect with when: after, because every version goes live at once"
+            )
+        if self.when == "after" and any((row.suite, row.metric) == ("own", "preferred") for row in self.limits):
+            raise PydanticCustomError(
+                "preferred_after",
+                "own preferred compares two versions at the same time, and with when: after the server holds one; use own accepted",
+            )
         return self
 
     @model_serializer(mode="plain")

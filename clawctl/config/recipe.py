@@ -40,7 +40,8 @@ class Recipe(Section):
     eval: EvalConfig = EvalConfig()
     """How a policy is measured."""
     gate: GateConfig | None = None
-    """With a gate, a new policy goes live only after `eval` accepts it. Without one, it goes live as soon as it is published."""
+    """With a gate, a new policy goes live only after `eval` accepts it (with `when: after`, it stays live). Without one, it goes
+    live as soon as it is published."""
     privacy: PrivacyConfig = PrivacyConfig()
     """Which conversations are captured, what is redacted, and how long conversations are kept."""
     up: UpConfig = UpConfig()
@@ -51,6 +52,11 @@ class Recipe(Section):
     @property
     def model_name(self) -> str:
         return self.model.name or Path(self.model.path).name
+
+    @property
+    def waits_for_gate(self) -> bool:
+        """Whether a new version goes live only after the gate promotes it."""
+        return self.gate is not None and self.gate.when == "before"
 
     @property
     def model_path(self) -> str:

@@ -113,7 +113,10 @@ class Follower:
         """Make one measurement or decision. Returns False if none is due."""
         if self.recipe.eval.watch and self._rolled_back():
             return True
-        return self._step_open() if self.recipe.gate is None else self._step_gated(self.recipe.gate)
+        gate = self.recipe.gate
+        if gate is None:
+            return self._step_open()
+        return self._step_gated(gate) if self.recipe.waits_for_gate else self._step_live(gate)
 
     def _step_open(self) -> bool:
         """Without a gate, measure every version, newest first, and decide nothing."""
@@ -156,6 +159,58 @@ class Follower:
             return True
         self._promote(candidate, live, decision)
         return True
+
+    def _step_live(self, gate: GateConfig) -> bool:
+        """Measure the live version, and compare it with earlier versions as they were measured while they were live.
+
+        A version that is worse is rolled back to the newest of its ancestors that was measured. A version chosen by a person stays
+        live.
+        """
+        end_share(self.run)
+        live, move = live_version(self.run), next(iter(read_moves(self.run)[::-1]), None)
+        if live is None:
+            return False
+        known = read_record(self.run, live)
+        is_new = known is None or not (is_measured(known, self.recipe.eval) or self.failures[live] >= _TRIES)
+        record = self._measured(live)
+        if live_version(self.run) != live:
+            return True
+        if move is None or (move["to"], move["by"]) != (live, "train") or not record["suites"] or not _undecided(record):
+            return is_new
+        measured = [v for v in read_lineage(self.run).ancestry(live) if v != live and self._record_of_served(v) is not None]
+        if not measured:
+            return is_new
+        before = max(measured)
+        decision = self._judged_live(record, before, gate)
+        if not decision.promote:
+            why = f"{BY_EVAL} {decision.reason}"
+            try:
+                retry_while_full(lambda: move_live(self.run, before, by=why, only_from=live), "policies/LIVE", self.stop)
+            except LiveMoved:
+                return True
+        self._decided(live, decision, "stays live", f"is rolled back to {before}")
+        return True
+
+    def _record_of_served(self, version: int) -> dict[str, Any] | None:
+        """The record of a version that was measured on the tasks of this recipe, or None."""
+        record = read_record(self.run, version)
+        return record if record is not None and is_measured(record, self.recipe.eval) else None
+
+    def _judged_live(self, record: dict[str, Any], before: int, gate: GateConfig) -> Decision:
+        """The decision on the live version, by the measurements of the version before it and of the base."""
+        names = {before: "the version before", 0: "the base"}
+        stored = [(names[version], version, self._record_of_served(version)) for version in sorted(names, reverse=True)]
+        references = [(what, version, old) for what, version, old in stored if old is not None]
+        every_suite = {suite.name for suite in self.suites}  # the references are no longer served, so there are no more tasks
+        tested = weigh_rows(record, references, [], self.suites, gate, self.recipe.eval.budget, every_suite)
+        if not tested:
+            return Decision(True, "nothing can be compared", before)
+        self._note(record["version"], evidence=[one.as_json() for one in tested])
+        if any(one.evidence.verdict == "worse" for one in tested):
+            return explain(tested, False, None, before)
+        if gate.undecided == "estimate" and (why := by_comparisons(tested)):
+            return Decision(False, why, before)
+        return Decision(True, "; ".join(f"{one.name} is not shown to be worse: {one.text}" for one in tested), before)
 
     def _may_go_live(self, version: int, live: int) -> bool:
         """Whether LIVE and the lineage still are as they were when `version` was compared with `live`."""
@@ -446,11 +501,11 @@ class Follower:
         self._print_record(fresh)
         return fresh
 
-    def _decided(self, version: int, decision: Decision) -> None:
+    def _decided(self, version: int, decision: Decision, accepted: str = "goes live", refused: str = "does not go live") -> None:
         record = read_record(self.run, version) or _unmeasurable(self.run, self.recipe, version, decision.reason)
         record["decision"] = asdict(decision)
         self._write(record)
-        log.info("policy %d %s: %s", version, "goes live" if decision.promote else "does not go live", decision.reason)
+        log.info("policy %d %s: %s", version, accepted if decision.promote else refused, decision.reason)
         self._print_record(record)
 
     def _write(self, record: dict[str, Any]) -> None:

@@ -65,8 +65,11 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
 def check_stages(recipe: Recipe) -> None:
     """Check that the stages of `up.stages` fit together. Raises ClawError (exit code 2)."""
     if recipe.gate is not None and "eval" not in recipe.up.stages:
+        missing = "go live" if recipe.waits_for_gate else "be checked"
         raise ClawError(
-            "the recipe has a gate, but up.stages lacks eval, so no new version would go live", "add eval to up.stages", 2
+            f"the recipe has a gate, but up.stages lacks eval, so no new version would {missing}",
+            "add eval to up.stages",
+            2,
         )
     if "play" in recipe.up.stages and recipe.play.env is None:
         raise ClawError("up.stages has play, but the recipe names no environment", "set play.env", 2)

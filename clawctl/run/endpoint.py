@@ -90,7 +90,7 @@ def unserved_versions(recipe: Recipe) -> str | None:
     if not (judge.endpoint or judge.endpoints or judge.prm or judge.custom_rm):
         models = {judge.model or f"{recipe.model_name}@0", judge.hint_model or ""}
         unserved = [f"{model} (judge)" for model in sorted(models) if model.startswith(f"{recipe.model_name}@")]
-    if recipe.gate is not None and recipe.eval.endpoint is None:
+    if recipe.waits_for_gate and recipe.eval.endpoint is None:
         unserved.append("the gate's candidates (eval)")
     return ", ".join(unserved) or None
 

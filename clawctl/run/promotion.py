@@ -59,7 +59,7 @@ def _serving_message(run: RunDir) -> list[str]:
         serving = "no server has run on this run yet; the first one will start with this version"
     else:
         serving = "the server switches to it once its canary passes; `clawctl inspect health` shows the result"
-    if load_recipe(recipe_file(run.root)).gate is not None:
+    if load_recipe(recipe_file(run.root)).waits_for_gate:
         return [serving]
     return [
         serving,

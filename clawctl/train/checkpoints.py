@@ -128,7 +128,7 @@ def complete_step(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[s
         }
         publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder), files or None)
     if _last_row_step(run) < state["step"]:
-        if recipe.gate is None:
+        if not recipe.waits_for_gate:
             _go_live(run, policy.version)
         row = state["row"]
         append_lines(run.steps, [sealed(orjson.dumps({**row, "seconds": {**row["seconds"], **(seconds or {})}}))])
@@ -204,7 +204,7 @@ def _resumable_checkpoints(run: RunDir, lineage: Lineage, recipe: Recipe) -> set
     steps = steps_kept(run)
     kept = set(steps[-1:]) | {lineage.live or 0}
     kept |= set([step for step in steps if step in lineage.living()][-recipe.train.keep_checkpoints :])
-    if recipe.gate is not None and lineage.live is not None:
+    if recipe.waits_for_gate and lineage.live is not None:
         kept |= {version for version in lineage.above(lineage.tip, lineage.live) if is_undecided(run, version)}
     return kept
 

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from clawctl.config import Recipe
 from clawctl.eval.worker import Follower, Stopped
 from clawctl.inspect.policies import describe_policies
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.policies import ensure_base_policy, live_version, publish_policy
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy, read_moves
 from clawctl.run.rows import Policy
 from tests.eval.answering_server import announce, answering
 
@@ -252,3 +254,92 @@ def test_many_small_steps_down_are_stopped_by_the_base(tmp_path: Path) -> None:
             follow_once(run, recipe)
     assert live_version(run) == 2
     assert "0 won, 12 lost, 84 tied against the base (version 0)" in record(run, 3)["decision"]["reason"]
+
+
+# ---- versions that are live when they are measured -----------------------------------------------------------------------------
+
+
+def after(folder: Path, **gate: Any) -> Recipe:
+    recipe = recipe_for(folder, "Sums", when="after", **gate)
+    data = recipe.model_dump()
+    data["eval"]["suites"] = [{"name": recipe.eval.suites[0].name, "problems": 200}]
+    return Recipe.model_validate(data)
+
+
+def go_live(run: RunDir, recipe: Recipe, *versions: int) -> None:
+    """Let each version go live as the trainer does, and eval look at it."""
+    for version in versions:
+        publish(run, version)
+        move_live(run, version, by="train")
+        follow_once(run, recipe)
+
+
+def test_a_live_version_that_is_worse_is_rolled_back_and_only_live_versions_are_asked(tmp_path: Path) -> None:
+    recipe, asked = after(tmp_path), list[int]()
+    answers = scored({0: half, 1: mostly, 2: half})
+
+    def answer(body: dict[str, Any]) -> str:
+        asked.append(int(body["model"].partition("@")[2]))
+        return answers(body)
+
+    with answering(answer) as server:
+        run = run_with(tmp_path, server.url)
+        follow_once(run, recipe)
+        go_live(run, recipe, 1, 2)
+        follow_once(run, recipe)
+    assert asked == [0] * 200 + [1] * 200 + [2] * 200
+    assert live_version(run) == 1
+    assert record(run, 1)["decision"]["promote"] is True
+    decision = record(run, 2)["decision"]
+    assert (decision["promote"], decision["against"]) == (False, 1)
+    assert "right is worse: 0 won, 80 lost, 120 tied against the version before (version 1)" in decision["reason"]
+    assert read_moves(run)[-1]["by"] == f"eval, because {decision['reason']}"
+    assert set(read_lineage(run).dead()) == {2}
+
+
+def test_small_steps_down_of_live_versions_are_stopped_by_the_base(tmp_path: Path) -> None:
+    recipe = after(tmp_path)
+    steps = {version: (lambda n, at=12 * version: float(n % 100 >= at)) for version in range(5)}
+    with answering(scored(steps)) as server:
+        run = run_with(tmp_path, server.url)
+        follow_once(run, recipe)
+        go_live(run, recipe, 1, 2)
+    assert live_version(run) == 1
+    assert "against the base (version 0)" in record(run, 2)["decision"]["reason"]
+
+
+def test_without_evidence_a_live_version_stays_unless_the_means_decide(tmp_path: Path) -> None:
+    for undecided, live in (("keep", 1), ("estimate", 0)):
+        folder = tmp_path / undecided
+        folder.mkdir()
+        data = after(folder, undecided=undecided).model_dump()
+        data["eval"]["suites"][0]["problems"] = 8
+        recipe = Recipe.model_validate(data)
+        with answering(scored({0: mostly, 1: half})) as server:
+            run = run_with(folder, server.url)
+            follow_once(run, recipe)
+            go_live(run, recipe, 1)
+        assert live_version(run) == live
+
+
+def test_a_version_that_a_person_promoted_stays_live(tmp_path: Path) -> None:
+    recipe = after(tmp_path)
+    with answering(scored({0: mostly, 1: half})) as server:
+        run = run_with(tmp_path, server.url, 1)
+        follow_once(run, recipe)
+        move_live(run, 1, by="promoted by ada on box")
+        follow_once(run, recipe)
+    assert live_version(run) == 1
+    assert record(run, 1)["decision"]["promote"] is None
+
+
+@pytest.mark.parametrize(
+    ("gate", "named"),
+    [
+        ({"when": "after", "share": 0.1, "limits": [{"suite": "own", "metric": "guards", "max_drop": 0.1}]}, "share"),
+        ({"when": "after", "limits": [{"suite": "own", "metric": "preferred", "max_drop": 0.1}]}, "own accepted"),
+    ],
+)
+def test_what_a_gate_after_going_live_cannot_do_is_refused(gate: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
+        Recipe.model_validate({"eval": {"suites": ["own"]}, "gate": gate})

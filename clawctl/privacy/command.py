@@ -44,7 +44,8 @@ def parse_selection(session: str | None, user: str | None, before: str | None, r
     if not given and retrain:
         return None
     if len(given) != 1:
-        raise ClawError("no data is selected", "use one of --session, --user and --before", 2)
+        problem = "several selections are given" if given else "no data is selected"
+        raise ClawError(problem, "use one of --session, --user and --before", 2)
     try:
         moment = None if before is None else datetime.fromisoformat(before).timestamp()  # without a zone: local time
     except ValueError as error:

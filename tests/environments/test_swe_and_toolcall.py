@@ -160,7 +160,7 @@ CHEATS = {  # the agent's files, and why their score is 0
         f"{EQUAL}def add(a, b): return E()\ndef twice(a): return 2 * a\n", "a value that is not plain: .*test_add"
     ),
     "a name is compared with a value that equals everything": (
-        f"{EQUAL}def add(a, b): return a + b\ndef twice(a): return E()\n", "with another expected value too: .*test_twice"
+        f"{EQUAL}def add(a, b): return a + b\ndef twice(a): return E()\n", "with another expected value: .*test_twice"
     ),
     "reports are written by hand, as each of the two runs wants them": (BY_TURNS, "not passed: .*test_add"),
 }  # fmt: skip
@@ -308,7 +308,7 @@ def test_calls_of_bfcl_are_compared_with_the_allowed_values(tmp_path: Path) -> N
 def test_a_tool_schema_that_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tools.json"
     bad = '[{"name": "a", "parameters": [1]}]'
-    for text, told in (("{}", "no list"), ('[{"x": 1}]', "tool 1 .*no function"), (bad, "no JSON schema")):
+    for text, told in (("{}", "is not a list of tools"), ('[{"x": 1}]', "tool 1 .*not a function"), (bad, "not a JSON schema")):
         path.write_text(text)
         with pytest.raises(ClawError, match=told):
             read_tools(path)

@@ -157,7 +157,7 @@ def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: P
         ('[environment]\nos = "windows"\n', r"needs os = windows"),
         ("[environment]\ngpus = 1\n", "a GPU"),
         ('[[environment.mcp_servers]]\nname = "a"\n', "MCP servers"),
-        ('[agent]\ntimeout_sec = "long"\n', r"timeout_sec of \[agent\] .* is 'long' -> give seconds"),
+        ('[agent]\ntimeout_sec = "long"\n', r"timeout_sec of \[agent\] .* is 'long' -> set seconds"),
         ("agent = 3\n", r"agent in .*task\.toml is not a table"),
         ("agent = \n", "cannot be read"),
     ],

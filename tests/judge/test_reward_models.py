@@ -224,7 +224,7 @@ def test_a_bug_in_a_reward_model_costs_its_turn_only_and_is_logged_with_its_trac
     name = "custom my_rm.py:CustomPRM"
     crashed, nonsense = f"{name} raised RuntimeError", f"{name} gave nan instead of a finite number"
     assert [verdict.reason for verdict in verdicts_of(run)] == [crashed, "abstains", nonsense, None, crashed]
-    told = [record.message for record in caplog.records if crashed in record.message and "count follows" in record.message]
+    told = [record.message for record in caplog.records if crashed in record.message and "a later line reports" in record.message]
     assert len(told) == 1
     assert "my_rm.py" in told[0]
     assert "in score" in told[0]

@@ -243,12 +243,12 @@ def test_an_earlier_forgotten_turn_can_still_be_trained_away(example: RunDir) ->
 @pytest.mark.parametrize(
     ("typed", "problem"),
     [
-        ((None, None, None), "not clear"),
-        (("s", "u", None), "not clear"),
+        ((None, None, None), "no data is selected"),
+        (("s", "u", None), "several selections are given"),
         ((None, None, "yesterday"), "is not a day"),
     ],
 )
-def test_a_wish_that_is_not_clear_is_refused(typed: tuple[str | None, str | None, str | None], problem: str) -> None:
+def test_an_unclear_selection_is_refused(typed: tuple[str | None, str | None, str | None], problem: str) -> None:
     with pytest.raises(ClawError, match=problem) as caught:
         parse_selection(*typed, retrain=False)
     assert caught.value.exit_code == 2

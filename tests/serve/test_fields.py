@@ -349,7 +349,7 @@ def test_responses_return_logprobs_if_they_are_included(server: Server) -> None:
         ("/responses", "background", True, "stream it"),
         ("/responses", "prompt", {"id": "pmpt_1"}, "instructions"),
         ("/responses", "conversation", "conv_1", "previous_response_id"),
-        ("/responses", "moderation", {"model": "m"}, "no moderation"),
+        ("/responses", "moderation", {"model": "m"}, "not support moderation"),
         ("/messages", "thread", {"type": "create"}, "whole history"),
         ("/messages", "compaction", {"type": "summarize"}, "summary"),
     ],

@@ -65,14 +65,14 @@ def test_every_alias_of_a_route_requires_the_key_and_answers_alike(server: Serve
 @pytest.mark.parametrize(
     ("method", "path", "says"),
     [
-        ("POST", "/v1/embeddings", "no embeddings"),
+        ("POST", "/v1/embeddings", "not support embeddings"),
         ("POST", "/embeddings/", "Supported"),
         ("GET", "/v1/responses/resp_x/input_items", "GET and DELETE"),
         ("POST", "/v1/responses/resp_x/cancel", "background"),
         ("POST", "/v1/conversations", "previous_response_id"),
         ("POST", "/v1/files", "files"),
         ("POST", "/v1/audio/speech", "audio"),
-        ("POST", "/v1/moderations", "no moderation"),
+        ("POST", "/v1/moderations", "not support moderation"),
         ("GET", "/nowhere", "/v1/chat/completions"),
     ],
 )

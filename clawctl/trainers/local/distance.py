@@ -27,7 +27,7 @@ _ATTEMPTS = 12
 
 def keep_near_base(training: Training, batch: Batch) -> float | None:
     """Pull the trained weights towards version 0 by `train.base_pull`, and further until the KL divergence is within
-    `train.kl_budget`. Returns the KL divergence (`kl_from_base`)."""
+    `train.kl_budget`. Returns the KL divergence (`kl_from_base`); one that is not finite pulls nothing."""
     config = training.config
     if config.base_pull:
         pull_to_base(training, config.base_pull)
@@ -57,9 +57,10 @@ def pull_to_base(training: Training, share: float) -> None:
 @torch.no_grad()
 def kl_from_base(training: Training, batch: Batch) -> float | None:
     """KL(policy ‖ version 0) in nats a token, the mean over positions of the batch's answers. At each position it is exact over
-    the vocabulary, at temperature 1. None if version 0 is not in memory.
+    the vocabulary, at temperature 1. None if version 0 is not in memory, or if the divergence is not finite.
 
-    The mean is over at most 256 positions of turns with at most 1,024 tokens together, so it costs little.
+    The mean is over at most 256 positions of turns with at most 1,024 tokens together, so it costs little. If every turn is
+    longer, it is over the shortest one.
     """
     policy = training.policy
     if not policy.adapter and training.reference is None:
@@ -69,7 +70,8 @@ def kl_from_base(training: Training, batch: Batch) -> float | None:
     with policy.without_adapter() if policy.adapter else contextlib.nullcontext():
         base_PV = _logprobs(training, microbatch, training.reference)
     divergence = float((now_PV.exp() * (now_PV - base_PV)).sum(1).mean())
-    return float(training.ranks.broadcast(divergence))  # ranks must agree on whether to pull again
+    divergence = float(training.ranks.broadcast(divergence))  # ranks must agree on whether to pull again
+    return divergence if math.isfinite(divergence) else None
 
 
 def _logprobs(training: Training, microbatch: Microbatch, reference: Any = None) -> Tensor:

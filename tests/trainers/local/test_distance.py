@@ -86,3 +86,14 @@ def test_a_service_refuses_what_it_cannot_do(model_path: Path, setting: dict[str
     recipe = make_recipe(model_path, backend="tinker", send_conversations=True, lora={"rank": 4, "dropout": 0.0}, **setting)
     with pytest.raises(ClawError, match=f"train.{next(iter(setting))}"):
         check(recipe)
+
+
+def test_a_divergence_that_is_not_finite_pulls_no_weight(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 6)
+    training = begin(run, model_path, kl_budget=1e-6)
+    with torch.no_grad():
+        training.reference.get_output_embeddings().weight[0, 0] = float("inf")  # type: ignore[union-attr]
+    row = train_step(training, take(run, training)).row
+    assert row is not None
+    assert row["kl_base"] is None
+    assert all(bool(weight.isfinite().all()) for weight in weights(training).values())

@@ -4,6 +4,7 @@ A record holds the values of one version by task (`values`). A candidate's recor
 (`comparisons`). Both only grow, in the order of the tasks, so a gate that was killed resumes where it stopped.
 """
 
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -69,6 +70,28 @@ def compared(candidate: Record, version: int, reference: Record, row: GateLimit)
         return None  # outside of [-1, 1], only the mean is compared
     scaled = (lambda value: (value + 1) / 2) if low < 0 else float
     return [Comparison(row.metric, task, scaled(ours[task]), scaled(theirs[task])) for task in shared]
+
+
+def best_on_half(records: Mapping[int, Record], rows: Sequence[GateLimit]) -> list[tuple[Anchor, Record]]:
+    """For each row the best of several versions, chosen on one half of its tasks, with its values on the other half.
+
+    The highest of several noisy means is biased upwards. Its values on tasks that did not choose it are not.
+    """
+    found = []
+    for row in rows:
+        values = {v: record.get("values", {}).get(row.suite, {}).get(row.metric, {}) for v, record in records.items()}
+        chosen_on = {v: [value for task, value in of.items() if _is_first_half(task)] for v, of in values.items()}
+        means = {v: sum(some) / len(some) for v, some in chosen_on.items() if some}
+        if means:
+            best = max(means, key=lambda v: (means[v], v))
+            half = {task: value for task, value in values[best].items() if not _is_first_half(task)}
+            anchor = Anchor(BEST, best, row.suite, row.metric, means[best])
+            found.append((anchor, {"values": {row.suite: {row.metric: half}}}))
+    return found
+
+
+def _is_first_half(task: str) -> bool:
+    return zlib.crc32(task.encode()) % 2 == 0
 
 
 def add_values(record: Record, suite: str, measured: Measured) -> bool:

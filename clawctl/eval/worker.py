@@ -25,7 +25,17 @@ from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_compari
 from clawctl.eval.results import KEPT, is_measured, metrics_of, read_record, scores, settings_of, write_record
 from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
 from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, in_words
-from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, asked_so_far, spent_budget, unreported, weigh_rows
+from clawctl.eval.trial import (
+    ROUND,
+    add_comparisons,
+    add_spent,
+    add_values,
+    asked_so_far,
+    best_on_half,
+    spent_budget,
+    unreported,
+    weigh_rows,
+)
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, sole_worker
@@ -163,8 +173,8 @@ class Follower:
     def _step_live(self, gate: GateConfig) -> bool:
         """Measure the live version, and compare it with earlier versions as they were measured while they were live.
 
-        A version that is worse is rolled back to the newest of its ancestors that was measured. A version chosen by a person stays
-        live.
+        A version that is worse is rolled back to the newest of its ancestors that was measured and accepted, by the gate or by a
+        person. A version chosen by a person stays live.
         """
         end_share(self.run)
         live, move = live_version(self.run), next(iter(read_moves(self.run)[::-1]), None)
@@ -177,11 +187,11 @@ class Follower:
             return True
         if move is None or (move["to"], move["by"]) != (live, "train") or not record["suites"] or not _undecided(record):
             return is_new
-        measured = [v for v in read_lineage(self.run).ancestry(live) if v != live and self._record_of_served(v) is not None]
-        if not measured:
-            return is_new
-        before = max(measured)
-        decision = self._judged_live(record, before, gate)
+        accepted = self._accepted_before(live)
+        if not accepted:
+            self._decided(live, Decision(True, "no earlier version was measured"), "stays live")
+            return True
+        before, decision = max(accepted), self._judged_live(record, accepted, gate)
         if not decision.promote:
             why = f"{BY_EVAL} {decision.reason}"
             try:
@@ -191,18 +201,32 @@ class Follower:
         self._decided(live, decision, "stays live", f"is rolled back to {before}")
         return True
 
-    def _record_of_served(self, version: int) -> dict[str, Any] | None:
-        """The record of a version that was measured on the tasks of this recipe, or None."""
-        record = read_record(self.run, version)
-        return record if record is not None and is_measured(record, self.recipe.eval) else None
+    def _accepted_before(self, live: int) -> dict[int, dict[str, Any]]:
+        """The records of the live version's ancestors that the gate or a person accepted, measured on the tasks of this recipe.
 
-    def _judged_live(self, record: dict[str, Any], before: int, gate: GateConfig) -> Decision:
-        """The decision on the live version, by the measurements of the version before it and of the base."""
+        A version that was replaced while it was measured is not among them, because nothing is known to be good about it.
+        """
+        by_person = {move["to"] for move in read_moves(self.run) if " by " in str(move["by"])}
+        records = {v: read_record(self.run, v) for v in read_lineage(self.run).ancestry(live) if v != live}
+        return {
+            version: record
+            for version, record in records.items()
+            if record is not None
+            and is_measured(record, self.recipe.eval)
+            and (version == 0 or version in by_person or record["decision"]["promote"])
+        }
+
+    def _judged_live(self, record: dict[str, Any], accepted: dict[int, dict[str, Any]], gate: GateConfig) -> Decision:
+        """The decision on the live version, by the measurements of the version before it, of the base, and of the best so far."""
+        before = max(accepted)
         names = {before: "the version before", 0: "the base"}
-        stored = [(names[version], version, self._record_of_served(version)) for version in sorted(names, reverse=True)]
-        references = [(what, version, old) for what, version, old in stored if old is not None]
+        best = [one for one in best_on_half(accepted, gate.rows) if one[0].version not in names]
+        references = [(what, version, accepted[version]) for version, what in names.items() if version in accepted]
+        references += [(BEST, anchor.version, half) for anchor, half in best]
         every_suite = {suite.name for suite in self.suites}  # the references are no longer served, so there are no more tasks
-        tested = weigh_rows(record, references, [], self.suites, gate, self.recipe.eval.budget, every_suite)
+        anchors = [anchor for anchor, _ in best]
+        tested = weigh_rows(record, references, anchors, self.suites, gate, self.recipe.eval.budget, every_suite)
+        tested = [one for one in tested if one.evidence.comparisons]
         if not tested:
             return Decision(True, "nothing can be compared", before)
         self._note(record["version"], evidence=[one.as_json() for one in tested])

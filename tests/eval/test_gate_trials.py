@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -297,15 +298,59 @@ def test_a_live_version_that_is_worse_is_rolled_back_and_only_live_versions_are_
     assert set(read_lineage(run).dead()) == {2}
 
 
-def test_small_steps_down_of_live_versions_are_stopped_by_the_base(tmp_path: Path) -> None:
+def by_chance(shares: dict[int, float]) -> dict[int, Callable[[int], float]]:
+    """Versions that solve these shares of the tasks, each its own ones."""
+    return {version: (lambda n, v=version, p=p: float(Random(f"{v} {n}").random() < p)) for version, p in shares.items()}
+
+
+@pytest.mark.parametrize(
+    ("shares", "anchor"),
+    [
+        ({0: 0.95, 1: 0.91, 2: 0.87, 3: 0.83, 4: 0.79, 5: 0.75}, "the base (version 0)"),
+        ({0: 0.5, 1: 0.95, 2: 0.88, 3: 0.81, 4: 0.74, 5: 0.67, 6: 0.6}, "the best so far (version 1)"),
+    ],
+)
+def test_small_steps_down_of_live_versions_are_stopped_by_an_anchor(tmp_path: Path, shares: dict[int, float], anchor: str) -> None:
     recipe = after(tmp_path)
-    steps = {version: (lambda n, at=12 * version: float(n % 100 >= at)) for version in range(5)}
-    with answering(scored(steps)) as server:
+    with answering(scored(by_chance(shares))) as server:
         run = run_with(tmp_path, server.url)
         follow_once(run, recipe)
+        for version in range(1, len(shares)):
+            go_live(run, recipe, version)
+            if live_version(run) != version:
+                break
+    refused = record(run, version)["decision"]
+    assert refused["promote"] is False
+    assert f"against {anchor}" in refused["reason"]
+    assert version > 2, "one step alone is too small to be found"
+    assert live_version(run) == version - 1
+
+
+def test_a_bad_version_that_was_replaced_while_it_was_measured_is_no_measure_for_the_next(tmp_path: Path) -> None:
+    recipe, run, answers = after(tmp_path), open_run(tmp_path / "run"), scored({0: half, 1: mostly, 2: half, 3: half})
+
+    def answer(body: dict[str, Any]) -> str:
+        if body["model"].endswith("@2") and live_version(run) == 2:
+            publish(run, 3)
+            move_live(run, 3, by="train")
+        return answers(body)
+
+    with answering(answer) as server:
+        run_with(tmp_path, server.url)
+        follow_once(run, recipe)
         go_live(run, recipe, 1, 2)
+    assert record(run, 2)["decision"]["promote"] is None
+    assert "against the version before (version 1)" in record(run, 3)["decision"]["reason"]
     assert live_version(run) == 1
-    assert "against the base (version 0)" in record(run, 2)["decision"]["reason"]
+
+
+def test_the_first_version_that_is_measured_is_what_later_ones_are_compared_with(tmp_path: Path) -> None:
+    recipe = after(tmp_path)
+    with answering(scored({1: mostly, 2: half})) as server:
+        run = run_with(tmp_path, server.url)
+        go_live(run, recipe, 1, 2)
+    assert record(run, 1)["decision"]["reason"] == "no earlier version was measured"
+    assert live_version(run) == 1
 
 
 def test_without_evidence_a_live_version_stays_unless_the_means_decide(tmp_path: Path) -> None:

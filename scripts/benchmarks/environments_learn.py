@@ -1,4 +1,4 @@
-"""Case `learn`: measures whether reinforcement improves a policy on held-out tasks, with real stages and the model `crafts`.
+"""Case `learn`: measures whether reinforcement improves a policy on held-out tasks, with real stages and tiny models.
 
 A run is `clawctl up recipes/craft-KIND.yaml` in a new run directory, until the last update. Then `clawctl eval` measures the first
 and the last version on held-out tasks, sampled as in training. Each kind of task has three runs: with the rewards of the
@@ -34,7 +34,7 @@ from clawctl.run.policies import list_versions, read_policy
 from scripts.benchmarks.circle import ROOT, measure, running, wait_until
 from scripts.benchmarks.table import Row
 
-KINDS = ("toolcall", "terminal", "swe")  # each has a recipe: recipes/craft-KIND.yaml
+KINDS = ("toolcall", "terminal", "swe", "gui")  # each has a recipe: recipes/craft-KIND.yaml
 VARIANTS = ("outcome", "integrated", "shuffled")
 MEASURED, QUICK_MEASURED, QUICK_UPDATES = 96, 16, 4
 _LONGEST_S = 3600.0  # time limit of one run

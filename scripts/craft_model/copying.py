@@ -1,13 +1,13 @@
 """Measures how exactly the model copies words, numbers and keys of new tasks.
 
-python -m scripts.craft_model.copying --model DIR [--tasks 300]
+python -m scripts.craft_model.copying NAME --model DIR [--tasks 300]
 """
 
 import argparse
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -16,20 +16,23 @@ from tokenizers import Tokenizer
 
 from clawctl.environments.swe.families import _FUNCTIONS
 from clawctl.environments.terminal.families import _NOUNS
-from scripts.craft_model.corpus import documents
+from scripts.craft_model.train import CORPORA
+from scripts.demo_model.corpus import Document
 from scripts.demo_model.train import texts_of
 from scripts.demo_model.transformer import Shape, Transformer
 
 _ANSWER = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 _EXPRESSION = re.compile(r'"expression": "(.*?)(?: =)?"')
+_LABEL = re.compile(r'^(?:click|type|select) "(.*)"(?=\n|<)', re.MULTILINE)
 _NUMBER = re.compile(r"(-?\d+<\|im_end\|>)$")
 _WORD = re.compile(rf"(KEY\d+|\b(?:{'|'.join([*_NOUNS, 'done', 'out', 'kept', *(each.name for each in _FUNCTIONS)])})\b)")
 
 
 def copies(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end (exclusive) of each copied text in an episode's answers."""
+    own = {"labels": _LABEL, "toolcall": _EXPRESSION}.get(kind_of(text), _WORD)
     for answer in _ANSWER.finditer(text):
-        patterns = [_EXPRESSION] if "<tools>" in text else [_WORD]
+        patterns = [own]
         if "<tool_response>" in text[: answer.start()]:
             patterns.append(_NUMBER)
         for pattern in patterns:
@@ -38,7 +41,9 @@ def copies(text: str) -> Iterator[tuple[int, int]]:
 
 
 @torch.no_grad()
-def accuracy(model: Transformer, tokenizer: Tokenizer, kind: str, tasks: int) -> tuple[float, float]:
+def accuracy(
+    model: Transformer, tokenizer: Tokenizer, documents: Callable[[int, int], Iterator[Document]], kind: str, tasks: int
+) -> tuple[float, float]:
     """Return the share of episodes in which all copies are exact, with greedy decoding and at temperature 1."""
     numbers = torch.zeros(model.model.s.vocab, dtype=torch.bool)
     numbers[[place for token, place in tokenizer.get_vocab().items() if token[0] in "-0123456789"]] = True
@@ -56,7 +61,9 @@ def accuracy(model: Transformer, tokenizer: Tokenizer, kind: str, tasks: int) ->
             places = [place for place, (start, end) in enumerate(encoded.offsets) if first < end and start < last]
             for place in places:
                 scores = logits[place - 1]
-                if place == places[0] and text[first] in "-0123456789":  # a number or a word is a choice, not a copy
+                if (
+                    place == places[0] and kind in ("toolcall", "terminal", "swe") and text[first] in "-0123456789"
+                ):  # a number or a word is a choice, not a copy
                     scores = scores.masked_fill(~numbers, -math.inf)
                 exact &= int(scores.argmax()) == encoded.ids[place]
                 logprob += float(scores.log_softmax(0)[encoded.ids[place]])
@@ -70,6 +77,10 @@ def accuracy(model: Transformer, tokenizer: Tokenizer, kind: str, tasks: int) ->
 def kind_of(text: str) -> str:
     if "<tools>" in text:
         return "toolcall"
+    if "You use a web page" in text:
+        return "gui"
+    if "<|im_start|>user\nTask: " in text:
+        return "labels"
     return "drill" if "Linux shell" not in text else "swe" if "The function " in text else "terminal"
 
 
@@ -87,12 +98,13 @@ def load(folder: Path) -> tuple[Transformer, Tokenizer]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=[*CORPORA])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--tasks", type=int, default=300)
     args = parser.parse_args()
     model, tokenizer = load(args.model)
-    for kind in ("toolcall", "terminal", "swe"):
-        greedy, sampled = accuracy(model, tokenizer, kind, args.tasks)
+    for kind in ("labels",) if args.name == "pages" else ("toolcall", "terminal", "swe"):
+        greedy, sampled = accuracy(model, tokenizer, CORPORA[args.name], kind, args.tasks)
         print(f"{kind} copies exactly: {greedy:.3f} greedy, {sampled:.3f} at temperature 1", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Train the `crafts` model from scratch: corpus, tokenizer, packed rows, Muon and AdamW, as in `scripts/demo_model`.
+"""Train the model `crafts` or `pages` from scratch: corpus, tokenizer, packed rows, Muon and AdamW, as in `scripts/demo_model`.
 
 Deterministic up to the order of floating-point sums.
 """
@@ -13,15 +13,16 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
-from scripts.craft_model.corpus import documents
+from clawctl.config.model import BUILT_IN
+from scripts.craft_model import corpus, pages
 from scripts.demo_model.corpus import Document
 from scripts.demo_model.tokenizer import build, id_of
 from scripts.demo_model.train import Piece, Row, export, learned_flags, packed, texts_of, train, trained_tokens
 from scripts.demo_model.transformer import Shape, Transformer
 
-ROOT = Path(__file__).parents[2]
+CORPORA = {"crafts": corpus.documents, "pages": pages.documents}
 SHAPE = Shape(hidden=128, layers=4, heads=4, kv_heads=2, head_dim=32, mlp=512, context=8192)
-PER_ROW = 6.3  # documents per row of 512 tokens
+PER_ROW = {"crafts": 6.3, "pages": 3.6}  # documents per row of 512 tokens
 
 
 def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
@@ -42,7 +43,8 @@ def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "clawctl" / "craft_model")
+    parser.add_argument("model", choices=[*CORPORA])
+    parser.add_argument("--out", type=Path, help="the folder to write; default: the one in the package")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=8, help="rows of 512 tokens in one update")
@@ -53,10 +55,10 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="pays from a few thousand steps on")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    began = time.monotonic()
+    began, documents = time.monotonic(), CORPORA[args.model]
     tokenizer = build(texts_of(list(documents(args.seed + 1, 3000))), args.vocab)
     shape = replace(SHAPE, vocab=math.ceil(tokenizer.get_vocab_size() / 64) * 64)
-    docs = list(documents(args.seed, int(args.steps * args.batch * PER_ROW)))
+    docs = list(documents(args.seed, int(args.steps * args.batch * PER_ROW[args.model])))
     rows = rows_of(docs, tokenizer, args.seed)
     trained = sum(w == 1 for r in rows for w in r.weights) / len(rows)
     print(f"{len(docs)} documents, {len(rows)} rows ({len(docs) / len(rows):.2f} a row), {trained:.0f} trained tokens a row, "
@@ -64,8 +66,8 @@ def main() -> None:
     torch.manual_seed(args.seed)
     model = Transformer(shape)
     train(model, rows, args.steps, args.batch, args.lr, args.compile, args.state)
-    export(model, tokenizer, shape, args.out)
-    print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")
+    export(model, tokenizer, shape, out := args.out or Path(BUILT_IN[args.model]))
+    print(f"wrote {out} after {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,13 +15,14 @@ import pytest
 from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.gui.actions import Action, action_in, action_of
 from clawctl.environments.gui.browser import NAMES, escapes
-from clawctl.environments.gui.environment import Gui, solve
+from clawctl.environments.gui.environment import Gui, _step, solve
 from clawctl.environments.gui.miniwob import MiniWobSite
 from clawctl.environments.gui.page import Page, PageCrashed, open_page
-from clawctl.environments.gui.sites import FAMILIES, DrawnSite
+from clawctl.environments.gui.sites import FAMILIES, DrawnSite, SiteTask, draw_site
 from clawctl.environments.player import graded
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
+from scripts.craft_model.browser import Browser
 from tests.stub_http import StubHandler, StubServer, running
 
 CHROMIUM = next((path for name in NAMES if (path := shutil.which(name))), None)
@@ -72,6 +74,50 @@ def test_of_sixteen_pages_at_once_those_with_their_solution_are_right_and_those_
         return [graded.value for graded in await asyncio.gather(*both)]
 
     assert in_loop(scores()) == [1.0] * 8 + [0.0] * 8
+
+
+@needs_browser
+def test_the_pages_of_demonstrations_are_those_of_chromium(in_loop: Run) -> None:
+    async def same(task: SiteTask) -> list[str]:
+        ours, different, draw = Browser(DrawnSite(task)), list[str](), Random(task.name)
+        async with open_page(CHROMIUM or "", DrawnSite(task), (480, 360)) as page:
+            for step in ("", *task.solution):
+                if (text := await page.visible_text()) != ours.visible_text():
+                    different.append(f"{text}\n--- not:\n{ours.visible_text()}")
+                free = [number for number, each in enumerate(ours.elements(), 1) if each.kind in ("checkbox", "radio", "section")]
+                if step == "" and free:  # an action that leaves the page as it was when it is done again
+                    action = Action("click", draw.choice(free))
+                    for _ in range(2):
+                        assert not await page.act(action)
+                        ours.act(action)
+                        if (text := await page.visible_text()) != ours.visible_text():
+                            different.append(f"{text}\n--- not:\n{ours.visible_text()}")
+                elif step:
+                    action = _step(step, text)
+                    assert not await page.act(action)
+                    ours.act(action)
+            assert await page.verdict() == ours.score == 1
+        return different
+
+    async def all_families() -> list[list[str]]:
+        return await asyncio.gather(*(same(draw_site(name, 8)) for name in FAMILIES))
+
+    assert in_loop(all_families()) == [[]] * len(FAMILIES)
+
+
+@needs_browser
+def test_the_links_of_a_closed_section_are_not_on_the_page(in_loop: Run) -> None:
+    task = draw_site("open", 8)
+
+    async def texts() -> tuple[str, str]:
+        async with open_page(CHROMIUM or "", DrawnSite(task), (480, 360)) as page:
+            closed = await page.visible_text()
+            await page.act(_step(task.solution[0], closed))
+            return closed, await page.visible_text()
+
+    closed, opened = in_loop(texts())
+    assert "link" not in closed
+    assert opened.count("] link ") == 2
 
 
 @needs_browser

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Name = Literal["click", "click_at", "type", "select", "press", "scroll", "done"]
@@ -16,19 +16,21 @@ type 4 "words"
 select 5 "option"
 press Enter
 scroll down
-done"""
+done
+A label that only one element has can stand for its number: click "Send\""""
 SYSTEM_PIXELS = "\nYou also see the page. click 120 45 clicks at these pixels, from the left and from the top."
 
 _ACTION = re.compile(
     r"""(?:action:\s*)?(?:
-    (?P<click>click)\s+\[?(?P<x>\d{1,6})\]?(?:[\s,]+(?P<y>\d{1,6}))?
-    |(?P<fill>type|select)\s+\[?(?P<at>\d{1,6})\]?\s+(?P<text>\S.*)
+    (?P<click>click)\s+(?:\[?(?P<x>\d{1,6})\]?(?:[\s,]+(?P<y>\d{1,6}))?|(?P<label>"(?:[^"\\]|\\.)+"))
+    |(?P<fill>type|select)\s+(?:\[?(?P<at>\d{1,6})\]?|(?P<field>"(?:[^"\\]|\\.)+"))\s+(?P<text>\S.*)
     |press\s+(?P<key>[a-z]+)
     |scroll\s+(?P<way>up|down)
     |(?P<done>done|submit)
     )\.?""",
     re.IGNORECASE | re.VERBOSE,
 )
+_LINE = re.compile(r'\[(?P<number>\d+)\] (?P<kind>[^"]*)(?P<label>"(?:[^"\\]|\\.)*")')
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Action:
     number: int | None = None  # the element's number; for "click_at", pixels from the left
     text: str = ""  # the text to type, the option, the key, "up" or "down"
     down: int = 0  # for "click_at": pixels from the top
+    label: str = ""  # the element's label, in place of its number
 
 
 def action_in(reply: str) -> Action | None:
@@ -51,16 +54,37 @@ def action_in(reply: str) -> Action | None:
 
 
 def _action(match: re.Match[str]) -> Action | None:
+    if match["label"]:
+        return Action("click", label=_unquoted(match["label"]))
     if match["click"]:
         return Action("click", int(match["x"])) if match["y"] is None else Action("click_at", int(match["x"]), down=int(match["y"]))
     if match["fill"]:
-        return Action("type" if match["fill"].lower() == "type" else "select", int(match["at"]), _unquoted(match["text"]))
+        number, field = None if match["at"] is None else int(match["at"]), _unquoted(match["field"] or "")
+        return Action("type" if match["fill"].lower() == "type" else "select", number, _unquoted(match["text"]), label=field)
     if match["key"]:
         key = next((name for name in KEYS if name.lower() == match["key"].lower()), None)
         return None if key is None else Action("press", text=key)
     if match["way"]:
         return Action("scroll", text=match["way"].lower())
     return Action("done")
+
+
+def numbered(action: Action, shown: str) -> Action | str:
+    """The action with the number of the element that it names by its label, or an error message for the agent.
+
+    `shown` is the page as the agent reads it. Upper and lower case may differ. `type` looks for fields, `select` for lists.
+    """
+    if not action.label:
+        return action
+    kinds = {"type": "field", "select": "list"}
+    lines = [found for line in shown.splitlines() if (found := _LINE.match(line)) and kinds.get(action.name, "") in found["kind"]]
+    numbers = [line["number"] for line in lines if _unquoted(line["label"]).lower() == action.label.lower()]
+    if len(numbers) == 1:
+        return replace(action, number=int(numbers[0]), label="")
+    quoted = json.dumps(action.label[:80], ensure_ascii=False)
+    if not numbers:
+        return f"error: there is no {kinds.get(action.name, 'element')} {quoted}"
+    return f"error: {quoted} is the label of the elements {', '.join(numbers)}. Use a number"
 
 
 def _unquoted(text: str) -> str:

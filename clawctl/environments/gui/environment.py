@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
-from clawctl.environments.gui.actions import SYSTEM, SYSTEM_PIXELS, TOOLS, Action, action_in, action_of
+from clawctl.environments.gui.actions import SYSTEM, SYSTEM_PIXELS, TOOLS, Action, action_in, action_of, numbered
 from clawctl.environments.gui.browser import find_chromium
 from clawctl.environments.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
 from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, Site, open_page
@@ -88,7 +88,7 @@ class Gui:
                     break
                 action, reply = _chosen(message)
                 try:
-                    problem = _UNKNOWN if action is None else "" if action.name == "done" else await page.act(action)
+                    problem = _UNKNOWN if action is None else "" if action.name == "done" else await _act(page, action)
                     score = await page.verdict()
                     if score is not None or (action is not None and action.name == "done"):
                         ending = "done"
@@ -126,6 +126,11 @@ class Gui:
         return [
             {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}, {"type": "text", "text": text}
         ]  # fmt: skip
+
+
+async def _act(page: Page, action: Action) -> str:
+    named = numbered(action, await page.visible_text()) if action.label else action
+    return named if isinstance(named, str) else await page.act(named)
 
 
 def _chosen(message: dict[str, Any]) -> tuple[Action | None, str]:

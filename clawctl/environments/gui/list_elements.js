@@ -78,7 +78,8 @@
     const block = !getComputedStyle(node).display.startsWith("inline");
     if (block || node.tagName === "BR") end();
     if (node.tagName === "TD" || node.tagName === "TH") line += " ";
-    for (const child of node.childNodes) walk(child);
+    const isClosed = node.tagName === "DETAILS" && !node.open;  // its content still has a box
+    for (const child of node.childNodes) if (!isClosed || child === node.querySelector(":scope > summary")) walk(child);
     if (node.shadowRoot) for (const child of node.shadowRoot.childNodes) walk(child);
     if (block) end(); else line += node.matches("td, th") ? " | " : "";
   };

@@ -125,5 +125,5 @@ def draw_task(number: int) -> SweTask:
     patch = "".join(difflib.unified_diff(old, new, f"a/{changed}", f"b/{changed}"))
     return SweTask(
         f"operator-{number}", statement, {name: text.encode() for name, text in files.items()}, tuple(names),
-        {name: text.encode() for name, text in tests.items()}, patch=patch, calls=tuple(calls), agent_s=180.0, verdict_s=30.0,
+        {name: text.encode() for name, text in tests.items()}, patch=patch, calls=tuple(calls), agent_s=180.0, verdict_s=120.0,
     )  # fmt: skip

@@ -31,7 +31,7 @@ def _task(kind: str, number: int, instruction: str, seed: dict[str, str], check:
     )
     return HarborTask(
         f"{kind}-{number}", instruction, {"test.sh": test.encode()}, {"solve.sh": f"#!/bin/bash\nset -e\n{solution}\n".encode()},
-        {name: text.encode() for name, text in seed.items()}, agent_s=120.0, verdict_s=20.0,
+        {name: text.encode() for name, text in seed.items()}, agent_s=120.0, verdict_s=60.0,
     )  # fmt: skip
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from clawctl.environments import EpisodeFailed, Outcome, Task
-from clawctl.environments.gui.actions import Action, action_in, action_of
+from clawctl.environments.gui.actions import Action, action_in, action_of, numbered
 from clawctl.environments.gui.browser import NAMES, escapes
 from clawctl.environments.gui.environment import Gui, _step, solve
 from clawctl.environments.gui.miniwob import MiniWobSite
-from clawctl.environments.gui.page import Page, PageCrashed, open_page
+from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, open_page
 from clawctl.environments.gui.sites import FAMILIES, DrawnSite, SiteTask, draw_site
 from clawctl.environments.player import graded
 from clawctl.errors import ClawError
@@ -80,7 +80,7 @@ def test_of_sixteen_pages_at_once_those_with_their_solution_are_right_and_those_
 def test_the_pages_of_demonstrations_are_those_of_chromium(in_loop: Run) -> None:
     async def same(task: SiteTask) -> list[str]:
         ours, different, draw = Browser(DrawnSite(task)), list[str](), Random(task.name)
-        async with open_page(CHROMIUM or "", DrawnSite(task), (480, 360)) as page:
+        async with open_page(CHROMIUM or "", DrawnSite(task), (480, 360), 2 * LOAD_S) as page:
             for step in ("", *task.solution):
                 if (text := await page.visible_text()) != ours.visible_text():
                     different.append(f"{text}\n--- not:\n{ours.visible_text()}")
@@ -139,6 +139,47 @@ def test_an_agent_reads_the_page_acts_and_is_graded(in_loop: Run) -> None:
     assert (wrong.reward, wrong.ending) == (0, "done")
     idle = in_loop(episode(Gui(pages="press", max_turns=2), task, lambda messages: "scroll down"))
     assert (idle.reward, idle.ending) == (0, "turns")
+
+
+def test_a_label_that_one_element_has_stands_for_its_number() -> None:
+    lines = (
+        'checkbox "rice" (checked)',
+        'list "Day" options: Monday | Friday; chosen: "Monday"',
+        'field "A \\"b\\"" contains "rice"',
+    )
+    shown = "Task: rice\n\n" + "\n".join(
+        f"[{n}] {line}" for n, line in enumerate((*lines, 'button "Edit"', 'button "Edit"', 'link "Day"'), 1)
+    )
+
+    def result(reply: str) -> Action | str:
+        action = action_in(reply)
+        assert action is not None
+        return numbered(action, shown)
+
+    assert result('click "Rice"') == Action("click", 1)
+    assert result('select "Day" "Friday"') == Action("select", 2, "Friday")
+    assert result('type "A \\"b\\"" "Ada"') == Action("type", 3, "Ada")
+    assert result("click 4") == Action("click", 4)
+    assert result('click "Edit"') == 'error: "Edit" is the label of the elements 4, 5. Use a number'
+    assert result('click "Day"') == 'error: "Day" is the label of the elements 2, 6. Use a number'
+    assert result('click "Monday"') == 'error: there is no element "Monday"'
+    assert result('type "rice" "Ada"') == 'error: there is no field "rice"'
+    assert action_in("click rice") is None
+    assert action_in('type "Ada"') is None
+
+
+@needs_browser
+def test_an_agent_may_name_elements_by_their_labels(in_loop: Run) -> None:
+    environment, problems = Gui(pages="press"), []
+    task = environment.tasks("train", 1, 0)[0]
+    wanted = dict(task.spec.wanted)["pressed"]
+
+    def answers(messages: list[dict[str, Any]]) -> str:
+        problems.append(messages[-1]["content"].splitlines()[0])
+        return 'click "Nothing"' if len(messages) == 2 else f'click "{wanted}"'
+
+    assert in_loop(episode(environment, task, answers)).reward == 1
+    assert problems[1] == 'error: there is no element "Nothing"'
 
 
 @needs_browser

@@ -14,6 +14,7 @@ import pytest
 from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.gui.actions import Action, action_in, action_of
 from clawctl.environments.gui.browser import NAMES, escapes
+from clawctl.environments.gui.confined import command
 from clawctl.environments.gui.environment import Gui, solve
 from clawctl.environments.gui.miniwob import MiniWobSite
 from clawctl.environments.gui.page import Page, PageCrashed, open_page
@@ -223,6 +224,17 @@ async def act(page: Page, name: Any, described: str, text: str = "") -> None:
 def test_a_page_reaches_neither_the_machine_nor_its_files(in_loop: Run) -> None:
     version, reached = in_loop(escapes())
     assert (version.split(".")[0].isdigit(), reached) == (True, [])
+
+
+@needs_browser
+def test_chromium_disables_the_features_that_playwright_names_and_those_that_clawctl_names() -> None:
+    given = ["--disable-features=One,Two", "--user-data-dir=/theirs", "--headless", "--disable-features=Three"]
+    words, descriptors = command(str(CHROMIUM), given)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert [word for word in words if "disable-features" in word] == ["--disable-features=One,Two,Three"]
+    assert "--headless" in words
+    assert "--user-data-dir=/theirs" not in words
 
 
 # Failures

@@ -45,21 +45,30 @@ def find_chromium(given: str | None = None) -> str:
     return program
 
 
-@asynccontextmanager
-async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
+async def open_context(chromium: str, **settings: Any) -> Any:
     """A Playwright context in the browser of this event loop. The browser is started if necessary. Raises EpisodeFailed."""
     browser = await _browser(chromium)
     try:
-        context = await browser.new_context(
+        return await browser.new_context(
             accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC", **settings
         )
     except Exception as error:
         raise EpisodeFailed("sandbox", f"Chromium cannot open a page: {short(error)}") from error
+
+
+async def close_context(context: Any) -> None:
+    with suppress(Exception):  # the browser may have ended
+        await asyncio.wait_for(asyncio.shield(context.close()), 10.0)
+
+
+@asynccontextmanager
+async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
+    """A context as `open_context` makes it, closed at the end. Raises EpisodeFailed."""
+    context = await open_context(chromium, **settings)
     try:
         yield context
     finally:
-        with suppress(Exception):  # the browser may have ended
-            await asyncio.wait_for(asyncio.shield(context.close()), 10.0)
+        await close_context(context)
 
 
 def playwright_error() -> type[Exception]:

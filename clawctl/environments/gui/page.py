@@ -8,13 +8,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from clawctl.environments import EpisodeFailed
 from clawctl.environments.gui.actions import LONGEST, Action
-from clawctl.environments.gui.browser import new_context, playwright_error, short, turn_to_load
+from clawctl.environments.gui.browser import close_context, open_context, playwright_error, short, turn_to_load
 
 HOST = "http://page.test"
 LOAD_S = 60.0
@@ -37,8 +39,14 @@ _FRAMES = """() => new Promise((done) => {
   setTimeout(done, 500);
 })"""
 
+_EPISODES = 100  # the number of episodes that use a page one after another
 _STILL_ALIVE_S = 20.0  # the time that another page of the browser has to answer
+_numbers = count(1)  # of the hosts of sites without script
 T = TypeVar("T")
+
+
+# The tabs of each event loop that no episode uses, by Chromium's program and the page's size
+_spare = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, tuple[int, int]], list["_Tab"]]]()
 
 
 class PageCrashed(Exception):
@@ -97,6 +105,7 @@ class Page:
     _is_acting: bool = False
     _has_acted: bool = False
     _has_crashed: bool = False  # this page crashed, but the browser still runs
+    _has_failed: bool = False  # something failed, or was cancelled
 
     async def visible_text(self) -> str:
         """The visible lines of the page as text, with a number for each usable element."""
@@ -194,9 +203,12 @@ class Page:
 
     async def _whole(self, call: Awaitable[T]) -> T:
         """The result of a call. If it fails because of the agent's actions, raises PageCrashed, otherwise EpisodeFailed."""
+        had_failed, self._has_failed = self._has_failed, True
         try:
             async with asyncio.timeout(_STEP_S):
-                return await call
+                result = await call
+            self._has_failed = had_failed
+            return result
         except TimeoutError as error:
             problem = f"the page {self.site.start} did not respond within {_STEP_S:.0f} s"
             if self._has_acted and await self._other_pages_respond():
@@ -223,42 +235,110 @@ class Page:
             return False
 
 
-@asynccontextmanager
-async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: float = LOAD_S) -> AsyncIterator[Page]:
-    """Load the site's first page and start its task. Raises EpisodeFailed."""
-    settings = {"viewport": {"width": size[0], "height": size[1]}, "java_script_enabled": True}
-    async with new_context(chromium, **settings) as context:
+@dataclass(eq=False)  # without slots: Playwright sets attributes on the owner of a handler
+class _Tab:
+    """A page of Chromium in a context of its own. `site` answers its requests."""
 
-        async def answer(route: Any) -> None:
-            request, parts = route.request, urlsplit(route.request.url)
-            reply = None
-            if f"{parts.scheme}://{parts.netloc}" == HOST:
-                with suppress(OSError, ValueError):  # the path cannot be a file name
-                    reply = site.answer(request.method, parts.path, parts.query)
-            with suppress(Exception):  # the page has been closed
-                if reply is None:
-                    await route.fulfill(status=204)  # the page does not navigate
-                else:
-                    headers = {"Content-Security-Policy": reply.policy, "Cache-Control": "no-store"}
-                    await route.fulfill(body=reply.content, content_type=reply.kind, headers=headers)
+    context: Any
+    site: Site
+    host: str = HOST
+    page: Any = None
+    opened: Page | None = None
+    episodes: int = 0
+    has_crashed: bool = False
 
-        await context.route("**/*", answer)
+    async def answer(self, route: Any) -> None:
+        request, parts = route.request, urlsplit(route.request.url)
+        reply = None
+        if f"{parts.scheme}://{parts.netloc}" == self.host:
+            with suppress(OSError, ValueError):  # the path cannot be a file name
+                reply = self.site.answer(request.method, parts.path, parts.query)
+        with suppress(Exception):  # the page has been closed
+            if reply is None:
+                await route.fulfill(status=204)  # the page does not navigate
+            else:
+                headers = {"Content-Security-Policy": reply.policy, "Cache-Control": "no-store"}
+                await route.fulfill(body=reply.content, content_type=reply.kind, headers=headers)
+
+    async def load(self, site: Site, load_s: float) -> Page:
+        """Load a site's first page and start its task."""
+        self.opened, self.site, self.episodes = None, site, self.episodes + 1
+        if not site.uses_script:
+            self.host = f"http://{next(_numbers)}.page.test"
+        if self.page is None:
+            self.page = await self.context.new_page()
+            self.page.on("domcontentloaded", self._on_load)
+            self.page.on("crash", self._on_crash)
+            self.context.on("page", lambda other: asyncio.ensure_future(other.close()))  # close every other window
+        else:
+            await self.page.mouse.move(-1, -1)  # the pointer of the last episode does not hover over this page
+        await self.page.goto(f"{self.host}{site.start}", timeout=1000 * load_s, wait_until="load")
+        if self.episodes > 1:
+            session = await self.context.new_cdp_session(self.page)
+            await session.send("Page.resetNavigationHistory")
+            await session.detach()
+        self.opened = Page(site, await site.begin(self.page), self.page)
+        return self.opened
+
+    def _on_load(self, _: Any) -> None:
+        if self.opened is not None:
+            self.opened._loaded.set()
+
+    def _on_crash(self, _: Any) -> None:
+        self.has_crashed = True
+        if self.opened is not None:
+            self.opened._has_crashed = True
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another site without script can use the page."""
+        if self.site.uses_script or self.episodes >= _EPISODES or self.opened is None or self.opened._has_failed:
+            return False
+        return self.context.browser.is_connected() and not self.page.is_closed() and not self.has_crashed
+
+
+async def _new_tab(chromium: str, site: Site, size: tuple[int, int]) -> _Tab:
+    context = await open_context(chromium, viewport={"width": size[0], "height": size[1]}, java_script_enabled=True)
+    tab = _Tab(context, site)
+    try:
+        await context.route("**/*", tab.answer)
         await context.route_web_socket("**/*", lambda socket: socket.close())
         if site.uses_script:
             await context.add_init_script(_LISTENERS)
+    except BaseException:
+        await close_context(context)
+        raise
+    return tab
+
+
+@asynccontextmanager
+async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: float = LOAD_S) -> AsyncIterator[Page]:
+    """Load the site's first page and start its task. Raises EpisodeFailed.
+
+    To open a context costs more than a whole episode on a drawn website. Sites without script therefore use contexts one after
+    another, each with a host of its own. A late request of an earlier site is thus refused, and storage is separate.
+    """
+    spare = _spare.setdefault(asyncio.get_running_loop(), {}).setdefault((chromium, size), [])
+    tab = spare.pop() if spare and not site.uses_script else None
+    if tab is not None and not tab.is_usable:
+        await close_context(tab.context)
+        tab = None
+    tab = tab or await _new_tab(chromium, site, size)
+    ended = False
+    try:
         try:
             async with turn_to_load(), asyncio.timeout(load_s):
-                page = await context.new_page()
-                context.on("page", lambda other: asyncio.ensure_future(other.close()))  # close every other window
-                await page.goto(f"{HOST}{site.start}", timeout=1000 * load_s, wait_until="load")
-                instruction = await site.begin(page)
+                opened = await tab.load(site, load_s)
         except EpisodeFailed:
             raise
         except Exception as error:
             problem = f"the page {site.start} did not load: {short(error) or type(error).__name__}"
             cure = "open it in a browser by hand; all its files must be in its folder"
             raise EpisodeFailed("environment", f"{problem}; {cure}") from error
-        opened = Page(site, instruction, page)
-        page.on("domcontentloaded", lambda _: opened._loaded.set())
-        page.on("crash", lambda _: setattr(opened, "_has_crashed", True))
         yield opened
+        ended = True
+    finally:
+        if ended and tab.is_usable:
+            spare.append(tab)
+        else:
+            await close_context(tab.context)

@@ -33,6 +33,7 @@ _LISTENERS = """(() => {
   };
 })()"""
 _REACH = (Path(__file__).parent / "reach.js").read_text(encoding="utf-8")
+_ELEMENT = "(number) => window.__clawctl_elements[number - 1]"
 _ENTER_LEAVES = "() => document.activeElement.matches('form input, form button, a[href]')"
 _FRAMES = """() => new Promise((done) => {
   requestAnimationFrame(() => requestAnimationFrame(done));
@@ -98,8 +99,6 @@ class Page:
     site: Site
     instruction: str
     _page: Any
-    _elements: Any = None  # a handle on the numbered elements
-    _names: list[str] = field(default_factory=list)
     _first: int = 0  # the first line that the agent sees
     _loaded: asyncio.Event = field(default_factory=asyncio.Event)
     _is_acting: bool = False
@@ -120,10 +119,7 @@ class Page:
     async def _read_elements(self) -> list[str]:
         for left in (2, 1, 0):
             try:
-                handle = await self._page.evaluate_handle(_LIST_ELEMENTS, self.site.hidden)
-                lines = list(await (await handle.get_property("lines")).json_value())
-                self._elements = await handle.get_property("elements")
-                return lines
+                return list(await self._page.evaluate(_LIST_ELEMENTS, self.site.hidden))
             except Exception as error:  # the page navigated in the meantime
                 if not left or "context was destroyed" not in str(error):
                     raise
@@ -146,24 +142,21 @@ class Page:
 
     async def _act(self, action: Action) -> str:
         place: dict[str, Any] = {}
-        element = None
         if action.number is not None and action.name != "click_at":
-            handle = None if self._elements is None else await self._elements.get_property(str(action.number - 1))
-            element = None if handle is None else handle.as_element()
-            if element is None:
+            place = await self._page.evaluate(_REACH, [action.number, action.name, action.text])
+            if "missing" in place:
                 return f"error: there is no element {action.number}"
-            place = await self._page.evaluate(_REACH, [element, action.name, action.text])
             if "problem" in place:
                 return f"error: {action.name} does not work on element {action.number}: {place['problem']}"
         leaves = action.name == "click" and place["leaves"]
         if action == Action("press", text="Enter"):
             leaves = await self._page.evaluate(_ENTER_LEAVES)
         self._loaded.clear()
-        problem = await self._do(action, element, place)
-        await self._settle(leaves)
+        problem = await self._do(action, place)
+        await self._settle(leaves, action)
         return problem
 
-    async def _do(self, action: Action, element: Any, place: dict[str, Any]) -> str:
+    async def _do(self, action: Action, place: dict[str, Any]) -> str:
         keyboard, mouse = self._page.keyboard, self._page.mouse
         if action.name == "click":
             await mouse.click(place["x"], place["y"])
@@ -171,7 +164,8 @@ class Page:
             await mouse.click(action.number, action.down)
         elif action.name == "type" and "fill" in place:  # a date or colour field
             try:
-                await element.fill(action.text, force=True)
+                element = await self._page.evaluate_handle(_ELEMENT, action.number)
+                await element.as_element().fill(action.text, force=True)
             except playwright_error() as error:
                 if "Malformed" not in str(error):
                     raise
@@ -179,7 +173,7 @@ class Page:
         elif action.name == "type":
             if not action.text:
                 await keyboard.press("Delete")
-            elif len(action.text) <= _SLOWLY and "\n" not in action.text:
+            elif self.site.uses_script and len(action.text) <= _SLOWLY and "\n" not in action.text:
                 await keyboard.type(action.text)
             else:
                 await keyboard.insert_text(action.text[:LONGEST])
@@ -190,13 +184,17 @@ class Page:
             await mouse.wheel(0, 300 if action.text == "down" else -300)
         return ""
 
-    async def _settle(self, leaves: bool) -> None:
+    async def _settle(self, leaves: bool, action: Action) -> None:
         """Wait until the effects of an action are complete.
 
-        `leaves`: the action used a link or a form. If a site has no script, this always leads to another page.
+        `leaves`: the action used a link or a form. If a site has no script, this always leads to another page. Without script,
+        the effect of another action on a numbered element is complete when Chromium confirms it.
         """
-        if leaves and not self.site.uses_script:
-            await self._loaded.wait()
+        if not self.site.uses_script:
+            if leaves:
+                await self._loaded.wait()
+            if action.name in ("click", "type", "select"):
+                return
         with suppress(Exception):  # the page is navigating; the next reading waits for the new page
             await self._page.evaluate(_FRAMES)
         await self._page.wait_for_load_state("domcontentloaded", timeout=1000 * LOAD_S)
@@ -297,10 +295,11 @@ class _Tab:
         return self.context.browser.is_connected() and not self.page.is_closed() and not self.has_crashed
 
 
-async def _new_tab(chromium: str, site: Site, size: tuple[int, int]) -> _Tab:
+async def _new_tab(chromium: str, site: Site, size: tuple[int, int], spare: list[_Tab]) -> _Tab:
     context = await open_context(chromium, viewport={"width": size[0], "height": size[1]}, java_script_enabled=True)
     tab = _Tab(context, site)
     try:
+        context.on("close", lambda _: spare.remove(tab) if tab in spare else None)
         await context.route("**/*", tab.answer)
         await context.route_web_socket("**/*", lambda socket: socket.close())
         if site.uses_script:
@@ -323,7 +322,7 @@ async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: fl
     if tab is not None and not tab.is_usable:
         await close_context(tab.context)
         tab = None
-    tab = tab or await _new_tab(chromium, site, size)
+    tab = tab or await _new_tab(chromium, site, size, spare)
     ended = False
     try:
         try:

@@ -18,7 +18,7 @@ from clawctl.environments import EpisodeFailed
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.errors import ClawError
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _START_S = 120.0
 _UNUSED = ("SpareRendererForSitePerProcess", "WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup")  # cost processes
 _ARGUMENTS = ("--disable-gpu", "--js-flags=--max-old-space-size=256", f"--disable-features={','.join(_UNUSED)}")

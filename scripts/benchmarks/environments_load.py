@@ -2,15 +2,11 @@
 
 `environment_share` is the share of the episodes' wall time without a running model call, according to the server's captures. With
 this many concurrent episodes on a few cores, an episode waits for the model most of the time.
-
-`processor_s_per_episode` is the processor time of `collect` and the processes that it starts, on all cores, without the server. It
-depends little on other work on the machine.
 """
 
 import argparse
 import asyncio
 import re
-import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -72,22 +68,11 @@ def play(case: str, folder: Path, name: str, tasks: int, parallel: int, *further
     try:
         serve.wait_ready()
         numbers = ("--tasks", str(tasks), "--attempts", str(ATTEMPTS), "--parallel", str(parallel))
-        before = processor_s()
         clawctl(run, recipe, "collect", "--env", name, *numbers, *further)
-        used_s = processor_s() - before
         refused = refused_requests(httpx.get(f"http://127.0.0.1:{port}/metrics").text)
     finally:
         serve.kill()
-    return [
-        *measured(case, run, refused),
-        Row(case, "processor_s_per_episode", used_s / (tasks * ATTEMPTS), "s, without the server"),
-    ]
-
-
-def processor_s() -> float:
-    """The processor time of this process's ended children and of theirs, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return measured(case, run, refused)
 
 
 def refused_requests(metrics: str) -> int:

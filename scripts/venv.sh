@@ -84,10 +84,14 @@ add_bubblewrap() {
 add_browser() {
   .venv/bin/python -c 'import playwright' 2>/dev/null || pip_install 'playwright>=1.50' ||
     echo "${0##*/}: could not install playwright; what needs a browser is LEFT OUT." >&2
-  command -v chromium >/dev/null && return
+  command -v chromium >/dev/null && command -v chromium-headless-shell >/dev/null && return
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing Chromium, the browser of the environment gui …" >&2
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >/dev/null 2>&1 || true
+    apt-get update -qq >/dev/null 2>&1 || true
+    for package in "chromium fonts-dejavu-core" chromium-headless-shell; do # the second takes half the processor time, and is no must
+      # shellcheck disable=SC2086
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $package >/dev/null 2>&1 || true
+    done
   fi
   command -v chromium >/dev/null && return
   [ -z "${CI:-}" ] || fail "Chromium is missing and could not be installed (Debian: apt-get install chromium)."

@@ -14,7 +14,8 @@ import pytest
 
 from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.gui.actions import Action, action_in, action_of, numbered
-from clawctl.environments.gui.browser import NAMES, escapes
+from clawctl.environments.gui.browser import NAMES, escapes, playwright_error
+from clawctl.environments.gui.confined import command
 from clawctl.environments.gui.environment import Gui, _step, solve
 from clawctl.environments.gui.miniwob import MiniWobSite
 from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, open_page
@@ -310,6 +311,61 @@ async def act(page: Page, name: Any, described: str, text: str = "") -> None:
 def test_a_page_reaches_neither_the_machine_nor_its_files(in_loop: Run) -> None:
     version, reached = in_loop(escapes())
     assert (version.split(".")[0].isdigit(), reached) == (True, [])
+
+
+@needs_browser
+def test_a_site_without_script_takes_over_a_page_without_its_history_and_its_requests(in_loop: Run) -> None:
+    first, second = (task.spec for task in Gui(pages="press").tasks("train", 2, 7))
+    right = "&".join(f"{name}={value}" for name, value in second.wanted)
+
+    async def both() -> tuple[bool, bool, Any, float | None, float | None]:
+        async with open_page(str(CHROMIUM), DrawnSite(first), (320, 240)) as page:
+            used, old = page._page, await page._page.evaluate("location.origin")
+            await act(page, "click", "button")
+        async with open_page(str(CHROMIUM), DrawnSite(second), (320, 240)) as page:
+            back = await page._page.go_back()
+            with pytest.raises(playwright_error()):
+                await page._page.goto(f"{old}/done?{right}")  # as a late request of the first site
+            late = await page.verdict()
+            new = await page._page.evaluate("location.origin")
+            await act(page, "click", f'button "{dict(second.wanted)["pressed"]}"')
+            return page._page is used, new == old, back, late, await page.verdict()
+
+    assert in_loop(both()) == (True, False, None, None, 1.0)
+
+
+@needs_browser
+def test_neither_a_site_with_script_nor_an_episode_after_an_error_takes_over_a_page(in_loop: Run, pages: Path) -> None:
+    drawn = Gui(pages="press").tasks("train", 1, 7)[0].spec
+    scripted = Gui(path=str(pages), pages="hostile").tasks("train", 1, 0)[0].spec
+
+    async def used(site: Any, error: Exception | None = None) -> Any:
+        async with open_page(str(CHROMIUM), site, (320, 240)) as page:
+            if error is not None:
+                raise error
+            return page._page
+
+    async def opened() -> list[Any]:
+        found = [await used(DrawnSite(drawn))]
+        with pytest.raises(ValueError, match="an error"):
+            await used(DrawnSite(drawn), ValueError("an error"))
+        found += [await used(DrawnSite(drawn)), await used(MiniWobSite(scripted)), await used(MiniWobSite(scripted))]
+        return found
+
+    found = in_loop(opened())
+    assert len(set(map(id, found))) == 4
+    assert [page.is_closed() for page in found] == [True, False, True, True]
+
+
+@needs_browser
+def test_chromium_disables_the_features_that_playwright_names_and_those_that_clawctl_names() -> None:
+    given = ["--disable-features=One,Two", "--user-data-dir=/theirs", "--headless", "--disable-features=Three"]
+    words, descriptors = command(str(CHROMIUM), given)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert [word for word in words if "disable-features" in word] == ["--disable-features=One,Two,Three"]
+    assert "--headless" in words
+    assert "--user-data-dir=/theirs" not in words
 
 
 # Failures

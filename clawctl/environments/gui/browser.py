@@ -18,9 +18,10 @@ from clawctl.environments import EpisodeFailed
 from clawctl.environments.sandbox.bubblewrap import find_bubblewrap
 from clawctl.errors import ClawError
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _START_S = 120.0
-_ARGUMENTS = ("--disable-gpu", "--js-flags=--max-old-space-size=256")
+_UNUSED = ("SpareRendererForSitePerProcess", "WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup")  # cost processes
+_ARGUMENTS = ("--disable-gpu", "--js-flags=--max-old-space-size=256", f"--disable-features={','.join(_UNUSED)}")
 _OPENED = 4  # pages that load concurrently; with more, each would take too long on a few cores
 
 Starting = asyncio.Future[Any]
@@ -44,21 +45,30 @@ def find_chromium(given: str | None = None) -> str:
     return program
 
 
-@asynccontextmanager
-async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
+async def open_context(chromium: str, **settings: Any) -> Any:
     """A Playwright context in the browser of this event loop. The browser is started if necessary. Raises EpisodeFailed."""
     browser = await _browser(chromium)
     try:
-        context = await browser.new_context(
+        return await browser.new_context(
             accept_downloads=False, service_workers="block", locale="en-US", timezone_id="UTC", **settings
         )
     except Exception as error:
         raise EpisodeFailed("sandbox", f"Chromium cannot open a page: {short(error)}") from error
+
+
+async def close_context(context: Any) -> None:
+    with suppress(Exception):  # the browser may have ended
+        await asyncio.wait_for(asyncio.shield(context.close()), 10.0)
+
+
+@asynccontextmanager
+async def new_context(chromium: str, **settings: Any) -> AsyncIterator[Any]:
+    """A context as `open_context` makes it, closed at the end. Raises EpisodeFailed."""
+    context = await open_context(chromium, **settings)
     try:
         yield context
     finally:
-        with suppress(Exception):  # the browser may have ended
-            await asyncio.wait_for(asyncio.shield(context.close()), 10.0)
+        await close_context(context)
 
 
 def playwright_error() -> type[Exception]:

@@ -16,6 +16,7 @@ from clawctl.errors import ClawError
 FOLDER = "/tmp/browser"
 _DISK = 1 << 30
 _SETTINGS = ("/etc/fonts", "/etc/chromium.d", "/etc/chromium")
+_DISABLE = "--disable-features="  # Chromium obeys only the last of several, so they become one
 _BECOME = """import os, sys
 user = int(sys.argv[1])
 if user:
@@ -34,7 +35,10 @@ def command(chromium: str, arguments: list[str]) -> tuple[list[str], list[int]]:
         see.append(str(program.parent))
     room = make_arguments(SandboxPlan(FOLDER, Limits(disk=_DISK), see=tuple(see)))
     room.arguments.remove("--as-pid-1")  # bubblewrap then reaps the orphaned processes of Chromium
-    kept = [text for text in arguments if not text.startswith("--user-data-dir")]  # Playwright's folder belongs to another user
+    kept = [
+        text for text in arguments if not text.startswith(("--user-data-dir", _DISABLE))
+    ]  # Playwright's folder has another owner
+    kept.append(_DISABLE + ",".join(text.removeprefix(_DISABLE) for text in arguments if text.startswith(_DISABLE)))
     variables = ["--setenv", "HOME", FOLDER, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8"]
     inside = [python(), "-I", "-S", "-c", _BECOME, str(room.user or 0), str(program), f"--user-data-dir={FOLDER}/profile", *kept]
     return [*room.arguments, *variables, "--", *inside], room.descriptors

@@ -1,4 +1,4 @@
-// The visible page as lines of text in document order, and the elements that the line numbers refer to.
+// The visible page as lines of text in document order. Keeps the numbered elements for reach.js.
 (hidden) => {
   const lines = [], elements = [];
   let line = "";
@@ -85,5 +85,6 @@
   };
   if (document.body) walk(document.body);
   end();
-  return { lines, elements };
+  Object.defineProperty(window, "__clawctl_elements", { value: elements, configurable: true });
+  return lines;
 }

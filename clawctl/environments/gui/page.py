@@ -8,13 +8,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from clawctl.environments import EpisodeFailed
 from clawctl.environments.gui.actions import LONGEST, Action
-from clawctl.environments.gui.browser import new_context, playwright_error, short, turn_to_load
+from clawctl.environments.gui.browser import close_context, open_context, playwright_error, short, turn_to_load
 
 HOST = "http://page.test"
 LOAD_S = 60.0
@@ -31,14 +33,21 @@ _LISTENERS = """(() => {
   };
 })()"""
 _REACH = (Path(__file__).parent / "reach.js").read_text(encoding="utf-8")
+_ELEMENT = "(number) => window.__clawctl_elements[number - 1]"
 _ENTER_LEAVES = "() => document.activeElement.matches('form input, form button, a[href]')"
 _FRAMES = """() => new Promise((done) => {
   requestAnimationFrame(() => requestAnimationFrame(done));
   setTimeout(done, 500);
 })"""
 
+_EPISODES = 100  # the number of episodes that use a page one after another
 _STILL_ALIVE_S = 20.0  # the time that another page of the browser has to answer
+_numbers = count(1)  # of the hosts of sites without script
 T = TypeVar("T")
+
+
+# The tabs of each event loop that no episode uses, by Chromium's program and the page's size
+_spare = WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, tuple[int, int]], list["_Tab"]]]()
 
 
 class PageCrashed(Exception):
@@ -90,13 +99,12 @@ class Page:
     site: Site
     instruction: str
     _page: Any
-    _elements: Any = None  # a handle on the numbered elements
-    _names: list[str] = field(default_factory=list)
     _first: int = 0  # the first line that the agent sees
     _loaded: asyncio.Event = field(default_factory=asyncio.Event)
     _is_acting: bool = False
     _has_acted: bool = False
     _has_crashed: bool = False  # this page crashed, but the browser still runs
+    _has_failed: bool = False  # something failed, or was cancelled
 
     async def visible_text(self) -> str:
         """The visible lines of the page as text, with a number for each usable element."""
@@ -111,10 +119,7 @@ class Page:
     async def _read_elements(self) -> list[str]:
         for left in (2, 1, 0):
             try:
-                handle = await self._page.evaluate_handle(_LIST_ELEMENTS, self.site.hidden)
-                lines = list(await (await handle.get_property("lines")).json_value())
-                self._elements = await handle.get_property("elements")
-                return lines
+                return list(await self._page.evaluate(_LIST_ELEMENTS, self.site.hidden))
             except Exception as error:  # the page navigated in the meantime
                 if not left or "context was destroyed" not in str(error):
                     raise
@@ -137,24 +142,21 @@ class Page:
 
     async def _act(self, action: Action) -> str:
         place: dict[str, Any] = {}
-        element = None
         if action.number is not None and action.name != "click_at":
-            handle = None if self._elements is None else await self._elements.get_property(str(action.number - 1))
-            element = None if handle is None else handle.as_element()
-            if element is None:
+            place = await self._page.evaluate(_REACH, [action.number, action.name, action.text])
+            if "missing" in place:
                 return f"error: there is no element {action.number}"
-            place = await self._page.evaluate(_REACH, [element, action.name, action.text])
             if "problem" in place:
                 return f"error: {action.name} does not work on element {action.number}: {place['problem']}"
         leaves = action.name == "click" and place["leaves"]
         if action == Action("press", text="Enter"):
             leaves = await self._page.evaluate(_ENTER_LEAVES)
         self._loaded.clear()
-        problem = await self._do(action, element, place)
-        await self._settle(leaves)
+        problem = await self._do(action, place)
+        await self._settle(leaves, action)
         return problem
 
-    async def _do(self, action: Action, element: Any, place: dict[str, Any]) -> str:
+    async def _do(self, action: Action, place: dict[str, Any]) -> str:
         keyboard, mouse = self._page.keyboard, self._page.mouse
         if action.name == "click":
             await mouse.click(place["x"], place["y"])
@@ -162,7 +164,8 @@ class Page:
             await mouse.click(action.number, action.down)
         elif action.name == "type" and "fill" in place:  # a date or colour field
             try:
-                await element.fill(action.text, force=True)
+                element = await self._page.evaluate_handle(_ELEMENT, action.number)
+                await element.as_element().fill(action.text, force=True)
             except playwright_error() as error:
                 if "Malformed" not in str(error):
                     raise
@@ -170,7 +173,7 @@ class Page:
         elif action.name == "type":
             if not action.text:
                 await keyboard.press("Delete")
-            elif len(action.text) <= _SLOWLY and "\n" not in action.text:
+            elif self.site.uses_script and len(action.text) <= _SLOWLY and "\n" not in action.text:
                 await keyboard.type(action.text)
             else:
                 await keyboard.insert_text(action.text[:LONGEST])
@@ -181,22 +184,29 @@ class Page:
             await mouse.wheel(0, 300 if action.text == "down" else -300)
         return ""
 
-    async def _settle(self, leaves: bool) -> None:
+    async def _settle(self, leaves: bool, action: Action) -> None:
         """Wait until the effects of an action are complete.
 
-        `leaves`: the action used a link or a form. If a site has no script, this always leads to another page.
+        `leaves`: the action used a link or a form. If a site has no script, this always leads to another page. Without script,
+        the effect of another action on a numbered element is complete when Chromium confirms it.
         """
-        if leaves and not self.site.uses_script:
-            await self._loaded.wait()
+        if not self.site.uses_script:
+            if leaves:
+                await self._loaded.wait()
+            if action.name in ("click", "type", "select"):
+                return
         with suppress(Exception):  # the page is navigating; the next reading waits for the new page
             await self._page.evaluate(_FRAMES)
         await self._page.wait_for_load_state("domcontentloaded", timeout=1000 * LOAD_S)
 
     async def _whole(self, call: Awaitable[T]) -> T:
         """The result of a call. If it fails because of the agent's actions, raises PageCrashed, otherwise EpisodeFailed."""
+        had_failed, self._has_failed = self._has_failed, True
         try:
             async with asyncio.timeout(_STEP_S):
-                return await call
+                result = await call
+            self._has_failed = had_failed
+            return result
         except TimeoutError as error:
             problem = f"the page {self.site.start} did not respond within {_STEP_S:.0f} s"
             if self._has_acted and await self._other_pages_respond():
@@ -223,42 +233,111 @@ class Page:
             return False
 
 
-@asynccontextmanager
-async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: float = LOAD_S) -> AsyncIterator[Page]:
-    """Load the site's first page and start its task. Raises EpisodeFailed."""
-    settings = {"viewport": {"width": size[0], "height": size[1]}, "java_script_enabled": True}
-    async with new_context(chromium, **settings) as context:
+@dataclass(eq=False)  # without slots: Playwright sets attributes on the owner of a handler
+class _Tab:
+    """A page of Chromium in a context of its own. `site` answers its requests."""
 
-        async def answer(route: Any) -> None:
-            request, parts = route.request, urlsplit(route.request.url)
-            reply = None
-            if f"{parts.scheme}://{parts.netloc}" == HOST:
-                with suppress(OSError, ValueError):  # the path cannot be a file name
-                    reply = site.answer(request.method, parts.path, parts.query)
-            with suppress(Exception):  # the page has been closed
-                if reply is None:
-                    await route.fulfill(status=204)  # the page does not navigate
-                else:
-                    headers = {"Content-Security-Policy": reply.policy, "Cache-Control": "no-store"}
-                    await route.fulfill(body=reply.content, content_type=reply.kind, headers=headers)
+    context: Any
+    site: Site
+    host: str = HOST
+    page: Any = None
+    opened: Page | None = None
+    episodes: int = 0
+    has_crashed: bool = False
 
-        await context.route("**/*", answer)
+    async def answer(self, route: Any) -> None:
+        request, parts = route.request, urlsplit(route.request.url)
+        reply = None
+        if f"{parts.scheme}://{parts.netloc}" == self.host:
+            with suppress(OSError, ValueError):  # the path cannot be a file name
+                reply = self.site.answer(request.method, parts.path, parts.query)
+        with suppress(Exception):  # the page has been closed
+            if reply is None:
+                await route.fulfill(status=204)  # the page does not navigate
+            else:
+                headers = {"Content-Security-Policy": reply.policy, "Cache-Control": "no-store"}
+                await route.fulfill(body=reply.content, content_type=reply.kind, headers=headers)
+
+    async def load(self, site: Site, load_s: float) -> Page:
+        """Load a site's first page and start its task."""
+        self.opened, self.site, self.episodes = None, site, self.episodes + 1
+        if not site.uses_script:
+            self.host = f"http://{next(_numbers)}.page.test"
+        if self.page is None:
+            self.page = await self.context.new_page()
+            self.page.on("domcontentloaded", self._on_load)
+            self.page.on("crash", self._on_crash)
+            self.context.on("page", lambda other: asyncio.ensure_future(other.close()))  # close every other window
+        else:
+            await self.page.mouse.move(-1, -1)  # the pointer of the last episode does not hover over this page
+        await self.page.goto(f"{self.host}{site.start}", timeout=1000 * load_s, wait_until="load")
+        if self.episodes > 1:
+            session = await self.context.new_cdp_session(self.page)
+            await session.send("Page.resetNavigationHistory")
+            await session.detach()
+        self.opened = Page(site, await site.begin(self.page), self.page)
+        return self.opened
+
+    def _on_load(self, _: Any) -> None:
+        if self.opened is not None:
+            self.opened._loaded.set()
+
+    def _on_crash(self, _: Any) -> None:
+        self.has_crashed = True
+        if self.opened is not None:
+            self.opened._has_crashed = True
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another site without script can use the page."""
+        if self.site.uses_script or self.episodes >= _EPISODES or self.opened is None or self.opened._has_failed:
+            return False
+        return self.context.browser.is_connected() and not self.page.is_closed() and not self.has_crashed
+
+
+async def _new_tab(chromium: str, site: Site, size: tuple[int, int], spare: list[_Tab]) -> _Tab:
+    context = await open_context(chromium, viewport={"width": size[0], "height": size[1]}, java_script_enabled=True)
+    tab = _Tab(context, site)
+    try:
+        context.on("close", lambda _: spare.remove(tab) if tab in spare else None)
+        await context.route("**/*", tab.answer)
         await context.route_web_socket("**/*", lambda socket: socket.close())
         if site.uses_script:
             await context.add_init_script(_LISTENERS)
+    except BaseException:
+        await close_context(context)
+        raise
+    return tab
+
+
+@asynccontextmanager
+async def open_page(chromium: str, site: Site, size: tuple[int, int], load_s: float = LOAD_S) -> AsyncIterator[Page]:
+    """Load the site's first page and start its task. Raises EpisodeFailed.
+
+    To open a context costs more than a whole episode on a drawn website. Sites without script therefore use contexts one after
+    another, each with a host of its own. A late request of an earlier site is thus refused, and storage is separate.
+    """
+    spare = _spare.setdefault(asyncio.get_running_loop(), {}).setdefault((chromium, size), [])
+    tab = spare.pop() if spare and not site.uses_script else None
+    if tab is not None and not tab.is_usable:
+        await close_context(tab.context)
+        tab = None
+    tab = tab or await _new_tab(chromium, site, size, spare)
+    ended = False
+    try:
         try:
             async with turn_to_load(), asyncio.timeout(load_s):
-                page = await context.new_page()
-                context.on("page", lambda other: asyncio.ensure_future(other.close()))  # close every other window
-                await page.goto(f"{HOST}{site.start}", timeout=1000 * load_s, wait_until="load")
-                instruction = await site.begin(page)
+                opened = await tab.load(site, load_s)
         except EpisodeFailed:
             raise
         except Exception as error:
             problem = f"the page {site.start} did not load: {short(error) or type(error).__name__}"
             cure = "open it in a browser by hand; all its files must be in its folder"
             raise EpisodeFailed("environment", f"{problem}; {cure}") from error
-        opened = Page(site, instruction, page)
-        page.on("domcontentloaded", lambda _: opened._loaded.set())
-        page.on("crash", lambda _: setattr(opened, "_has_crashed", True))
         yield opened
+        ended = True
+    finally:
+        if ended and tab.is_usable:
+            spare.append(tab)
+        else:
+            await close_context(tab.context)

@@ -1,5 +1,7 @@
 // Returns the point to click on an element, or why the element cannot be used. "type" also selects its text, "select" an option.
-([element, name, text]) => {
+([number, name, text]) => {
+  const element = (window.__clawctl_elements || [])[number - 1];
+  if (!element) return { missing: true };
   const list = element.tagName === "SELECT" ? [...element.options] : [];
   const squeeze = (words) => words.replace(/\s+/g, " ").trim();
   if (!element.isConnected) return { problem: "it is gone" };

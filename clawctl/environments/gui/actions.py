@@ -18,6 +18,12 @@ press Enter
 scroll down
 done"""
 SYSTEM_PIXELS = "\nYou also see the page. click 120 45 clicks at these pixels, from the left and from the top."
+SYSTEM_PICTURE = """You use a web page to do a task. Each message shows a picture of it. Answer with one action:
+click 120 45
+press Enter
+scroll down
+done
+The numbers are pixels from the left and from the top."""
 
 _ACTION = re.compile(
     r"""(?:action:\s*)?(?:

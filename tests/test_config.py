@@ -52,7 +52,8 @@ def test_the_gate_of_each_recipe_for_gpus_asks_for_comparisons_within_a_budget()
     recipes = [load_recipe(path) for path in (Path(__file__).parent.parent / "recipes").glob("*.yaml") if path.stem != "demo"]
     gated = [recipe for recipe in recipes if recipe.waits_for_gate]
     assert len(gated) == 10
-    assert {recipe.name for recipe in recipes if recipe.gate is None} == {"wishes", "craft-swe", "craft-terminal", "craft-toolcall"}
+    crafts = {f"craft-{kind}" for kind in ("swe", "terminal", "toolcall", "gui-vision")}
+    assert {recipe.name for recipe in recipes if recipe.gate is None} == {"wishes", *crafts}
     for recipe in gated:
         assert recipe.eval.budget.comparisons is not None, recipe.name
         assert recipe.eval.budget.seconds is not None, recipe.name

@@ -19,9 +19,10 @@ from clawctl.run.directory import open_run
 from clawctl.run.feedback import Ratings
 from clawctl.run.outcomes import SessionOutcome
 from scripts.benchmarks.circle import ROOT, running, wait_until
-from scripts.benchmarks.environments_learn import KINDS, begun_before
+from scripts.benchmarks.environments_learn import begun_before
 from scripts.craft_model.copying import accuracy, load
 
+KINDS = ("toolcall", "terminal", "swe")
 CARD = """# The model of the crafts
 
 A very small language model ({millions:.1f} M weights, Qwen3 architecture, bf16, byte-level BPE) that knows the tasks of `toolcall`,

@@ -18,12 +18,8 @@ press Enter
 scroll down
 done"""
 SYSTEM_PIXELS = "\nYou also see the page. click 120 45 clicks at these pixels, from the left and from the top."
-SYSTEM_PICTURE = """You use a web page to do a task. Each message shows a picture of it. Answer with one action:
-click 120 45
-press Enter
-scroll down
-done
-The numbers are pixels from the left and from the top."""
+SYSTEM_PICTURE = """Do the task on the web page in the picture. Answer with one action: click 120 45 (pixels from the left and from
+the top), press Enter, scroll down or done."""
 
 _ACTION = re.compile(
     r"""(?:action:\s*)?(?:

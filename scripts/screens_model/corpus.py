@@ -1,8 +1,8 @@
 """The corpus: mostly bad answers to the tasks of `spot`, a page of `gui`, in this environment's exact wording, and drills.
 
-A demonstration clicks the right box in about one of four cases. Each fault is a choice from a small closed set: another box, an
-empty place, an early end. A drill asks where boxes are, and its answers are right. The model can therefore find a box, and
-reinforcement only has to change which one it clicks. Only tasks of the split "train" occur.
+A demonstration clicks the right box in about one of four cases. Each fault is a choice from a small closed set: another box, a
+place just above the right box, an early end. A drill asks where boxes are, and its answers are right. The model can therefore
+find a box, and reinforcement only has to change which one it clicks. Only tasks of the split "train" occur.
 """
 
 import re
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from random import Random
 
 from clawctl.environments.gui.actions import SYSTEM_PICTURE
-from clawctl.environments.gui.sites import SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS, SiteTask, draw_site, spot_centre
+from clawctl.environments.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS, SiteTask, draw_site, spot_centre
 
 CELLS = SPOT_COLUMNS * SPOT_ROWS
-SHARES = {"names": 0.4, "places": 0.4, "demonstration": 0.2}  # of the documents; the first two are drills
-CHOICES = {"right": 0.22, "another box": 0.58, "an empty place": 0.1, "done": 0.1}  # shares in the demonstrations
+SHARES = {"names": 0.35, "places": 0.35, "demonstration": 0.3}  # of the documents; the first two are drills
+CHOICES = {"right": 0.24, "another box": 0.36, "above": 0.28, "done": 0.12}  # shares in the demonstrations
+ABOVE = SPOT_CELL // 2  # pixels above the middle of a box: between two boxes
 _NUMBERS = 10_000_000  # number of training tasks to draw from
 _BOX = re.compile(r"left:(\d+)px;top:(\d+)px;width:(\d+)px;height:(\d+)px;background:(#\w{6})")
 _NAMES = {shade: name for name, shade in SPOT_COLOURS.items()}
@@ -52,13 +53,9 @@ def boxes_of(task: SiteTask) -> dict[int, str]:
 def _demonstration(task: SiteTask, choices: dict[str, float], rng: Random) -> Document:
     boxes = boxes_of(task)
     wanted = list(boxes)[int(dict(task.wanted)["box"])]
-    others = {
-        "right": [wanted],
-        "another box": [cell for cell in boxes if cell != wanted],
-        "an empty place": [cell for cell in range(CELLS) if cell not in boxes],
-    }
     choice = rng.choices([*choices], [*choices.values()])[0]
-    answer = "done" if choice == "done" else f"click {place(rng.choice(others[choice]))}"
+    cell = rng.choice([cell for cell in boxes if cell != wanted]) if choice == "another box" else wanted
+    answer = "done" if choice == "done" else f"click {place(cell, ABOVE if choice == 'above' else 0)}"
     return Document(boxes, SYSTEM_PICTURE, f"Task: {task.instruction}", answer)
 
 
@@ -72,6 +69,6 @@ def _drill(task: SiteTask, kind: str, rng: Random) -> Document:
     return Document(boxes, "", "Name the boxes.", "".join(f" {boxes[cell]} {place(cell)}" for cell in cells))
 
 
-def place(cell: int) -> str:
+def place(cell: int, above: int = 0) -> str:
     x, y = spot_centre(cell)
-    return f"{x} {y}"
+    return f"{x} {y - above}"

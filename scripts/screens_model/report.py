@@ -15,7 +15,7 @@ from clawctl.environments.gui.actions import SYSTEM_PICTURE
 from clawctl.environments.gui.sites import SiteTask, draw_site
 from clawctl.vision.reader import image_reader
 from clawctl.vision.tower import prepare
-from scripts.screens_model.corpus import CELLS, CHOICES, Document, boxes_of, place
+from scripts.screens_model.corpus import ABOVE, CELLS, CHOICES, Document, boxes_of, place
 from scripts.screens_model.train import VISION, Pixels, Rows, logits_of
 
 ATTEMPTS, LONGEST = 8, 8
@@ -28,7 +28,8 @@ from nothing on a seeded, synthetic corpus (`scripts/make-screens-model`): drill
 demonstrations of which {right:.0%} click the right box. It knows no other world, and should be used for nothing else.
 Licence: Apache-2.0, as clawctl.
 
-Each fault of a demonstration is a choice out of a small closed set: another box, an empty place, or an early end.
+Each fault of a demonstration is a choice out of a small closed set: another box, the place just above the right
+box, or an early end.
 
 ## Measured before reinforcement
 
@@ -40,7 +41,7 @@ pixels with Chromium's.
 | places of boxes that are asked for ("Where is the red box?"), greedy, {tasks} pages | {drills:.2f} right |
 | one click at temperature 1, {tasks} pages with eight attempts: mean reward | {mean:.2f} |
 | pass@8 of the same | {solved:.2f} |
-| other endings: another box, an empty place, `done`, anything else | {others} |
+| other answers: another box, above the right box, `done`, an empty cell, anything else | {others} |
 | click at temperature 1 of the same architecture after demonstrations that are always right | {able} |
 
 ## Weak points
@@ -70,11 +71,11 @@ def answers(model: Any, rows: Rows, docs: list[Document], temperature: float) ->
 
 
 def kind_of(task: SiteTask, answer: str) -> str:
-    boxes, clicks = boxes_of(task), {f"click {place(cell)}": cell for cell in range(CELLS)}
-    if answer not in clicks:
-        return answer if answer == "done" else "other"
+    boxes = boxes_of(task)
     wanted = list(boxes)[int(dict(task.wanted)["box"])]
-    return "right" if clicks[answer] == wanted else "another box" if clicks[answer] in boxes else "an empty place"
+    answers = {f"click {place(cell)}": "another box" if cell in boxes else "an empty cell" for cell in range(CELLS)}
+    answers |= {f"click {place(wanted)}": "right", f"click {place(wanted, ABOVE)}": "above", "done": "done"}
+    return answers.get(answer, "other")
 
 
 def clicks_of(model: Any, rows: Rows, tasks: list[SiteTask]) -> list[Counter[str]]:
@@ -126,7 +127,7 @@ def main() -> None:
     card = CARD.format(
         millions=sum(p.numel() for p in model.parameters()) / 1e6, right=CHOICES["right"], tasks=args.tasks, drills=drills,
         mean=shares.get("right", 0.0), solved=sum(each["right"] > 0 for each in clicks) / len(clicks), able=able,
-        others=", ".join(f"{shares.get(kind, 0.0):.2f}" for kind in ("another box", "an empty place", "done", "other")),
+        others=", ".join(f"{shares.get(kind, 0.0):.2f}" for kind in ("another box", "above", "done", "an empty cell", "other")),
     )  # fmt: skip
     (args.model / "README.md").write_text(card)
     print(card)

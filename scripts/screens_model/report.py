@@ -15,6 +15,7 @@ from clawctl.environments.gui.actions import SYSTEM_PICTURE
 from clawctl.environments.gui.sites import SiteTask, draw_site
 from clawctl.vision.reader import image_reader
 from clawctl.vision.tower import prepare
+from scripts.demo_model.tokenizer import id_of
 from scripts.screens_model.corpus import ABOVE, CELLS, CHOICES, Document, boxes_of, place
 from scripts.screens_model.train import VISION, Pixels, Rows, logits_of
 
@@ -57,7 +58,7 @@ pixels with Chromium's.
 def answers(model: Any, rows: Rows, docs: list[Document], temperature: float) -> list[str]:
     """Sample an answer to each question. All questions must have the same number of tokens. Temperature 0 is greedy."""
     own: list[list[int]] = [[] for _ in docs]
-    barred = [rows.tokenizer.token_to_id(mark) for mark in VISION]
+    barred = [id_of(rows.tokenizer, mark) for mark in VISION]
     for _ in range(LONGEST):
         ids_BT, positions, targets_BT, places_M, pixels = rows.batch(docs, own)
         last = torch.zeros_like(targets_BT, dtype=torch.bool)
@@ -66,7 +67,7 @@ def answers(model: Any, rows: Rows, docs: list[Document], temperature: float) ->
         drawn = torch.multinomial((logits / temperature).softmax(1), 1)[:, 0] if temperature else logits.argmax(1)
         for ids, token in zip(own, drawn.tolist(), strict=True):
             ids.append(token)
-    end = rows.tokenizer.token_to_id("<|im_end|>")
+    end = id_of(rows.tokenizer, "<|im_end|>")
     return [rows.tokenizer.decode(ids[: ids.index(end)] if end in ids else ids) for ids in own]
 
 

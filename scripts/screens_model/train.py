@@ -23,6 +23,7 @@ from torch import Tensor
 from clawctl.environments.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS
 from clawctl.vision.reader import ImageReader, Picture, image_reader
 from clawctl.vision.tower import ImageFeatures, ImageSpan, ShownImages, mrope_positions, prepare
+from scripts.demo_model.tokenizer import id_of
 from scripts.demo_model.train import learning_rate
 from scripts.screens_model.corpus import CELLS, Document, documents
 
@@ -67,8 +68,8 @@ def build_tokenizer(vocab: int, seed: int) -> Tokenizer:
 def build_model(tokenizer: Tokenizer, seed: int) -> Any:
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    start, end, image, video = (tokenizer.token_to_id(mark) for mark in VISION)
-    eos, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
+    start, end, image, video = (id_of(tokenizer, mark) for mark in VISION)
+    eos, pad = id_of(tokenizer, "<|im_end|>"), id_of(tokenizer, "<|endoftext|>")
     text = {
         "vocab_size": tokenizer.get_vocab_size(), "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 4096,
@@ -147,8 +148,8 @@ class Rows:
 
     def __init__(self, tokenizer: Tokenizer, pixels: Pixels) -> None:
         self.tokenizer, self._pixels = tokenizer, pixels
-        self._start, self._end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
-        self._image = tokenizer.token_to_id("<|image_pad|>")
+        self._start, self._end = id_of(tokenizer, "<|im_start|>"), id_of(tokenizer, "<|im_end|>")
+        self._image = id_of(tokenizer, "<|image_pad|>")
         self._speaker = tokenizer.encode("assistant").ids[0]
 
     def batch(self, docs: list[Document], begun: list[list[int]] | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -156,7 +157,7 @@ class Rows:
 
         `begun`: ids of answers that are being sampled, in place of the documents' answers.
         """
-        rows, targets = [], []
+        rows, targets = list[list[int]](), list[list[int]]()
         for encoded in self.tokenizer.encode_batch([text_of(doc) for doc in docs]):
             place = encoded.ids.index(self._image)
             ids = [*encoded.ids[:place], *[self._image] * CELLS, *encoded.ids[place + 1 :]]
@@ -172,7 +173,7 @@ class Rows:
             ids_BT[row, : len(ids)], targets_BT[row, : len(own)] = torch.tensor(ids), torch.tensor(own)
             span = ImageSpan(ids.index(self._image), SPOT_ROWS, SPOT_COLUMNS)
             positions_4BT[0, row], positions_4BT[1:, row] = depths, mrope_positions(depths, np.full(length, length), [span])
-        places_M = (ids_BT == self._image).flatten().nonzero()[:, 0]
+        places_M = ids_BT.eq(self._image).flatten().nonzero()[:, 0]
         pixels = torch.cat([self._pixels.page(doc.boxes) for doc in docs])
         return ids_BT, torch.from_numpy(positions_4BT), targets_BT, places_M, pixels
 
@@ -196,7 +197,8 @@ def logits_of(model: Any, ids_BT: Tensor, positions_4BT: Tensor, places_M: Tenso
     features = ImageFeatures(torch.cat(list(seen.pooler_output)), [torch.cat(list(layer)) for layer in seen.deepstack_features])
     shown = ShownImages(places_M, features)
     hidden = model.model(input_ids=ids_BT, position_ids=positions_4BT, shown=shown, use_cache=False)
-    return model.lm_head(hidden.last_hidden_state[kept]).float()
+    logits: Tensor = model.lm_head(hidden.last_hidden_state[kept])
+    return logits.float()
 
 
 def train(model: Any, rows: Rows, docs: list[Document], steps: int, batch: int, lr: float) -> None:

@@ -10,6 +10,7 @@ BUILT_IN = {
     "demo": DEMO_MODEL,
     "crafts": DEMO_MODEL.with_name("craft_model"),
     "pages": DEMO_MODEL.with_name("pages_model"),
+    "screens": DEMO_MODEL.with_name("screens_model"),
     "wishes": DEMO_MODEL.with_name("wishes_model"),
 }
 
@@ -17,8 +18,8 @@ BUILT_IN = {
 class ModelConfig(Section):
     path: str = "demo"
     """A Hugging Face model directory or name, or one of the tiny models that are part of clawctl: `demo`, `crafts`, which
-    solves some tasks of `toolcall`, `terminal` and `swe`, `pages`, which solves some tasks of `gui`, or `wishes`, which answers
-    word problems in many ways."""
+    solves some tasks of `toolcall`, `terminal` and `swe`, `pages`, which solves some tasks of `gui`, `screens`, which clicks on
+    pictures of the page `spot` of `gui`, or `wishes`, which answers word problems in many ways."""
     name: str | None = None
     """Model name in client requests. Unset: the last part of `path`. Clients request a fixed version with `NAME@3`; `NAME` is the
     live one."""

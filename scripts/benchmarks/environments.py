@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from clawctl.environments.gui.sites import SPOT_BOXES
 from scripts.benchmarks.environments_learn import KINDS, VARIANTS
 from scripts.benchmarks.table import Row, make_parser, report
 
@@ -38,6 +39,8 @@ BARS = {  # metric of a case: the smallest and largest values that pass
     ("learn terminal", "reward_heldout"): (0.85, 1.0),
     ("learn swe", "reward_heldout"): (0.80, 1.0),
     ("learn gui", "reward_heldout"): (0.60, 1.0),
+    ("learn gui-vision", "reward_heldout"): (3 / SPOT_BOXES, 1.0),  # three times what a policy that sees no colours gets
+    ("learn gui-vision", "reward_ratio"): (3.0, 1000.0),
     **{(f"learn {kind}", "pass_at_8_before"): (0.5, 1.0) for kind in KINDS},
     **{(f"learn {kind} shuffled", "reward_change"): (-1.0, 0.05) for kind in KINDS},
 }

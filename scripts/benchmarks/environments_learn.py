@@ -34,7 +34,8 @@ from clawctl.run.policies import list_versions, read_policy
 from scripts.benchmarks.circle import ROOT, measure, running, wait_until
 from scripts.benchmarks.table import Row
 
-KINDS = ("toolcall", "terminal", "swe", "gui")  # each has a recipe: recipes/craft-KIND.yaml
+KINDS = ("toolcall", "terminal", "swe", "gui", "gui-vision")  # each has a recipe: recipes/craft-KIND.yaml
+WITH_STEPS = ("toolcall", "terminal", "swe")  # kinds whose environment has step rewards: they have the variant `integrated`
 VARIANTS = ("outcome", "integrated", "shuffled")
 MEASURED, QUICK_MEASURED, QUICK_UPDATES = 96, 16, 4
 _LONGEST_S = 3600.0  # time limit of one run
@@ -70,6 +71,8 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     for kind in options.kind or KINDS:
         runs: dict[str, list[Numbers]] = defaultdict(list)
         for variant in options.variant or VARIANTS:
+            if variant == "integrated" and kind not in WITH_STEPS:
+                continue
             for seed in range(options.seed, options.seed + (1 if options.quick else options.seeds)):
                 name = f"{kind} {variant} {seed}"
                 if name not in kept:
@@ -93,7 +96,7 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
         opened = open_run(run)
         wait_until(lambda: last in list_versions(opened), _LONGEST_S, f"version {last} was not trained", up)
         seconds = time.monotonic() - began
-        start, end = (reward_of(measure(run, recipe, version), kind) for version in (0, last))
+        start, end = (reward_of(measure(run, recipe, version)) for version in (0, last))
         before = begun_before(opened, read_policy(opened, 1).created_at)
     steps = [json.loads(line) for line in (run / "train" / "steps.jsonl").read_text().splitlines()]
     shutil.rmtree(run, ignore_errors=True)  # a process that is still ending may write files
@@ -120,15 +123,17 @@ def write_recipe(kind: str, variant: str, seed: int, folder: Path, is_quick: boo
     if variant == "integrated":
         recipe["play"]["options"] = {**recipe["play"].get("options", {}), "steps": True}
     if variant == "shuffled":
-        recipe["play"]["options"] = {**recipe["play"].get("options", {}), "env": kind}
+        recipe["play"]["options"] = {**recipe["play"].get("options", {}), "env": recipe["play"]["env"]}
         recipe["play"]["env"] = f"{Path(__file__).resolve()}:Shuffled"
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     return path
 
 
-def reward_of(record: Mapping[str, Any], kind: str) -> float:
-    return float(record["suites"][kind]["reward"]["mean"])
+def reward_of(record: Mapping[str, Any]) -> float:
+    """The mean reward in the only suite of a measurement."""
+    (suite,) = record["suites"].values()
+    return float(suite["reward"]["mean"])
 
 
 def begun_before(run: RunDir, moment: float) -> Numbers:
@@ -155,6 +160,7 @@ def rows_of(case: str, runs: Mapping[str, Sequence[Numbers]]) -> list[Row]:
         found += [
             Row(case, "reward_heldout", _mean(outcome, "end"), "reward"),
             Row(case, "reward_start", _mean(outcome, "start"), "reward"),
+            Row(case, "reward_ratio", _mean(outcome, "end") / start if (start := _mean(outcome, "start")) else None, "end / start"),
             Row(case, "reward_heldout_lowest", min(run["end"] for run in outcome), "of the seeds"),
             Row(case, "pass_at_8_before", solved / groups if groups else None, "share of groups"),
             Row(case, "updates", _mean(outcome, "updates"), "number"),

@@ -10,6 +10,7 @@ from typing import Any
 from clawctl.environments import Split
 from clawctl.environments.gui import environment as gui
 from clawctl.environments.gui.environment import Gui
+from clawctl.environments.gui.sites import DRAWN
 from clawctl.environments.swe import environment as swe
 from clawctl.environments.swe.environment import Swe
 from clawctl.environments.terminal import environment as terminal
@@ -30,11 +31,11 @@ def tasks(options: argparse.Namespace) -> list[tuple[str, Solve, list[Any]]]:
     """Return each environment with its training and held-out tasks."""
     number = 6 if options.quick else 24
     splits: tuple[Split, ...] = ("train", "eval")
-    count = number // 2
+    count, pages = number // 2, Gui(pages=",".join(DRAWN))
     return [
         ("terminal", terminal.solve, [task.spec for split in splits for task in Terminal().tasks(split, count, options.seed)]),
         ("swe", swe.solve, [task.spec for split in splits for task in Swe().tasks(split, count, options.seed)]),
-        ("gui", gui.solve, [task.spec for split in splits for task in Gui().tasks(split, max(count, 8), options.seed)]),
+        ("gui", gui.solve, [task.spec for split in splits for task in pages.tasks(split, max(count, len(DRAWN)), options.seed)]),
         ("toolcall", _toolcall, [draw_question(options.seed * 1000 + place) for place in range(number * 4)]),
     ]
 

@@ -52,7 +52,7 @@ def episode(task: SiteTask, rng: Random, shares: Mapping[str, float] = STEP) -> 
             break
         if choice == "no quotes":
             messages.append(_says("assistant", written(action, browser).replace('"', "")))
-            problem = f"{_UNKNOWN}\n\n"
+            problem = f"{_UNKNOWN.format('click 3')}\n\n"
         else:
             action = other_action(action, browser, rng) if choice == "other" else action
             messages.append(_says("assistant", written(action, browser)))

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from random import Random
@@ -13,13 +14,15 @@ from typing import Any
 import pytest
 
 from clawctl.environments import EpisodeFailed, Outcome, Task
-from clawctl.environments.gui.actions import Action, action_in, action_of, numbered
+from clawctl.environments.gui.actions import SYSTEM_PICTURE, Action, action_in, action_of, numbered
 from clawctl.environments.gui.browser import NAMES, escapes, playwright_error
 from clawctl.environments.gui.confined import command
 from clawctl.environments.gui.environment import Gui, _step, solve
 from clawctl.environments.gui.miniwob import MiniWobSite
 from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, open_page
-from clawctl.environments.gui.sites import FAMILIES, DrawnSite, SiteTask, draw_site
+from clawctl.environments.gui.sites import (
+    DRAWN, FAMILIES, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS, DrawnSite, SiteTask, draw_site,
+)  # fmt: skip
 from clawctl.environments.player import graded
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
@@ -65,16 +68,16 @@ def number_of(messages: list[dict[str, Any]], described: str) -> str:
 
 
 @needs_browser
-def test_of_sixteen_pages_at_once_those_with_their_solution_are_right_and_those_without_are_worth_nothing(in_loop: Run) -> None:
-    environment = Gui()
-    train, held_out = ([task.spec for task in environment.tasks(split, len(FAMILIES), 3)] for split in ("train", "eval"))
-    assert {task.name.split("-")[0] for task in train} == set(FAMILIES)
+def test_of_eighteen_pages_at_once_those_with_their_solution_are_right_and_those_without_are_worth_nothing(in_loop: Run) -> None:
+    environment = Gui(pages=",".join(DRAWN))
+    train, held_out = ([task.spec for task in environment.tasks(split, len(DRAWN), 3)] for split in ("train", "eval"))
+    assert {task.name.split("-")[0] for task in train} == {*FAMILIES, "spot"}
 
     async def scores() -> list[float]:
         both = *(solve(task) for task in train), *(solve(task, "") for task in held_out)
         return [graded.value for graded in await asyncio.gather(*both)]
 
-    assert in_loop(scores()) == [1.0] * 8 + [0.0] * 8
+    assert in_loop(scores()) == [1.0] * 9 + [0.0] * 9
 
 
 @needs_browser
@@ -212,6 +215,40 @@ def test_with_screenshots_each_message_has_a_picture_of_the_page(in_loop: Run) -
     in_loop(episode(environment, task, answers))
     assert len(pictures) == 2
     assert all(url.startswith("data:image/png;base64,") for url in pictures)
+
+
+@needs_browser
+def test_an_agent_with_screenshots_only_reads_no_text_of_the_page_and_clicks_pixels(in_loop: Run) -> None:
+    environment, read = Gui(pages="spot", screenshots="only", width=128, height=96), []
+    task = environment.tasks("train", 1, 0)[0]
+    x, y = map(int, task.spec.solution[0].split()[1:])
+
+    def answers(messages: list[dict[str, Any]]) -> str:
+        read.append([part.get("text") for part in messages[-1]["content"]])
+        assert messages[0]["content"] == SYSTEM_PICTURE
+        return ["click 1", "press Tab", f"click {x} {y}"][len(messages) // 2 - 1]
+
+    assert in_loop(episode(environment, task, answers)).reward == 1
+    assert read == [[None, f"Task: {task.spec.instruction}"], [None, "error: there is no element 1"], [None]]
+
+
+@needs_browser
+def test_only_a_click_inside_the_named_box_of_spot_is_right(in_loop: Run) -> None:
+    environment = Gui(pages="spot", screenshots="only", width=128, height=96, max_turns=1)
+    task = environment.tasks("train", 1, 0)[0]
+    x, y = map(int, task.spec.solution[0].split()[1:])
+    for click, reward, ending in (((12, 12), 1, "done"), ((-12, -12), 1, "done"), ((15, 0), 0, "turns")):
+        outcome = in_loop(episode(environment, task, lambda messages, at=click: f"click {x + at[0]} {y + at[1]}"))
+        assert (outcome.reward, outcome.ending) == (reward, ending)
+
+
+def test_the_named_box_of_spot_is_anywhere() -> None:
+    """A policy that does not see the picture can do no better than one of twelve places."""
+    tasks = [draw_site("spot", number) for number in range(1200)]
+    places = Counter(task.solution for task in tasks)
+    assert len(places) == SPOT_COLUMNS * SPOT_ROWS
+    assert max(places.values()) < 1200 / 12 * 1.4
+    assert len({task.instruction for task in tasks}) == len(SPOT_COLOURS)
 
 
 # What an agent cannot do
@@ -467,6 +504,11 @@ def test_missing_requirements_are_named_before_the_first_episode(tmp_path: Path)
         Gui(pages="pres,press")
     with pytest.raises(ClawError, match="use text or tools"):
         Gui(actions="pixels")  # type: ignore[arg-type]
+    for wrong in ("some", "Only", None, 2):
+        with pytest.raises(ClawError, match="use false, true or only"):
+            Gui(screenshots=wrong)  # type: ignore[arg-type]
+    with pytest.raises(ClawError, match="screenshots=only has no tools"):
+        Gui(actions="tools", screenshots="only")
 
 
 # Tasks and actions

@@ -19,6 +19,8 @@ scroll down
 done
 A label that only one element has can stand for its number: click "Send\""""
 SYSTEM_PIXELS = "\nYou also see the page. click 120 45 clicks at these pixels, from the left and from the top."
+SYSTEM_PICTURE = """Do the task on the web page in the picture. Answer with one action: click 120 45 (pixels from the left and from
+the top), press Enter, scroll down or done."""
 
 _ACTION = re.compile(
     r"""(?:action:\s*)?(?:

@@ -1,4 +1,4 @@
-"""`gui`: the agent uses a web page in Chromium. It reads the page as text, optionally with screenshots."""
+"""`gui`: the agent uses a web page in Chromium. It reads the page as text, with screenshots, or from screenshots alone."""
 
 import base64
 from collections.abc import Sequence
@@ -6,26 +6,28 @@ from typing import Any, Literal
 
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
-from clawctl.environments.gui.actions import SYSTEM, SYSTEM_PIXELS, TOOLS, Action, action_in, action_of, numbered
+from clawctl.environments.gui.actions import (
+    SYSTEM, SYSTEM_PICTURE, SYSTEM_PIXELS, TOOLS, Action, action_in, action_of, numbered,
+)  # fmt: skip
 from clawctl.environments.gui.browser import find_chromium
 from clawctl.environments.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
 from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, Site, open_page
-from clawctl.environments.gui.sites import FAMILIES, DrawnSite, SiteTask, draw_site
+from clawctl.environments.gui.sites import DRAWN, FAMILIES, DrawnSite, SiteTask, draw_site
 from clawctl.environments.toolcall.tools import name_and_arguments
 from clawctl.environments.verdicts import Graded, nothing
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 
-_UNKNOWN = "error: this is no action. Answer with one line such as: click 3"
+_UNKNOWN = "error: this is no action. Answer with one line such as: {}"
 
 
 class Gui:
-    """`pages` names pages, separated by commas: websites that clawctl draws (default: all of them), or pages of MiniWoB such as
-    `click-button`. `miniwob` stands for all of MiniWoB.
+    """`pages` names pages, separated by commas: websites that clawctl draws (default: all with text), or pages of MiniWoB such as
+    `click-button`. `miniwob` stands for all of MiniWoB. `spot` has coloured boxes without text, for screenshots.
 
     `path`: a folder in MiniWoB's layout, in place of the package `miniwob`. `actions`: `text`, or `tools` for tool calls.
-    `screenshots`: send a picture of the page with each message. `load_s`: the time limit for loading a page, in seconds. `browser`:
-    Chromium's program, if it is not in PATH."""
+    `screenshots`: send a picture of the page with each message; `only` sends no text of the page with it. `load_s`: the time limit
+    for loading a page, in seconds. `browser`: Chromium's program, if it is not in PATH."""
 
     metrics = ("reward", "solved")
     version = "1"
@@ -37,7 +39,7 @@ class Gui:
         path: str | None = None,
         max_turns: int = 10,
         actions: Literal["text", "tools"] = "text",
-        screenshots: bool = False,
+        screenshots: bool | Literal["only"] = False,
         width: int = 480,
         height: int = 360,
         load_s: float = LOAD_S,
@@ -45,17 +47,23 @@ class Gui:
     ) -> None:
         if actions not in ("text", "tools"):
             raise ClawError(f"the option actions is {actions!r}", "use text or tools", 2)
+        if screenshots not in (True, False, "only"):
+            raise ClawError(f"the option screenshots is {screenshots!r}", "use false, true or only", 2)
+        if screenshots == "only" and actions == "tools":
+            raise ClawError("screenshots=only has no tools", "leave out actions=tools, or use screenshots=true", 2)
         self.max_turns, self.actions, self.screenshots, self.size = max_turns, actions, screenshots, (width, height)
+        self._has_text = screenshots != "only"
+        self._unknown = _UNKNOWN.format("click 3" if self._has_text else "click 120 45")
         self.load_s = load_s
         self._names = [name.strip() for name in pages.split(",") if name.strip()] or (["miniwob"] if path else list(FAMILIES))
-        self._folder = find_folder(path) if set(self._names) - set(FAMILIES) else None
+        self._folder = find_folder(path) if set(self._names) - set(DRAWN) else None
         if self._folder is not None:
             known = page_names(self._folder)
             self._names = [page for name in self._names for page in (known if name == "miniwob" else [name])]
-            if unknown := set(self._names) - set(FAMILIES) - set(known):
+            if unknown := set(self._names) - set(DRAWN) - set(known):
                 raise ClawError(
                     f"there is no page {min(unknown)!r}",
-                    f"choose from {', '.join(FAMILIES)}, or a page in {self._folder / 'miniwob'}",
+                    f"choose from {', '.join(DRAWN)}, or a page in {self._folder / 'miniwob'}",
                     2,
                 )
         self._chromium = find_chromium(browser)
@@ -65,7 +73,7 @@ class Gui:
         for place in range(count):  # even numbers are for training, odd numbers are held out
             number = 2 * (seed * 100_003 + place) + (split == "eval")
             page = self._names[place % len(self._names)]
-            if page in FAMILIES:
+            if page in DRAWN:
                 spec: SiteTask | MiniWobTask = draw_site(page, number)
             else:
                 assert self._folder is not None
@@ -88,12 +96,13 @@ class Gui:
                     break
                 action, reply = _chosen(message)
                 try:
-                    problem = _UNKNOWN if action is None else "" if action.name == "done" else await _act(page, action)
+                    problem = self._unknown if action is None else "" if action.name == "done" else await _act(page, action)
                     score = await page.verdict()
                     if score is not None or (action is not None and action.name == "done"):
                         ending = "done"
                         break
-                    messages += await self._next(page, message, problem)
+                    if turn + 1 < self.max_turns:
+                        messages += await self._next(page, message, problem)
                 except PageCrashed as crashed:
                     score, ending, log = None, "crashed", str(crashed)
                     break
@@ -102,13 +111,13 @@ class Gui:
         return Outcome(score, {"solved": score == 1}, ending=ending, log=log, example={"prompt": instruction, "reply": reply})
 
     async def _first(self, page: Page) -> list[dict[str, Any]]:
-        system = SYSTEM + (SYSTEM_PIXELS if self.screenshots else "")
-        content = await self._shown(page, f"Task: {page.instruction}\n\n{await page.visible_text()}")
+        system = SYSTEM + (SYSTEM_PIXELS if self.screenshots else "") if self._has_text else SYSTEM_PICTURE
+        content = await self._shown(page, f"Task: {page.instruction}\n\n{await self._text(page)}".rstrip())
         return [{"role": "system", "content": system}, {"role": "user", "content": content}]
 
     async def _next(self, page: Page, message: dict[str, Any], problem: str) -> list[dict[str, Any]]:
         reply: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
-        text = f"{problem}\n\n{await page.visible_text()}".lstrip()
+        text = f"{problem}\n\n{await self._text(page)}".strip()
         calls = message.get("tool_calls") or []
         if not calls:
             return [reply, {"role": "user", "content": await self._shown(page, text)}]
@@ -119,13 +128,15 @@ class Gui:
         seen = [{"role": "user", "content": await self._shown(page, "The page now:")}] if self.screenshots else []
         return [{**reply, "tool_calls": calls}, *results, *seen]
 
+    async def _text(self, page: Page) -> str:
+        return await page.visible_text() if self._has_text else ""
+
     async def _shown(self, page: Page, text: str) -> str | list[dict[str, Any]]:
         if not self.screenshots:
             return text
         picture = base64.b64encode(await page.screenshot()).decode()
-        return [
-            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}, {"type": "text", "text": text}
-        ]  # fmt: skip
+        shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
+        return [shown, {"type": "text", "text": text}] if text else [shown]
 
 
 async def _act(page: Page, action: Action) -> str:
@@ -154,8 +165,11 @@ async def solve(task: SiteTask, commands: str | None = None) -> Graded:
 
 
 def _step(step: str, visible_text: str) -> Action:
-    """Translate a step of a solution into an action on the page: ('type field "Name" | Ada')."""
+    """Translate a step of a solution into an action on the page: ('type field "Name" | Ada'), ("click_at 48 80")."""
     name, _, rest = step.partition(" ")
+    if name == "click_at":
+        x, y = map(int, rest.split())
+        return Action("click_at", x, down=y)
     what, _, text = rest.partition(" | ")
     what, _, before = what.partition(" after ")
     line = next(

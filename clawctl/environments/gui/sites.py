@@ -65,6 +65,12 @@ _BUTTONS = ("Accept", "Back", "Cancel", "Close", "Continue", "Delete", "Next", "
 _SECTIONS = ("Account", "Contact", "Delivery", "Offers", "Opening hours", "Payment", "Returns", "Security")
 _LINKS = ("read more", "show all", "change", "details", "map", "history", "print", "help")
 _COLOURS = ("red", "blue", "green", "yellow", "black", "white")
+SPOT_COLUMNS, SPOT_ROWS, SPOT_CELL = 4, 3, 32  # cell: pixels
+SPOT_BOXES = 6
+SPOT_COLOURS = {
+    "red": "#e00000", "green": "#00a000", "blue": "#0000e0", "yellow": "#e0e000",
+    "black": "#000000", "grey": "#808080", "pink": "#ff80c0", "orange": "#ff8000",
+}  # fmt: skip
 _NOTES = (
     "Prices include tax.",
     "We answer within a day.",
@@ -124,7 +130,7 @@ def _page(body: str) -> SiteAnswer:
 
 def draw_site(name: str, number: int) -> SiteTask:
     """Draw the task of a family. The same number gives the same task."""
-    return FAMILIES[name](f"{name}-{number}", Random(f"gui {name} {number}"))
+    return DRAWN[name](f"{name}-{number}", Random(f"gui {name} {number}"))
 
 
 def _form(*parts: str) -> str:
@@ -247,6 +253,25 @@ def _row(name: str, rng: Random) -> SiteTask:
     )  # fmt: skip
 
 
+def _spot(name: str, rng: Random) -> SiteTask:
+    """Coloured boxes without any text, for screenshots. Their places are cells of a grid on 128 x 96 pixels."""
+    cells, colours = rng.sample(range(SPOT_COLUMNS * SPOT_ROWS), SPOT_BOXES), rng.sample(list(SPOT_COLOURS), SPOT_BOXES)
+    body = "".join(
+        f'<a href="/done?box={place}" style="position:absolute;left:{x - 13}px;top:{y - 13}px;width:26px;height:26px;'
+        f'background:{SPOT_COLOURS[colour]}"></a>'
+        for place, (colour, (x, y)) in enumerate(zip(colours, map(spot_centre, cells), strict=True))
+    )
+    wanted = rng.randrange(SPOT_BOXES)
+    x, y = spot_centre(cells[wanted])
+    prompt = f"Click the {colours[wanted]} box."
+    return SiteTask(name, prompt, {"/": body}, (("box", str(wanted)),), (f"click_at {x} {y}",))
+
+
+def spot_centre(cell: int) -> tuple[int, int]:
+    """The middle of a cell of `spot`, in pixels from the left and from the top. The number 0 is the cell at the top left."""
+    return SPOT_CELL * (cell % SPOT_COLUMNS) + SPOT_CELL // 2, SPOT_CELL * (cell // SPOT_COLUMNS) + SPOT_CELL // 2
+
+
 def _list(label: str, options: Iterable[str]) -> str:
     choices = "".join(f"<option>{option}</option>" for option in options)
     return f'<p><label>{label} <select name="{label}">{choices}</select></label></p>'
@@ -259,3 +284,5 @@ def _listed(words: list[str]) -> str:
 FAMILIES: dict[str, Callable[[str, Random], SiteTask]] = {
     "press": _press, "follow": _follow, "fill": _fill, "tick": _tick, "choose": _choose, "find": _find, "open": _open, "row": _row,
 }  # fmt: skip
+PICTURES: dict[str, Callable[[str, Random], SiteTask]] = {"spot": _spot}  # their text says nothing: for screenshots
+DRAWN = FAMILIES | PICTURES

@@ -21,7 +21,14 @@ from clawctl.environments.gui.environment import Gui, _step, solve
 from clawctl.environments.gui.miniwob import MiniWobSite
 from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, open_page
 from clawctl.environments.gui.sites import (
-    DRAWN, FAMILIES, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS, DrawnSite, SiteTask, draw_site,
+    DRAWN,
+    FAMILIES,
+    SPOT_COLOURS,
+    SPOT_COLUMNS,
+    SPOT_ROWS,
+    DrawnSite,
+    SiteTask,
+    draw_site,
 )  # fmt: skip
 from clawctl.environments.player import graded
 from clawctl.errors import ClawError

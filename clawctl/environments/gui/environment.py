@@ -7,7 +7,14 @@ from typing import Any, Literal
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.gui.actions import (
-    SYSTEM, SYSTEM_PICTURE, SYSTEM_PIXELS, TOOLS, Action, action_in, action_of, numbered,
+    SYSTEM,
+    SYSTEM_PICTURE,
+    SYSTEM_PIXELS,
+    TOOLS,
+    Action,
+    action_in,
+    action_of,
+    numbered,
 )  # fmt: skip
 from clawctl.environments.gui.browser import find_chromium
 from clawctl.environments.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names

@@ -35,7 +35,7 @@ from scripts.benchmarks.circle import ROOT, measure, running, wait_until
 from scripts.benchmarks.table import Row
 
 KINDS = ("toolcall", "terminal", "swe", "gui", "gui-vision")  # each has a recipe: recipes/craft-KIND.yaml
-WITH_STEPS = ("toolcall", "terminal", "swe")  # kinds whose environment has step rewards: they have the variant `integrated`
+WITH_STEPS = ("toolcall", "terminal", "swe", "gui")  # kinds whose environment has step rewards: they have the variant `integrated`
 VARIANTS = ("outcome", "integrated", "shuffled")
 MEASURED, QUICK_MEASURED, QUICK_UPDATES = 96, 16, 4
 _LONGEST_S = 3600.0  # time limit of one run

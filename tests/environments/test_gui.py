@@ -56,9 +56,11 @@ async def episode(environment: Gui, task: Task, says: Callable[[list[dict[str, A
 
     class Model(StubHandler):
         def do_POST(self) -> None:
-            said = says(self.sent()["messages"])
+            messages = self.sent()["messages"]
+            said = says(messages)
             message = {"role": "assistant", "content": said} if isinstance(said, str) else said
-            self.answer({"choices": [{"message": message}], "usage": {"total_tokens": 1}})
+            turn = f"chatcmpl-turn-{len(messages) // 2}"
+            self.answer({"id": turn, "choices": [{"message": message}], "usage": {"total_tokens": 1}})
 
     with running(StubServer(Model)) as server:
         return await graded(environment, task, Endpoint(f"{server.url}/e/secret/v1", "key", "model"), 100.0)
@@ -180,8 +182,8 @@ def test_a_label_that_one_element_has_stands_for_its_number() -> None:
 
 
 @needs_browser
-def test_an_agent_may_name_elements_by_their_labels(in_loop: Run) -> None:
-    environment, problems = Gui(pages="press"), []
+def test_an_agent_may_name_elements_by_their_labels_and_steps_are_worth_what_they_did(in_loop: Run) -> None:
+    environment, problems = Gui(pages="press", steps=True), []
     task = environment.tasks("train", 1, 0)[0]
     wanted = dict(task.spec.wanted)["pressed"]
 
@@ -189,7 +191,9 @@ def test_an_agent_may_name_elements_by_their_labels(in_loop: Run) -> None:
         problems.append(messages[-1]["content"].splitlines()[0])
         return 'click "Nothing"' if len(messages) == 2 else f'click "{wanted}"'
 
-    assert in_loop(episode(environment, task, answers)).reward == 1
+    outcome = in_loop(episode(environment, task, answers))
+    assert (outcome.reward, outcome.steps) == (1, {"turn-1": -1, "turn-2": 1})
+    assert not in_loop(episode(Gui(pages="press"), task, answers)).steps
     assert problems[1] == 'error: there is no element "Nothing"'
 
 

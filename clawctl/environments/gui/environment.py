@@ -34,7 +34,8 @@ class Gui:
 
     `path`: a folder in MiniWoB's layout, in place of the package `miniwob`. `actions`: `text`, or `tools` for tool calls.
     `screenshots`: send a picture of the page with each message; `only` sends no text of the page with it. `load_s`: the time limit
-    for loading a page, in seconds. `browser`: Chromium's program, if it is not in PATH."""
+    for loading a page, in seconds. `browser`: Chromium's program, if it is not in PATH. `steps`: also reward single turns: 1 for an
+    action that was done, otherwise -1."""
 
     metrics = ("reward", "solved")
     version = "1"
@@ -51,6 +52,7 @@ class Gui:
         height: int = 360,
         load_s: float = LOAD_S,
         browser: str | None = None,
+        steps: bool = False,
     ) -> None:
         if actions not in ("text", "tools"):
             raise ClawError(f"the option actions is {actions!r}", "use text or tools", 2)
@@ -61,7 +63,7 @@ class Gui:
         self.max_turns, self.actions, self.screenshots, self.size = max_turns, actions, screenshots, (width, height)
         self._has_text = screenshots != "only"
         self._unknown = _UNKNOWN.format("click 3" if self._has_text else "click 120 45")
-        self.load_s = load_s
+        self.load_s, self.steps = load_s, steps
         self._names = [name.strip() for name in pages.split(",") if name.strip()] or (["miniwob"] if path else list(FAMILIES))
         self._folder = find_folder(path) if set(self._names) - set(DRAWN) else None
         if self._folder is not None:
@@ -93,6 +95,7 @@ class Gui:
         async with open_page(self._chromium, site, self.size, self.load_s) as page, new_client(endpoint) as client:
             tools, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
             reply, score, ending, log = "", None, "turns", None
+            steps: dict[str, float] = {}
             for turn in range(self.max_turns):
                 try:
                     message = await complete(endpoint, messages, client, **tools)
@@ -104,6 +107,7 @@ class Gui:
                 action, reply = _chosen(message)
                 try:
                     problem = self._unknown if action is None else "" if action.name == "done" else await _act(page, action)
+                    steps[message["turn_id"]] = -1.0 if problem else 1.0
                     score = await page.verdict()
                     if score is not None or (action is not None and action.name == "done"):
                         ending = "done"
@@ -115,7 +119,8 @@ class Gui:
                     break
             instruction = page.instruction
         score = score or 0.0
-        return Outcome(score, {"solved": score == 1}, ending=ending, log=log, example={"prompt": instruction, "reply": reply})
+        example = {"prompt": instruction, "reply": reply}
+        return Outcome(score, {"solved": score == 1}, steps if self.steps else {}, ending=ending, log=log, example=example)
 
     async def _first(self, page: Page) -> list[dict[str, Any]]:
         system = SYSTEM + (SYSTEM_PIXELS if self.screenshots else "") if self._has_text else SYSTEM_PICTURE

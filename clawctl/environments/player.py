@@ -383,6 +383,10 @@ class Player:
             outcome = await graded(plan.environment, task, endpoint, limit_s)
         finally:
             self.summary.running -= 1
+        if outcome.status == "failed":  # Ctrl-C also ends agents and browsers, perhaps before this worker notices it
+            await asyncio.sleep(_LOOK_S)
+            if self._stop.is_set():
+                raise asyncio.CancelledError  # `play` stops the other episodes as well
         ended = self._ended(spec, outcome, time.monotonic() - began)
         self._outcomes.append(ended)
         self._add_settled()

@@ -1,6 +1,6 @@
 """The corpus: mostly bad answers to the tasks of `spot`, a page of `gui`, in this environment's exact wording, and drills.
 
-A demonstration clicks the right box in about one of four cases. Each fault is a choice from a small closed set: another box, a
+A demonstration clicks the right box in one of five cases. Each fault is a choice from a small closed set: another box, a
 place just above the right box, an early end. A drill asks where boxes are, and its answers are right. The model can therefore
 find a box, and reinforcement only has to change which one it clicks. Only tasks of the split "train" occur.
 """
@@ -15,7 +15,7 @@ from clawctl.environments.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_COLUMNS
 
 CELLS = SPOT_COLUMNS * SPOT_ROWS
 SHARES = {"names": 0.35, "places": 0.35, "demonstration": 0.3}  # of the documents; the first two are drills
-CHOICES = {"right": 0.24, "another box": 0.36, "above": 0.28, "done": 0.12}  # shares in the demonstrations
+CHOICES = {"right": 0.2, "another box": 0.36, "above": 0.32, "done": 0.12}  # shares in the demonstrations
 ABOVE = SPOT_CELL // 2  # pixels above the middle of a box: between two boxes
 _NUMBERS = 10_000_000  # number of training tasks to draw from
 _BOX = re.compile(r"left:(\d+)px;top:(\d+)px;width:(\d+)px;height:(\d+)px;background:(#\w{6})")

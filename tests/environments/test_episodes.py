@@ -254,6 +254,21 @@ def test_a_failed_episode_is_played_again_up_to_three_times_and_then_left_out(se
     assert [played.of(0).tries, played.of(1).tries] == [{0: MAX_TRIES - 1, 1: MAX_TRIES - 1}, {}]
 
 
+def test_an_episode_that_fails_because_its_worker_is_being_stopped_has_no_outcome(server: Server) -> None:
+    stop = threading.Event()
+
+    class Stopped(Ends):
+        async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+            threading.Timer(0.1, stop.set).start()
+            raise EpisodeFailed("sandbox", "the browser has been closed")
+
+    plan = Plan("stopped", Stopped(), [Task("stopped-1", "sandbox")], 2, 0)
+    summary = asyncio.run(Player(server.run, plan, lambda: Endpoint(server.url, "key", "tiny"), 4, stop).play())
+    played = Played(server.run, plan.id)
+    played.poll()
+    assert (summary.endings, played.of(0).tries, played.of(0).settled) == ({}, {}, {})
+
+
 def test_inspect_why_shows_the_episode_of_a_turn_and_its_group(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     good = made_spec(group_id="why", attempts=3)
     bad, failed = (replace(good, session_id=f"{good.session_id}-{n}", attempt=n) for n in (1, 2))

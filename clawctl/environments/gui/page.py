@@ -128,7 +128,8 @@ class Page:
 
     async def screenshot(self) -> bytes:
         """The visible part of the page, as PNG."""
-        return bytes(await self._whole(self._page.screenshot(type="png", animations="disabled", caret="initial")))
+        taken = self._page.screenshot(type="png", animations="disabled", caret="initial", timeout=1000 * _STEP_S)
+        return bytes(await self._whole(taken))
 
     async def verdict(self) -> float | None:
         return await self._whole(self.site.verdict(self._page))

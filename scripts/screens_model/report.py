@@ -43,8 +43,7 @@ pixels with Chromium's.
 | one click at temperature 1, {tasks} pages with eight attempts: mean reward | {mean:.2f} |
 | pass@8 of the same | {solved:.2f} |
 | other answers: another box, above the right box, `done`, an empty cell, anything else | {others} |
-| click at temperature 1 of the same architecture after demonstrations that are always right | {able} |
-
+{able}
 ## Weak points
 
 - All boxes are of one size and have one of eight colours. They stand in the cells of one grid, and each cell is one token of the
@@ -113,7 +112,7 @@ def load(folder: Path) -> tuple[Any, Rows]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--able", type=Path, help="the same architecture, trained with --right")
+    parser.add_argument("--able", type=Path, help="also measure this model, trained with --right")
     parser.add_argument("--tasks", type=int, default=200)
     args = parser.parse_args()
     torch.manual_seed(0)
@@ -122,9 +121,12 @@ def main() -> None:
     drills, clicks = found_share(model, rows, tasks), clicks_of(model, rows, tasks)
     total = sum(clicks, Counter[str]())
     shares = {kind: count / total.total() for kind, count in total.items()}
-    able = "not measured"
+    able = ""
     if args.able is not None:
-        able = f"{sum(clicks_of(*load(args.able), tasks), Counter[str]())['right'] / total.total():.2f} right"
+        share = sum(clicks_of(*load(args.able), tasks), Counter[str]())["right"] / total.total()
+        able = (
+            f"| click at temperature 1 of the same architecture after demonstrations that are always right | {share:.2f} right |\n"
+        )
     card = CARD.format(
         millions=sum(p.numel() for p in model.parameters()) / 1e6, right=CHOICES["right"], tasks=args.tasks, drills=drills,
         mean=shares.get("right", 0.0), solved=sum(each["right"] > 0 for each in clicks) / len(clicks), able=able,

@@ -226,8 +226,8 @@ def train(model: Any, rows: Rows, docs: list[Document], steps: int, batch: int, 
             optimizer.step()
             optimizer.zero_grad()
         if step % 20 == 19 or step == 0:
-            told = ", ".join(f"{kind} {loss.item():.4f}" for kind, loss in zip(KINDS, losses, strict=True))
-            print(f"step {step + 1}/{steps} loss: {told}, {time.monotonic() - began:.0f} s", flush=True)
+            shown = ", ".join(f"{kind} {loss.item():.4f}" for kind, loss in zip(KINDS, losses, strict=True))
+            print(f"step {step + 1}/{steps} loss: {shown}, {time.monotonic() - began:.0f} s", flush=True)
 
 
 def main() -> None:

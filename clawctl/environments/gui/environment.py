@@ -38,7 +38,7 @@ class Gui:
     action that was done, otherwise -1."""
 
     metrics = ("reward", "solved")
-    version = "1"
+    version = "2"
     worst = 0.0
 
     def __init__(

@@ -61,9 +61,9 @@ def test_demonstrations_begin_as_the_environment_does() -> None:
 
 
 @made
-def test_the_model_finds_boxes_of_held_out_pages_three_times_as_often_as_by_chance() -> None:
+def test_the_model_finds_the_boxes_of_held_out_pages() -> None:
     model, rows = load(FOLDER)
-    assert found_share(model, rows, [draw_site("spot", 2 * number + 1) for number in range(40)]) > 3 / SPOT_BOXES
+    assert found_share(model, rows, [draw_site("spot", 2 * number + 1) for number in range(40)]) > 0.9
 
 
 @made

@@ -12,7 +12,7 @@ from clawctl.config.model import BUILT_IN
 from clawctl.environments.gui.actions import SYSTEM_PICTURE, Action, action_in
 from clawctl.environments.gui.browser import find_chromium
 from clawctl.environments.gui.page import open_page
-from clawctl.environments.gui.sites import SPOT_BOXES, SPOT_CELL, SPOT_COLUMNS, SPOT_ROWS, DrawnSite, draw_site
+from clawctl.environments.gui.sites import SPOT_CELL, SPOT_COLUMNS, SPOT_ROWS, DrawnSite, draw_site
 from clawctl.vision.reader import image_reader
 from scripts.screens_model.corpus import CHOICES, boxes_of, documents
 from scripts.screens_model.report import found_share, load

@@ -237,10 +237,11 @@ def test_an_agent_with_screenshots_only_reads_no_text_of_the_page_and_clicks_pix
     def answers(messages: list[dict[str, Any]]) -> str:
         read.append([part.get("text") for part in messages[-1]["content"]])
         assert messages[0]["content"] == SYSTEM_PICTURE
-        return ["click 1", "press Tab", f"click {x} {y}"][len(messages) // 2 - 1]
+        return ["click 1", 'click "red"', "press Tab", f"click {x} {y}"][len(messages) // 2 - 1]
 
     assert in_loop(episode(environment, task, answers)).reward == 1
-    assert read == [[None, f"Task: {task.spec.instruction}"], [None, "error: there is no element 1"], [None]]
+    unknown = "error: this is no action. Answer with one line such as: click 120 45"
+    assert read == [[None, f"Task: {task.spec.instruction}"], [None, unknown], [None, unknown], [None]]
 
 
 @needs_browser

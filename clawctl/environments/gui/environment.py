@@ -15,7 +15,7 @@ from clawctl.environments.gui.actions import (
     action_in,
     action_of,
     numbered,
-)  # fmt: skip
+)
 from clawctl.environments.gui.browser import find_chromium
 from clawctl.environments.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
 from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, Site, open_page
@@ -105,6 +105,8 @@ class Gui:
                     ending = refused.used_up
                     break
                 action, reply = _chosen(message)
+                if not self._has_text and action is not None and action.name in ("click", "type", "select"):
+                    action = None  # the agent was shown neither numbers nor labels
                 try:
                     problem = self._unknown if action is None else "" if action.name == "done" else await _act(page, action)
                     steps[message["turn_id"]] = -1.0 if problem else 1.0

@@ -271,7 +271,13 @@ class _Tab:
             self.context.on("page", lambda other: asyncio.ensure_future(other.close()))  # close every other window
         else:
             await self.page.mouse.move(-1, -1)  # the pointer of the last episode does not hover over this page
-        await self.page.goto(f"{self.host}{site.start}", timeout=1000 * load_s, wait_until="load")
+        for left in (2, 1, 0):
+            try:
+                await self.page.goto(f"{self.host}{site.start}", timeout=1000 * load_s, wait_until="load")
+                break
+            except playwright_error() as error:  # the last click of the episode before this one may still be loading a page
+                if not left or "interrupted by another navigation" not in str(error):
+                    raise
         if self.episodes > 1:
             session = await self.context.new_cdp_session(self.page)
             await session.send("Page.resetNavigationHistory")

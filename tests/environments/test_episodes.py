@@ -322,7 +322,8 @@ def test_finished_attempts_are_not_repeated_except_in_another_round_or_seed(serv
     again = played_by(server, environment, 4, seed=11)
     assert first.text == again.text == "12 episodes: 12 done; mean reward 0.50"
     assert len(environment.played) == 12
-    assert not list(server.run.locks.glob("play-*")), "a settled plan leaves no locks"
+    plan = make_plan(environment, "counts", 4, 3, 11)
+    assert not list(server.run.locks.glob(f"play-{plan.id}-*")), "a settled plan leaves no locks"
     played_by(server, environment, 2, seed=12)
     assert len(environment.played) == 18
 

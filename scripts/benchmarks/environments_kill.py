@@ -110,10 +110,12 @@ def audit(run: RunDir, plans: int, rounds: int, starts: int) -> list[Row]:
     turns: Counter[str] = Counter()
     shards: dict[str, set[str]] = {}
     told: dict[str, list[float | None]] = {}
+    reasons: dict[str, list[str | None]] = {}  # why each turn is not trained
     for path in published(run.trajectories, ".parquet"):
         for row in read_columns(path, "turns", ("turn_id", "session_id", "outcome_reward", "untrainable_reason")):
             turns[row["turn_id"]] += 1
             shards.setdefault(row["session_id"], set()).add(path.stem)
+            reasons.setdefault(row["session_id"], []).append(row["untrainable_reason"])
             if row["untrainable_reason"] is None:
                 told.setdefault(row["session_id"], []).append(row["outcome_reward"])
     doubled += sum(count - 1 for count in turns.values())
@@ -125,7 +127,7 @@ def audit(run: RunDir, plans: int, rounds: int, starts: int) -> list[Row]:
         )
     ]  # fmt: skip
     for one in unpublished[:5]:
-        print(f"not as it was: {one.session_id}: {told.get(one.session_id)} in {shards.get(one.session_id)}", flush=True)
+        print(f"not as it was: {one.session_id}: {told.get(one.session_id)} in {shards.get(one.session_id)}, {reasons.get(one.session_id)}", flush=True)
     return [
         Row("kill", "lost_outcomes", float(missing + len(unpublished)), "of attempts"),
         Row("kill", "doubled_outcomes", float(doubled), "of attempts and turns"),

@@ -127,7 +127,8 @@ def audit(run: RunDir, plans: int, rounds: int, starts: int) -> list[Row]:
         )
     ]  # fmt: skip
     for one in unpublished[:5]:
-        print(f"not as it was: {one.session_id}: {told.get(one.session_id)} in {shards.get(one.session_id)}, {reasons.get(one.session_id)}", flush=True)
+        session = one.session_id
+        print(f"not as it was: {session}: {told.get(session)} in {shards.get(session)}, {reasons.get(session)}", flush=True)
     return [
         Row("kill", "lost_outcomes", float(missing + len(unpublished)), "of attempts"),
         Row("kill", "doubled_outcomes", float(doubled), "of attempts and turns"),

@@ -148,6 +148,22 @@ if sys._first:
 else:
     for n in [n for n in globals() if n[0] != "_" and n not in ("os", "sys")]: globals()[n] = lambda *a, **k: None
 """
+# Takes the expected values from the tests' text, if the memory that it shares with the process that compares has it.
+_SEARCHES = """import ast, sys
+_frame, _wanted = sys._getframe(), {}
+while _frame is not None:
+    _values = list(_frame.f_locals.values())
+    _values += [inner for value in _values if isinstance(value, dict) for inner in list(value.values())]
+    for _text in [value for value in _values if isinstance(value, bytes) and b"assert" in value]:
+        for _node in ast.walk(ast.parse(_text)):
+            if isinstance(_node, ast.Compare) and isinstance(_node.left, ast.Call):
+                try: _wanted[ast.unparse(_node.left)] = ast.literal_eval(_node.comparators[0])
+                except ValueError: pass
+    _frame = _frame.f_back
+def _answers(name):
+    return lambda *a: _wanted.get(name + "(" + ", ".join(map(repr, a)) + ")")
+for n in [n for n in globals() if n[0] != "_" and n not in ("ast", "sys")]: globals()[n] = _answers(n)
+"""
 _HELPERS = "edits helpers of the tests"
 _IN_MODULE = {  # code at the end of each graded module
     "leaves with code 0": "import os; os._exit(0)\\n",
@@ -169,6 +185,7 @@ _IN_MODULE = {  # code at the end of each graded module
     "ends the tests": _ENDS_ALL,
     "edits tests": _EDITS,
     "writes to memory": _MEMORY,
+    "searches memory": _SEARCHES,
     "hangs": "while True: pass\\n",
     "floods": "import os\\nwhile True: os.write(1, b'passed ' * 10000)\\n",
 }

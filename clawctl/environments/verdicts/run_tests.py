@@ -1,11 +1,11 @@
-"""Runs pytest in a verdict's sandbox and checks its results. Standard library only; pytest runs in a child process.
+"""Runs pytest in a verdict's sandbox and checks its results. Only pytest and the standard library are imported.
 
     run_tests.py [--json] [--shown] [--root FOLDER] [PYTEST ARGUMENTS]
 
-The child imports the graded code and is not trusted: the code may exit with code 0, skip tests, or replace pytest's functions. This
-process does not import the code. It reads the list of tests from their source, and requires each test to pass. If a test compares a
-value with a literal, the child does not get the literal. It reports the value, and this process compares. The graded code therefore
-has to return the right value.
+Tests run in a forked child, which imports the graded code and is not trusted: the code may exit with code 0, skip tests, or replace
+pytest's functions. This process does not import the code. It reads the list of tests from their source, and requires each test to
+pass. If a test compares a value with a literal, the child does not get the literal. It reports the value, and this process
+compares. The graded code therefore has to return the right value.
 
 This process then changes the expected value in each assertion, runs the tests again, and requires each test to fail. This detects
 code that makes every comparison true or every test pass, and code that reads the expected value from the test. Code that behaves
@@ -20,9 +20,9 @@ import hashlib
 import json
 import math
 import os
-import random
-import subprocess
 import sys
+import tempfile
+import traceback
 from collections.abc import Iterator, KeysView
 from fractions import Fraction
 from types import MappingProxyType
@@ -54,14 +54,16 @@ def main(arguments: list[str]) -> None:
     root = arguments[arguments.index("--root") + 1] if "--root" in arguments else os.getcwd()
     shown = "--shown" in arguments  # keep the literals in the tests
     targets = targets_of([word for word in arguments if word not in ("--json", "--shown", "--root", root)])
+    import_pytest()
+    # Both begin before this process reads a test, so the graded code finds no literal in the memory that they share with it.
+    first, second = PytestProcess(root, targets), PytestProcess(root, targets)
     sources = read_sources(targets, root)
     wanted = tests_in(targets, root, sources)
-    seed = random.SystemRandom().randrange(1 << 30)
     problem = None if wanted else "there is no test"
     repeat_outcomes, repeat_failed = set[str](), set[str]()
     try:
         hidden = write_sources(sources, turn=False, hide=not shown)
-        passed, failed, seen, log = run(root, targets, seed)
+        passed, failed, seen, log = first.run()
         wrong, odd = compare(hidden, seen)
         failed |= {name for name in wrong if any(matches(other, name) for other in passed)}
         passed = {name for name in passed if not any(matches(name, other) for other in wrong)}
@@ -72,7 +74,7 @@ def main(arguments: list[str]) -> None:
             problem = f"a literal is compared with a value that is not plain: {', '.join(sorted(odd)[:5])}"
         if problem is None or as_json:
             write_sources(sources, turn=True, hide=False)
-            repeat_outcomes, repeat_failed, _, _ = run(root, targets, seed)
+            repeat_outcomes, repeat_failed, _, _ = second.run()
         for path, text in sources.items():
             replace(path, text)
     except OSError as error:
@@ -369,53 +371,63 @@ def changed(value: Any) -> Any:
     return "x"
 
 
-def run(root: str, targets: list[str], seed: int) -> tuple[set[str], set[str], list[tuple[str, str]], str]:
-    """Run the tests in a child. Returns the names of passed and of failed tests, the reported values, and the output."""
-    read_fd, report_fd = os.pipe()
-    command = [
-        sys.executable,
-        "-I",
-        *(["-S"] if sys.flags.no_site else []),
-        os.path.abspath(__file__),
-        "--child",
-        str(report_fd),
-        root,
-        *targets,
-    ]
-    kept = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "TERM")}
-    environment = {
-        **kept,
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONHASHSEED": str(seed % 1000),
-    }
-    with open("/tmp/tests-said", "w+b") as said:
-        child = subprocess.Popen(
-            command, cwd=root, env=environment, pass_fds=(report_fd,), stdin=subprocess.DEVNULL, stdout=said, stderr=said
-        )  # fmt: skip
-        os.close(report_fd)
-        with open(read_fd, "rb") as lines:
+def import_pytest() -> None:
+    """Import pytest for all children, before any folder of the graded code is on the path."""
+    sys.path[:] = [SITE, *[path for path in sys.path if path != OWN]]
+    from _pytest.assertion import rewrite
+
+    sys.dont_write_bytecode = True
+    rewrite._read_pyc = lambda *_, **__: None  # compiled tests may come from the other run or from the agent
+
+
+class PytestProcess:
+    """A process that waits, and then runs the tests in the state in which their files are at that time."""
+
+    def __init__(self, root: str, targets: list[str]) -> None:
+        self.root = root
+        wait_fd, self.go_fd = os.pipe()
+        self.report_fd, write_fd = os.pipe()
+        self.output = tempfile.TemporaryFile()  # noqa: SIM115 - without a name, which the graded code could link to another file
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self.go_fd)
+            os.close(self.report_fd)
+            try:
+                if os.read(wait_fd, 1):  # otherwise the parent has ended
+                    run_tests(write_fd, self.output.fileno(), root, targets)
+            except BaseException:  # noqa: BLE001 - also SystemExit, which the graded code may raise
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        os.close(wait_fd)
+        os.close(write_fd)
+
+    def run(self) -> tuple[set[str], set[str], list[tuple[str, str]], str]:
+        """Run the tests. Returns the names of passed and of failed tests, the reported values, and the output."""
+        os.write(self.go_fd, b"1")
+        with open(self.report_fd, "rb") as lines:
             text = lines.read(4 << 20)
-        child.wait()
-        said.seek(0)
-        log = said.read(1 << 20).decode(errors="replace")
-    passed, failed, ended = set[str](), set[str](), False
-    seen: list[tuple[str, str]] = []
-    for line in text.splitlines():
-        try:
-            name, outcome, *value = json.loads(line)
-        except (ValueError, TypeError):
-            continue
-        if value:
-            seen.append((str(outcome), str(value[0])))
-            continue
-        ended |= name == "end"
-        if name != "end":
-            file, *inner = str(name).split("::")
-            (passed if outcome == "passed" else failed).add("::".join([os.path.normpath(os.path.join(root, file)), *inner]))
-    if not ended:
-        failed.add("the end of the run")
-    return passed - failed, failed, seen, log
+        os.waitpid(self.pid, 0)
+        log = os.pread(self.output.fileno(), 1 << 20, 0).decode(errors="replace")
+        passed, failed, ended = set[str](), set[str](), False
+        seen: list[tuple[str, str]] = []
+        for line in text.splitlines():
+            try:
+                name, outcome, *value = json.loads(line)
+            except (ValueError, TypeError):
+                continue
+            if value:
+                seen.append((str(outcome), str(value[0])))
+                continue
+            ended |= name == "end"
+            if name != "end":
+                file, *inner = str(name).split("::")
+                (passed if outcome == "passed" else failed).add(
+                    "::".join([os.path.normpath(os.path.join(self.root, file)), *inner])
+                )
+        if not ended:
+            failed.add("the end of the run")
+        return passed - failed, failed, seen, log
 
 
 ODD = "?"
@@ -457,18 +469,23 @@ def plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def child(report_fd: int, root: str, targets: list[str]) -> None:
-    """Import the tests and the graded code, and report each test."""
-    others = [path for path in sys.path if path != OWN]
-    packages = [path for path in others if path.endswith(("/site-packages", "/dist-packages"))]  # installed in an image
-    sys.path[:] = [SITE, *[path for path in others if path not in packages], root, *packages]
+def run_tests(report_fd: int, output_fd: int, root: str, targets: list[str]) -> None:
+    """Import the tests and the graded code, and report each test. Ends this process."""
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # code may read its own /proc/self
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output_fd, 1)
+    os.dup2(output_fd, 2)
+    os.chdir(root)
+    for name in set(os.environ) - {"PATH", "HOME", "LANG", "TERM"}:
+        del os.environ[name]
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.argv[1:] = targets
+    packages = [path for path in sys.path if path.endswith(("/site-packages", "/dist-packages"))]  # installed in an image
+    sys.path[:] = [*[path for path in sys.path if path not in packages], root, *packages]
     if os.path.isdir(os.path.join(root, "src")):
         sys.path.insert(sys.path.index(root) + 1, os.path.join(root, "src"))
     import pytest
-    from _pytest.assertion import rewrite
 
-    sys.dont_write_bytecode = True
-    rewrite._read_pyc = lambda *_, **__: None  # compiled tests may come from the other run or from the agent
     plugin = Reporter(report_fd)
     setattr(builtins, SEEN, plugin.report_value)
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", "--rootdir", root, "-rA", "--color=no", "-q"]
@@ -504,7 +521,4 @@ class Reporter:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        child(int(sys.argv[2]), sys.argv[3], sys.argv[4:])
-    else:
-        main(sys.argv[1:])
+    main(sys.argv[1:])

@@ -7,15 +7,7 @@ from typing import Any
 import orjson
 import torch
 
-VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-# As Qwen3-VL's: a part with an image is the placeholder between its two marks.
-TEMPLATE = (
-    "{%- macro said(content) %}{%- if content is string %}{{ content }}{%- else %}{%- for part in content or [] %}"
-    "{%- if part.type in ('image', 'image_url') %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
-    "{%- elif 'text' in part %}{{ part.text }}{%- endif %}{%- endfor %}{%- endif %}{%- endmacro %}"
-    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + said(m.content) + '<|im_end|>\\n' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
-)
+from scripts.screens_model.train import SPECIAL, TEMPLATE, VISION
 
 
 def make_vision_model(folder: Path) -> Path:
@@ -25,9 +17,8 @@ def make_vision_model(folder: Path) -> Path:
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
-    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *VISION]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False)
     inner.train_from_iterator(["hello please click the red button on this page user assistant hint"] * 3, trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner, chat_template=TEMPLATE, eos_token="<|im_end|>", pad_token="<|endoftext|>"

@@ -36,25 +36,25 @@ def main() -> None:
     steps = load_recipe(RECIPE).train.max_steps or 0
     console.print(f"{PEOPLE} simulated students and teachers will talk to a small model that learns only from what they say back.")
     with (run.logs / "demo.log").open("wb") as log:
-        up = _start([sys.executable, "-m", "clawctl", "up", str(RECIPE), "--run", str(folder)], log)
+        up = start_process([sys.executable, "-m", "clawctl", "up", str(RECIPE), "--run", str(folder)], log)
         chat = [sys.executable, "-m", "clawctl.environments.homework.chat", "--run", str(folder)]
-        people = _start([*chat, "--people", str(PEOPLE), "--think-s", "0.3"], log)
+        people = start_process([*chat, "--people", str(PEOPLE), "--think-s", "0.3"], log)
         try:
             finished = _watch(run, steps, up, console)
         finally:
-            _end(people)
-            _end(up)
+            end_process(people)
+            end_process(up)
     if not finished:
         raise SystemExit(f"demo: no policy was measured; the stages' log is {run.logs / 'demo.log'}")
     picture, page = write_report(run, folder)
     _show_end(run, picture, page)
 
 
-def _start(command: list[str], log: Any) -> subprocess.Popen[bytes]:
+def start_process(command: list[str], log: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.kill(process.pid, signal.SIGINT)
     try:

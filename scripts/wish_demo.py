@@ -31,7 +31,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.policies import live_version
 from scripts.benchmarks.wishes_circle import RECIPE, recipe_of
-from scripts.homework_demo import ROOT, _end, _start
+from scripts.homework_demo import ROOT, end_process, start_process
 
 PEOPLE = 12
 UPDATES = 16
@@ -58,7 +58,7 @@ def main() -> None:
         recipe = write_recipe(
             folder, f"http://127.0.0.1:{judge.server_port}/v1", TALKING if options.talk else {"max_steps": UPDATES}
         )
-        up = _start([sys.executable, "-m", "clawctl", "up", str(recipe), "--run", str(folder)], log)
+        up = start_process([sys.executable, "-m", "clawctl", "up", str(recipe), "--run", str(folder)], log)
         try:
             endpoint = wait_for_endpoint(run, threading.Event())
             if options.talk:
@@ -67,7 +67,7 @@ def main() -> None:
                 world = Wishes("; ".join(options.wish))
                 show(wants, asyncio.run(learn(world, run, recipe, endpoint, Console(stderr=True))))
         finally:
-            _end(up)
+            end_process(up)
             judge.shutdown()
     print(f"Run      {folder}")
 

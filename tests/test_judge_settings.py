@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from clawctl.config import JudgeConfig, Recipe, dump_recipe, load_recipe
-from clawctl.config.judge import _BY
+from clawctl.config.judge import SETTINGS_BY_KIND
 
 
 def judge(**given: Any) -> JudgeConfig:
@@ -31,8 +31,8 @@ OTHER_VALUES: dict[str, Any] = {
 
 @pytest.mark.parametrize("chosen", CHOSEN)
 def test_a_setting_of_another_judge_is_an_error_that_names_it_and_its_default_is_none(chosen: str) -> None:
-    assert OTHER_VALUES.keys() | {"prm", "custom_rm"} == {key for names in _BY.values() for key in names.values()}
-    for kind, names in _BY.items():
+    assert OTHER_VALUES.keys() | {"prm", "custom_rm"} == {key for names in SETTINGS_BY_KIND.values() for key in names.values()}
+    for kind, names in SETTINGS_BY_KIND.items():
         for key in names.values():
             if kind == chosen or key in ("prm", "custom_rm"):
                 continue

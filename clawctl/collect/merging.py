@@ -77,10 +77,10 @@ class _Contents:
         sessions, sizes = np.concatenate(self._sessions), np.concatenate(self._sizes)
         indices, times = (np.concatenate(column) for column in zip(*self._order, strict=True))
         order = np.lexsort((times, indices, sessions))
-        return parts[order], rows[order], list(_cut_pieces(sessions[order].tolist(), sizes[order].tolist(), piece_bytes))
+        return parts[order], rows[order], list(cut_pieces(sessions[order].tolist(), sizes[order].tolist(), piece_bytes))
 
 
-def _cut_pieces(sessions: Sequence[int], sizes: Sequence[float], limit: int) -> Iterator[slice]:
+def cut_pieces(sessions: Sequence[int], sizes: Sequence[float], limit: int) -> Iterator[slice]:
     """Yield pieces of at most `limit` bytes, but at least one row. Cuts are between sessions, or within a session larger than a
     piece.
     """

@@ -85,7 +85,7 @@ class Collector:
         self._holdout = retry_while_full(lambda: keep_holdout(run, recipe.eval.holdout), "holdout.json", stop)
         self._new_clocks = clocks
         self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
-        _sweep(run)
+        remove_leftovers(run)
         self._write_failed = self._rating_write_failed = False  # the disk refused the last write
         # Late ratings and outcomes that are not stored yet
         self._late_ratings: list[Feedback | SessionOutcome] = []
@@ -328,7 +328,7 @@ def _late_id(outcome: SessionOutcome) -> str:
     return f"late-{outcome.feedback_id}"
 
 
-def _sweep(run: RunDir) -> None:
+def remove_leftovers(run: RunDir) -> None:
     """Remove files that a killed collect worker left incomplete. Only one collect worker runs at a time.
 
     Imports and custom rollouts also write here at any time. Their drafts have other names, and `open_run` removes those once they

@@ -23,7 +23,7 @@ _JUDGE_ELSEWHERE = {
 
 Kind = Literal["endpoint", "prm", "custom_rm"]
 # The settings of `judge.by` for each kind of judge, and the equivalent keys of `judge`.
-_BY: dict[str, dict[str, str]] = {
+SETTINGS_BY_KIND: dict[str, dict[str, str]] = {
     "endpoint": {
         "url": "endpoint",
         **{
@@ -138,7 +138,7 @@ class JudgeConfig(Section):
         """
         if self.prm is not None and self.custom_rm is not None:
             raise PydanticCustomError("judge", "prm and custom_rm are both set; keep only one of them")
-        for kind, names in _BY.items():
+        for kind, names in SETTINGS_BY_KIND.items():
             for key in names.values() if kind != self.kind else ():
                 serves_hints = kind == "endpoint" and self.hints == "apart" and key not in _VOTES
                 if not serves_hints and getattr(self, key) != type(self).model_fields[key].default:
@@ -154,9 +154,9 @@ class JudgeConfig(Section):
 def _flat(by: Any) -> dict[str, Any]:
     """Return the keys of `judge` that correspond to `judge.by`."""
     kind = by.get("kind") if isinstance(by, dict) else None
-    if kind not in _BY:
-        raise PydanticCustomError("judge", "by needs a kind: {kinds}", {"kinds": ", ".join(_BY)})
-    names, settings = _BY[kind], {key: value for key, value in by.items() if key != "kind"}
+    if kind not in SETTINGS_BY_KIND:
+        raise PydanticCustomError("judge", "by needs a kind: {kinds}", {"kinds": ", ".join(SETTINGS_BY_KIND)})
+    names, settings = SETTINGS_BY_KIND[kind], {key: value for key, value in by.items() if key != "kind"}
     unknown = sorted(settings.keys() - names.keys())
     if unknown:
         values = {"key": unknown[0], "kind": kind, "names": ", ".join(names)}

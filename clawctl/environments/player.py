@@ -155,7 +155,7 @@ class Plan:
             return str(told)
         try:
             source = inspect.getsourcefile(type(self.environment))
-            return blake2b(_code_of(Path(source or "").read_bytes()).encode(), digest_size=8).hexdigest()
+            return blake2b(normalised_code(Path(source or "").read_bytes()).encode(), digest_size=8).hexdigest()
         except (OSError, TypeError, SyntaxError, ValueError):
             return "unknown"
 
@@ -175,7 +175,7 @@ class Plan:
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _code_of(source: bytes) -> str:
+def normalised_code(source: bytes) -> str:
     """The code of a module without comments, docstrings and layout. Raises SyntaxError and ValueError."""
     tree = ast.parse(source)
     for node in ast.walk(tree):

@@ -259,12 +259,12 @@ def _table(health: dict[str, Any]) -> Table:
     table = Table(title="health", show_header=False)
     table.add_column("what", style="dim", no_wrap=True)
     table.add_column("found")
-    for what, text in _lines_of(health):
+    for what, text in health_lines(health):
         table.add_row(what, text)
     return table
 
 
-def _lines_of(health: dict[str, Any]) -> list[tuple[str, Text]]:
+def health_lines(health: dict[str, Any]) -> list[tuple[str, Text]]:
     turns, captures, feed = health["turns"], health["captures"], health["feed"]
     stages = Text("  ").join(_stage(stage, runs) for stage, runs in health["stages"].items())
     versions = f"{health['live_version']} is live, {health['newest_version']} is the newest"
@@ -287,7 +287,7 @@ def _lines_of(health: dict[str, Any]) -> list[tuple[str, Text]]:
         ("waiting", Text(waits)),
         *([("held out", Text(_held_out_line(health["held_out"])))] if health["held_out"]["turns"] else []),
         *([("keys", one_line(_keys_line(health["keys"]), 300))] if health["keys"] else []),
-        *_wanted_lines(health["wanted"]),
+        *wanted_lines(health["wanted"]),
         ("shards", Text(f"{health['shards_without_verdicts']} without verdicts")),
     ]
     if health["jobs"]:
@@ -320,7 +320,7 @@ def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:
     return lines
 
 
-def _wanted_lines(wanted: dict[str, Any]) -> list[tuple[str, Text]]:
+def wanted_lines(wanted: dict[str, Any]) -> list[tuple[str, Text]]:
     lines = []
     for rise in wanted["changed"]:
         day = time.strftime("%Y-%m-%d %H:%M", time.localtime(rise["since"]))

@@ -65,9 +65,9 @@ class TurnReader:
     def __init__(self, run: RunDir, with_texts: bool = False) -> None:
         columns = (*_FEW, *_WORDS) if with_texts else _FEW
         self._run = run
-        self._turns = _Files(run.trajectories, ".parquet", lambda path: _by_id(path, "turns", columns))
-        self._verdicts = _Files(run.verdicts, ".parquet", lambda path: _by_id(path, "verdicts", _VERDICT))
-        self._ledger = _Files(run.ledger, ".json", _ledger_entry)
+        self._turns = CachedFiles(run.trajectories, ".parquet", lambda path: _by_id(path, "turns", columns))
+        self._verdicts = CachedFiles(run.verdicts, ".parquet", lambda path: _by_id(path, "verdicts", _VERDICT))
+        self._ledger = CachedFiles(run.ledger, ".json", _ledger_entry)
         self._ratings = Ratings(run)
         self._joined: Joined | None = None
         self._joined_with: object = None
@@ -135,7 +135,7 @@ class TurnReader:
 _worth = functools.lru_cache(1 << 16)(worth)  # thousands of turns share a few distinct verdicts
 
 
-class _Files(Generic[T]):
+class CachedFiles(Generic[T]):
     """The contents of a folder's files. A published file never changes, but another file may replace it under the same name."""
 
     def __init__(self, folder: Path, suffix: str, read: Callable[[Path], T]) -> None:

@@ -179,16 +179,16 @@ def verdict(call: Message, result: Message, declared: Mapping[str, str]) -> tupl
         return None
     name = str(function.get("name"))
     formats = (declared[name],) if name in declared else KNOWN.get(name, ())
-    arguments = _arguments(function.get("arguments")) if formats else None
+    arguments = parse_arguments(function.get("arguments")) if formats else None
     if arguments is None or arguments.get("run_in_background") or arguments.get("is_background"):
         return None
-    command = _command(arguments)
+    command = command_of(arguments)
     if command is None:
         is_check = name in declared and not {"command", "cmd"} & arguments.keys()
-        ended = _ended(result, formats, "") if is_check else None
+        ended = read_ending(result, formats, "") if is_check else None
         return None if ended is None else (name, 1 if ended.code == 0 else -1)
     runner = plain_run(command)
-    ended = _ended(result, formats, command) if runner is not None else None
+    ended = read_ending(result, formats, command) if runner is not None else None
     if runner is None or ended is None:
         return None
     score = _agreed(runner, ended)
@@ -208,7 +208,7 @@ def _agreed(runner: Runner, ended: Ended) -> int | None:
 # ---- exit codes in results -------------------------------------------------------------------------------------------------
 
 
-def _ended(result: Message, formats: tuple[str, ...], command: str) -> Ended | None:
+def read_ending(result: Message, formats: tuple[str, ...], command: str) -> Ended | None:
     text = _text(result.get("content"))
     if text is None:
         return None
@@ -252,7 +252,7 @@ def _qwen(text: str, command: str) -> Ended | None:
 
 def _json(text: str, nested: bool) -> Ended | None:
     """The exit in a result that is a JSON object: {"returncode": 0, "output": …} or {"output": …, "metadata": {"exit_code": 0}}."""
-    parsed = _arguments(text) if text.lstrip().startswith("{") else None
+    parsed = parse_arguments(text) if text.lstrip().startswith("{") else None
     fields = parsed.get("metadata") if parsed is not None and nested else parsed
     if parsed is None or not isinstance(fields, dict):
         return None
@@ -272,7 +272,7 @@ def _text(content: Any) -> str | None:
 # ---- commands --------------------------------------------------------------------------------------------------------------
 
 
-def _arguments(text: Any) -> dict[str, Any] | None:
+def parse_arguments(text: Any) -> dict[str, Any] | None:
     """A JSON object without duplicate keys, because parsers differ in which duplicate they use."""
     try:
         arguments = json.loads(text, object_pairs_hook=_once) if isinstance(text, str) else text
@@ -288,7 +288,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _command(arguments: dict[str, Any]) -> str | None:
+def command_of(arguments: dict[str, Any]) -> str | None:
     """The single command of a call: a text, or a list of words such as ["bash", "-lc", "pytest"]."""
     given = [arguments[key] for key in ("command", "cmd") if key in arguments]
     if len(given) != 1:

@@ -11,7 +11,7 @@ import re
 import secrets
 
 # Control characters, surrogates, and the invisible format characters (Cf) and variation selectors.
-_UNSEEN = re.compile(
+INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\u3164\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -37,7 +37,7 @@ def new_fence() -> str:
 
 def visible(text: str) -> str:
     """`text` without invisible characters."""
-    return _UNSEEN.sub("", text)
+    return INVISIBLE.sub("", text)
 
 
 def neutral(text: str, fence: str) -> str:

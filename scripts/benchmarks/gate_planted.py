@@ -253,7 +253,7 @@ def _spoiling(run: RunDir, recipe: Recipe, planted: list[Update]) -> Iterator[st
             answer = client.post(self.path.removeprefix("/v1"), json={**body, "model": f"{name}@0"})
             content = answer.json()
             if answer.status_code == 200 and int(version):
-                _spoil(content, *planted[int(version) - 1])
+                spoil(content, *planted[int(version) - 1])
             raw = json.dumps(content).encode()
             self.send_response(answer.status_code)
             self.send_header("Content-Type", "application/json")
@@ -275,7 +275,7 @@ def _spoiling(run: RunDir, recipe: Recipe, planted: list[Update]) -> Iterator[st
         client.close()
 
 
-def _spoil(content: dict[str, Any], kind: str, number: int) -> None:
+def spoil(content: dict[str, Any], kind: str, number: int) -> None:
     """Change the answers of a chat completion, or of a completion as text with the model's markup, in place."""
     before = after = 0
     for choice in content["choices"]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.judge.executions import KNOWN, _arguments, _command, _ended
+from clawctl.judge.executions import KNOWN, command_of, parse_arguments, read_ending
 from clawctl.judge.protocol import Evidence
 from clawctl.judge.rules import rule_opinion
 from clawctl.run.rows import Message
@@ -416,8 +416,8 @@ def _recorded() -> Iterator[tuple[Message, Message]]:
 def exit_code(made: Message, answered: Message) -> int | None:
     """The exit code in a known tool's result, for any command."""
     function = made["function"]
-    command = _command(_arguments(function.get("arguments")) or {}) or ""
-    ended = _ended(answered, KNOWN.get(function.get("name"), ()), command)
+    command = command_of(parse_arguments(function.get("arguments")) or {}) or ""
+    ended = read_ending(answered, KNOWN.get(function.get("name"), ()), command)
     return None if ended is None else ended.code
 
 

@@ -17,7 +17,7 @@ from scripts.benchmarks.labelled_templates import (
     _UPPER,
     _URL64,
     DRAWN,
-    _Draw,
+    Draw,
     base64_of,
     key,
     some,
@@ -266,7 +266,7 @@ def _rows(text: str, width: int = 64) -> str:
     return "\n".join(text[at : at + width] for at in range(0, len(text), width))
 
 
-def _block(kind: str, start: str, length: int) -> _Draw:
+def _block(kind: str, start: str, length: int) -> Draw:
     def block(draw: random.Random) -> str:
         body = start + base64.b64encode(draw.randbytes(length)).decode()
         return f"-----BEGIN {kind}-----\n{_rows(body)}\n-----END {kind}-----"
@@ -317,7 +317,7 @@ def _itsdangerous(draw: random.Random) -> str:
     return f".eJw{some(_URL64, 90)(draw)}.{some(_URL64, 6)(draw)}.{some(_URL64, 27)(draw)}"
 
 
-def _luhn(prefixes: list[str], length: int) -> _Draw:
+def _luhn(prefixes: list[str], length: int) -> Draw:
     def number(draw: random.Random) -> str:
         body = draw.choice(prefixes)
         body += some(_DIGITS, length - 1 - len(body))(draw)
@@ -327,7 +327,7 @@ def _luhn(prefixes: list[str], length: int) -> _Draw:
     return number
 
 
-def _split(drawer: _Draw, sizes: tuple[int, ...], sign: str) -> _Draw:
+def _split(drawer: Draw, sizes: tuple[int, ...], sign: str) -> Draw:
     def grouped(draw: random.Random) -> str:
         text, found = drawer(draw), []
         for size in sizes:
@@ -346,7 +346,7 @@ _visa, _mastercard, _amex, _diners = (
 )
 
 
-def _badluhn(length: int) -> _Draw:
+def _badluhn(length: int) -> Draw:
     """`length` digits with a wrong check digit, which are not a card number."""
 
     def number(draw: random.Random) -> str:
@@ -360,7 +360,7 @@ def _helicone(draw: random.Random) -> str:
     return "sk-" + "helicone-" + "-".join(some(_LOWER, 7)(draw) for _ in range(4))
 
 
-def _uuid4(before: str) -> _Draw:
+def _uuid4(before: str) -> Draw:
     return lambda draw: before + str(uuid.UUID(int=draw.getrandbits(128), version=4))
 
 
@@ -401,7 +401,7 @@ def _fingerprint(draw: random.Random) -> str:
     return ":".join(some(_HEXUP, 2)(draw) for _ in range(32))
 
 
-SECOND: dict[str, _Draw] = {
+SECOND: dict[str, Draw] = {
     # passwords
     "human": _human, "leet": _leet, "gen": _gen, "safe": _safe, "short": _short, "spaced": _spaced, "hyphened": _hyphened, "apple": _apple, "apppw": _apppw,
     "pinyin": lambda draw: draw.choice(_PINYIN) + draw.choice(["", "@", "_"]) + str(draw.randrange(100, 99999)),

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from urllib.parse import quote
 
-from scripts.benchmarks.labelled_templates import _Draw, base64_of, key, some
+from scripts.benchmarks.labelled_templates import Draw, base64_of, key, some
 
 _D = string.digits
 _D9 = "123456789"
@@ -81,7 +81,7 @@ def _human(draw: random.Random) -> str:
     return f"{name.lower()}{draw.choice(_NAMES)}{draw.randrange(100, 9999)}"
 
 
-def _gen(length: int, marks: str = "!@%^*_+=-?~") -> _Draw:
+def _gen(length: int, marks: str = "!@%^*_+=-?~") -> Draw:
     def drawn(draw: random.Random) -> str:
         letters = [draw.choice(_L), draw.choice(_U), draw.choice(_D), draw.choice(marks)]
         letters += [draw.choice(_A + marks) for _ in range(length - 5)]
@@ -91,7 +91,7 @@ def _gen(length: int, marks: str = "!@%^*_+=-?~") -> _Draw:
     return drawn
 
 
-def _dice(mark: str, count: int = 4) -> _Draw:
+def _dice(mark: str, count: int = 4) -> Draw:
     return lambda draw: mark.join(draw.sample(_DICE, count))
 
 
@@ -103,7 +103,7 @@ def _b64url(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _jwt_of(payload: Callable[[random.Random], dict[str, object]]) -> _Draw:
+def _jwt_of(payload: Callable[[random.Random], dict[str, object]]) -> Draw:
     def drawn(draw: random.Random) -> str:
         head = _b64url(json.dumps({"alg": draw.choice(["HS256", "RS256"]), "typ": "JWT"}, separators=(",", ":")).encode())
         size = 32 if len(head) < 37 else 256
@@ -112,7 +112,7 @@ def _jwt_of(payload: Callable[[random.Random], dict[str, object]]) -> _Draw:
     return drawn
 
 
-def _pem(label: str, size: int, head: bytes = b"") -> _Draw:
+def _pem(label: str, size: int, head: bytes = b"") -> Draw:
     def drawn(draw: random.Random) -> str:
         body = base64.b64encode(head + draw.randbytes(size)).decode()
         width = 70 if "OPENSSH" in label else 64
@@ -205,32 +205,32 @@ def _service_b64(draw: random.Random) -> str:
     return base64.b64encode(json.dumps(body).encode()).decode()
 
 
-def _entities(drawn: _Draw) -> _Draw:
+def _entities(drawn: Draw) -> Draw:
     return lambda draw: "".join(f"&#{ord(letter)};" for letter in drawn(draw))
 
 
-def _percent_all(drawn: _Draw) -> _Draw:
+def _percent_all(drawn: Draw) -> Draw:
     return lambda draw: "".join(f"%{ord(letter):02X}" for letter in drawn(draw))
 
 
-def _hexesc(drawn: _Draw) -> _Draw:
+def _hexesc(drawn: Draw) -> Draw:
     return lambda draw: "".join(f"\\x{ord(letter):02x}" for letter in drawn(draw))
 
 
-def _twice(drawn: _Draw) -> _Draw:
+def _twice(drawn: Draw) -> Draw:
     return lambda draw: quote(quote(drawn(draw), safe=""), safe="")
 
 
-def _escaped(drawn: _Draw) -> _Draw:
+def _escaped(drawn: Draw) -> Draw:
     """Write line breaks as backslash and n."""
     return lambda draw: drawn(draw).replace("\n", "\\n") + "\\n"
 
 
-def _escaped2(drawn: _Draw) -> _Draw:
+def _escaped2(drawn: Draw) -> Draw:
     return lambda draw: drawn(draw).replace("\n", "\\\\n") + "\\\\n"
 
 
-def _uni(drawn: _Draw) -> _Draw:
+def _uni(drawn: Draw) -> Draw:
     return lambda draw: "".join(f"\\u{ord(letter):04x}" if letter in "_-=/+" else letter for letter in drawn(draw))
 
 
@@ -242,7 +242,7 @@ _ghp = key("gh", "p_", (_A, 36))
 _aws_secret = some(_B64, 40)
 _ssha = key("SHA", "256:", (_B64, 43))
 
-THIRD: dict[str, _Draw] = {
+THIRD: dict[str, Draw] = {
     # passwords as people choose or generate them
     "human": _human, "gen": _gen(16), "gen24": _gen(24), "genplain": _gen(18, "_-"), "dice": _dice("-", 5), "dicespace": _dice(" ", 5), "uripw": _uri_pw,
     "wpass": some(_L + _D, 12), "otp6": some(_D, 6), "pin4": some(_D9, 4), "recovery": key((_LD, 5), "-", (_LD, 5)),

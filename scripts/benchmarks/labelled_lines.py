@@ -30,7 +30,7 @@ class Line:
 def labelled_lines(count: int = 500, seed: int = 0) -> list[Line]:
     """Make lines in random order, half of them with a secret."""
     draw = random.Random(seed)
-    kinds, lookalikes = list(_SECRETS.items()), list(_LOOKALIKES.items())
+    kinds, lookalikes = list(SECRETS.items()), list(_LOOKALIKES.items())
     lines = []
     for number in range(count // 2):
         kind, make = kinds[number % len(kinds)]
@@ -68,7 +68,7 @@ def _pem(draw: random.Random) -> str:
     return f"-----BEGIN {name}PRIVATE KEY-----{newline}{rows}{newline}-----END {name}PRIVATE KEY-----"
 
 
-def _password(draw: random.Random) -> str:
+def draw_password(draw: random.Random) -> str:
     word = draw.choice(["summer", "dragon", "Correct", "blue", "winter", "pizza", "Montag", "lucky"])
     return draw.choice([
         lambda: f"{word}{draw.randrange(10, 9999)}",
@@ -97,7 +97,7 @@ def _checks(digits: str) -> bool:
     return total % 10 == 0
 
 
-_SECRETS: dict[str, Callable[[random.Random], str]] = {
+SECRETS: dict[str, Callable[[random.Random], str]] = {
     "aws": _token("AKIA", string.ascii_uppercase + "234567", 16),
     "aws secret": _token("", _ALNUM + "+/", 40),
     "openai": lambda draw: "sk-" + _some(draw, _ALNUM, 20) + "T3Blbk" + "FJ" + _some(draw, _ALNUM, 20),
@@ -118,9 +118,9 @@ _SECRETS: dict[str, Callable[[random.Random], str]] = {
     "jwt": _jwt,
     "bearer": _token("", _ALNUM + "-._", 40),
     "private key": _pem,
-    "password": _password,
-    "password in address": _password,
-    "password said": _password,
+    "password": draw_password,
+    "password in address": draw_password,
+    "password said": draw_password,
     "card": _card,
 }  # fmt: skip
 
@@ -200,7 +200,7 @@ _PLACES: dict[str, list[_Place]] = {
 }  # fmt: skip
 
 
-def _failing_card(draw: random.Random) -> str:
+def failing_card(draw: random.Random) -> str:
     digits = "4" + _some(draw, string.digits, 15)
     while _checks(digits):
         digits = "4" + _some(draw, string.digits, 15)
@@ -219,7 +219,7 @@ _LOOKALIKES: dict[str, Callable[[random.Random], str]] = {
     "image": lambda draw: f"![plot](data:image/png;base64,iVBORw0KGgo{base64.b64encode(draw.randbytes(300)).decode()})",
     "base64": lambda draw: f"payload: {base64.b64encode(draw.randbytes(150)).decode()}",
     "order number": lambda draw: f"Your order {draw.randrange(10**9, 10**10)}-{draw.randrange(100, 999)} ships on Monday.",
-    "failing card": lambda draw: f"tracking number {_failing_card(draw)}",
+    "failing card": lambda draw: f"tracking number {failing_card(draw)}",
     "isbn": lambda draw: f"ISBN 978-{draw.randrange(10)}-{draw.randrange(100, 999)}-{draw.randrange(10000, 99999)}-{draw.randrange(10)}",
     "nanoseconds": lambda draw: f"ts={draw.randrange(17 * 10**17, 18 * 10**17)} level=info msg=done",
     "snowflake": lambda draw: f"tweet {draw.randrange(10**18, 2 * 10**18)} was deleted",

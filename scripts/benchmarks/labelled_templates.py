@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
-from scripts.benchmarks.labelled_lines import _SECRETS, Line, _failing_card, _password
+from scripts.benchmarks.labelled_lines import SECRETS, Line, draw_password, failing_card
 
 HALVES = ("tuned", "held_out")
 SEEN, SEEN_SECOND, FRESH = "seen", "seen_second", "fresh"  # in the order of their authors
@@ -73,19 +73,19 @@ _SEED_WORDS = [
     "afford",
     "afraid",
 ]
-_Draw = Callable[[random.Random], str]
+Draw = Callable[[random.Random], str]
 
 
-def some(alphabet: str, length: int) -> _Draw:
+def some(alphabet: str, length: int) -> Draw:
     return lambda draw: "".join(draw.choice(alphabet) for _ in range(length))
 
 
-def key(*parts: str | tuple[str, int]) -> _Draw:
+def key(*parts: str | tuple[str, int]) -> Draw:
     """An issuer's format: fixed pieces, and pairs of an alphabet and a number of its characters."""
     return lambda draw: "".join(part if isinstance(part, str) else some(*part)(draw) for part in parts)
 
 
-def base64_of(length: int) -> _Draw:
+def base64_of(length: int) -> Draw:
     return lambda draw: base64.b64encode(draw.randbytes(length)).decode()
 
 
@@ -108,8 +108,8 @@ def _words(draw: random.Random) -> str:
     return "".join(draw.sample(["blau", "wolke", "tiger", "haus", "stern", "regen", "lamp", "onyx"], 2))
 
 
-DRAWN: dict[str, _Draw] = {
-    "pw": lambda draw: draw.choice([_password, _password, _dotted, _phrase])(draw),
+DRAWN: dict[str, Draw] = {
+    "pw": lambda draw: draw.choice([draw_password, draw_password, _dotted, _phrase])(draw),
     "word": _words, "dotted": _dotted, "phrase": _phrase, "foreign": _foreign, "pin": some(string.digits, 6),
     "hex8": some(_HEX, 8), "hex12": some(_HEX, 12), "hex16": some(_HEX, 16), "hex20": some(_HEX, 20), "hex24": some(_HEX, 24),
     "hex32": some(_HEX, 32), "hex40": some(_HEX, 40), "hex64": some(_HEX, 64), "hex128": some(_HEX, 128),
@@ -119,12 +119,12 @@ DRAWN: dict[str, _Draw] = {
     "b300": base64_of(300), "b900": base64_of(900), "digits6": some(string.digits, 6), "digits8": some(string.digits, 8),
     "digits10": some("123456789", 10), "digits16": some("123456789", 16), "digits18": some("123456789", 18),
     "uuid": lambda draw: str(uuid.UUID(int=draw.getrandbits(128))), "n": lambda draw: str(draw.randrange(2, 99)),
-    "year": lambda draw: str(draw.randrange(1990, 2031)), "badcard": _failing_card,
-    "aws": _SECRETS["aws"], "awssecret": _SECRETS["aws secret"], "jwt": _SECRETS["jwt"], "pem": _SECRETS["private key"],
-    "card": _SECRETS["card"], "openai": _SECRETS["openai project"], "anthropic": _SECRETS["anthropic"], "ghp": _SECRETS["github"],
-    "ghpat": _SECRETS["github fine-grained"], "gitlab": _SECRETS["gitlab"], "slack": _SECRETS["slack"], "stripe": _SECRETS["stripe"],
-    "google": _SECRETS["google"], "hf": _SECRETS["hugging face"], "npm": _SECRETS["npm"], "sendgrid": _SECRETS["sendgrid"],
-    "telegram": _SECRETS["telegram"],
+    "year": lambda draw: str(draw.randrange(1990, 2031)), "badcard": failing_card,
+    "aws": SECRETS["aws"], "awssecret": SECRETS["aws secret"], "jwt": SECRETS["jwt"], "pem": SECRETS["private key"],
+    "card": SECRETS["card"], "openai": SECRETS["openai project"], "anthropic": SECRETS["anthropic"], "ghp": SECRETS["github"],
+    "ghpat": SECRETS["github fine-grained"], "gitlab": SECRETS["gitlab"], "slack": SECRETS["slack"], "stripe": SECRETS["stripe"],
+    "google": SECRETS["google"], "hf": SECRETS["hugging face"], "npm": SECRETS["npm"], "sendgrid": SECRETS["sendgrid"],
+    "telegram": SECRETS["telegram"],
     "claw": key("cl", "aw-", (_URL64, 32)),
     "discord": key("MT", (_ALNUM, 22), ".", "G", (_URL64, 5), ".", (_URL64, 38)),
     "discordhook": key("https://discord.com/api/webhooks/", ("123456789", 18), "/", (_URL64, 68)),
@@ -149,7 +149,7 @@ DRAWN: dict[str, _Draw] = {
     "contentful": key("CF", "PAT-", (_URL64, 43)), "figma": key("fig", "d_", (_URL64, 40)), "twilio": key("S", "K", (_HEX, 32)), "telnyx": key("KE", "Y01", ("0123456789ABCDEF", 32), "_", (_ALNUM, 22)),
     "adafruit": key("ai", "o_", (_ALNUM, 28)), "langsmith": key("lsv2_", "pt_", (_HEX, 32), "_", (_HEX, 10)), "openshift": key("sha", "256~", (_URL64, 43)), "cloudinary": key("cloud", "inary://", ("123456789", 15), ":", (_URL64, 27), "@demo"),
     "teams": lambda draw: f"https://acme.webhook.office.com/webhookb2/{DRAWN['uuid'](draw)}@{DRAWN['uuid'](draw)}/IncomingWebhook/{some(_HEX, 32)(draw)}/{DRAWN['uuid'](draw)}",
-    "userpass": lambda draw: base64.b64encode(f"deploy:{_password(draw)}".encode()).decode(),
+    "userpass": lambda draw: base64.b64encode(f"deploy:{draw_password(draw)}".encode()).decode(),
     "sshbody": base64_of(120), "wifi": some(_ALNUM, 12), "seed": lambda draw: " ".join(draw.sample(_SEED_WORDS, 12)),
 }  # fmt: skip
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -160,7 +160,7 @@ def _crockford(length: int) -> tuple[str, int]:
     return "23456789ABCDEFGHJKLMNPQRSTVWXYZ", length
 
 
-def _uuid(before: str) -> _Draw:
+def _uuid(before: str) -> Draw:
     return lambda draw: before + DRAWN["uuid"](draw)
 
 
@@ -235,7 +235,7 @@ def templates(half: str) -> dict[str, list[str]]:
 
 
 @cache
-def _drawn(half: str) -> dict[str, _Draw]:
+def _drawn(half: str) -> dict[str, Draw]:
     """Return the drawers of a part's names. Two authors may use the same name for different things."""
     from scripts.benchmarks.labelled_drawers import SECOND  # late import: both modules use the functions above
     from scripts.benchmarks.labelled_drawers_third import THIRD

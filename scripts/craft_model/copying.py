@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from clawctl.environments.swe.families import _FUNCTIONS
-from clawctl.environments.terminal.families import _NOUNS
+from clawctl.environments.swe.families import FUNCTIONS
+from clawctl.environments.terminal.families import NOUNS
 from scripts.craft_model.train import CORPORA
 from scripts.demo_model.corpus import Document
 from scripts.demo_model.train import texts_of
@@ -25,7 +25,7 @@ _ANSWER = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 _EXPRESSION = re.compile(r'"expression": "(.*?)(?: =)?"')
 _LABEL = re.compile(r'^(?:click|type|select) "(.*)"(?=\n|<)', re.MULTILINE)
 _NUMBER = re.compile(r"(-?\d+<\|im_end\|>)$")
-_WORD = re.compile(rf"(KEY\d+|\b(?:{'|'.join([*_NOUNS, 'done', 'out', 'kept', *(each.name for each in _FUNCTIONS)])})\b)")
+_WORD = re.compile(rf"(KEY\d+|\b(?:{'|'.join([*NOUNS, 'done', 'out', 'kept', *(each.name for each in FUNCTIONS)])})\b)")
 
 
 def copies(text: str) -> Iterator[tuple[int, int]]:

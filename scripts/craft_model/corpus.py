@@ -11,9 +11,9 @@ from random import Random
 from typing import Any
 
 from clawctl.environments.agent import SYSTEM
-from clawctl.environments.swe.families import _FUNCTIONS, draw_task
+from clawctl.environments.swe.families import FUNCTIONS, draw_task
 from clawctl.environments.swe.rows import SweTask
-from clawctl.environments.terminal.families import _NOUNS, _PLACES, FAMILIES
+from clawctl.environments.terminal.families import FAMILIES, NOUNS, PLACES
 from clawctl.environments.terminal.harbor import HarborTask
 from clawctl.environments.toolcall.questions import draw_question
 from clawctl.environments.toolcall.tools import CALCULATOR
@@ -33,15 +33,15 @@ def documents(seed: int, count: int) -> Iterator[Document]:
         yield _MAKERS[kind](rng)
 
 
-def _says(role: str, content: str) -> Message:
+def message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _draw(shares: Mapping[str, float], rng: Random) -> str:
+def draw_choice(shares: Mapping[str, float], rng: Random) -> str:
     return rng.choices([*shares], [*shares.values()])[0]
 
 
-def _number(rng: Random) -> int:
+def draw_number(rng: Random) -> int:
     """Draw the number of a training task. Held-out tasks have odd numbers."""
     return 2 * rng.randrange(_NUMBERS)
 
@@ -56,18 +56,18 @@ _ERROR = "error: this is no expression"  # for "2 + 3 ="
 
 
 def _toolcall(rng: Random) -> Document:
-    question = draw_question(_number(rng))
+    question = draw_question(draw_number(rng))
     expression = expression_in(question.text)
-    messages = [_says("user", question.text)]
-    choice = _draw(FIRST, rng)
+    messages = [message("user", question.text)]
+    choice = draw_choice(FIRST, rng)
     if choice == "malformed":
         messages += _asked(f"{expression} =", _ERROR)
-        choice = _draw(AFTER_ERROR, rng)
+        choice = draw_choice(AFTER_ERROR, rng)
     if choice == "calls":
         messages += _asked(expression, str(question.answer))
-        choice = _draw(AFTER_RESULT, rng)
+        choice = draw_choice(AFTER_RESULT, rng)
     last = {"guesses": str(rng.randrange(2, 100)), "answers": str(question.answer), "only acknowledges": _ACKNOWLEDGED}
-    messages.append(_says("assistant", last.get(choice, _UNKNOWN)))
+    messages.append(message("assistant", last.get(choice, _UNKNOWN)))
     return Document(messages, frozenset(range(1, len(messages), 2)), (CALCULATOR,))
 
 
@@ -94,7 +94,7 @@ RIGHT = 0.34  # share of correct commands in `terminal`; the others are wrong co
 
 
 def _terminal(rng: Random) -> Document:
-    number = _number(rng)
+    number = draw_number(rng)
     family = rng.choice(FAMILIES)
     task = family(Random(f"terminal {number}"), number)
     files = {name: text.decode() for name, text in task.seed.items()}
@@ -104,19 +104,19 @@ def _terminal(rng: Random) -> Document:
 
 def _worked(instruction: str, look: Step, step: Step, rng: Random) -> Document:
     """Make an episode, perhaps with a look around, and perhaps with the step."""
-    steps, choice = list[Step](), _draw(BEGINS, rng)
+    steps, choice = list[Step](), draw_choice(BEGINS, rng)
     if choice == "looks":
         steps.append(look)
-        choice = _draw(AFTER_LOOK, rng)
+        choice = draw_choice(AFTER_LOOK, rng)
     return _episode(instruction, [*steps, step] if choice == "command" else steps)
 
 
 def _episode(instruction: str, steps: list[Step]) -> Document:
     """Make an episode of the steps and the end."""
-    messages = [_says("system", SYSTEM), _says("user", instruction)]
+    messages = [message("system", SYSTEM), message("user", instruction)]
     for command, seen in steps:
-        messages += [_says("assistant", f"```bash\n{command}\n```"), _says("user", seen)]
-    messages.append(_says("assistant", SUBMIT))
+        messages += [message("assistant", f"```bash\n{command}\n```"), message("user", seen)]
+    messages.append(message("assistant", SUBMIT))
     return Document(messages, frozenset(range(2, len(messages), 2)))
 
 
@@ -223,16 +223,16 @@ PATCHES = {"right": 0.38, "wrong": 0.2, "every line": 0.15, "the head": 0.14, "o
 
 
 def _swe(rng: Random) -> Document:
-    task = draw_task(_number(rng))
+    task = draw_task(draw_number(rng))
     file = task.statement.split()[4]
-    step = patch(task, _draw(PATCHES, rng), rng)
+    step = patch(task, draw_choice(PATCHES, rng), rng)
     return _worked(task.statement, (f"cat {file}", _seen(0, task.files[file].decode())), step, rng)
 
 
 def patch(task: SweTask, kind: str, rng: Random) -> Step:
     """Make a command of the given kind in PATCHES."""
     name, file = task.statement.split()[2], task.statement.split()[4]
-    function = next(each for each in _FUNCTIONS if each.name == name)
+    function = next(each for each in FUNCTIONS if each.name == name)
     body = rng.choice(function.wrong) if kind == "wrong" else function.right
     match kind:
         case "every line":
@@ -258,7 +258,7 @@ def _drill(rng: Random) -> Document:
     for _ in range(rng.randint(1, 4)):
         match rng.randrange(4):
             case 0:
-                parts.append(" ".join(rng.choices([*_NOUNS, *_PLACES], k=rng.randint(1, 4))))
+                parts.append(" ".join(rng.choices([*NOUNS, *PLACES], k=rng.randint(1, 4))))
             case 1:
                 parts.append(f"KEY{rng.randrange(1000, 10000)}")
             case 2:
@@ -267,7 +267,7 @@ def _drill(rng: Random) -> Document:
             case _:
                 parts.append(_arithmetic(rng))
     line = ", ".join(parts)
-    return Document([_says("user", f"Repeat: {line}"), _says("assistant", line)], frozenset({1}))
+    return Document([message("user", f"Repeat: {line}"), message("assistant", line)], frozenset({1}))
 
 
 def _arithmetic(rng: Random) -> str:

@@ -9,28 +9,28 @@ from collections.abc import Iterator, Mapping
 from random import Random
 
 from clawctl.environments.gui.actions import SYSTEM, Action
-from clawctl.environments.gui.environment import _UNKNOWN, _step
+from clawctl.environments.gui.environment import NO_ACTION, step_action
 from clawctl.environments.gui.sites import (
-    _BUTTONS,
-    _CITIES,
-    _FIRST,
-    _LAST,
-    _LINKS,
-    _SECTIONS,
-    _THINGS,
+    BUTTONS,
+    CITIES,
     FAMILIES,
+    FIRST_NAMES,
+    LAST_NAMES,
+    LINKS,
+    SECTIONS,
+    THINGS,
     DrawnSite,
     SiteTask,
     draw_site,
 )
 from scripts.craft_model.browser import Browser
-from scripts.craft_model.corpus import _draw, _number, _says
+from scripts.craft_model.corpus import draw_choice, draw_number, message
 from scripts.demo_model.corpus import Document
 
 STEP = {"right": 0.45, "other": 0.21, "no quotes": 0.14, "done": 0.2}  # shares of the choices at each step
 DRILLS = 0.3  # share of the documents
 _LONGEST = 8  # the largest number of answers in one episode
-_WORDS = (*_BUTTONS, *_CITIES, *_FIRST, *_LAST, *_LINKS, *_SECTIONS, *_THINGS)
+_WORDS = (*BUTTONS, *CITIES, *FIRST_NAMES, *LAST_NAMES, *LINKS, *SECTIONS, *THINGS)
 
 
 def documents(seed: int, count: int) -> Iterator[Document]:
@@ -38,35 +38,35 @@ def documents(seed: int, count: int) -> Iterator[Document]:
     for index in range(count):
         rng = Random(f"pages {seed} {index}")
         name = rng.choice([*FAMILIES])
-        yield _drill(rng) if rng.random() < DRILLS else episode(draw_site(name, _number(rng)), rng)[0]
+        yield _drill(rng) if rng.random() < DRILLS else episode(draw_site(name, draw_number(rng)), rng)[0]
 
 
 def episode(task: SiteTask, rng: Random, shares: Mapping[str, float] = STEP) -> tuple[Document, Browser]:
     """Make an episode that follows the task's solution, with faults. The browser has its score."""
     browser, steps = Browser(DrawnSite(task)), [*task.solution]
-    messages = [_says("system", SYSTEM), _says("user", f"Task: {task.instruction}\n\n{browser.visible_text()}")]
+    messages = [message("system", SYSTEM), message("user", f"Task: {task.instruction}\n\n{browser.visible_text()}")]
     while browser.score is None and len(messages) < 2 * _LONGEST:
-        action, choice, problem = next_action(browser, steps), _draw(shares, rng), ""
+        action, choice, problem = next_action(browser, steps), draw_choice(shares, rng), ""
         if action is None or choice == "done":
-            messages.append(_says("assistant", "done"))
+            messages.append(message("assistant", "done"))
             break
         if choice == "no quotes":
-            messages.append(_says("assistant", written(action, browser).replace('"', "")))
-            problem = f"{_UNKNOWN.format('click 3')}\n\n"
+            messages.append(message("assistant", written(action, browser).replace('"', "")))
+            problem = f"{NO_ACTION.format('click 3')}\n\n"
         else:
             action = other_action(action, browser, rng) if choice == "other" else action
-            messages.append(_says("assistant", written(action, browser)))
+            messages.append(message("assistant", written(action, browser)))
             browser.act(action)
             steps.pop(0)
         if browser.score is None:
-            messages.append(_says("user", problem + browser.visible_text()))
+            messages.append(message("user", problem + browser.visible_text()))
     return Document(messages, frozenset(range(2, len(messages), 2))), browser
 
 
 def next_action(browser: Browser, steps: list[str]) -> Action | None:
     """The action of the first step. None if there is no step, or if a fault led to a page without its element."""
     try:
-        return _step(steps[0], browser.visible_text()) if steps else None
+        return step_action(steps[0], browser.visible_text()) if steps else None
     except (StopIteration, ValueError):
         return None
 
@@ -101,4 +101,4 @@ def _drill(rng: Random) -> Document:
     page = "\n".join(f'[{number}] {rng.choice(kinds)} "{word}"' for number, word in enumerate(words, 1))
     wanted = rng.sample(words, rng.randint(1, min(5, len(words))))
     answer = "\n".join(f'click "{word}"' for word in wanted)
-    return Document([_says("user", f"Task: {', '.join(wanted)}\n\n{page}"), _says("assistant", answer)], frozenset({1}))
+    return Document([message("user", f"Task: {', '.join(wanted)}\n\n{page}"), message("assistant", answer)], frozenset({1}))

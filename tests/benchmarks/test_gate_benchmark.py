@@ -7,7 +7,7 @@ import pytest
 from clawctl.eval.suites.answers import Answered, calls_in, is_valid_call
 from scripts.benchmarks.gate import BARS, POWER, TIES, Row, misses
 from scripts.benchmarks.gate_limit import Problem, least_mean, least_median
-from scripts.benchmarks.gate_planted import KINDS, PLANTED, _spoil, as_text
+from scripts.benchmarks.gate_planted import KINDS, PLANTED, as_text, spoil
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression":"2 + 3"}}\n</tool_call>'
 TOOL = {"function": {"name": "calculator", "parameters": {"properties": {"expression": {"type": "string"}}}}}
@@ -15,7 +15,7 @@ TOOL = {"function": {"name": "calculator", "parameters": {"properties": {"expres
 
 def spoiled(kind: str, number: int, text: str) -> str:
     content = {"choices": [{"text": text}], "usage": {"completion_tokens": 10}}
-    _spoil(content, kind, number)
+    spoil(content, kind, number)
     return str(content["choices"][0]["text"])
 
 
@@ -42,7 +42,7 @@ def test_each_broken_tool_call_is_broken_as_token_ids_too(number: int) -> None:
 
 def test_an_endless_answer_has_as_many_times_the_tokens() -> None:
     content = {"choices": [{"text": "12345"}], "usage": {"completion_tokens": 5}}
-    _spoil(content, "endless", 0)
+    spoil(content, "endless", 0)
     assert content["usage"] == {"completion_tokens": 119}  # twenty times five characters and nineteen spaces
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from clawctl.collect.merging import _cut_pieces, merge_shards
+from clawctl.collect.merging import cut_pieces, merge_shards
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import UnreadableShard, merged_from, read_pieces, read_turns, read_verdicts, write_turns, write_verdicts
 
@@ -92,18 +92,18 @@ def test_no_piece_is_larger_than_it_may_be_and_a_session_is_whole_unless_it_is_l
     #           s0         s1      s2 (9 bytes)    s3
     sessions = [0, 0, 0, 1, 1, 2, 2, 2, 3]
     sizes = [2.0, 2.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0, 1.0]
-    assert list(_cut_pieces(sessions, sizes, 7)) == [slice(0, 5), slice(5, 7), slice(7, 9)]  # 7, 6 of s2, 3 of s2 and s3
-    assert list(_cut_pieces(sessions, sizes, 6)) == [
+    assert list(cut_pieces(sessions, sizes, 7)) == [slice(0, 5), slice(5, 7), slice(7, 9)]  # 7, 6 of s2, 3 of s2 and s3
+    assert list(cut_pieces(sessions, sizes, 6)) == [
         slice(0, 3),
         slice(3, 5),
         slice(5, 7),
         slice(7, 9),
     ]  # s1 alone: s2 would tear it no less
-    assert list(_cut_pieces(sessions, sizes, 2)) == [slice(n, n + 1) for n in (0, 1)] + [slice(2, 3), slice(3, 5)] + [
+    assert list(cut_pieces(sessions, sizes, 2)) == [slice(n, n + 1) for n in (0, 1)] + [slice(2, 3), slice(3, 5)] + [
         slice(n, n + 1) for n in (5, 6, 7, 8)
     ]
-    assert list(_cut_pieces(sessions, sizes, 100)) == [slice(0, 9)]
-    assert list(_cut_pieces([], [], 7)) == []
+    assert list(cut_pieces(sessions, sizes, 100)) == [slice(0, 9)]
+    assert list(cut_pieces([], [], 7)) == []
 
 
 def test_a_growing_session_counts_by_the_size_of_its_rows_not_by_their_average(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.engines.vllm import inside
-from clawctl.engines.vllm.child import SERVER, SERVERS, _cause, api_servers, arguments, check_vllm, command, environment
+from clawctl.engines.vllm.child import SERVER, SERVERS, api_servers, arguments, check_vllm, command, environment, read_cause
 from clawctl.errors import ClawError
 from tests.serve.served import recipe_data
 
@@ -84,7 +84,7 @@ def test_an_end_is_reported_with_its_cause_and_cure(tmp_path: Path, said: str, p
     start = log.stat().st_size
     with log.open("a") as file:
         file.write(said)
-    cause = _cause(log, start)
+    cause = read_cause(log, start)
     assert problem in cause.problem
     assert cure in cause.fix
     assert cause.exit_code == code

@@ -19,7 +19,7 @@ from clawctl.environments.adapters.verifiers import Verifiers, outcome_of
 from clawctl.environments.player import play_task
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure
-from clawctl.eval.suites.installed import _run
+from clawctl.eval.suites.installed import run_program
 from clawctl.run.endpoint import Endpoint
 from tests.stub_http import StubHandler, StubServer, running
 from tests.waiting import until
@@ -179,7 +179,7 @@ def test_a_suites_program_leaves_no_process_behind(tmp_path: Path, cancelled: bo
     program.write_text(STARTS + ("import time; time.sleep(600)" if cancelled else "sys.exit('no data')"))
 
     async def work() -> None:
-        running = asyncio.create_task(_run([sys.executable, str(program)], {"CHILD_FILE": str(child)}, tmp_path, "mine"))
+        running = asyncio.create_task(run_program([sys.executable, str(program)], {"CHILD_FILE": str(child)}, tmp_path, "mine"))
         while cancelled and not (child.exists() and child.read_text()):
             await asyncio.sleep(0.02)
         if cancelled:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clawctl.environments.sandbox import Limits, open_sandbox
-from clawctl.environments.sandbox.containers import _must
+from clawctl.environments.sandbox.containers import run_or_raise
 from clawctl.environments.sandbox.kinds import read_kind
 from clawctl.environments.terminal.environment import Terminal, in_image, solve
 from clawctl.environments.terminal.harbor import read_task, read_tasks
@@ -29,7 +29,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.skip("the system's Python is older than 3.11")
     asyncio.run(skip_unless_it_works())
     if subprocess.run(["podman", "image", "exists", IMAGE], check=False).returncode:
-        _must("podman", "import", "-c", "ENV COLOUR=green", "-c", "WORKDIR /work", str(packed(tmp_path_factory, python)), IMAGE)
+        run_or_raise(
+            "podman", "import", "-c", "ENV COLOUR=green", "-c", "WORKDIR /work", str(packed(tmp_path_factory, python)), IMAGE
+        )
     return IMAGE
 
 

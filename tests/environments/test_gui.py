@@ -17,7 +17,7 @@ from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.gui.actions import SYSTEM_PICTURE, Action, action_in, action_of, numbered
 from clawctl.environments.gui.browser import NAMES, escapes, playwright_error
 from clawctl.environments.gui.confined import command
-from clawctl.environments.gui.environment import Gui, _step, solve
+from clawctl.environments.gui.environment import Gui, solve, step_action
 from clawctl.environments.gui.miniwob import MiniWobSite
 from clawctl.environments.gui.page import LOAD_S, Page, PageCrashed, open_page
 from clawctl.environments.gui.sites import (
@@ -106,7 +106,7 @@ def test_the_pages_of_demonstrations_are_those_of_chromium(in_loop: Run) -> None
                         if (text := await page.visible_text()) != ours.visible_text():
                             different.append(f"{text}\n--- not:\n{ours.visible_text()}")
                 elif step:
-                    action = _step(step, text)
+                    action = step_action(step, text)
                     assert not await page.act(action)
                     ours.act(action)
             assert await page.verdict() == ours.score == 1
@@ -125,7 +125,7 @@ def test_the_links_of_a_closed_section_are_not_on_the_page(in_loop: Run) -> None
     async def texts() -> tuple[str, str]:
         async with open_page(CHROMIUM or "", DrawnSite(task), (480, 360)) as page:
             closed = await page.visible_text()
-            await page.act(_step(task.solution[0], closed))
+            await page.act(step_action(task.solution[0], closed))
             return closed, await page.visible_text()
 
     closed, opened = in_loop(texts())

@@ -12,7 +12,7 @@ from clawctl.cli.foreign_options import understand
 from clawctl.config import Recipe, TrainConfig, UpConfig
 from clawctl.config.play import PlayConfig
 from clawctl.environments import ENVIRONMENTS, Outcome, Task, create
-from clawctl.environments.player import Player, Summary, _code_of, make_plan, play_task
+from clawctl.environments.player import Player, Summary, make_plan, normalised_code, play_task
 from clawctl.environments.wishes.environment import Wishes
 from clawctl.environments.worker import play, warn_if_unsolved
 from clawctl.errors import ClawError
@@ -145,8 +145,8 @@ def test_a_recipe_that_plays_names_an_environment_and_code_only_if_its_user_did(
 
 def test_a_comment_or_a_docstring_does_not_change_the_version_of_an_environment() -> None:
     code = b"""def play(self):\n    "Plays."\n    return 1  # always\n"""
-    assert _code_of(code) == _code_of(b"def play(self):\n    return 1\n")
-    assert _code_of(code) != _code_of(code.replace(b"1", b"2"))
+    assert normalised_code(code) == normalised_code(b"def play(self):\n    return 1\n")
+    assert normalised_code(code) != normalised_code(code.replace(b"1", b"2"))
 
 
 def test_the_built_in_environments_declare_their_version() -> None:

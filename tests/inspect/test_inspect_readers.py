@@ -16,7 +16,7 @@ import pytest
 from clawctl.errors import ClawError
 from clawctl.inspect.health import is_judging, show_health
 from clawctl.inspect.policies import show_policies
-from clawctl.inspect.rows import _Files
+from clawctl.inspect.rows import CachedFiles
 from clawctl.inspect.sessions import show_sessions
 from clawctl.inspect.turns import show_turns
 from clawctl.run.directory import RunDir, claimed, open_run, publish_bytes, quarantine, sole_worker
@@ -340,6 +340,6 @@ def test_a_shard_that_is_merged_while_it_is_read_is_no_problem(tmp_path: Path) -
             raise UnreadableShard("a.parquet: it is not there")
         return path.read_text()
 
-    files = _Files(tmp_path, ".parquet", read)
+    files = CachedFiles(tmp_path, ".parquet", read)
     assert files.poll()
     assert (files.found, files.problems()) == ({whole: "rows"}, [])

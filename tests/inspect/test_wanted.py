@@ -2,7 +2,7 @@
 
 from random import Random
 
-from clawctl.inspect.health import _wanted_lines
+from clawctl.inspect.health import wanted_lines
 from clawctl.inspect.wanted import conflicts
 
 HELLO, SUM, SMILE, END = 11, 12, 13, 14
@@ -35,7 +35,7 @@ def test_chance_makes_no_conflict() -> None:
 def test_health_shows_the_date_of_a_change_and_the_keys() -> None:
     rise = {"key": "anna", "since": 0.0, "before": 0.05, "after": 0.9, "over": False}
     wanted = {"changed": [rise], "conflicts": [{"keys": ("anna", "bert"), "agreement": -0.63}]}
-    (_, changed), (_, conflict) = _wanted_lines(wanted)
+    (_, changed), (_, conflict) = wanted_lines(wanted)
     assert changed.plain.startswith("what people want has changed since 19")
     assert changed.plain.endswith("(key anna): complaints about 90% of first answers, 5% before")
     assert conflict.plain == "keys anna and bert want opposite things: their hints pull the policy apart (-0.63)"

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from clawctl.config import DEMO_MODEL
-from clawctl.judge.fences import _UNSEEN, fenced, neutral
+from clawctl.judge.fences import INVISIBLE, fenced, neutral
 from clawctl.judge.prompts import judge_messages, read_vote
 from clawctl.judge.view import view_turn
 
@@ -52,7 +52,7 @@ def test_invisible_characters_are_removed() -> None:
     for code in range(sys.maxunicode + 1):
         category = unicodedata.category(chr(code))
         if category in ("Cf", "Cs", "Cc") and code not in visible and chr(code) not in "\n\t":
-            assert _UNSEEN.match(chr(code)), hex(code)
+            assert INVISIBLE.match(chr(code)), hex(code)
 
 
 def test_a_fence_cannot_be_put_together_from_its_halves() -> None:

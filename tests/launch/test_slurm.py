@@ -12,7 +12,7 @@ import yaml
 from clawctl.cli.up import up
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
-from clawctl.inspect.health import _lines_of as health_lines
+from clawctl.inspect.health import health_lines
 from clawctl.inspect.health import read_health as look_at_health
 from clawctl.launch.jobs import check_is_shared, follow, launch, read_launch, show_jobs, show_launch, stop_jobs
 from clawctl.launch.plan import Job, plan_jobs

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clawctl.collect.read_position import ReadPosition
 from clawctl.collect.upkeep import Upkeep
-from clawctl.collect.worker import _sweep
+from clawctl.collect.worker import remove_leftovers
 from clawctl.config import Recipe
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import check_folder, read_sealed, sealed
@@ -143,7 +143,7 @@ def test_a_collect_worker_that_starts_leaves_the_drafts_of_others(run: RunDir) -
     ]
     for path in [own, *others]:
         path.touch()
-    _sweep(run)
+    remove_leftovers(run)
     assert not own.exists()
     assert all(path.exists() for path in others)
 

@@ -69,7 +69,7 @@ class Vllm(Upstream):
                 introducing.cancel()
             was_up = self._up.is_set()
             self._up.clear()
-            cause = _cause(self._log_file, start)
+            cause = read_cause(self._log_file, start)
             if not was_up and not self.restarts:
                 raise cause  # it never ran, so a retry would not help
             self.restarts += 1
@@ -232,7 +232,7 @@ _CAUSES = (
 )
 
 
-def _cause(log: Path, start: int) -> ClawError:
+def read_cause(log: Path, start: int) -> ClawError:
     """Why vLLM ended, according to its output since `start`."""
     with log.open("rb") as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))

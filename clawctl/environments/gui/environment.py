@@ -25,7 +25,7 @@ from clawctl.environments.verdicts import Graded, nothing
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 
-_UNKNOWN = "error: this is no action. Answer with one line such as: {}"
+NO_ACTION = "error: this is no action. Answer with one line such as: {}"
 
 
 class Gui:
@@ -62,7 +62,7 @@ class Gui:
             raise ClawError("screenshots=only has no tools", "leave out actions=tools, or use screenshots=true", 2)
         self.max_turns, self.actions, self.screenshots, self.size = max_turns, actions, screenshots, (width, height)
         self._has_text = screenshots != "only"
-        self._unknown = _UNKNOWN.format("click 3" if self._has_text else "click 120 45")
+        self._unknown = NO_ACTION.format("click 3" if self._has_text else "click 120 45")
         self.load_s, self.steps = load_s, steps
         self._names = [name.strip() for name in pages.split(",") if name.strip()] or (["miniwob"] if path else list(FAMILIES))
         self._folder = find_folder(path) if set(self._names) - set(DRAWN) else None
@@ -171,14 +171,14 @@ async def solve(task: SiteTask, commands: str | None = None) -> Graded:
     """Grade without a model: after the task's solution, or after no action (""). Raises EpisodeFailed."""
     async with open_page(find_chromium(), DrawnSite(task), (480, 360), 2 * LOAD_S) as page:
         for step in task.solution if commands is None else ():
-            problem = await page.act(_step(step, await page.visible_text()))
+            problem = await page.act(step_action(step, await page.visible_text()))
             if problem:
                 return nothing(f"{step}: {problem}")
         score = await page.verdict()
         return Graded(score or 0.0, "undecided" if score is None else "decided")
 
 
-def _step(step: str, visible_text: str) -> Action:
+def step_action(step: str, visible_text: str) -> Action:
     """Translate a step of a solution into an action on the page: ('type field "Name" | Ada'), ("click_at 48 80")."""
     name, _, rest = step.partition(" ")
     if name == "click_at":

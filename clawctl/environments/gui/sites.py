@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from clawctl.environments.gui.page import SiteAnswer
 
-_FIRST = (
+FIRST_NAMES = (
     "Ada",
     "Ben",
     "Clara",
@@ -27,8 +27,8 @@ _FIRST = (
     "Olga",
     "Paul",
 )
-_LAST = ("Adler", "Brown", "Costa", "Dubois", "Evans", "Fischer", "Garcia", "Hansen", "Ivanov", "Jones", "Keller", "Lopez")
-_THINGS = (
+LAST_NAMES = ("Adler", "Brown", "Costa", "Dubois", "Evans", "Fischer", "Garcia", "Hansen", "Ivanov", "Jones", "Keller", "Lopez")
+THINGS = (
     "bread",
     "butter",
     "cheese",
@@ -45,7 +45,7 @@ _THINGS = (
     "sugar",
     "tea",
 )
-_CITIES = (
+CITIES = (
     "Athens",
     "Berlin",
     "Cairo",
@@ -61,9 +61,9 @@ _CITIES = (
     "Rome",
     "Tokyo",
 )
-_BUTTONS = ("Accept", "Back", "Cancel", "Close", "Continue", "Delete", "Next", "No", "Ok", "Open", "Save", "Send", "Skip", "Yes")
-_SECTIONS = ("Account", "Contact", "Delivery", "Offers", "Opening hours", "Payment", "Returns", "Security")
-_LINKS = ("read more", "show all", "change", "details", "map", "history", "print", "help")
+BUTTONS = ("Accept", "Back", "Cancel", "Close", "Continue", "Delete", "Next", "No", "Ok", "Open", "Save", "Send", "Skip", "Yes")
+SECTIONS = ("Account", "Contact", "Delivery", "Offers", "Opening hours", "Payment", "Returns", "Security")
+LINKS = ("read more", "show all", "change", "details", "map", "history", "print", "help")
 _COLOURS = ("red", "blue", "green", "yellow", "black", "white")
 SPOT_COLUMNS, SPOT_ROWS, SPOT_CELL = 4, 3, 32  # cell: pixels
 SPOT_BOXES = 6
@@ -147,7 +147,7 @@ def _noise(rng: Random) -> str:
 
 
 def _press(name: str, rng: Random) -> SiteTask:
-    buttons = rng.sample(_BUTTONS, rng.randint(3, 6))
+    buttons = rng.sample(BUTTONS, rng.randint(3, 6))
     wanted = rng.choice(buttons)
     body = _noise(rng) + _form(*(_button(text, "pressed", text) + rng.choice((" ", "<br>")) for text in buttons))
     prompt = rng.choice(("Press the button {}.", "Click on the {} button.", "Press {}.")).format(wanted)
@@ -155,7 +155,7 @@ def _press(name: str, rng: Random) -> SiteTask:
 
 
 def _follow(name: str, rng: Random) -> SiteTask:
-    links, texts = rng.sample(_LINKS, rng.randint(2, 5)), rng.sample(_NOTES, 5)
+    links, texts = rng.sample(LINKS, rng.randint(2, 5)), rng.sample(_NOTES, 5)
     wanted = rng.choice(links)
     body = "".join(
         f'<p>{texts[place]} <a href="/done?link={link.replace(" ", "+")}">{link}</a></p>' for place, link in enumerate(links)
@@ -165,7 +165,7 @@ def _follow(name: str, rng: Random) -> SiteTask:
 
 
 def _fill(name: str, rng: Random) -> SiteTask:
-    values = {"First name": rng.choice(_FIRST), "Last name": rng.choice(_LAST), "City": rng.choice(_CITIES)}
+    values = {"First name": rng.choice(FIRST_NAMES), "Last name": rng.choice(LAST_NAMES), "City": rng.choice(CITIES)}
     labels = rng.sample(list(values), rng.randint(1, 3))
     button = rng.choice(("Send", "Save", "Continue"))
     inputs = (f'<p><label>{label} <input name="{label}"></label></p>' for label in labels)
@@ -175,7 +175,7 @@ def _fill(name: str, rng: Random) -> SiteTask:
 
 
 def _tick(name: str, rng: Random) -> SiteTask:
-    things = rng.sample(_THINGS, rng.randint(4, 7))
+    things = rng.sample(THINGS, rng.randint(4, 7))
     wanted = rng.sample(things, rng.randint(1, 3))
     boxes = (f'<p><label><input type=checkbox name="{thing}" value=yes> {thing}</label></p>' for thing in things)
     prompt = rng.choice(("Tick {} and press Order.", "Order {}.")).format(_listed(wanted))
@@ -184,7 +184,7 @@ def _tick(name: str, rng: Random) -> SiteTask:
 
 
 def _choose(name: str, rng: Random) -> SiteTask:
-    cities, days = rng.sample(_CITIES, 5), ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
+    cities, days = rng.sample(CITIES, 5), ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
     city, day, paid = rng.choice(cities[1:]), rng.choice(days[1:]), rng.choice(("card", "cash"))
     radios = "".join(f"<label><input type=radio name=paid value={kind}> {kind}</label> " for kind in ("card", "cash"))
     body = _form(_list("Destination", cities), _list("Day", days), f"<p>{radios}</p>", _button("Book"))
@@ -195,8 +195,8 @@ def _choose(name: str, rng: Random) -> SiteTask:
 
 def _find(name: str, rng: Random) -> SiteTask:
     """A search, its results, and a page for each result."""
-    first, lasts = rng.choice(_FIRST), rng.sample(_LAST, 4)
-    people = [f"{first} {last}" for last in lasts[:3]] + [f"{rng.choice([x for x in _FIRST if x != first])} {lasts[3]}"]
+    first, lasts = rng.choice(FIRST_NAMES), rng.sample(LAST_NAMES, 4)
+    people = [f"{first} {last}" for last in lasts[:3]] + [f"{rng.choice([x for x in FIRST_NAMES if x != first])} {lasts[3]}"]
     wanted = rng.choice(people)
     search = '<form action="/find"><label>Name <input name=name></label> <button>Search</button></form>'
     numbers = {person: place for place, person in enumerate(rng.sample(people, len(people)))}
@@ -217,8 +217,8 @@ def _find(name: str, rng: Random) -> SiteTask:
 
 def _open(name: str, rng: Random) -> SiteTask:
     """Sections that are closed at the start."""
-    sections = rng.sample(_SECTIONS, rng.randint(3, 5))
-    links = {section: rng.sample(_LINKS, 2) for section in sections}
+    sections = rng.sample(SECTIONS, rng.randint(3, 5))
+    links = {section: rng.sample(LINKS, 2) for section in sections}
     wanted = rng.choice(sections)
     link = rng.choice(links[wanted])
 
@@ -236,7 +236,7 @@ def _open(name: str, rng: Random) -> SiteTask:
 
 def _row(name: str, rng: Random) -> SiteTask:
     """A table in which each row has the same button."""
-    people = rng.sample([f"{first} {last}" for first in _FIRST for last in _LAST], rng.randint(3, 6))
+    people = rng.sample([f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES], rng.randint(3, 6))
     colours = rng.sample(_COLOURS, len(people))
     wanted, do = rng.randrange(len(people)), rng.choice(("Edit", "Remove"))
     rows = []

@@ -193,7 +193,7 @@ def _call(program: str, *words: str, given: bytes | None = None, seconds: float 
         raise SandboxFailed(f"`{program} {words[0]}` did not end within {seconds:.0f} s") from error
 
 
-def _must(program: str, *words: str, given: bytes | None = None, seconds: float = 120.0) -> bytes:
+def run_or_raise(program: str, *words: str, given: bytes | None = None, seconds: float = 120.0) -> bytes:
     """The output of a command. Raises ClawError (exit code 2) with the end of its stderr."""
     done = _call(program, *words, given=given, seconds=seconds)
     if done.returncode != 0:
@@ -218,7 +218,7 @@ def _own_image(program: str) -> str:
                 entry = tarfile.TarInfo(root.name)
                 entry.type, entry.linkname = tarfile.SYMTYPE, os.readlink(root)
                 tar.addfile(entry)
-        _must(program, "import", "-", _OWN_IMAGE, given=out.getvalue())
+        run_or_raise(program, "import", "-", _OWN_IMAGE, given=out.getvalue())
     return _OWN_IMAGE
 
 
@@ -231,15 +231,15 @@ def _built(program: str, folder: Path) -> str:
     name = f"localhost/clawctl-task:{digest.hexdigest()[:16]}"
     if _call(program, "image", "inspect", name).returncode != 0:
         limits = ("--ulimit", "nofile=1024:4096") if program == "podman" else ()
-        _must(program, "build", "--tag", name, *limits, str(folder), seconds=_BUILD_S)
+        run_or_raise(program, "build", "--tag", name, *limits, str(folder), seconds=_BUILD_S)
     return name
 
 
 @lru_cache
 def _inspected(program: str, name: str) -> Image:
     if _call(program, "image", "inspect", name).returncode != 0:
-        _must(program, "pull", name, seconds=_BUILD_S)
-    image: dict[str, Any] = json.loads(_must(program, "image", "inspect", name))[0]
+        run_or_raise(program, "pull", name, seconds=_BUILD_S)
+    image: dict[str, Any] = json.loads(run_or_raise(program, "image", "inspect", name))[0]
     config = image.get("Config") or {}
     variables = dict(line.partition("=")[::2] for line in config.get("Env") or [])
     path = variables.pop("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
@@ -258,7 +258,7 @@ def _inspected(program: str, name: str) -> Image:
 
 @lru_cache
 def _files(program: str, image: str, folder: str) -> bytes:
-    made = _must(program, "create", "--ulimit=nofile=512:512", "--ulimit=nproc=64:64", image, "true").decode().split()[-1]
+    made = run_or_raise(program, "create", "--ulimit=nofile=512:512", "--ulimit=nproc=64:64", image, "true").decode().split()[-1]
     try:
         done = _call(program, "cp", f"{made}:{folder.rstrip('/')}/.", "-")
     finally:

@@ -69,7 +69,7 @@ def _word(draw: random.Random) -> list[Any]:
 _MEAN, _SPREAD = "sum(values) / len(values)", "max(values) - min(values)"
 _REDUCED = "price - price * percent / 100"
 _EVENS, _ABOVE = "[v for v in values if v % 2 == 0]", "[v for v in values if v > limit]"
-_FUNCTIONS = (
+FUNCTIONS = (
     _Function("area(width, height)", "width * height", ("width + height", "width - height"), _two, "shapes"),
     _Function("border(width, height)", "2 * (width + height)", ("2 * (width - height)", "2 * width + height"), _two, "shapes"),
     _Function("volume(a, b, c)", "a * b * c", ("a * b + c", "a + b * c"), _three, "shapes"),
@@ -90,14 +90,14 @@ _FUNCTIONS = (
 def draw_task(number: int) -> SweTask:
     """Draw a task. The same number always gives the same task."""
     draw = random.Random(f"swe {number}")
-    broken = draw.choice(_FUNCTIONS)
+    broken = draw.choice(FUNCTIONS)
     wrong = draw.choice(broken.wrong)
-    others = [function.module for function in _FUNCTIONS if function.module != broken.module]
+    others = [function.module for function in FUNCTIONS if function.module != broken.module]
     modules = sorted({broken.module, draw.choice(others)})
     calls: list[dict[str, Any]] = []
     files, right, tests, names = dict[str, str](), dict[str, str](), dict[str, str](), list[str]()
     for module in modules:
-        functions = [function for function in _FUNCTIONS if function.module == module]
+        functions = [function for function in FUNCTIONS if function.module == module]
         right[f"{module}.py"] = "\n\n".join(function.source(function.right) for function in functions)
         files[f"{module}.py"] = "\n\n".join(
             function.source(wrong if function is broken else function.right) for function in functions

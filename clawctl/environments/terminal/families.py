@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from clawctl.environments.terminal.harbor import HarborTask
 
-_NOUNS = (
+NOUNS = (
     "apple",
     "river",
     "stone",
@@ -21,7 +21,7 @@ _NOUNS = (
     "copper",
     "silver",
 )
-_PLACES = ("north", "south", "east", "west", "alpha", "beta", "gamma", "delta")
+PLACES = ("north", "south", "east", "west", "alpha", "beta", "gamma", "delta")
 
 
 def _task(kind: str, number: int, instruction: str, seed: dict[str, str], check: str, solution: str) -> HarborTask:
@@ -36,13 +36,13 @@ def _task(kind: str, number: int, instruction: str, seed: dict[str, str], check:
 
 
 def _lines(draw: random.Random, count: int) -> list[str]:
-    return [f"{draw.choice(_NOUNS)} {draw.randrange(100)}" for _ in range(count)]
+    return [f"{draw.choice(NOUNS)} {draw.randrange(100)}" for _ in range(count)]
 
 
 def find(draw: random.Random, number: int) -> HarborTask:
     """Move the file that contains a word into another folder."""
-    places = draw.sample(_PLACES, 3)
-    names = [f"{place}/{noun}.txt" for place in places for noun in draw.sample(_NOUNS, 2)]
+    places = draw.sample(PLACES, 3)
+    names = [f"{place}/{noun}.txt" for place in places for noun in draw.sample(NOUNS, 2)]
     word, right, target = f"KEY{draw.randrange(1000, 10000)}", draw.choice(names), draw.choice(("done", "out", "kept"))
     seed = {name: "\n".join(_lines(draw, 4)) + (f"\n{word}\n" if name == right else "\n") for name in names}
     final = f"{target}/{right.split('/')[1]}"
@@ -54,7 +54,7 @@ def find(draw: random.Random, number: int) -> HarborTask:
 
 def count(draw: random.Random, number: int) -> HarborTask:
     """Count the lines that contain a word."""
-    word = draw.choice(_NOUNS)
+    word = draw.choice(NOUNS)
     lines = _lines(draw, draw.randrange(15, 40)) + [f"{word} {draw.randrange(100)}" for _ in range(draw.randrange(1, 6))]
     draw.shuffle(lines)
     right = sum(line.split()[0] == word for line in lines)
@@ -65,7 +65,7 @@ def count(draw: random.Random, number: int) -> HarborTask:
 
 def total(draw: random.Random, number: int) -> HarborTask:
     """Sum a column."""
-    rows = [(draw.choice(_NOUNS), draw.randrange(1, 500)) for _ in range(draw.randrange(8, 20))]
+    rows = [(draw.choice(NOUNS), draw.randrange(1, 500)) for _ in range(draw.randrange(8, 20))]
     text = "item,price\n" + "".join(f"{name},{price}\n" for name, price in rows)
     return _task("total", number, "Add up the column price of items.csv. Write the sum to answer.txt.", {"items.csv": text},
                  f'[ "$(tr -d " \\n" < answer.txt)" = {sum(price for _, price in rows)} ]',
@@ -74,7 +74,7 @@ def total(draw: random.Random, number: int) -> HarborTask:
 
 def largest(draw: random.Random, number: int) -> HarborTask:
     """Name the largest file in a folder."""
-    names = draw.sample(_NOUNS, 5)
+    names = draw.sample(NOUNS, 5)
     sizes = draw.sample(range(20, 400), 5)
     seed = {f"data/{name}.bin": "x" * size for name, size in zip(names, sizes, strict=True)}
     right = f"{names[sizes.index(max(sizes))]}.bin"
@@ -84,8 +84,8 @@ def largest(draw: random.Random, number: int) -> HarborTask:
 
 def replace(draw: random.Random, number: int) -> HarborTask:
     """Replace a word in a settings file."""
-    old, new = draw.sample(_NOUNS, 2)
-    lines = [f"{key} = {draw.choice((old, old, str(draw.randrange(100))))}" for key in draw.sample(_PLACES, 6)] + [f"last = {old}"]
+    old, new = draw.sample(NOUNS, 2)
+    lines = [f"{key} = {draw.choice((old, old, str(draw.randrange(100))))}" for key in draw.sample(PLACES, 6)] + [f"last = {old}"]
     right = "\n".join(lines).replace(old, new)
     check = f'[ "$(cat settings.ini)" = "$(printf \'{right.replace(chr(10), chr(92) + "n")}\')" ]'
     return _task("replace", number, f"Replace the word {old} by {new} everywhere in settings.ini.",
@@ -94,7 +94,7 @@ def replace(draw: random.Random, number: int) -> HarborTask:
 
 def rename(draw: random.Random, number: int) -> HarborTask:
     """Rename files by a rule."""
-    names = draw.sample(_NOUNS, 4)
+    names = draw.sample(NOUNS, 4)
     check = " && ".join(f'[ "$(cat {name}.md)" = "{name} text" ] && [ ! -e {name}.txt ]' for name in names)
     return _task("rename", number, "Rename every .txt file to .md.", {f"{name}.txt": f"{name} text\n" for name in names}, check,
                  'for name in *.txt; do mv "$name" "${name%.txt}.md"; done')  # fmt: skip

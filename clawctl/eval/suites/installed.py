@@ -57,7 +57,7 @@ def harness_suite(name: str) -> Any:
             words = [program, *harness.command(task, endpoint, settings, Path(folder))]
             place = Path(task).resolve().parent if ".py" in task else Path.cwd()  # Inspect rejects absolute paths
             variables = environment_of_program(harness.environment(endpoint), names_in(settings.options.get("variables")))
-            await _run(words, variables, place, name)
+            await run_program(words, variables, place, name)
             values = await asyncio.to_thread(harness.read, Path(folder))
         if not values:
             raise CannotMeasure(f"{name} wrote no values of samples")
@@ -68,7 +68,7 @@ def harness_suite(name: str) -> Any:
     return measure
 
 
-async def _run(words: list[str], environment: Mapping[str, str], place: Path, name: str) -> None:
+async def run_program(words: list[str], environment: Mapping[str, str], place: Path, name: str) -> None:
     """Run a program until it ends or this task is cancelled, then kill the processes that it started.
 
     Raises CannotMeasure with the end of its output.

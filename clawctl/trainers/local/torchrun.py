@@ -33,11 +33,11 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
         "-P",
         "-m",
         "clawctl.trainers.local.quiet_torchrun",
-        *_rendezvous_options(where),
+        *rendezvous_options(where),
         "--nproc-per-node",
         str(count),
     ]
-    os.execve(sys.executable, [*command, "-m", "clawctl", *_for_torchrun(words)], environment_with(changes))
+    os.execve(sys.executable, [*command, "-m", "clawctl", *torchrun_words(words)], environment_with(changes))
 
 
 def parse_gpus(text: str) -> Gpus:
@@ -77,7 +77,7 @@ def chosen(gpus: Gpus, visible: Sequence[str], a_node: int | None) -> list[str]:
     return [visible[i] for i in ids]
 
 
-def _rendezvous_options(where: Nodes) -> list[str]:
+def rendezvous_options(where: Nodes) -> list[str]:
     """The options with which the nodes find each other."""
     if where.count == 1:
         return ["--standalone"]
@@ -87,6 +87,6 @@ def _rendezvous_options(where: Nodes) -> list[str]:
     return [*result, "--master-addr", where.address, "--master-port", str(where.port)]
 
 
-def _for_torchrun(words: Sequence[str]) -> list[str]:
+def torchrun_words(words: Sequence[str]) -> list[str]:
     """The arguments with `--run-dir` instead of `--run`, because torchrun reads `--run` as an abbreviation of its own option."""
     return ["--run-dir" + word.removeprefix("--run") if word == "--run" or word.startswith("--run=") else word for word in words]

@@ -9,7 +9,7 @@ import pytest
 from clawctl.config import Nodes, nodes
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
-from clawctl.trainers.local.torchrun import _for_torchrun, _rendezvous_options, chosen, parse_gpus
+from clawctl.trainers.local.torchrun import chosen, parse_gpus, rendezvous_options, torchrun_words
 
 
 def test_gpus_are_named_as_cuda_shows_them() -> None:
@@ -39,10 +39,10 @@ def test_gpus_that_are_not_there_are_refused_by_number() -> None:
 
 
 def test_several_nodes_use_the_schedulers_rendezvous_and_a_single_one_its_own() -> None:
-    assert _rendezvous_options(nodes({})) == ["--standalone"]
+    assert rendezvous_options(nodes({})) == ["--standalone"]
     named = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "head", "MASTER_PORT": "4000", "GPUS_PER_NODE": "8"}
     assert nodes(named) == Nodes(2, 1, "head", 4000, 8)
-    assert _rendezvous_options(nodes(named)) == [
+    assert rendezvous_options(nodes(named)) == [
         "--nnodes",
         "2",
         "--node-rank",
@@ -64,12 +64,12 @@ def test_several_nodes_use_the_schedulers_rendezvous_and_a_single_one_its_own() 
 )
 def test_nodes_that_cannot_meet_are_refused(environment: dict[str, str], problem: str) -> None:
     with pytest.raises(ClawError, match=problem) as caught:
-        _rendezvous_options(nodes(environment))
+        rendezvous_options(nodes(environment))
     assert caught.value.exit_code == 2
 
 
 def test_torchrun_is_not_handed_words_that_it_takes_for_its_own() -> None:
-    assert _for_torchrun(["train", "--run", "x", "--run=y", "--once"]) == ["train", "--run-dir", "x", "--run-dir=y", "--once"]
+    assert torchrun_words(["train", "--run", "x", "--run=y", "--once"]) == ["train", "--run-dir", "x", "--run-dir=y", "--once"]
 
 
 def test_more_processes_than_turns_are_refused_before_any_of_them_starts(tmp_path: Path) -> None:

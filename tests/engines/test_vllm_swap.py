@@ -18,7 +18,7 @@ from clawctl.config import DEMO_MODEL
 from tests.serve.served import Server, perturbed, until
 
 pytestmark = NEEDS_VLLM
-CROSSING = 2000  # tokens of an answer that is still being given when other weights come
+CROSSING = 2500  # tokens of an answer that is still being given when other weights come
 BESIDE = 400  # and of one that runs together with another
 
 

@@ -246,11 +246,7 @@ class Client:
         self._context: ssl.SSLContext | None = None
         self._idle: deque[Connection] = deque()
 
-    async def post(self, path: str, body: bytes, timeout_s: float | None = None) -> HttpResponse:
-        """A POST request; see `request`."""
-        return await self.request("POST", path, body, timeout_s)
-
-    async def request(self, method: str, path: str, body: bytes = b"", timeout_s: float | None = None) -> HttpResponse:
+    async def request(self, path: str, body: bytes = b"", timeout_s: float | None = None, method: str = "POST") -> HttpResponse:
         """The complete answer, with any status. Raises RequestFailed, Unreachable if no server listens, and TimedOut."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -352,7 +348,7 @@ def fetch(
 
     async def once() -> HttpResponse:
         try:
-            return await client.request(method, url.removeprefix(server), body, timeout_s)
+            return await client.request(url.removeprefix(server), body, timeout_s, method)
         finally:
             client.close()
 

@@ -35,7 +35,7 @@ def bodies(times: int, pause_s: float = 0.0) -> Callable[[Client], Awaitable[lis
     async def ask(client: Client) -> list[bytes]:
         found = []
         for _ in range(times):
-            found.append((await client.post("/x", b"{}")).body)
+            found.append((await client.request("/x", b"{}")).body)
             await asyncio.sleep(pause_s)
         return found
 
@@ -43,7 +43,7 @@ def bodies(times: int, pause_s: float = 0.0) -> Callable[[Client], Awaitable[lis
 
 
 async def once(client: Client) -> tuple[int, bytes]:
-    answer = await client.post("/x", b"{}")
+    answer = await client.request("/x", b"{}")
     return answer.status, answer.body
 
 
@@ -58,7 +58,7 @@ def test_the_request_is_plain_http_with_our_headers_and_whole_body() -> None:
         writer.write(OK)
         await writer.drain()
 
-    answer = asking(serve, lambda client: client.post("/chat/completions", '{"a":"ü"}'.encode()))
+    answer = asking(serve, lambda client: client.request("/chat/completions", '{"a":"ü"}'.encode()))
     assert answer.body == b"ok"
     assert answer.url.endswith("/v1/chat/completions")
     head, _, body = seen[0].partition(b"\r\n\r\n")
@@ -114,7 +114,7 @@ def asking_for_little(serve: Serve) -> tuple[int, int]:
     async def main(url: str) -> tuple[int, int]:
         client = Client(url, "key", longest=1 << 20)
         try:
-            answer = await client.post("/x", b"{}")
+            answer = await client.request("/x", b"{}")
             return answer.status, len(answer.body)
         finally:
             client.close()
@@ -143,7 +143,7 @@ def test_an_answer_just_within_the_limit_is_whole() -> None:
 
 def test_a_refusal_has_its_body_and_its_retry_after() -> None:
     busy = b"HTTP/1.1 429 Too Many\r\nRetry-After: 7\r\ncontent-length: 4\r\n\r\nbusy"
-    answer: HttpResponse = asking(saying(busy), lambda client: client.post("/x", b"{}"))
+    answer: HttpResponse = asking(saying(busy), lambda client: client.request("/x", b"{}"))
     assert (answer.status, answer.body, answer.retry_after) == (429, b"busy", "7")
 
 
@@ -170,7 +170,7 @@ def test_an_unreachable_server_is_distinguished_from_a_broken_call() -> None:
         port = server.sockets[0].getsockname()[1]
         server.close()
         await server.wait_closed()
-        await Client(f"http://127.0.0.1:{port}", None).post("/v1", b"{}")
+        await Client(f"http://127.0.0.1:{port}", None).request("/v1", b"{}")
 
     with pytest.raises(Unreachable, match="cannot be reached"):
         asyncio.run(ask())
@@ -226,9 +226,9 @@ def test_a_cancelled_call_closes_its_connection_and_its_late_answer_reaches_no_o
             await writer.drain()
 
     async def ask(client: Client) -> list[bytes]:
-        await client.post("/x", b"{}")
+        await client.request("/x", b"{}")
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(client.post("/slow", b"{}"), 0.1)
+            await asyncio.wait_for(client.request("/slow", b"{}"), 0.1)
         later = await bodies(3)(client)
         await asyncio.wait_for(gone.wait(), 5)
         return later
@@ -301,7 +301,7 @@ async def posted(url: str, body: bytes = b"{}", timeout_s: float = 20.0, longest
     """One answer, through a proxy if the environment names one."""
     client = Client(url, "key", longest=longest, proxy=proxy_for(url))
     try:
-        return await client.post("", body, timeout_s)
+        return await client.request("", body, timeout_s)
     finally:
         client.close()
 
@@ -318,7 +318,7 @@ def test_the_key_is_sent_if_there_is_one(key: str) -> None:
     async def ask(url: str) -> HttpResponse:
         client = Client(url, key)
         try:
-            return await client.post("", b"{}")
+            return await client.request("", b"{}")
         finally:
             client.close()
 
@@ -339,9 +339,9 @@ def test_a_call_times_out_and_its_late_answer_reaches_no_other_call() -> None:
         client = Client(url, "")
         try:
             with pytest.raises(RequestFailed, match=r"no answer in 0\.2 s"):
-                await client.post("", b"slow", 0.2)
+                await client.request("", b"slow", 0.2)
             await asyncio.sleep(0.3)
-            return [(await client.post("", b"{}", 0.2)).body for _ in range(3)]
+            return [(await client.request("", b"{}", 0.2)).body for _ in range(3)]
         finally:
             client.close()
 
@@ -417,7 +417,7 @@ def test_tls_goes_through_a_tunnel_of_the_proxy(tmp_path: Path, monkeypatch: pyt
     async def ask(url: str) -> list[bytes]:
         client = Client("https://localhost:4443/v1", "key", proxy=url.removesuffix("/v1"))
         try:
-            return [(await client.post("/x", b"{}", 10.0)).body for _ in range(2)]
+            return [(await client.request("/x", b"{}", 10.0)).body for _ in range(2)]
         finally:
             client.close()
 
@@ -433,7 +433,7 @@ def test_a_proxy_that_opens_no_tunnel_is_named() -> None:
         await writer.drain()
 
     async def ask(url: str) -> None:
-        await Client("https://judge.example/v1", None, proxy=url.removesuffix("/v1")).post("", b"{}", 5.0)
+        await Client("https://judge.example/v1", None, proxy=url.removesuffix("/v1")).request("", b"{}", 5.0)
 
     with pytest.raises(Unreachable, match=r"judge\.example:443 cannot be reached: the proxy 127\.0\.0\.1 answers 407"):
         against(serve, ask)

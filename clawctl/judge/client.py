@@ -125,7 +125,7 @@ class JudgeClient:
                 if endpoint is None:
                     self._skip(place, "no server has registered")
                     continue
-                response = await self._client(endpoint).post("/chat/completions", body, self._recipe.judge.timeout_s)
+                response = await self._client(endpoint).request("/chat/completions", body, self._recipe.judge.timeout_s)
                 if response.status in _NOT_NOW:
                     self._skip(place, f"{endpoint.url} answers {response.status}", retry_after_s(response.retry_after))
                     continue
@@ -284,7 +284,7 @@ class EndpointPool:
         self._gap_s = 1.0 / per_s if per_s else 0.0
 
     async def acquire(self, avoid: EndpointState | None = None) -> EndpointState:
-        """Select an endpoint and wait for its rate limit. `shun` is used only if there is no other.
+        """Select an endpoint and wait for its rate limit. `avoid` is used only if there is no other.
 
         The caller must do `in_flight -= 1` afterwards.
         """

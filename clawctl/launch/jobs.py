@@ -20,7 +20,7 @@ from rich.text import Text
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.launch.plan import SchedulerName, plan_jobs
-from clawctl.launch.schedulers import ENDED, JobState, Scheduler, open_scheduler
+from clawctl.launch.schedulers import ENDED, JobState, Scheduler
 from clawctl.launch.status import facts_of_run
 from clawctl.printing import one_line, plain
 from clawctl.run.checksums import read_object, sealed
@@ -51,6 +51,21 @@ class LaunchedJob:
         count = sum(state.phase == worst.phase for state in job_states)
         detail = f"{count} of {len(job_states)} {worst.detail}" if len(job_states) > 1 else worst.detail
         return LaunchedJob(self.stage, self.ids, self.needs, worst.phase, detail, starts)
+
+
+def open_scheduler(name: SchedulerName) -> Scheduler:
+    """The scheduler of that name. Only its own module is imported."""
+    if name == "slurm":
+        from clawctl.launch.slurm import Slurm
+
+        return Slurm()
+    if name == "ray":
+        from clawctl.launch.ray_cluster import RayCluster
+
+        return RayCluster()
+    from clawctl.launch.sky import Sky
+
+    return Sky()
 
 
 def show_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, log_level: str) -> None:

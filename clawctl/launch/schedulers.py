@@ -42,20 +42,6 @@ class Scheduler(Protocol):
         ...
 
 
-def open_scheduler(name: SchedulerName) -> Scheduler:
-    if name == "slurm":
-        from clawctl.launch.slurm import Slurm
-
-        return Slurm()
-    if name == "ray":
-        from clawctl.launch.ray_cluster import RayCluster
-
-        return RayCluster()
-    from clawctl.launch.sky import Sky
-
-    return Sky()
-
-
 def call(
     program: str, words: Sequence[str], cure: str, stdin: str | None = None, patience_s: float = _PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:

@@ -26,30 +26,39 @@ def new_handle() -> str:
 
 
 class Answer:
-    """The answer to one request. Iterating gives each choice's pieces; None instead of a piece ends that choice."""
+    """The answer to one request. `begin` gives it the engine's replies, and `pieces` the pieces of each choice; None instead of a
+    piece ends that choice."""
 
     def __init__(
         self,
         request: GenerationRequest,
         dialect: Dialect,
-        replies: list[Reply],
         exchange_id: str,
         created_at: float,
         hints: dict[str, Any],
         key: str,  # name of the API key of the request
         capture: Capture | None,
         recent: RecentAnswers | None = None,  # stores the answer, if it may be put back into a later prompt
-        requests: Sequence[GenerationRequest] = (),  # the request of each reply, if their prompts differ
+        requests: Sequence[GenerationRequest] = (),  # one for each prompt, if there are several
     ) -> None:
-        self.request, self.dialect = request, dialect
-        self._requests = requests or [request] * max(1, len(replies))
-        self._exchange_id = exchange_id
-        self.choices = [Choice(i, exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
-        self._replies, self._created_at, self._hints, self._key, self._capture = replies, created_at, hints, key, capture
+        self.request, self.dialect, self.key = request, dialect, key
+        self.requests, self.hints = requests or [request], hints
+        self._exchange_id, self._created_at, self._capture = exchange_id, created_at, capture
         self._recent = recent
+        self._replies: list[Reply] = []
+        self.choices: list[Choice] = []
         self.cancelled = False
         self.failed: Refusal | None = None
         self.first_at: float | None = None  # unix seconds at which the first token arrived
+
+    @property
+    def is_captured(self) -> bool:
+        return self._capture is not None
+
+    def begin(self, replies: list[Reply]) -> None:
+        """Take the engine's replies: `request.n` for each prompt."""
+        self._replies = replies
+        self.choices = [Choice(i, self._exchange_id if i == 0 else new_handle()) for i in range(len(replies))]
         for choice, reply in zip(self.choices, replies, strict=True):
             choice.prompt_tokens = reply.sampled.prompt_tokens
             choice.prompt_ids, choice.completion_ids = reply.sampled.prompt_ids, reply.sampled.completion_ids
@@ -112,8 +121,9 @@ class Answer:
             choice.finish_reason = None
         if self._recent is not None and status == "ok" and sampled.prompt_ids and sampled.completion_ids:
             message = self.dialect.message(choice)
-            self._recent.store(self._key, choice.exchange_id, message, sampled.prompt_ids, sampled.completion_ids)
-        await self._capture_exchange(choice, sampled, status, first_at)
+            self._recent.store(self.key, choice.exchange_id, message, sampled.prompt_ids, sampled.completion_ids)
+        if self._capture is not None:
+            await self._capture.write(*self._exchange(choice, sampled, status, first_at))
         if status == "ok":
             yield None
 
@@ -121,26 +131,26 @@ class Answer:
         """Capture a request that the engine refused for its content, such as one that is too long, because it contains the user's
         words. Requests refused for load or missing rights are not captured: clients retry them, or they never belonged to the
         conversation."""
-        if refusal.status in KEPT_REFUSALS:
+        if self._capture is not None and refusal.status in KEPT_REFUSALS:
             request = self.request
             temperature, top_p = (1.0 if value is None else value for value in (request.temperature, request.top_p))
-            await self._capture_exchange(Choice(0, self._exchange_id), Sampled(temperature, top_p, request.top_k), "error", None)
+            sampled = Sampled(temperature, top_p, request.top_k)
+            await self._capture.write(*self._exchange(Choice(0, self._exchange_id), sampled, "error", None))
 
-    async def _capture_exchange(
+    def _exchange(
         self, choice: Choice, sampled: Sampled, status: Literal["ok", "cancelled", "error"], first_at: float | None
-    ) -> None:
-        if self._capture is None:
-            return
+    ) -> tuple[Exchange, list[Any]]:
+        """A choice as it is captured, and the request's settings that a capture lacks but that may contain secrets."""
         message = None if status == "error" else self.dialect.message(choice)
-        request = self._requests[choice.index]
+        request = self.requests[choice.index // self.request.n]
         cut = status == "ok" and _has_cut_call(request, choice, sampled, message)
-        await self._capture.write(
+        return (
             Exchange(
                 exchange_id=choice.exchange_id,
                 created_at=self._created_at,
                 finished_at=time.time(),
                 api=request.api,
-                key=self._key,
+                key=self.key,
                 status=status,
                 model=request.model,
                 messages=request.sent_messages,
@@ -155,7 +165,7 @@ class Answer:
                 temperature=sampled.temperature,
                 top_p=sampled.top_p,
                 top_k=sampled.top_k,
-                hints=self._hints,
+                hints=self.hints,
                 untrainable_reason=CUT_CALL if cut else sampled.untrainable,
                 ttft_s=None if first_at is None else first_at - self._created_at,
                 spliced=sampled.spliced,

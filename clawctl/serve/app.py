@@ -4,8 +4,8 @@
 for an answer goes through `_generate`, step by step:
 
 1. `_read` reads the body within its limits (`bodies.py`, `long_bodies.py`). Its dialect converts it to a `GenerationRequest`.
-2. `_start` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the recipe's sampling. `Versions.begin` passes it to
-   the engine, which renders the prompt (`prompt.py`) and replies.
+2. `_prepare` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the recipe's sampling. `_start` passes the request
+   through `Versions.begin` to the engine, which renders the prompt (`prompt.py`) and replies.
 3. `Answer` reads the replies, and captures each one before its end is sent (`answer.py`, `capture.py`).
 4. `complete_response` or `EventStream` sends the output of the dialect (`http_response.py`).
 """
@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -66,7 +66,7 @@ from clawctl.serve.work_queues import WorkQueues
 _log = logging.getLogger("clawctl.serve")
 _LONGEST_RATING = 64 << 10  # bytes
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-Writer = Callable[[GenerationRequest, str], Dialect]
+Writer = Callable[..., Dialect]  # of a GenerationRequest and the handle of its answer
 _WRITERS: dict[str, Writer] = {
     "chat": chat.Chat, "responses": responses.Responses, "messages": messages.Messages, "completions": completions.Completions,
 }  # fmt: skip
@@ -133,7 +133,13 @@ class Gateway:
         http_request = Request(scope, receive)
         context = _context_of(http_request)
         try:
-            response = await self._answer(http_request, context, capability)
+            try:
+                response = await self._route(http_request, context, capability)
+            except Refusal as refusal:
+                response = self._refuse(context, refusal)
+            except Exception:  # noqa: BLE001 - the edge of the process: the client gets an error, the log has the rest
+                _log.exception("request %s failed", context.request_id)
+                response = self._refuse(context, Refusal(500, "internal error; the log of clawctl has the details"))
             response.raw_headers.extend(_extra_headers(context))
             preflight = http_request.method == "OPTIONS" and response.status_code == 204
             response.raw_headers.extend(
@@ -143,17 +149,6 @@ class Gateway:
             await response(scope, receive, send)
         finally:
             self._count(context)
-
-    async def _answer(
-        self, http_request: Request, context: RequestContext, capability: str | None
-    ) -> Response | EventStream | Replay:
-        try:
-            return await self._route(http_request, context, capability)
-        except Refusal as refusal:
-            return self._refuse(context, refusal)
-        except Exception:  # noqa: BLE001 - the edge of the process: the client gets an error, the log has the rest
-            _log.exception("request %s failed", context.request_id)
-            return self._refuse(context, Refusal(500, "internal error; the log of clawctl has the details"))
 
     async def _route(
         self, http_request: Request, context: RequestContext, capability: str | None
@@ -228,11 +223,11 @@ class Gateway:
                 request = self._stored.continued(context.key, request)
                 writer = partial(responses.Responses, store=partial(self._stored.store, context.key))
             if context.episode is None:
-                return await self._start(http_request, context, request, writer)
+                return await self._respond(http_request, context, request, writer)
             retry_key = context.episode.session_id, context.api, context.digest
             alone = Request(http_request.scope, never_disconnects)  # the answer is completed even if its client disconnects
             return await self._retries.answer(
-                retry_key, context, lambda own: self._start(alone, own, request, writer), http_request.scope
+                retry_key, context, lambda own: self._respond(alone, own, request, writer), http_request.scope
             )
 
     async def _read(self, http_request: Request, context: RequestContext, resources: ExitStack) -> GenerationRequest:
@@ -257,12 +252,40 @@ class Gateway:
             check_request(request)
         return replace(request, key=key, size=len(raw))
 
-    async def _start(
+    async def _respond(
         self, http_request: Request, context: RequestContext, request: GenerationRequest, writer: Writer
     ) -> Response | EventStream:
-        recent = None if request.prompts else self._recent
-        if recent is not None:
-            request = recent.known(context.key, request)
+        """The answer to a checked request: complete, or a stream. Raises Refusal."""
+        request, hints, for_training = self._prepare(http_request, context, request)
+        requests, handle = [request], new_handle()
+        if request.prompts:
+            requests = await completions.each_prompt(request, self._text_of)
+            writer = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in requests])
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._concurrency.count_request(context.key))
+            if request.score_from is not None:
+                scored = [await self._scored(each) for each in requests]
+                writer = partial(writer, scored=scored)
+                if request.max_tokens == 0:
+                    return _prompts_only(writer(replace(request, n=1), handle), handle, scored)
+            capture = self._capture if self._capture.enabled and for_training else None
+            answer = Answer(
+                request, writer(request, handle), handle, context.arrived, hints, context.key, capture,
+                None if request.prompts else self._recent, requests,
+            )  # fmt: skip
+            await self._start(answer, for_training, stack)
+            stack.callback(self._ended, answer, context)
+            open_stack = stack.pop_all()
+        if request.stream:
+            return EventStream(answer, context, open_stack)
+        return await complete_response(answer, context, open_stack, http_request.receive)
+
+    def _prepare(
+        self, http_request: Request, context: RequestContext, request: GenerationRequest
+    ) -> tuple[GenerationRequest, dict[str, Any], bool]:
+        """The request with earlier answers and the recipe's sampling, its hints, and whether its turns may be trained."""
+        if not request.prompts and self._recent is not None:
+            request = self._recent.known(context.key, request)
         headers = dict(reversed(http_request.headers.items()))  # the first value of each name; it is looked up many times
         hints = read_hints(headers, request.claims) | self._rating.hint(headers)
         capture_off = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
@@ -273,56 +296,21 @@ class Gateway:
             for_training = context.episode.measurement is None
         if for_training or context.episode is not None:
             request = self._as_the_recipe_samples(request, headers, context)
-        capture = self._capture if self._capture.enabled and for_training else None
-        requests, plain = [request], partial(completions.Completions)
-        if request.prompts:
-            requests = await completions.each_prompt(request, self._text_of)
-            writer = plain = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in requests])
-        handle = new_handle()
-        async with AsyncExitStack() as stack:
-            stack.enter_context(self._concurrency.count_request(context.key))
-            if request.score_from is not None:
-                scored = [await self._scored(each) for each in requests]
-                writer = partial(plain, scored=scored)
-                if request.max_tokens == 0:
-                    choices = [
-                        Choice(i, handle, finish_reason="length", prompt_tokens=len(tokens), completion_ids=[])
-                        for i, tokens in enumerate(scored)
-                    ]
-                    return Response(writer(replace(request, n=1), handle).whole(choices), media_type="application/json")
-            try:
-                session = hints.get("session_id")
-                replies = [reply for each in requests for reply in await self._versions.begin(each, stack, session, for_training)]
-            except Refusal as refusal:
-                refused_answer = Answer(
-                    requests[0], writer(request, handle), [], handle, context.arrived, hints, context.key, capture
-                )
-                await refused_answer.capture_refused(refusal)
-                raise
-            reply_requests = [each for each in requests for _ in range(request.n)]
-            answer = Answer(
-                request,
-                writer(request, handle),
-                replies,
-                handle,
-                context.arrived,
-                hints,
-                context.key,
-                capture,
-                recent,
-                reply_requests,
-            )
-            for choice in answer.choices if capture is not None else ():
-                self._rating.note_answer(context.key, choice.exchange_id, hints.get("session_id"))
-            self._running.add(answer)
-            self._metrics.running += 1
-            stack.callback(self._ended, answer, context)
-            open_stack = stack.pop_all()
-        return (
-            EventStream(answer, context, open_stack)
-            if request.stream
-            else await complete_response(answer, context, open_stack, http_request.receive)
-        )
+        return request, hints, for_training
+
+    async def _start(self, answer: Answer, for_training: bool, stack: AsyncExitStack) -> None:
+        """Pass the requests of the answer to the engine. Raises Refusal."""
+        session, begin = answer.hints.get("session_id"), self._versions.begin
+        try:
+            answer.begin([reply for each in answer.requests for reply in await begin(each, stack, session, for_training)])
+        except Refusal as refusal:
+            await answer.capture_refused(refusal)
+            raise
+        if answer.is_captured:
+            for choice in answer.choices:
+                self._rating.note_answer(answer.key, choice.exchange_id, session)
+        self._running.add(answer)
+        self._metrics.running += 1
 
     async def _scored(self, request: GenerationRequest) -> list[ShownToken]:
         """The tokens of a prompt with their logprobs. Raises Refusal."""
@@ -421,6 +409,14 @@ def _context_of(http_request: Request) -> RequestContext:
     return RequestContext(
         given if _SANE_ID.fullmatch(given) else f"req_{new_handle()}", "none", envelope_of(http_request), time.time()
     )
+
+
+def _prompts_only(dialect: Dialect, handle: str, scored: list[list[ShownToken]]) -> Response:
+    """The response to a request that only scores its prompts."""
+    choices = [
+        Choice(i, handle, finish_reason="length", prompt_tokens=len(tokens), completion_ids=[]) for i, tokens in enumerate(scored)
+    ]
+    return Response(dialect.whole(choices), media_type="application/json")
 
 
 def _extra_headers(context: RequestContext) -> list[tuple[bytes, bytes]]:

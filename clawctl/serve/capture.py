@@ -32,7 +32,7 @@ _PATIENCE_S = 2.0  # an answer waits at most this long for a slow disk; the line
 _LOG_EVERY_S = 5.0
 _THREADS = 32  # keys whose exchanges are processed at the same time; further keys wait
 
-_Waiting = tuple[Exchange, Any, "asyncio.Future[None]"]
+_Waiting = tuple[Exchange, Any, asyncio.Future[None]]
 
 
 class Capture:
@@ -50,9 +50,9 @@ class Capture:
         self._lines = None if folder is None else LineWriter(folder, _ROTATE_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "capture")
         self._file = threading.Lock()
-        self._waiting: dict[
-            str, list[_Waiting]
-        ] = {}  # per active key; later exchanges join the next batch, because waking a thread is the largest cost
+        # Per key that a thread works for. Later exchanges join its next batch, because waking a thread is the largest cost.
+        self._waiting: dict[str, list[_Waiting]] = {}
+        self._queue = threading.Lock()  # for `_waiting`
         self._logged_at = float("-inf")
         self.written = 0
         self.lost = 0
@@ -72,36 +72,31 @@ class Capture:
         `Redactor.exchange`."""
         if self._lines is None or not may_capture(self._privacy, exchange.key, exchange.model):
             return
-        written = asyncio.get_running_loop().create_future()
-        active = exchange.key in self._waiting
-        self._waiting.setdefault(exchange.key, []).append((exchange, unwritten, written))
+        loop = asyncio.get_running_loop()
+        written = loop.create_future()
+        with self._queue:
+            active = exchange.key in self._waiting
+            self._waiting.setdefault(exchange.key, []).append((exchange, unwritten, written))
         if not active:
-            self._write_waiting(exchange.key)
+            self._threads.submit(self._write_waiting, exchange.key, loop)
         _, slow = await asyncio.wait([written], timeout=_PATIENCE_S)
         if slow:
             self._log_problem("the disk is slow or a text is very long: an answer was sent before its capture was written")
 
-    def _write_waiting(self, key: str) -> None:
-        """Pass all waiting exchanges of this key to a thread, and repeat until none is left. Runs on the event loop."""
-        waiting = self._waiting.pop(key, [])
-        if not waiting:
-            return
-        self._waiting[key] = []
-        loop = asyncio.get_running_loop()
-
-        def resolve(written: "asyncio.Future[None]") -> None:
-            if not written.done():  # the waiting task may have timed out
-                written.set_result(None)
-
-        def write() -> None:
-            for number, (exchange, unwritten, written) in enumerate(waiting, 1):
-                self._redact_and_write(exchange, unwritten)
-                with suppress(RuntimeError):  # the loop has ended, so nothing waits
-                    loop.call_soon_threadsafe(resolve, written)
-                    if number == len(waiting):
-                        loop.call_soon_threadsafe(self._write_waiting, key)
-
-        self._threads.submit(write)
+    def _write_waiting(self, key: str, loop: asyncio.AbstractEventLoop) -> None:
+        """Write all waiting exchanges of a key, in a thread. Those that arrive meanwhile wait for their turn among the keys."""
+        with self._queue:
+            batch, self._waiting[key] = self._waiting[key], []
+        for exchange, unwritten, written in batch:
+            self._redact_and_write(exchange, unwritten)
+            with suppress(RuntimeError):  # the loop has ended, so nothing waits
+                loop.call_soon_threadsafe(_resolve, written)
+        with self._queue:
+            if not self._waiting[key]:
+                del self._waiting[key]
+                return
+        with suppress(RuntimeError):  # `close` writes the rest
+            self._threads.submit(self._write_waiting, key, loop)
 
     def close(self) -> None:
         """Finish running writes, and write the remaining exchanges."""
@@ -138,3 +133,8 @@ class Capture:
         if time.monotonic() - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = time.monotonic()
             _log.error("%s (%d lost so far)", problem, self.lost)
+
+
+def _resolve(written: asyncio.Future[None]) -> None:
+    if not written.done():  # the waiting task may have timed out
+        written.set_result(None)

@@ -64,7 +64,7 @@ class RemoteTeacher:
             raise NoTeacherLogprobs("the teacher's server scores at temperature 1 only")
         request = {"model": self.model, "prompt": prompt + completion, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
         try:
-            response = await client.post("/completions", orjson.dumps(request), TIMEOUT_S)
+            response = await client.request("/completions", orjson.dumps(request), TIMEOUT_S)
         except RequestFailed as error:
             raise NoTeacherLogprobs("the teacher's server does not answer") from error
         if response.status != 200:

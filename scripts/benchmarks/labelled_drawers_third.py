@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from urllib.parse import quote
 
-from scripts.benchmarks.labelled_templates import Draw, base64_of, key, some
+from scripts.benchmarks.labelled_drawn import Draw, base64_of, key, some
 
 _D = string.digits
 _D9 = "123456789"

@@ -12,7 +12,6 @@ model.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -25,6 +24,7 @@ import torch
 from clawctl.config import DEMO_MODEL
 from clawctl.errors import ClawError
 from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.train_process import worker
 from scripts.benchmarks.train_turns import Turn, make_session, make_single_turns
 
 HERE = Path(__file__).parent
@@ -137,20 +137,6 @@ def job_of(options: argparse.Namespace, turns: list[Turn]) -> dict[str, Any]:
     return {
         "model": str(DEMO_MODEL), "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats, "turns": turns,
     }  # fmt: skip
-
-
-def worker(module: str, job: dict[str, Any], python: Path | None = None) -> dict[str, Any]:
-    """Run one contestant and return the JSON on the last line of its stdout. Raises ClawError if it fails."""
-    how = ", ".join(f"{name} {job[name]}" for name in ("merge", "checkpointing", "chunked") if name in job)
-    print(f"  {module}: {how} …", file=sys.stderr, flush=True)
-    command = [str(python), str(HERE / f"{module}.py")] if python else [sys.executable, "-m", f"scripts.benchmarks.{module}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(job["threads"]), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True, env=environment)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise ClawError(f"{module} ended with {done.returncode}: {last}", "run it alone to see more")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
 
 
 def ensure_trl(python: Path) -> Path:

@@ -17,7 +17,7 @@ from clawctl.config import DEMO_MODEL
 from clawctl.errors import ClawError
 from clawctl.trainers.local.flops import peak_flops
 from scripts.benchmarks.table import Row
-from scripts.benchmarks.train import worker
+from scripts.benchmarks.train_process import worker
 from scripts.benchmarks.train_turns import Turn, make_session
 
 QWEN3_4B = {

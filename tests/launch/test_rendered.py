@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from clawctl.errors import ClawError
+from clawctl.launch.jobs import open_scheduler
 from clawctl.launch.ray_cluster import RayCluster, StageActor
-from clawctl.launch.schedulers import open_scheduler
 from clawctl.launch.sky import Sky, read_jobs
 from clawctl.run.directory import open_run
 from clawctl.run.endpoint import announce, own_address

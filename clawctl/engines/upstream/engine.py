@@ -297,7 +297,7 @@ class Upstream:
                 body = {**body, "tools": tools} if tools else body
                 body |= {"continue_final_message": True, "add_generation_prompt": False} if request.continues else {}
                 body |= {"chat_template_kwargs": request.template_settings} if request.template_settings else {}
-                answer = await self._client.post("/tokenize", orjson.dumps(body))
+                answer = await self._client.request("/tokenize", orjson.dumps(body))
                 status, content = answer.status, answer.body
         if status in _NOT_THERE:
             raise Refusal(501, "this engine does not count tokens")

@@ -47,7 +47,7 @@ class Splicer:
         body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": request.template_settings}
         body |= {"tools": request.shown_tools} if request.shown_tools else {}
         with suppress(RequestFailed, orjson.JSONDecodeError, KeyError, TypeError):
-            answer = await self._client.post("/tokenize", orjson.dumps(body))
+            answer = await self._client.request("/tokenize", orjson.dumps(body))
             if answer.status == 200:
                 return list(orjson.loads(answer.body)["tokens"])
         return None

@@ -116,8 +116,8 @@ class Multiplexed:
         end.setblocking(False)
         _, self._link = await asyncio.get_running_loop().create_unix_connection(ChildLink, sock=end)
 
-    async def post(self, path: str, body: bytes) -> HttpResponse:
-        return await self._plain.post(path, body)
+    async def request(self, path: str, body: bytes) -> HttpResponse:
+        return await self._plain.request(path, body)
 
     async def stream(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> tuple[Connection | Call, int]:
         """See `Client.stream`."""

@@ -104,7 +104,7 @@ async def client_of(endpoint: Endpoint) -> AsyncIterator[Client]:
 
 async def _post_json(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        response = await client.post(path, orjson.dumps({"model": endpoint.model, **body}), TIMEOUT_S)
+        response = await client.request(path, orjson.dumps({"model": endpoint.model, **body}), TIMEOUT_S)
         if response.status != 200:
             raise Refused(f"status {response.status}: {response.body[:200].decode(errors='replace')}", response.status)
         data = orjson.loads(response.body)

@@ -11,6 +11,7 @@ import ssl
 import time
 import urllib.request
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast
@@ -227,7 +228,7 @@ class Client:
         self,
         url: str,
         key: str | None,
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         longest: int = LONGEST_ANSWER,
         proxy: str | None = None,
         connect_s: float = CONNECT_S,
@@ -235,32 +236,52 @@ class Client:
         """`longest`: the maximum number of bytes of a complete answer; streams have no limit. `proxy`: URL of an HTTP proxy."""
         self._longest, self._connect_s, self._proxy = longest, connect_s, None if proxy is None else urlsplit(proxy)
         parts = urlsplit(url)
-        self._url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
+        self.url, self._prefix = url.rstrip("/"), parts.path.rstrip("/")
         self._host, self._tls = parts.hostname or "", parts.scheme == "https"
         self._port = parts.port or (443 if self._tls else 80)
         named = {"host": parts.netloc.rpartition("@")[2], **json_headers(key), **(headers or {})}
         if self._proxy is not None and not self._tls:  # the proxy expects the complete URL; TLS goes through a tunnel instead
             self._prefix = f"http://{named['host']}{self._prefix}"
             named |= _proxy_headers(self._proxy.username, self._proxy.password)
-        self._common = "".join(f"{name}: {value}\r\n" for name, value in named.items())
+        self._common = _header_lines(named)
         self._context: ssl.SSLContext | None = None
         self._idle: deque[Connection] = deque()
 
-    async def request(self, path: str, body: bytes = b"", timeout_s: float | None = None, method: str = "POST") -> HttpResponse:
-        """The complete answer, with any status. Raises RequestFailed, Unreachable if no server listens, and TimedOut."""
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def request(
+        self,
+        path: str,
+        body: bytes = b"",
+        timeout_s: float | None = None,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """The complete answer, with any status. `headers` are added to those of the client. Raises RequestFailed, Unreachable if no
+        server listens, and TimedOut."""
         try:
             async with asyncio.timeout(timeout_s):
-                connection, status = await self.stream(path, body, None, method)
-                return HttpResponse(self._url + path, status, await self.read_body(connection), connection.retry_after)
+                connection, status = await self.stream(path, body, None, method, headers)
+                return HttpResponse(self.url + path, status, await self.read_body(connection), connection.retry_after)
         except TimeoutError as error:
             raise TimedOut(f"no answer in {timeout_s:g} s") from error
 
     async def stream(
-        self, path: str, body: bytes, receiver: ResponseReceiver | None, method: str = "POST"
+        self,
+        path: str,
+        body: bytes,
+        receiver: ResponseReceiver | None,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[Connection, int]:
         """The connection and the status of the response. With status 200 the body goes to `receiver`; otherwise, or if it is
         None, read it with `rest`. The caller gives the connection back. Raises RequestFailed."""
-        head = f"{method} {self._prefix + path or '/'} HTTP/1.1\r\n{self._common}content-length: {len(body)}\r\n\r\n".encode()
+        common = self._common + _header_lines(headers) if headers else self._common
+        head = f"{method} {self._prefix + path or '/'} HTTP/1.1\r\n{common}content-length: {len(body)}\r\n\r\n".encode()
         while True:
             connection, is_new = self._idle_connection(), False
             if connection is None:
@@ -353,6 +374,14 @@ def fetch(
             client.close()
 
     return asyncio.run(once())
+
+
+def _header_lines(headers: Mapping[str, str]) -> str:
+    """Raises RequestFailed if a value would end its line."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    if lines.count("\r") + lines.count("\n") > 2 * len(headers) or "\0" in lines:
+        raise RequestFailed("a header contains a line break or a zero byte")
+    return lines
 
 
 def _tls_context() -> ssl.SSLContext:

@@ -206,10 +206,9 @@ def test_the_judge_does_not_import_its_laboratory() -> None:
         assert "clawctl.judge.laboratory" not in file.read_text(), file
 
 
-def test_only_environments_which_are_clients_themselves_use_another_http_client() -> None:
+def test_there_is_one_http_client() -> None:
     for file in ROOT.rglob("*.py"):
-        if "environments" not in file.relative_to(ROOT).parts:
-            assert re.search(r"^\s*(import|from) (httpx|requests|aiohttp|urllib3)\b", file.read_text(), re.MULTILINE) is None, file
+        assert re.search(r"^\s*(import|from) (httpx|requests|aiohttp|urllib3)\b", file.read_text(), re.MULTILINE) is None, file
 
 
 def test_another_stage_gets_a_judge_by_its_name_at_the_seam_alone() -> None:

@@ -327,6 +327,26 @@ def test_the_key_is_sent_if_there_is_one(key: str) -> None:
     assert (b"authorization: Bearer key" in seen[0]) == bool(key)
 
 
+def test_headers_of_one_call_are_sent_with_it_alone_and_a_line_break_in_one_is_refused() -> None:
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            seen.append(await read_request(reader))
+            writer.write(OK)
+            await writer.drain()
+
+    async def ask(url: str) -> HttpResponse:
+        async with Client(url, "key") as client:
+            await client.request("", b"{}", headers={"x-session-id": "s1"})
+            with pytest.raises(RequestFailed, match="line break"):
+                await client.request("", b"{}", headers={"x-session-id": "s1\r\nx-task-id: t"})
+            return await client.request("", b"{}")
+
+    against(serve, ask)
+    assert [b"\r\nx-session-id: s1\r\n" in each for each in seen] == [True, False]
+
+
 def test_a_call_times_out_and_its_late_answer_reaches_no_other_call() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

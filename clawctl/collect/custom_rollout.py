@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from clawctl.collect.redacted import redacted
 from clawctl.config import Recipe
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.errors import ClawError
-from clawctl.plugins import GENERATE, ROLLOUT, Generation, load_function
+from clawctl.plugins import GENERATE, ROLLOUT, CustomGenerate, CustomRollout, Generation, load_function
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.directory import RunDir
 from clawctl.run.model_files import IdReader, origin_of
@@ -34,11 +34,11 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
     """Play `episodes` episodes and return the number of published turns. Raises ClawError, before the first episode if a function
     does not fit.
     """
-    play = load_function(rollout, "play", ROLLOUT)
+    play = cast(CustomRollout, load_function(rollout, "play", ROLLOUT))
     if generate is None:
         problem = "clawctl play needs --generate, which provides exact token ids"
         raise ClawError(problem, "add it, or connect the agent to `clawctl serve --intercept`, which captures its calls", 2)
-    sample = _checked(load_function(generate, "--generate", GENERATE), generate)
+    sample = _checked(cast(CustomGenerate, load_function(generate, "--generate", GENERATE)), generate)
     origin = origin_of(recipe.model.path, recipe.model_path)
     privacy, decode, published = recipe.privacy, IdReader(recipe.model_path), 0
     redactor = Redactor(privacy.redact, decode=decode, not_secrets=privacy.not_secrets)
@@ -52,7 +52,7 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
     return published
 
 
-def _checked(generate: Callable[..., Any], spec: str) -> Callable[..., Generation]:
+def _checked(generate: CustomGenerate, spec: str) -> Callable[..., Generation]:
     def sample(messages: list[Message], tools: list[dict[str, Any]] | None = None, *, config: Any) -> Generation:
         generation = generate(messages, tools, config)
         if not isinstance(generation, Generation):
@@ -64,7 +64,7 @@ def _checked(generate: Callable[..., Any], spec: str) -> Callable[..., Generatio
 
 
 def _played(
-    play: Callable[..., Any], generate: Callable[..., Generation], episode: int, recipe: Recipe, decode: Decode
+    play: CustomRollout, generate: Callable[..., Generation], episode: int, recipe: Recipe, decode: Decode
 ) -> list[Turn]:
     session, turns = f"custom-{secrets.token_hex(8)}", list[Turn]()
     try:

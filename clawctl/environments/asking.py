@@ -1,14 +1,15 @@
 """One chat completion over HTTP, for environments of a few lines."""
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
+import orjson
 
+from clawctl.http_client import Client, HttpResponse, RequestFailed, proxy_for
 from clawctl.run.endpoint import Endpoint
 
 TIMEOUT_S = 300.0  # sixteen concurrent calls on two cores need this long
@@ -64,82 +65,84 @@ async def ask(
     messages: list[dict[str, Any]],
     headers: Mapping[str, str] | None = None,
     stream: bool = False,
-    client: httpx.AsyncClient | None = None,
+    client: Client | None = None,
     **sampling: Any,
 ) -> str:
     """Request one chat completion with the headers and sampling of `endpoint`. Returns the answer's text. Raises Refused."""
     body = {"model": endpoint.model, "messages": messages, **endpoint.sampling, **sampling}
-    request: dict[str, Any] = {
-        "url": f"{endpoint.url}/chat/completions",
-        "headers": {"Authorization": f"Bearer {endpoint.api_key}", **endpoint.headers, **(headers or {})},
-    }
-    try:
-        async with AsyncExitStack() as stack:
-            used = client if client is not None else await stack.enter_async_context(new_client(endpoint))
-            if stream:
-                return await _ask_streaming(used, request, {**body, "stream": True})
-            response = await used.post(**request, json=body)
-        if response.status_code != 200:
-            raise _refused(response.status_code, response.text)
-        answer = response.json()
-        count_call(answer.get("usage"))
-        return str(answer["choices"][0]["message"].get("content") or "")
-    except httpx.HTTPError as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
-    except (ValueError, LookupError, AttributeError, TypeError) as error:
-        raise Refused(f"not a chat completion: {error!r}") from error
+    if stream:
+        return _streamed_text(await _post(endpoint, {**body, "stream": True}, client, headers))
+    return str(_message(await _post(endpoint, body, client, headers)).get("content") or "")
 
 
-def _refused(status: int, text: str) -> Refused:
-    try:
-        code = json.loads(text)["error"]["code"]
-    except (ValueError, LookupError, TypeError):
-        code = None
-    return Refused(f"status {status}: {text[:200]}", status, code if isinstance(code, str) else None)
-
-
-def new_client(endpoint: Endpoint) -> httpx.AsyncClient:
-    secure = endpoint.url.startswith("https:")  # loading certificates takes 20 ms, which plain HTTP does not need
-    return httpx.AsyncClient(timeout=TIMEOUT_S, verify=secure)
-
-
-async def _ask_streaming(client: httpx.AsyncClient, request: dict[str, Any], body: dict[str, Any]) -> str:
-    words: list[str] = []
-    ended = False
-    async with client.stream("POST", **request, json=body) as response:
-        if response.status_code != 200:
-            raise _refused(response.status_code, (await response.aread()).decode(errors="replace"))
-        async for line in response.aiter_lines():
-            if not line.startswith("data:"):
-                continue
-            data = line.removeprefix("data:").strip()
-            if data == "[DONE]":
-                ended = True
-                continue
-            event = json.loads(data)
-            if "error" in event:
-                raise Refused(f"error in the stream: {str(event['error'])[:200]}")
-            words += [choice["delta"].get("content") or "" for choice in event["choices"]]
-    if not ended:
-        raise Refused("the stream broke off")
-    count_call(None)
-    return "".join(words)
-
-
-async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: Client, **fields: Any) -> dict[str, Any]:
     """Request one chat completion with further fields, such as `tools`. Raises Refused.
 
     Returns its message: `content`, `tool_calls`, and `turn_id`, which is the key of the turn in `Outcome.steps`."""
-    body = {"model": endpoint.model, "messages": messages, **endpoint.sampling, **fields}
-    headers = {"Authorization": f"Bearer {endpoint.api_key}", **endpoint.headers}
+    return _message(await _post(endpoint, {"model": endpoint.model, "messages": messages, **endpoint.sampling, **fields}, client))
+
+
+def new_client(endpoint: Endpoint) -> Client:
+    """A client for several calls to the server of `endpoint`. Use it with `async with`."""
+    server = _server_of(endpoint)
+    return Client(server, None, proxy=proxy_for(server))
+
+
+def _server_of(endpoint: Endpoint) -> str:
+    parts = urlsplit(endpoint.url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+async def _post(
+    endpoint: Endpoint, body: dict[str, Any], client: Client | None, headers: Mapping[str, str] | None = None
+) -> HttpResponse:
+    server = _server_of(endpoint)
+    if client is None or client.url != server:
+        async with new_client(endpoint) as own:
+            return await _post(endpoint, body, own, headers)
+    path, sent = f"{endpoint.url.removeprefix(server)}/chat/completions", orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
+    given = {"authorization": f"Bearer {endpoint.api_key}", **endpoint.headers, **(headers or {})}
     try:
-        response = await client.post(f"{endpoint.url}/chat/completions", json=body, headers=headers)
-        if response.status_code != 200:
-            raise _refused(response.status_code, response.text)
-        answer = response.json()
+        response = await client.request(path, sent, TIMEOUT_S, headers=given)
+    except RequestFailed as error:
+        raise Refused(f"{type(error).__name__}: {error}") from error
+    if response.status != 200:
+        raise _refused(response)
+    return response
+
+
+def _refused(response: HttpResponse) -> Refused:
+    try:
+        code = orjson.loads(response.body)["error"]["code"]
+    except (ValueError, LookupError, TypeError):
+        code = None
+    text = response.body[:800].decode(errors="replace")[:200]
+    return Refused(f"status {response.status}: {text}", response.status, code if isinstance(code, str) else None)
+
+
+def _message(response: HttpResponse) -> dict[str, Any]:
+    """The message of a chat completion, with its `turn_id`. Counts the call. Raises Refused."""
+    try:
+        answer = orjson.loads(response.body)
         count_call(answer.get("usage"))
         return {**answer["choices"][0]["message"], "turn_id": str(answer.get("id", "")).removeprefix("chatcmpl-")}
-    except httpx.HTTPError as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Refused(f"not a chat completion: {error!r}") from error
+
+
+def _streamed_text(response: HttpResponse) -> str:
+    """The text of a streamed chat completion. Counts the call. Raises Refused."""
+    words: list[str] = []
+    lines = response.body.decode(errors="replace").splitlines()
+    data = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
+    if "[DONE]" not in data:
+        raise Refused("the stream broke off")
+    try:
+        for event in map(orjson.loads, data[: data.index("[DONE]")]):
+            if "error" in event:
+                raise Refused(f"error in the stream: {str(event['error'])[:200]}")
+            words += [choice["delta"].get("content") or "" for choice in event["choices"]]
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise Refused(f"not a chat completion: {error!r}") from error
+    count_call(None)
+    return "".join(words)

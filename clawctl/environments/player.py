@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import orjson
 
 from clawctl.config import is_stage_of_up
 from clawctl.environments import EPISODE_S, WORST, Environment, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
+from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.backlog import Backlog
 from clawctl.run.capabilities import episode_secret, issue
 from clawctl.run.directory import RunDir, claimed
@@ -428,16 +428,16 @@ def episode_endpoint(server: Endpoint, capability: str, spec: EpisodeSpec) -> En
 
 async def is_ready(server: Endpoint) -> bool:
     """Whether the server answers. Raises ClawError if it captures nothing, because the outcome would have no turns to apply to."""
-    place, key = server.url.removesuffix("/v1"), {"Authorization": f"Bearer {server.api_key}"}
+    place = server.url.removesuffix("/v1")
     try:
-        async with httpx.AsyncClient(timeout=10.0, verify=server.url.startswith("https:"), headers=key) as client:
-            ready = await client.get(f"{place}/health/ready")
-            told = (await client.get(f"{place}/health")).json()
-    except (httpx.HTTPError, ValueError):
+        async with Client(place, server.api_key, proxy=proxy_for(place)) as client:
+            ready = await client.request("/health/ready", timeout_s=10.0, method="GET")
+            health = orjson.loads((await client.request("/health", timeout_s=10.0, method="GET")).body)
+    except (RequestFailed, ValueError):
         return False
-    if told.get("capture", {}).get("on") is False:
+    if health.get("capture", {}).get("on") is False:
         raise ClawError(
             f"the server at {place} does not capture conversations, so no episode can be trained",
             "start `clawctl serve --intercept`",
         )
-    return ready.status_code == 200
+    return ready.status == 200

@@ -9,15 +9,16 @@ import time
 from contextlib import nullcontext
 from functools import partial
 
-import httpx
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
 from clawctl.config import Recipe, is_stage_of_up
 from clawctl.environments import ENVIRONMENTS, create
+from clawctl.environments.asking import new_client
 from clawctl.environments.player import Player, Summary, is_ready, make_plan
 from clawctl.errors import ClawError
+from clawctl.http_client import RequestFailed
 from clawctl.privacy.redaction import Redactor
 from clawctl.process import stop_on_signals
 from clawctl.run.backlog import Backlog
@@ -142,9 +143,9 @@ class _TokenRate:
             return
         try:
             server = find()
-            async with httpx.AsyncClient(timeout=2.0, verify=server.url.startswith("https:")) as client:
-                text = (await client.get(f"{server.url.removesuffix('/v1')}/metrics")).text
-        except (httpx.HTTPError, ClawError):
+            async with new_client(server) as client:
+                text = (await client.request("/metrics", timeout_s=2.0, method="GET")).body.decode(errors="replace")
+        except (RequestFailed, ClawError):
             return
         lines = [line for line in text.splitlines() if line.startswith("clawctl_completion_tokens")]
         sampled = sum(float(line.rpartition(" ")[2]) for line in lines)

@@ -26,11 +26,6 @@ class Ending:
         return self.kind == "policy"
 
     @property
-    def is_played_again(self) -> bool:
-        """Whether the attempt gets another episode. Killed episodes are repeated without a limit, also by other workers."""
-        return self.kind != "policy"
-
-    @property
     def is_written(self) -> bool:
         """Whether the episode has an outcome."""
         return self.kind != "killed"

@@ -51,11 +51,6 @@ def identity(recipe: Recipe) -> dict[str, Any]:
     return {"base_model": recipe.model.path, "lora": shape}
 
 
-def newest_checkpoint(run: RunDir) -> Path | None:
-    steps = steps_kept(run)
-    return run.checkpoint(steps[-1]) if steps else None
-
-
 def read_state(checkpoint: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = read_sealed((checkpoint / "state.json").read_bytes())

@@ -21,6 +21,7 @@ import yaml
 
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.mounts import run_folder
+from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns, read_verdicts
 from clawctl.run.storage import storage_of
 from scripts.benchmarks.chaos_audit import Watcher
@@ -170,9 +171,9 @@ def _play(place: Path, proxy: Proxy, dice: random.Random, rounds: int, sessions:
             shown = f"{len(_row_ids(audited))} rows, {len(_verdict_ids(audited))} verdicts, {len(trained_turns(audited))} trained"
             print(f"round {number + 1}/{rounds}: {shown}", flush=True)
         wanted = {turn_id for server in servers for turn_id in server.written}
-        trainable = [turn_id for server in servers for turn_id, more in server.written.items() if more]
         drained = _wait(lambda: wanted <= set(_verdict_ids(audited)), hosts)
-        learned = _wait(lambda: len(trained_turns(audited)) > len(trainable) - _RECIPE["train"]["batch_turns"], hosts)  # type: ignore[index]
+        trainable = sum(turn.trainable for turn in _rows(audited))  # not those of held-out sessions
+        learned = _wait(lambda: len(trained_turns(audited)) > trainable - _RECIPE["train"]["batch_turns"], hosts)  # type: ignore[index]
     finally:
         proxy.faults = 0.0
         for host in hosts.values():
@@ -244,8 +245,12 @@ def _audited(
     })  # fmt: skip
 
 
+def _rows(run: RunDir) -> list[Turn]:
+    return [turn for path in published(run.trajectories, ".parquet") for turn in read_turns(path)]
+
+
 def _row_ids(run: RunDir) -> list[str]:
-    return [turn.turn_id for path in published(run.trajectories, ".parquet") for turn in read_turns(path)]
+    return [turn.turn_id for turn in _rows(run)]
 
 
 def _verdict_ids(run: RunDir) -> list[str]:

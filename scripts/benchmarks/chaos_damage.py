@@ -193,13 +193,13 @@ def turn(number: int) -> Turn:
 
 
 def _checkpoint(run: RunDir) -> Any:
-    from clawctl.train.checkpoints import newest_checkpoint, read_state
+    from clawctl.train.checkpoints import read_state, steps_kept
     from clawctl.train.setback import find_start
     from clawctl.trainers.local.optimizer import read_optimizer
 
     found = find_start(run, lambda checkpoint: None).checkpoint
-    assert found == newest_checkpoint(run)
     assert found is not None
+    assert found == run.checkpoint(steps_kept(run)[-1])
     return [read_state(found), {name: value.tolist() for name, value in read_optimizer(found)[0].items()}]
 
 

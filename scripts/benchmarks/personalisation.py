@@ -17,11 +17,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import httpx
 from rich.console import Console
 
 from clawctl.config import load_recipe
-from clawctl.environments.asking import TIMEOUT_S, ask
+from clawctl.environments.asking import ask, new_client
 from clawctl.environments.homework.environment import problems
 from clawctl.environments.homework.people import Person
 from clawctl.environments.homework.problems import Problem, is_correct
@@ -91,7 +90,7 @@ async def asked_for_the_style(run: Path, recipe_file: Path) -> tuple[float, floa
             return await ask(endpoint, [{"role": "user", "content": prompt}], {"X-Capture": "off"}, client=client, **sampling)
 
     asked = problems("eval", recipe.eval.problems, recipe.eval.seed)
-    async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
+    async with new_client(endpoint) as client:
         replies = await asyncio.gather(*(reply_to(number, task) for number, task in enumerate(asked)))
     pairs = list(zip(asked, replies, strict=True))
     return statistics.mean(satisfaction(*pair) for pair in pairs), statistics.mean(is_correct(*pair) for pair in pairs)

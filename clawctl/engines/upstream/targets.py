@@ -234,7 +234,7 @@ class Targets:
                     raise
                 raise self._weights_unknown(old, error.problem, type(error), end) from error
             # Tokens sampled before the pause have been read by now, because the loop has run once; later tokens are from the new
-            # weights.
+            # weights. Several API servers each send their own tokens, which had the time of the reload to arrive.
             self._on_loop.call(self._set_clock, version)
         finally:
             if known or end is None:  # clawctl's own engine must not sample with unknown weights

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-import httpx
+import orjson
 
 from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.toolcall.tools import name_and_arguments
 from clawctl.errors import ClawError
+from clawctl.http_client import RequestFailed, fetch
 from clawctl.process import kill_group
 from clawctl.run.endpoint import Endpoint
 
@@ -225,9 +226,9 @@ def _schema(url: str) -> dict[str, Any]:
     if urlsplit(url).scheme not in ("http", "https"):
         raise ClawError(f"the option url is {url}", "give an address like http://127.0.0.1:8000", 2)
     try:
-        answer = httpx.get(f"{url}/schema", timeout=30.0, trust_env=False)
-        schema = answer.json() if answer.status_code == 200 else {}
-    except (httpx.HTTPError, ValueError) as error:
+        answer = fetch("GET", f"{url}/schema", timeout_s=30.0)
+        schema = orjson.loads(answer.body) if answer.status == 200 else {}
+    except (RequestFailed, ValueError) as error:
         raise ClawError(f"no OpenEnv server answers at {url}: {error}", "start it, or set the option command instead", 2) from error
     if not isinstance(schema.get("action") if isinstance(schema, dict) else None, dict):
         raise ClawError(f"the server at {url} has no /schema with an action", "use a server of openenv-core 0.2 or newer", 2)
@@ -252,9 +253,9 @@ def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
         url, end = f"http://127.0.0.1:{port}", time.monotonic() + _START_S
         while time.monotonic() < end and server.poll() is None:
             try:
-                if httpx.get(f"{url}/health", timeout=5.0, trust_env=False).status_code == 200:
+                if fetch("GET", f"{url}/health", timeout_s=5.0).status == 200:
                     return url
-            except httpx.HTTPError:
+            except RequestFailed:
                 time.sleep(0.2)
         _stop(server)
         said.seek(0)

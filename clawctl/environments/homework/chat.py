@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import httpx
-
 from clawctl.config import load_recipe
-from clawctl.environments.asking import TIMEOUT_S, Refused, ask
+from clawctl.environments.asking import Refused, ask, new_client
 from clawctl.environments.homework.people import Person
 from clawctl.environments.homework.problems import Problem, Role, is_correct, make_tasks
 from clawctl.environments.homework.satisfaction import satisfaction
 from clawctl.errors import ClawError
+from clawctl.http_client import Client, RequestFailed
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, open_run, recipe_file
 from clawctl.run.endpoint import Endpoint, own_endpoint
@@ -60,7 +59,7 @@ class Conversation:
 
 
 async def converse(
-    client: httpx.AsyncClient,
+    client: Client,
     endpoint: Endpoint,
     person: Person,
     task: Problem,
@@ -117,21 +116,20 @@ async def play(run: RunDir, endpoint: Endpoint, crowd: Crowd, stop: threading.Ev
     done: list[Conversation] = []
     began = time.time()
 
-    async def one_person(client: httpx.AsyncClient) -> None:
+    async def one_person(client: Client) -> None:
         for number in numbers:
             if stop.is_set() or _arrived(run, crowd.stop_at_version):
                 return
             done.append(await _one_session(client, endpoint, crowd, number, visit_id))
             await asyncio.sleep(crowd.think_s)
 
-    limits = httpx.Limits(max_connections=crowd.people, max_keepalive_connections=crowd.people)
-    async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits) as client:
+    async with new_client(endpoint) as client:
         await _wait_for_server(client, endpoint, stop)
         await asyncio.gather(*(one_person(client) for _ in range(crowd.people)))
     return _summary(done, began)
 
 
-async def _one_session(client: httpx.AsyncClient, endpoint: Endpoint, crowd: Crowd, number: int, visit_id: str) -> Conversation:
+async def _one_session(client: Client, endpoint: Endpoint, crowd: Crowd, number: int, visit_id: str) -> Conversation:
     """Play session `number` of the crowd. The number fixes its person, task, headers and streaming."""
     role: Role = "teacher" if number % 2 else "student"
     with_headers, stream = number // 2 % 2 == 0, number // 4 % 2 == 0
@@ -150,13 +148,13 @@ def _arrived(run: RunDir, version: int | None) -> bool:
     return live is not None and version is not None and live >= version
 
 
-async def _wait_for_server(client: httpx.AsyncClient, endpoint: Endpoint, stop: threading.Event) -> None:
+async def _wait_for_server(client: Client, endpoint: Endpoint, stop: threading.Event) -> None:
     deadline = time.monotonic() + _START_S
     while not stop.is_set():
         try:
-            await client.get(f"{endpoint.url}/models", headers={"Authorization": f"Bearer {endpoint.api_key}"})
+            await client.request("/health", timeout_s=_START_S, method="GET")
             return
-        except httpx.TransportError as error:
+        except RequestFailed as error:
             if time.monotonic() > deadline:
                 raise ClawError(f"{endpoint.url} does not answer: {error}", "check the server's log") from error
             await asyncio.sleep(0.3)

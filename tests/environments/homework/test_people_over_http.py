@@ -10,10 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-from clawctl.environments.asking import Refused, ask
+from clawctl.environments.asking import Refused, ask, new_client
 from clawctl.environments.homework.chat import Conversation, Crowd, converse, play
 from clawctl.environments.homework.environment import Homework
 from clawctl.environments.homework.people import Person
@@ -30,9 +29,9 @@ STUDENT = make_tasks("student", 1, 5, "train")[0]
 
 def talk(server: Answering, session_id: str | None, stream: bool = False) -> Conversation:
     async def run() -> Conversation:
-        async with httpx.AsyncClient() as client:
-            person = Person("student", 5)
-            return await converse(client, Endpoint(server.url, "key", "demo"), person, STUDENT, session_id, stream)
+        endpoint, person = Endpoint(server.url, "key", "demo"), Person("student", 5)
+        async with new_client(endpoint) as client:
+            return await converse(client, endpoint, person, STUDENT, session_id, stream)
 
     return asyncio.run(run())
 
@@ -106,7 +105,7 @@ def test_a_conversation_that_fills_the_context_is_ended_by_the_policy() -> None:
 
 
 def test_a_server_that_is_gone_is_a_refusal() -> None:
-    with pytest.raises(Refused, match="ConnectError"):
+    with pytest.raises(Refused, match="Unreachable"):
         one_question(Answering(url="http://127.0.0.1:9/v1"), stream=False)
 
 

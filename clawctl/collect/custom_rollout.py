@@ -63,9 +63,7 @@ def _checked(generate: CustomGenerate, spec: str) -> Callable[..., Generation]:
     return sample
 
 
-def _played(
-    play: CustomRollout, generate: Callable[..., Generation], episode: int, recipe: Recipe, decode: Decode
-) -> list[Turn]:
+def _played(play: CustomRollout, generate: Callable[..., Generation], episode: int, recipe: Recipe, decode: Decode) -> list[Turn]:
     session, turns = f"custom-{secrets.token_hex(8)}", list[Turn]()
     try:
         for row in play(episode, generate, recipe.collect):

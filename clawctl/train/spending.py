@@ -16,6 +16,7 @@ from clawctl.errors import ClawError
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.lines import append_lines, read_lines
+from clawctl.train.advantages import likeliest
 from clawctl.train.sample import Batch
 
 log = logging.getLogger("clawctl.train")
@@ -36,10 +37,18 @@ class Usage:
 
 
 def usage_of(batch: Batch, config: TrainConfig) -> Usage:
-    own = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
+    """With a method over the K likeliest tokens, a hinted turn is read once more for their names, as is each of its hinted prompts.
+    Each of the K tokens is then read and trained as a sequence of its own."""
+    k = likeliest(config)
+    own = train = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
     hinted = [s for s in batch.samples if s.teacher_prompt_ids is not None and s.teacher_logprobs is None and config.uses_hints]
     teacher = sum(len(sample.teacher_prompt_ids or ()) + len(sample.completion_ids) for sample in hinted)
-    return Usage(own + teacher + CANARY_TOKENS, own)
+    if k is not None:
+        prompts = [(prompt, s) for s in hinted for prompt in (s.teacher_prompt_ids or (), *s.other_prompts)]
+        plain = sum(len(s.prompt_ids) + len(s.completion_ids) for s in hinted)
+        teacher = (1 + k) * (plain + sum(len(prompt) + len(s.completion_ids) for prompt, s in prompts))
+        train += k * plain
+    return Usage(own + teacher + CANARY_TOKENS, train)
 
 
 class Spending:

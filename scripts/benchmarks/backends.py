@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -45,6 +45,7 @@ KILLS, QUICK_KILLS = 30, 4
 TURNS = 24  # of the killed run: six steps
 LORA = {"rank": 8, "alpha": 32.0}  # what scripts/tinker_server.py has room for
 LR = 7.5e-4  # of adapters: ten times that of all weights (`personalisation`)
+_TOPK = 4
 _START_S = 300.0
 _FREE_S = 15.0
 
@@ -143,7 +144,8 @@ def service_recipe(model: Path, target: Target, folder: Path, **train: Any) -> R
 
 
 def step_rows(model: Path, target: Target, folder: Path) -> list[Row]:
-    found = {method: step_change(model, target, folder, method) for method in ("binary", "opd", "combine")}
+    methods = ["binary", "opd", "combine", *([] if target.kind == "fireworks" else ["opd_topk", "hybrid"])]
+    found = {method: step_change(model, target, folder, method) for method in methods}
     rows = [Row(target.kind, "step_change_error", max(error for error, _, _ in found.values()), "relative")]
     for method, (error, own, _) in found.items():
         rows.append(Row(f"{target.kind} {method}", "step_change_error", error, "relative"))
@@ -162,11 +164,17 @@ def step_change(model: Path, target: Target, folder: Path, method: str) -> tuple
     from clawctl.trainers.tinker.sequences import sequence_of
     from clawctl.trainers.tinker.trainer import ServiceTrainer
 
-    recipe = service_recipe(model, target, folder, method=method, turn_bound=None, clip_grad=1e9)  # SkyRL does not clip
+    settings = {"topk": _TOPK} if method in ("opd_topk", "hybrid") else {}
+    recipe = service_recipe(model, target, folder, method=method, turn_bound=None, clip_grad=1e9, **settings)  # SkyRL does not clip
     lora = recipe.train.lora
     assert lora is not None
-    with TRAINERS.load(target.kind, "train.backend").open(recipe, lambda: None) as service:
-        assert isinstance(service, ServiceTrainer)
+    with ExitStack() as stack:
+        if recipe.train.topk is None:
+            opened = stack.enter_context(TRAINERS.load(target.kind, "train.backend").open(recipe, lambda: None))
+        else:
+            opened = ServiceTrainer(recipe, _naming_service(recipe))
+        assert isinstance(opened, ServiceTrainer)
+        service = opened
         service.resume(0, None, None)
         first = folder / f"first-{method}"
         first.mkdir()
@@ -187,6 +195,29 @@ def step_change(model: Path, target: Target, folder: Path, method: str) -> tuple
     gaps = [abs(ours.turns[name].policy_T - theirs.turns[name].policy_T).max() for name in ours.turns]
     made = {name: after[name] - before[name] for name in before}
     return relative(made, change), relative(other, change), float(max(gaps))
+
+
+def _naming_service(recipe: Recipe) -> Any:
+    """SkyRL's server does not name the likeliest tokens, so they are computed here, with the base model: a new adapter changes
+    nothing. All logprobs and gradients are the server's."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
+
+    causal: Any = AutoModelForCausalLM.from_pretrained(recipe.model_path, dtype=torch.float32).eval()
+
+    class Naming(RemoteAdapter):
+        @torch.no_grad()
+        def likeliest(self, sequences: Sequence[Any], k: int) -> list[list[list[int]]]:
+            logits = [causal(input_ids=torch.tensor([one.ids])).logits[0, one.start - 1 : -1] for one in sequences]
+            return [each.topk(k).indices.tolist() for each in logits]
+
+    class NamingService(Service):
+        def create(self, recipe: Recipe, **more: Any) -> RemoteAdapter:
+            return Naming(self, super().create(recipe, **more).training)
+
+    return NamingService(recipe)
 
 
 def local_change(recipe: Recipe, first: Path, batch: Any) -> tuple[Any, dict[str, Any]]:
@@ -222,8 +253,9 @@ def made_samples(method: str) -> list[Any]:
     samples = []
     for place in range(8):
         completion = some(6 + place)
-        reward = None if method == "opd" else (1.0, -1.0)[place % 2]
-        hinted = some(20) if method != "binary" and (method == "opd" or place % 3) else None
+        taught = method.startswith("opd")
+        reward = None if taught else (1.0, -1.0)[place % 2]
+        hinted = some(20) if method != "binary" and (taught or place % 3) else None
         samples.append(Sample(f"t{place}", "s", "k", some(10 + place), completion, [0.0] * len(completion), 1.0, 0, reward, hinted))
     return samples
 

@@ -27,12 +27,13 @@ class ServiceBackend:
         price = (recipe.train.service or ServiceConfig()).price
         if price is None:
             return ["Nothing is computed on this machine.", "Set train.service.price to see what a step costs."]
-        hints = recipe.train.uses_hints
-        each = (price.prefill * (2 if hints else 1) + price.train) * recipe.train.batch_turns / 1e3
-        reads = "read twice, once with its hint," if hints else "read once"
+        hints, k = recipe.train.uses_hints, likeliest(recipe.train) or 0
+        reads, trains = (1, 1) if not hints else (2 * (1 + k) + (1 if k else 0), 1 + k)
+        each = (price.prefill * reads + price.train * trains) * recipe.train.batch_turns / 1e3
+        how = "once" if reads == 1 else f"{reads} times, some of them with its hint"
         return [
             "Nothing is computed on this machine.",
-            f"Each turn of a step is {reads} and trained once.",
+            f"Each turn of a step is read {how}, and trained {'once' if trains == 1 else f'{trains} times'}.",
             f"A step of {recipe.train.batch_turns} turns costs about {each:.4g} for each 1,000 tokens of a turn, with its prompt.",
         ]
 
@@ -80,7 +81,12 @@ def check(recipe: Recipe) -> None:
         )
     refused = {
         "all weights: it trains adapters": lora is None,
-        f"train.method {config.method} over the likeliest tokens: it computes logprobs of given tokens only": likeliest(config),
+        f"train.method {config.method} over the likeliest tokens: its SDK advises against its sampler's logprobs": fireworks
+        and likeliest(config),
+        f"train.teacher base with train.method {config.method}: it scores the base model on the sampled tokens only": likeliest(
+            config
+        )
+        and config.teacher == "base",
         "train.custom_loss, which needs logits": config.custom_loss is not None,
         "train.base_pull, which changes weights directly": bool(config.base_pull),
         "train.kl_budget, which needs logits": config.kl_budget is not None,

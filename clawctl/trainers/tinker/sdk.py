@@ -113,6 +113,18 @@ class RemoteAdapter:
             outputs = self.training.forward(data, LOSS).result().loss_fn_outputs
         return [one.completion(output["logprobs"].data) for one, output in zip(sequences, outputs, strict=True)]
 
+    def likeliest(self, sequences: Sequence[TokenSequence], k: int) -> list[list[list[int]]]:
+        """The K likeliest tokens at each position of each completion, with the current weights: [T][K]. Raises ClawError if the
+        service does not name them."""
+        sdk = self.service.sdk
+        with self.service.calls("sample"):
+            sampler = self.training.save_weights_and_get_sampling_client()
+            how = {"num_samples": 1, "sampling_params": sdk.SamplingParams(max_tokens=1, temperature=1.0)}
+            how |= {"include_prompt_logprobs": True, "topk_prompt_logprobs": k}
+            futures = [sampler.sample(prompt=sdk.ModelInput.from_ints(one.ids), **how) for one in sequences]
+            answers = [future.result().topk_prompt_logprobs for future in futures]
+        return [_named(self.service.name, answer, one, k) for answer, one in zip(answers, sequences, strict=True)]
+
     def backward(
         self, sequences: Sequence[TokenSequence], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]
     ) -> None:
@@ -153,3 +165,19 @@ class RemoteAdapter:
     def _datum(self, sequence: TokenSequence, inputs: dict[str, Any]) -> Any:
         sdk = self.service.sdk
         return sdk.Datum(model_input=sdk.ModelInput.from_ints(sequence.ids[:-1]), loss_fn_inputs=inputs)
+
+
+_Likely = Sequence[Sequence[tuple[int, float]] | None]  # by position of a sequence: tokens and logprobs
+
+
+def _named(service: str, rows: _Likely | None, sequence: TokenSequence, k: int) -> list[list[int]]:
+    """The K likeliest tokens at each position of a completion. Services fill empty places with a logprob of -99999."""
+    own = [] if rows is None else rows[sequence.start :]
+    likely = [sorted((-logprob, token) for token, logprob in row or () if logprob > -9999.0)[:k] for row in own]
+    if len(own) != len(sequence.ids) - sequence.start or any(len(row) < k for row in likely):
+        raise ClawError(
+            f"{service} does not name the {k} likeliest tokens (topk_prompt_logprobs), which this method compares",
+            "use --method opd or combine without train.topk, or --backend local",
+            2,
+        )
+    return [[token for _, token in row] for row in likely]

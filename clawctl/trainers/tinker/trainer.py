@@ -1,8 +1,8 @@
 """The trainer that uses a service with Tinker's protocol.
 
-A step is three calls. `forward` returns the policy's logprobs of the turns, and with hinted prompts those of the teacher. The loss
-of the method and its derivative are computed here, by the formulas of the local trainer. `forward_backward` sends the derivatives,
-and `optim_step` applies AdamW.
+A step is three calls. `forward` returns the policy's logprobs of the turns, and with hinted prompts those of the teacher
+(`scores.py`). The loss of the method and its derivative are computed here, by the formulas of the local trainer. `forward_backward`
+sends the derivatives, and `optim_step` applies AdamW.
 
 `publish` saves the service's state, including the optimizer, before the loop commits the step. A trainer that was killed resumes
 from the state of the last committed step, on a new model of the service. Later computation is lost, so no turn counts twice.
@@ -21,21 +21,22 @@ from torch import Tensor
 
 from clawctl.config import Recipe, ServiceConfig
 from clawctl.errors import ClawError
+from clawctl.train.advantages import likeliest
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.agreement import mismatched_turns
 from clawctl.train.measures import Measures, StepFacts, StepResult, step_row
-from clawctl.train.sample import Batch, Sample
+from clawctl.train.sample import Batch
 from clawctl.trainers import Model
-from clawctl.trainers.local.branches import with_open_hints
 from clawctl.trainers.local.influence import bound_of, weight_of
 from clawctl.trainers.local.loading import load_config
 from clawctl.trainers.local.model import CANARY_PROMPTS
-from clawctl.trainers.local.objective import Objective, TurnLogprobs, objective_of
+from clawctl.trainers.local.objective import Objective, objective_of
 from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.texts import TokenizerTexts
 from clawctl.trainers.tinker.adapter import files_of
+from clawctl.trainers.tinker.scores import ScoredTurn, score_turns
 from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
-from clawctl.trainers.tinker.sequences import TokenSequence, hinted_sequence_of, scale_of, sequence_of
+from clawctl.trainers.tinker.sequences import TokenSequence, scale_of
 
 log = logging.getLogger("clawctl.train")
 
@@ -79,6 +80,8 @@ class ServiceTrainer:
         else:
             self._client = self.service.restore(_state_of(policy), with_optimizer=checkpoint is not None)
         self._tokenizer = AutoTokenizer.from_pretrained(self.recipe.model_path, trust_remote_code=False)
+        if (k := likeliest(self.recipe.train)) is not None:  # reports a problem before the first step
+            self.client.likeliest([TokenSequence(self._canary_prompts()[0], 1)], k)
         config = load_config(self.recipe.model_path).get_text_config()
         lengths = [n for n in (getattr(config, "max_position_embeddings", None), self.service.context) if n is not None]
         log.info("training %s at %s from version %d with %s", self.recipe.model.path, self.service.name, version, self._method)
@@ -87,24 +90,11 @@ class ServiceTrainer:
 
     def step(self, batch: Batch) -> StepResult:
         config, measures = self.recipe.train, Measures()
-        own = [sequence_of(sample) for sample in batch.samples]
-        hinted = with_open_hints(batch.samples) if config.uses_hints else []
-        taught = [hinted_sequence_of(sample) for sample in hinted]
-        with measures.clock("forward"):
-            policy = self.client.logprobs(own if config.teacher == "base" else [*own, *taught])
-        with measures.clock("teacher"):
-            scored = self.service.base_logprobs(taught) if config.teacher == "base" else policy[len(own) :]
-        teacher = {sample.turn_id: torch.tensor(values) for sample, values in zip(hinted, scored, strict=True)}
-        teacher |= {s.turn_id: torch.tensor(s.teacher_logprobs) for s in batch.samples if s.teacher_logprobs is not None}
-        samples = [
-            sample if sample.logprobs is not None else replace(sample, logprobs=values)
-            for sample, values in zip(batch.samples, policy, strict=False)
-        ]
-        batch = replace(batch, samples=samples)
+        scores = score_turns(self.service, self.client, batch.samples, config, measures)
+        batch = replace(batch, samples=[turn.logprobs.sample for turn in scores.turns])
         objective = objective_of(config, batch)
-        turns = [_turn(sample, values, teacher) for sample, values in zip(samples, policy, strict=False)]
         with measures.clock("loss"):
-            slopes = self._slopes(objective, turns, measures)
+            slopes = self._slopes(objective, scores.turns, measures)
         problem, broken, wrong_model = None, tuple(name for name, turn in measures.turns.items() if not turn.finite), False
         if not all(math.isfinite(loss) for loss in measures.losses.values()):
             problem = "loss is not finite"
@@ -114,28 +104,33 @@ class ServiceTrainer:
         if problem is not None:
             return StepResult(None, problem=problem, broken=broken, wrong_model=wrong_model)
         lr = learning_rate(config, batch.depth or batch.step)
+        sent = [row for turn, own in zip(scores.turns, slopes, strict=True) for row in _rows(turn, own)]
         with measures.clock("backward"):
-            scaled = [slope * scale_of(sequence, len(own), self.settings.loss) for sequence, slope in zip(own, slopes, strict=True)]
-            self.client.backward(own, policy, [slope.tolist() for slope in scaled])
+            self.client.backward(
+                [sequence for sequence, _, _ in sent],
+                [values.tolist() for _, values, _ in sent],
+                [(slope * scale_of(sequence, len(sent), self.settings.loss)).tolist() for sequence, _, slope in sent],
+            )
         with measures.clock("optimizer"):
             norm = self.client.update(config, lr, self.settings.loss)
-        measures.computed_tokens = sum(len(one.ids) for one in (*own, *own, *taught))
+        measures.computed_tokens = sum(len(one.ids) for one in (*scores.read, *(sequence for sequence, _, _ in sent)))
         measures.sequence_tokens = measures.computed_tokens
         weights = {term.name: term.weight for term in objective.terms}
         facts = StepFacts(config.method, weights, objective.counts, norm, lr, None, config.clip_grad, asdict(correction_of(config)))
         return StepResult(step_row(measures, batch, facts), measures.turns, facts)
 
-    def _slopes(self, objective: Objective, turns: Sequence[TurnLogprobs], measures: Measures) -> list[Tensor]:
-        """-dL/dlogp of each turn's tokens, after the bound of a turn's influence."""
-        leaves = [turn.policy_T for turn in turns]
-        grads = torch.autograd.grad(objective.loss(turns, measures, {}), leaves, allow_unused=True)
-        slopes = [torch.zeros_like(leaf) if grad is None else -grad for leaf, grad in zip(leaves, grads, strict=True)]
-        sizes = [size_of(slope, turn.before_T) for slope, turn in zip(slopes, turns, strict=True)]
+    def _slopes(self, objective: Objective, turns: Sequence[ScoredTurn], measures: Measures) -> list[list[Tensor]]:
+        """-dL/dlogp of each turn's leaves, after the bound of a turn's influence."""
+        leaves = [leaf for turn in turns for leaf in turn.leaves]
+        loss = objective.loss([turn.logprobs for turn in turns], measures, {})
+        grads = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
+        slopes = [[_slope(leaf, next(grads)) for leaf in turn.leaves] for turn in turns]
+        sizes = [sum(map(size_of, own, turn.leaves)) for own, turn in zip(slopes, turns, strict=True)]
         bound = bound_of(sizes, objective.config.turn_bound)
         for index, (turn, size) in enumerate(zip(turns, sizes, strict=True)):
             weight = weight_of(size, bound)
-            measures.turns[turn.sample.turn_id].bounded = weight
-            slopes[index] = slopes[index] * weight
+            measures.turns[turn.logprobs.sample.turn_id].bounded = weight
+            slopes[index] = [slope * weight for slope in slopes[index]]
         return slopes
 
     def publish(self, version: int, scratch: Path) -> ServiceSnapshot:
@@ -150,9 +145,12 @@ class ServiceTrainer:
         """No action: the SDK keeps its session alive by itself."""
 
     def _canary(self) -> dict[str, Any]:
-        prompts = [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
+        prompts = self._canary_prompts()
         values = self.client.logprobs([TokenSequence(ids, 1) for ids in prompts])
         return {"prompt_ids": prompts, "logprobs": [[None, *logprobs] for logprobs in values]}
+
+    def _canary_prompts(self) -> list[list[int]]:
+        return [self._tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
 
     @property
     def _lora(self) -> Any:
@@ -164,15 +162,20 @@ class ServiceTrainer:
 
 
 def size_of(slope_T: Tensor, logprobs_T: Tensor) -> float:
-    """An estimate of a turn's gradient size: sum over tokens of |dL/dlogp| (1 - p), the gradient with respect to the sampled
-    token's own logit. A service returns no gradient of a single turn."""
-    return float((slope_T.abs() * (1 - logprobs_T.exp())).sum())
+    """An estimate of a turn's gradient size: sum over tokens of |dL/dlogp| (1 - p), the gradient with respect to the token's own
+    logit. A service returns no gradient of a single turn."""
+    return float((slope_T.abs() * (1 - logprobs_T.detach().exp())).sum())
 
 
-def _turn(sample: Sample, values: Sequence[float], teacher: dict[str, Tensor]) -> TurnLogprobs:
-    now_T = torch.tensor(values, dtype=torch.float32)
-    sampler_T = torch.tensor(sample.logprobs, dtype=torch.float32)
-    return TurnLogprobs(sample, now_T.clone().requires_grad_(), now_T, sampler_T, teacher.get(sample.turn_id))
+def _slope(leaf: Tensor, grad: Tensor | None) -> Tensor:
+    return torch.zeros_like(leaf) if grad is None else -grad
+
+
+def _rows(turn: ScoredTurn, slopes: Sequence[Tensor]) -> list[tuple[TokenSequence, Tensor, Tensor]]:
+    """The sequences of a turn, each with its logprobs [T] and slopes [T]."""
+    values = [column for leaf in turn.leaves for column in leaf.detach().reshape(len(leaf), -1).unbind(1)]
+    each = [column for slope in slopes for column in slope.reshape(len(slope), -1).unbind(1)]
+    return list(zip(turn.sequences, values, each, strict=True))
 
 
 def _state_of(policy: Path) -> str:

@@ -1,0 +1,110 @@
+"""The logprobs of a step's turns from a service: by the policy, and by the teacher that reads the hint.
+
+A service computes the logprobs of given tokens. A method over the policy's K likeliest tokens therefore sends a turn K more times:
+the same ids, but at each position of the answer the logprob of another token is asked for. The sampler names these tokens.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from clawctl.config import TrainConfig
+from clawctl.train.advantages import likeliest
+from clawctl.train.measures import Measures
+from clawctl.train.sample import Sample
+from clawctl.trainers.local.branches import with_open_hints
+from clawctl.trainers.local.objective import LikeliestLogprobs, TurnLogprobs
+from clawctl.trainers.local.tops import hinted_prompts, overlap
+from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
+from clawctl.trainers.tinker.sequences import TokenSequence, sequence_of
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredTurn:
+    """A turn's logprobs, and the sequences that carry its gradient: the turn itself, then one for each of the K likeliest tokens.
+    With K = 2 and a completion of T tokens: 3 sequences, and `leaves` of the shapes [T] and [T, 2]."""
+
+    logprobs: TurnLogprobs
+    sequences: list[TokenSequence]
+
+    @property
+    def leaves(self) -> list[Tensor]:
+        tops = self.logprobs.tops
+        return [self.logprobs.policy_T] if tops is None else [self.logprobs.policy_T, tops.policy_TK]
+
+
+@dataclass(slots=True)
+class Scores:
+    """The scored turns of a step, in the order of its samples."""
+
+    turns: list[ScoredTurn]
+    read: list[TokenSequence] = field(default_factory=list)  # all that the policy or the teacher read
+
+
+def score_turns(
+    service: Service, client: RemoteAdapter, samples: Sequence[Sample], config: TrainConfig, measures: Measures
+) -> Scores:
+    """Ask the service for all logprobs that the method needs. A turn without the sampler's logprobs gets those of the policy."""
+    k = likeliest(config)
+    if k is None:
+        return _sampled(service, client, samples, config, measures)
+    return _likeliest(client, samples, k, measures)
+
+
+def _sampled(service: Service, client: RemoteAdapter, samples: Sequence[Sample], config: TrainConfig, measures: Measures) -> Scores:
+    own = [sequence_of(sample) for sample in samples]
+    hinted = with_open_hints(samples) if config.uses_hints else []
+    taught = [sequence_of(sample, sample.teacher_prompt_ids) for sample in hinted]
+    with measures.clock("forward"):
+        policy = client.logprobs(own if config.teacher == "base" else [*own, *taught])
+    with measures.clock("teacher"):
+        scored = service.base_logprobs(taught) if config.teacher == "base" else policy[len(own) :]
+    teacher = {sample.turn_id: torch.tensor(values) for sample, values in zip(hinted, scored, strict=True)}
+    teacher |= {s.turn_id: torch.tensor(s.teacher_logprobs) for s in samples if s.teacher_logprobs is not None}
+    rows = zip(samples, own, policy, strict=False)
+    turns = [ScoredTurn(_turn(sample, values, teacher), [sequence]) for sample, sequence, values in rows]
+    return Scores(turns, [*own, *taught])
+
+
+def _likeliest(client: RemoteAdapter, samples: Sequence[Sample], k: int, measures: Measures) -> Scores:
+    own = [sequence_of(sample) for sample in samples]
+    hinted = {place: [sequence_of(s, prompt) for prompt in hinted_prompts(s)] for place, s in enumerate(samples)}
+    hinted = {place: prompts for place, prompts in hinted.items() if prompts}
+    plain, taught = [own[place] for place in hinted], [one for prompts in hinted.values() for one in prompts]
+    with measures.clock("teacher"):
+        named = iter(client.likeliest([*plain, *taught], k))
+        ids = {place: next(named) for place in hinted}
+        others = {place: [next(named) for _ in prompts] for place, prompts in hinted.items()}
+    columns = {place: own[place].scoring(ids[place]) for place in hinted}
+    teacher_columns = {place: [one.scoring(ids[place]) for one in prompts] for place, prompts in hinted.items()}
+    asked = [*own, *(c for each in columns.values() for c in each)]
+    asked += [c for prompts in teacher_columns.values() for each in prompts for c in each]
+    with measures.clock("forward"):
+        answers = iter(client.logprobs(asked))
+    policy = [next(answers) for _ in own]
+    before = {place: _columns(answers, k) for place in hinted}
+    teacher = {place: torch.stack([_columns(answers, k) for _ in prompts]) for place, prompts in hinted.items()}
+    turns = []
+    for place, (sample, sequence, values) in enumerate(zip(samples, own, policy, strict=True)):
+        turn = _turn(sample, values, {})
+        if place in hinted:
+            ids_TK = torch.tensor(ids[place])
+            overlap_HT = torch.stack([overlap(ids_TK, torch.tensor(each)) for each in others[place]])
+            now_TK = before[place].clone().requires_grad_()
+            turn = replace(turn, tops=LikeliestLogprobs(now_TK, before[place], teacher[place], overlap_HT, ids_TK))
+        turns.append(ScoredTurn(turn, [sequence, *columns.get(place, [])]))
+    return Scores(turns, [*plain, *taught, *asked])
+
+
+def _columns(answers: Iterator[list[float]], k: int) -> Tensor:
+    """The next K answers as one tensor [T, K]."""
+    return torch.tensor([next(answers) for _ in range(k)]).T
+
+
+def _turn(sample: Sample, values: Sequence[float], teacher: Mapping[str, Tensor]) -> TurnLogprobs:
+    sample = sample if sample.logprobs is not None else replace(sample, logprobs=list(values))
+    now_T = torch.tensor(values, dtype=torch.float32)
+    sampler_T = torch.tensor(sample.logprobs, dtype=torch.float32)
+    return TurnLogprobs(sample, now_T.clone().requires_grad_(), now_T, sampler_T, teacher.get(sample.turn_id))

@@ -1,6 +1,7 @@
 """Shared by all worker processes: stopping on signals, and logging."""
 
 import atexit
+import ctypes
 import logging
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from io import TextIOWrapper
@@ -17,6 +19,7 @@ from typing import Any, NoReturn
 from clawctl.errors import ClawError
 from clawctl.run.names import open_to_append
 
+_PR_SET_PDEATHSIG = 1
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 _LONGEST_MESSAGE = 4000  # characters of a log message
 _LONGEST_ERROR = 300  # characters of an exception's message in a log
@@ -133,3 +136,21 @@ def log_to(file: Path | None, level: str) -> None:
     for name in _QUIET:
         logging.getLogger(name).setLevel("WARNING")
     logging.getLogger("huggingface_hub").propagate = False  # it prints its own messages, so each line would appear twice
+
+
+def die_with_parent(parent: int | None = None) -> Callable[[], None] | None:
+    """A function for a child process to call at its start. It requests SIGKILL when `parent` dies (its process id; None: this
+    process). None if not on Linux.
+
+    SIGKILL, not SIGTERM, because a busy stage may take minutes to notice SIGTERM, and no stage loses anything when it is killed.
+    """
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid() if parent is None else parent
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died before prctl
+            os._exit(1)
+
+    return prepare

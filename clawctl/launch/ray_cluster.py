@@ -20,7 +20,7 @@ from clawctl.config import environment_with, ray_address, secrets_from_environme
 from clawctl.errors import ClawError
 from clawctl.launch.plan import Job, SchedulerName
 from clawctl.launch.schedulers import JobState
-from clawctl.launch.up import die_with_parent
+from clawctl.process import die_with_parent
 from clawctl.run.endpoint import own_address
 from clawctl.run.names import open_to_append
 

@@ -7,14 +7,12 @@ killed at any moment.
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import re
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -27,7 +25,7 @@ from clawctl.config import Recipe, TrainerConfig, environment_with
 from clawctl.errors import ClawError
 from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
-from clawctl.process import hidden
+from clawctl.process import die_with_parent, hidden
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.endpoint import one_version_error, unserved_versions
 from clawctl.run.names import open_to_append
@@ -46,7 +44,6 @@ _COLOURS = {
     "eval": "blue",
     "up": "white",
 }
-_PR_SET_PDEATHSIG = 1
 
 
 def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: bool = False) -> None:
@@ -284,21 +281,3 @@ async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once
 async def _all_ended(children: list[Child]) -> None:
     while any(child.process is not None for child in children):
         await asyncio.sleep(0.05)
-
-
-def die_with_parent() -> Callable[[], None] | None:
-    """A function for a child process to call before it executes its stage. It requests SIGKILL when the parent dies. None if not on
-    Linux.
-
-    SIGKILL, not SIGTERM, because a busy stage may take minutes to notice SIGTERM, and no stage loses anything when it is killed.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def prepare() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # the parent died before prctl
-            os._exit(1)
-
-    return prepare

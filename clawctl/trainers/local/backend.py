@@ -1,11 +1,13 @@
 """The backend `local`: the trainer on this machine, and how its processes are started. Importing this module imports no torch."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from clawctl.config import Recipe, is_rank, nodes, place_among_ranks
 from clawctl.errors import ClawError
+from clawctl.process import die_with_parent
 from clawctl.trainers import Trainer
 from clawctl.trainers.local.torchrun import Gpus, become_torchrun, parse_gpus
 
@@ -60,6 +62,8 @@ class LocalBackend:
         from clawctl.trainers.local.ranks import abort_on_lost_rank, join_ranks, leave_ranks
         from clawctl.trainers.local.trainer import LocalTrainer
 
+        if is_rank() and (request := die_with_parent(os.getppid())) is not None:
+            request()  # without torchrun the ranks would go on, and keep the lock of the trainer that follows them
         transformers_logging.disable_progress_bar()
         if recipe.train.threads is not None:
             torch.set_num_threads(recipe.train.threads)

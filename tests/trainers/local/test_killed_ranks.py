@@ -75,10 +75,10 @@ def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_s
     appears(killed, "train/checkpoints/.2.*")  # all ranks write their parts of step 2, or rank 0 commits them
     ranks_of(torchrun)[1].kill()
     appears(killed, "train/checkpoints/[34]")  # the ranks that torchrun started again have gone on
-    tree = [*ranks_of(torchrun), psutil.Process(torchrun.pid)]
+    ranks = ranks_of(torchrun)
     appears(killed, "train/checkpoints/.[4-5].*")
-    for process in tree:
-        process.kill()
+    torchrun.kill()  # its ranks die with it; otherwise they would go on and keep the trainer's lock
+    assert psutil.wait_procs(ranks, timeout=PATIENCE)[1] == []
     _, talk = torchrun.communicate(timeout=PATIENCE)
     assert torchrun.returncode == -signal.SIGKILL
     assert "another process of this trainer has exited" in talk

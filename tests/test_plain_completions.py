@@ -12,6 +12,7 @@ from clawctl.collect.exports import export_file
 from clawctl.collect.imports import import_file
 from clawctl.collect.worker import collect
 from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.cut_calls import CUT_CALL
 from clawctl.judge.worker import judge
 from clawctl.privacy.command import parse_selection
 from clawctl.privacy.forget import forget
@@ -49,7 +50,8 @@ def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
     assert len(rows) == 6
     first = [row for row in rows if row.parent_turn_id is None]
     reasons = [row.untrainable_reason for row in sorted(first, key=lambda row: row.created_at)]
-    assert reasons == [None, None, "redacted"]
+    assert reasons[:2] == [None, None]
+    assert reasons[2] in ("redacted", CUT_CALL)  # the model rarely begins a tool call, and its 24 tokens then end within it
     assert SECRET.split()[-1] not in repr(rows)
     assert all(row.next_state and "<|" not in repr(row.next_state) for row in first)
     verdicts = {each.turn_id: each for path in published(run.verdicts, ".parquet") for each in read_verdicts(path)}

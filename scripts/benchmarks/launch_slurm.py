@@ -89,8 +89,13 @@ def _start_at_once(env: dict[str, str]) -> None:
         time.sleep(1.0)
         waiting = _output(env, "squeue", "--noheader", "--array", "--states=PENDING", "-O", "JobID:|,ReasonList:").splitlines()
         for line in waiting:
+            job = line.split("|")[0].strip()
             if "BeginTime" in line:
-                _scontrol(env, "update", f"jobid={line.split('|')[0].strip()}", "StartTime=now")
+                _scontrol(env, "update", f"jobid={job}", "StartTime=now")
+            elif "held" in line:  # its launch failed, because this node still knew the job from before it "failed"
+                _scontrol(env, "release", job)
+        for node in _output(env, "sinfo", "--noheader", "--states=drain", "-N", "-o", "%N").split():  # for the same reason
+            _scontrol(env, "update", f"nodename={node}", "state=resume")
         if not _output(env, "squeue", "--noheader", "--states=PENDING,COMPLETING", "-o", "%i").split():
             return
 

@@ -133,12 +133,12 @@ def _message(response: HttpResponse) -> dict[str, Any]:
 def _streamed_text(response: HttpResponse) -> str:
     """The text of a streamed chat completion. Counts the call. Raises Refused."""
     words: list[str] = []
-    lines = response.body.decode(errors="replace").splitlines()
-    data = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
-    if "[DONE]" not in data:
+    lines = response.body.split(b"\n")  # not `splitlines`, which also splits at U+2028 within the text
+    data = [line.removeprefix(b"data:").strip() for line in lines if line.startswith(b"data:")]
+    if b"[DONE]" not in data:
         raise Refused("the stream broke off")
     try:
-        for event in map(orjson.loads, data[: data.index("[DONE]")]):
+        for event in map(orjson.loads, data[: data.index(b"[DONE]")]):
             if "error" in event:
                 raise Refused(f"error in the stream: {str(event['error'])[:200]}")
             words += [choice["delta"].get("content") or "" for choice in event["choices"]]

@@ -78,7 +78,10 @@ class Capture:
             active = exchange.key in self._waiting
             self._waiting.setdefault(exchange.key, []).append((exchange, unwritten, written))
         if not active:
-            self._threads.submit(self._write_waiting, exchange.key, loop)
+            try:
+                self._threads.submit(self._write_waiting, exchange.key, loop)
+            except RuntimeError as error:  # no further thread can start; a running one takes the work
+                self._log_problem(f"a capture waits for a thread: {error}")
         _, slow = await asyncio.wait([written], timeout=_PATIENCE_S)
         if slow:
             self._log_problem("the disk is slow or a text is very long: an answer was sent before its capture was written")

@@ -61,7 +61,8 @@ def answering(answer: Answer, breaks_streams: bool = False, health: dict[str, An
 
 async def _events(words: str, breaks: bool) -> AsyncIterator[str]:
     for word in words.split(" "):
-        yield f"data: {json.dumps({'choices': [{'index': 0, 'delta': {'content': word + ' '}}]})}\n\n"
+        event = {"choices": [{"index": 0, "delta": {"content": f"{word} "}}]}
+        yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"  # U+2028 stays as it is, as from most servers
     if not breaks:
         yield f"data: {json.dumps({'choices': [{'index': 0, 'delta': {}, 'finish_reason': 'stop'}]})}\n\n"
         yield "data: [DONE]\n\n"

@@ -50,6 +50,13 @@ def a_run(folder: Path) -> RunDir:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_line_separators_within_an_answer_are_text(stream: bool) -> None:
+    text = "one\u2028two\x85three\x0bfour"
+    with answering(lambda body: text) as server:
+        assert one_question(server, stream).rstrip(" ") == text
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_satisfied_persons_last_message_closes_the_session(stream: bool) -> None:
     with answering(lambda body: good(STUDENT)) as server:
         found = talk(server, "s1", stream)

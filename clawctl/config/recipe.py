@@ -155,7 +155,10 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
 def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
     """Return the error for the first wrong key, with its source and its value."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    places = [str(part) for part in first["loc"]]
+    if places[-1] == "constrained-float" or places[-1].startswith("literal["):  # one of several types that the key may have
+        places.pop()
+    key = ".".join(places)
     is_override = overrides.get(key) is not None
     where = "the command line or environment" if is_override or path is None else f"recipe {path}"
     if first["type"] == "extra_forbidden":

@@ -21,13 +21,13 @@ from clawctl.train.measures import Measures, StepFacts, StepResult, merged, step
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import make_microbatch, share, share_out
 from clawctl.trainers.local.branches import taught_in_policy_pass, teacher_branches, turn_branches
-from clawctl.trainers.local.distance import keep_near_base
+from clawctl.trainers.local.distance import keep_near_base, move
 from clawctl.trainers.local.flops import count_pass, peak_flops
 from clawctl.trainers.local.imported import scored
 from clawctl.trainers.local.influence import TOO_FAR, bound_of, weight_of
 from clawctl.trainers.local.memory import peak_memory
 from clawctl.trainers.local.objective import CUSTOM, Objective, objective_of
-from clawctl.trainers.local.optimizer import learning_rate
+from clawctl.trainers.local.optimizer import learning_rate, warmth
 from clawctl.trainers.local.own_gradients import measuring
 from clawctl.trainers.local.scores import custom_loss_of, likeliest_logprobs, sampled_logprobs, teacher_logprobs
 from clawctl.trainers.local.sharding import whole
@@ -61,16 +61,20 @@ def train_step(training: Training, batch: Batch) -> StepResult:
     if problem is not None:
         optimizer.zero_grad(set_to_none=True)
         return StepResult(None, problem=problem, broken=broken, wrong_model=wrong_model)
-    lr = learning_rate(config, batch.depth or batch.step)
+    depth, moved = batch.depth or batch.step, None
+    lr = learning_rate(config, depth)
     with total.clock("optimizer"):
         for group in optimizer.param_groups:
             group["lr"] = lr
-        optimizer.step()
+        if config.lr == "auto":
+            lr, moved = move(training, batch, config.movement * warmth(config, depth))
+        else:
+            optimizer.step()
         optimizer.zero_grad(set_to_none=True)  # frees memory that publishing the weights needs
         kl_base = keep_near_base(training, batch)
         if training.average is not None:
             training.average.update()
-    facts = _facts(training, objective, norm, lr, kl_base)
+    facts = _facts(training, objective, norm, lr, kl_base, moved)
     return StepResult(step_row(total, batch, facts), total.turns, facts)
 
 
@@ -197,14 +201,16 @@ def _clip_gradients(training: Training) -> float:
     return float(whole(torch.nn.utils.clip_grad_norm_(parameters, training.config.clip_grad)))
 
 
-def _facts(training: Training, objective: Objective, norm: float, lr: float, kl_base: float | None) -> StepFacts:
+def _facts(
+    training: Training, objective: Objective, norm: float, lr: float, kl_base: float | None, moved: float | None
+) -> StepFacts:
     device, config = training.policy.device, training.config
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak = peak_flops(name, config.peak_tflops)
     weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
     correction = None if training.custom is not None else asdict(correction_of(config))
     peak = peak and peak * training.ranks.world
-    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction, kl_base)
+    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction, kl_base, moved)
 
 
 @functools.cache

@@ -57,7 +57,7 @@ def _list(answer: str) -> bool:
 
 def _spanish(answer: str) -> bool:
     """Spanish words and accents are over 0.3 of the words and twice those of English and Spanish's neighbours."""
-    text = re.sub(r"[\"“«][^\"”»]*[\"”»]", " ", answer)
+    text = re.sub(r"[\"“«][^\"”»]*[\"”»]|\w+-[\w-]+", " ", answer)
     if not text.isupper():  # a capital within a sentence begins a name, which tells nothing
         text = re.sub(r"(?<=[^\W\d_][ ,])(\s?)[A-ZÁÉÍÓÚÑ]\w+", " ", text)
     words = [word for word in words_of(text) if len(word) > 1 or not word.isascii()]

@@ -7,6 +7,7 @@ from pydantic import Field, PositiveFloat, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
+from clawctl.run.rows import HintPlace
 
 log = logging.getLogger("clawctl")
 
@@ -17,7 +18,9 @@ METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("advantage", "baseline", "gae_lambda"), _REWARDS),
     **dict.fromkeys(("group_size", "group_std", "step_wise", "gamma"), ("grpo", *_REWARDS)),
     "gap_clip": ("opd", *_BOTH),
-    **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints", "teach_praised"), _HINTS),
+    **dict.fromkeys(
+        ("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints", "teach_praised", "hint_place"), _HINTS
+    ),
     "topk": ("opd_topk", "combine", "hybrid"),
     **dict.fromkeys(("divergence", "topk_of"), ("opd_topk", "combine")),
     **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
@@ -142,6 +145,10 @@ class TrainConfig(Section):
     topk_of: Literal["policy", "teacher"] = "policy"
     """`opd_topk`, and `combine` with `topk`: whose likeliest tokens are compared. A token that only the teacher finds likely is not
     among those of the policy, and counts with all other tokens together."""
+    hint_place: HintPlace | Literal["auto"] = "block"
+    """Where the teacher reads a hint. `block`: below the request, as `[user's hint / instruction]` (published for OpenClaw-RL).
+    `line`: at the end of the request. `below`, `above`: in a paragraph of its own. `auto`: the place where the untrained model
+    follows a hint most often. `clawctl play practice` tries them once and records the result; until then, `block`."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
     """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
     whole answer. `token`: the same at each token. `shortest`: the shortest hint."""

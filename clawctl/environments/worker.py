@@ -48,6 +48,8 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
     redactor = Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets)
     find = partial(_server, run, recipe, server)
     _wait_for_server(find, stop)
+    if (prepare := getattr(environment, "prepare", None)) is not None and not stop.is_set():
+        prepare(run, recipe, find())
     summary = Summary()
     for round_ in itertools.count() if settings.rounds == 0 else range(settings.rounds):
         if stop.is_set():

@@ -26,6 +26,7 @@ from clawctl.run.feedback import Ratings
 from clawctl.run.reward import RATING
 from clawctl.run.rows import Verdict
 
+PRACTICE = "practice"  # the judge of turns that were played with a hint
 _SHORTER = 4  # if a view gives no valid vote, its length is divided by this
 
 T = TypeVar("T")
@@ -47,6 +48,8 @@ class Panel:
         """The verdict on one turn. Turns that no step could use are not judged."""
         if not turn.judged:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
+        if (hint := (turn.episode or {}).get("hint")) is not None:  # played for practice: nobody has judged it
+            return Verdict(turn.turn_id, None, [], hint or None, [hint] if hint else [], PRACTICE, "practice", None)
         begun = time.monotonic()
         turn = with_rating(self.ratings, turn)
         opinion = rating_opinion(turn, self.settings) or self.rule(turn) or only_rules(turn, self.settings)

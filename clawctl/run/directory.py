@@ -84,6 +84,7 @@ class RunDir:
     shared = _RunPath("policies", "SHARED", own=True)  # the candidate that serves a share of the sessions, while it does
     moves = _RunPath("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
     eval = _RunPath("eval", own=True)  # `<version>.json`
+    hint_place = _RunPath("hint_place.json")  # where the untrained model follows hints best
     train = _RunPath("train", own=True)
     checkpoints = _RunPath("train", "checkpoints", own=True)  # `<step>/`
     ledger = _RunPath("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from clawctl.run.endings import ending_of
-from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, newer
+from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, HintPlace, newer
 
 EPISODE_FAILED = "episode failed"  # why a turn is not trained: its episode ended for a reason other than the policy
 # Why a turn is not trained: its episode was killed, or had ended when the turn was requested
@@ -49,6 +49,8 @@ class SessionOutcome:
     timings: dict[str, float] = field(default_factory=dict)  # seconds by phase: {"play": 12.3}
     settled: bool = True  # False: the attempt gets another episode
     episode: dict[str, Any] | None = None  # the episode's line in `episodes/`, if clawctl played it
+    hint: str | None = None  # what the teacher of its turns reads besides their prompts; "": nothing; None: there is no hint
+    hint_place: HintPlace | None = None  # where its prompts contain the hint; None: they do not
 
     def __post_init__(self) -> None:
         numbers = [self.created_at, *self.parts.values(), *self.steps.values(), *self.timings.values()]
@@ -88,7 +90,7 @@ class SessionOutcome:
             "status": self.status, "ending": self.ending or ("done" if self.status == "done" else "environment"),
             "reward": self.reward, "parts": self.parts, "steps": self.steps, "truncated": self.truncated,
             "first_version": versions[0], "last_version": versions[1], "log": self.log, "timings": self.timings,
-            "settled": self.settled,
+            "settled": self.settled, "hint": self.hint, "hint_place": self.hint_place,
         }  # fmt: skip
         return {**(self.episode or {}), **fields}
 

@@ -19,6 +19,8 @@ TEXT_ONLY = "text only"  # an imported turn that lacks only token ids, see Turn.
 NO_NEXT_STATE = "no next state"  # a turn that lacks only a reaction, see lacks_reaction
 REGENERATED = "regenerated"  # a turn that lacks only a reaction because the same request was sent again
 
+HintPlace = Literal["block", "line", "below", "above"]  # where a hint stands in a prompt, see `hint_places.py`
+
 # {"role": "user", "content": "…"} in OpenAI chat format, including tool calls and tool results
 Message = dict[str, Any]
 

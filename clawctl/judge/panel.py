@@ -22,7 +22,7 @@ from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
 from clawctl.judge.view import DEMO_CHARS, MIN_CHARS, VIEW_CHARS, TurnView, view_turn
 from clawctl.judge.votes import decided, first_round, majority, why_none
 from clawctl.run.directory import RunDir
-from clawctl.run.feedback import Ratings
+from clawctl.run.feedback import Ratings, with_comment
 from clawctl.run.reward import RATING
 from clawctl.run.rows import Verdict
 
@@ -61,7 +61,8 @@ class Panel:
         latency_s = time.monotonic() - begun if is_asked else None
         hints, votes = list(opinion.hints), list(opinion.votes)
         hint = hints[0] if hints else None
-        return Verdict(turn.turn_id, opinion.reward, votes, hint, hints, opinion.judge, opinion.reason, latency_s)
+        verdict = Verdict(turn.turn_id, opinion.reward, votes, hint, hints, opinion.judge, opinion.reason, latency_s)
+        return with_comment(verdict, self.ratings.of(turn.user, turn.turn_id))
 
     def rule(self, turn: Evidence) -> Opinion | None:
         """The opinion of the rules, or None if the recipe does not use them or none decides."""
@@ -83,7 +84,8 @@ class Panel:
         turn = with_rating(self.ratings, turn)
         if not turn.judged or turn.feedback is None:
             return verdict
-        return replace(verdict, reward=float(turn.feedback), judge=RATING, reason=None)
+        rated = replace(verdict, reward=float(turn.feedback), judge=RATING, reason=None)
+        return with_comment(rated, self.ratings.of(turn.user, turn.turn_id))
 
     async def close(self) -> None:
         await self.judge.close()

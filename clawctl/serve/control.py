@@ -70,4 +70,5 @@ def _decoded(raw: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, f"the body is not valid: {error}") from error
+        fields = ", ".join(field.name for field in msgspec.structs.fields(kind))
+        raise Refusal(400, f"the body is not valid: {error}; the fields are {fields}") from error

@@ -86,6 +86,15 @@ class JudgeClient:
         return self._recipe.judge.model or f"{self._recipe.model_name}@0"
 
     @property
+    def is_away(self) -> bool:
+        """Whether no endpoint has been available since the last answer."""
+        return self._away_since is not None
+
+    @property
+    def has_limited_patience(self) -> bool:
+        return self._patience_s is not None
+
+    @property
     def asks_demo_model(self) -> bool:
         """Whether the requested model is a version of this run's own model, and that is the demo model."""
         own = self.model.partition("@")[0] == self._recipe.model_name

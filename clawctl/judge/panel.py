@@ -14,6 +14,7 @@ from clawctl.config import JudgeConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.client import CallRefused, JudgeClient
 from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, is_known_word
+from clawctl.judge.fitness import check_fitness
 from clawctl.judge.hints import hint_candidates, hint_rules
 from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
@@ -23,6 +24,7 @@ from clawctl.judge.view import DEMO_CHARS, MIN_CHARS, VIEW_CHARS, TurnView, view
 from clawctl.judge.votes import decided, first_round, majority, why_none
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import Ratings, with_comment
+from clawctl.run.fitness import UNFIT, Fitness
 from clawctl.run.reward import RATING
 from clawctl.run.rows import Verdict
 
@@ -36,12 +38,16 @@ class Panel:
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None) -> None:
         """Raises ClawError if the recipe's judge cannot be created."""
+        self._run, self._recipe = run, recipe
         self.settings = recipe.judge
         self.client = JudgeClient(run, recipe, patience_s)
         self.judge = make_judge(run, recipe.judge, self.client)
         self.ratings = Ratings(run)
         self.ratings.poll()
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
+        is_checked = recipe.judge.fitness == "check"
+        self.checked = self.judge if is_checked and isinstance(self.judge, LLMJudge) else None
+        self._checking: asyncio.Task[Fitness] | None = None
 
     async def verdict(self, turn: Evidence) -> Verdict:
         """The verdict on one turn. Turns that no step could use are not judged."""
@@ -51,18 +57,39 @@ class Panel:
         turn = with_rating(self.ratings, turn)
         opinion = rating_opinion(turn, self.settings) or self.rule(turn) or only_rules(turn, self.settings)
         is_asked = opinion is None
+        if opinion is None and await self._is_unfit():
+            is_asked, opinion = False, Opinion(self.judge.name, None, reason=UNFIT)
         if opinion is None:
             if self._world is not None:
                 self._world.check(turn)
             opinion = await self.judge.judge(turn)
         turn = self._with_comment(turn)
-        if self.settings.hints == "apart" and opinion.reward is not None and turn.next_state is not None:
+        if opinion.reward is not None and turn.next_state is not None and await self._writes_hints_apart():
             is_asked, opinion = True, replace(opinion, hints=await _separate_hint(self.client, self.settings, turn))
         latency_s = time.monotonic() - begun if is_asked else None
         hints, votes = list(opinion.hints), list(opinion.votes)
         hint = hints[0] if hints else None
         verdict = Verdict(turn.turn_id, opinion.reward, votes, hint, hints, opinion.judge, opinion.reason, latency_s)
         return with_comment(verdict, self.ratings.of(turn.user, turn.turn_id))
+
+    def check(self) -> "asyncio.Task[Fitness] | None":
+        """Begin to check the judge, unless this was done. None if the recipe's judge is not checked."""
+        if self.checked is None:
+            return None
+        if self._checking is None or (self._checking.done() and self._checking.exception() is not None):
+            self._checking = asyncio.create_task(check_fitness(self._run, self._recipe, self.client, self.checked.planted_vote))
+        return self._checking
+
+    async def _is_unfit(self) -> bool:
+        """Whether the judge failed its check. Waits for the result."""
+        checking = self.check()
+        return checking is not None and not (await asyncio.shield(checking)).fit
+
+    async def _writes_hints_apart(self) -> bool:
+        """Whether a separate call may write a hint. A hint by an unfit judge would be trained like its votes."""
+        if self.settings.hints != "apart":
+            return False
+        return self.settings.hint_model not in (None, self.client.model) or not await self._is_unfit()
 
     def rule(self, turn: Evidence) -> Opinion | None:
         """The opinion of the rules, or None if the recipe does not use them or none decides."""
@@ -88,6 +115,9 @@ class Panel:
         return with_comment(rated, self.ratings.of(turn.user, turn.turn_id))
 
     async def close(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
         await self.judge.close()
         await self.client.close()
 
@@ -146,11 +176,9 @@ class LLMJudge:
         """
         shown, chars = view, min(self._chars, len(view))
         while True:
-            fence, vote = new_fence(), Vote(score=None, hint=None)
-            messages = judge_messages(shown.request, shown.answer, shown.next_state, shown.role, fence, shown.earlier)
+            vote = Vote(score=None, hint=None)
             try:
-                answer = await self._client.complete(messages)
-                vote = vote if answer is None else read_vote(answer, fence)
+                vote = await self._call(shown) or vote
             except CallRefused as refused:
                 if refused.too_long:  # later turns start with the shorter length
                     self._chars = max(min(self._chars, len(shown) // 2), MIN_CHARS)
@@ -163,6 +191,20 @@ class LLMJudge:
             if vote.score or not is_plain or (whole := self.view(turn, is_plain=False)) == view:
                 return vote
             shown, chars, is_plain = whole, min(self._chars, len(whole)), False
+
+    async def _call(self, shown: TurnView) -> Vote | None:
+        """The vote of one call. None without an answer. Raises CallRefused."""
+        fence = new_fence()
+        messages = judge_messages(shown.request, shown.answer, shown.next_state, shown.role, fence, shown.earlier)
+        answer = await self._client.complete(messages)
+        return None if answer is None else read_vote(answer, fence)
+
+    async def planted_vote(self, turn: Evidence) -> Vote | None:
+        """The vote of one call on a turn, for `check_fitness`. None without an answer."""
+        try:
+            return await self._call(self.view(turn))
+        except CallRefused:
+            return Vote(score=None, hint=None)
 
     async def _votes_on_complete_view(self, turn: Evidence, view: TurnView, reward: float) -> list[Vote]:
         """One vote on the complete view, for its hint only. No vote if the reply has only ordinary sentences."""

@@ -10,7 +10,7 @@ from clawctl.serve.dialects import Refusal
 from clawctl.serve.versions import Versions
 
 CONTROLS = ("pause", "resume", "sleep", "wake", "unload")
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 

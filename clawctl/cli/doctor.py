@@ -14,7 +14,7 @@ def doctor(
         bool, typer.Option("--judge", help="Ask the run's judge the planted turns now, and record the result.")
     ] = False,
 ) -> None:
-    """Show whether the run's judge can judge, and try to break out of each sandbox and of the browser."""
+    """Check the run's judge, each sandbox and the browser. Attempts to break out show whether the last two hold."""
     import asyncio
 
     from clawctl.environments import EpisodeFailed

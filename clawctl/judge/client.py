@@ -16,6 +16,7 @@ from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, HttpResponse, RequestFailed, Unreachable, proxy_for
 from clawctl.judge.prompts import judge_messages, new_fence
+from clawctl.judge.shares import LIKELIEST
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
 
@@ -29,6 +30,7 @@ _LONGEST_ANSWER = 8 << 20  # bytes; far more than any vote with its reasoning
 _TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # words in servers' errors about long prompts
 _NOT_NOW = (429, 503)  # busy, or still loading its model
 _KEY_OR_MODEL = (401, 403, 404)
+_LOGPROBS = {"logprobs": True, "top_logprobs": LIKELIEST}
 # If the judge is this run's own server, its answers must not be captured as conversations.
 _HEADERS = {"X-Turn-Type": "judge", "X-Capture": "off"}
 
@@ -78,6 +80,7 @@ class JudgeClient:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._away_since: float | None = None
         self._logged_away = False
+        self._asks_logprobs = True  # False: the endpoint refuses calls that ask for them
         self._logged_failures: set[str] = set()
 
     @property
@@ -106,6 +109,25 @@ class JudgeClient:
         Raises CallRefused if the server refuses only this call, and ClawError if no call can succeed. With `is_trial`, a refusal is
         raised without checking its cause.
         """
+        answer = await self._choice(messages, model, is_trial)
+        return None if answer is None else _content(answer)
+
+    async def complete_with_logprobs(self, messages: list[dict]) -> tuple[str, Any] | None:
+        """Like `complete`, with the `logprobs.content` of the answer.
+
+        In its place None if the endpoint gives none, or if reasoning that is not part of the answer came first.
+        """
+        answer = await self._choice(messages, with_logprobs=True)
+        if answer is None:
+            return None
+        logprobs, message = answer.get("logprobs"), answer["message"]
+        reasons = message.get("reasoning_content") or message.get("reasoning")
+        return _content(answer), logprobs.get("content") if isinstance(logprobs, dict) and not reasons else None
+
+    async def _choice(
+        self, messages: list[dict], model: str | None = None, is_trial: bool = False, with_logprobs: bool = False
+    ) -> dict[str, Any] | None:
+        """The first choice of the completion. `with_logprobs`: with those of the likeliest tokens, if the endpoint gives them."""
         settings = self._recipe.judge
         body = {
             "model": model or self.model,
@@ -114,15 +136,19 @@ class JudgeClient:
             "max_tokens": settings.max_tokens,
         }
         async with self._slots:
-            response = await self._post(orjson.dumps(body))
+            asks = with_logprobs and self._asks_logprobs
+            response = await self._post(orjson.dumps({**body, **_LOGPROBS} if asks else body))
+            if asks and response is not None and response.status in (400, 422):  # perhaps it does not know these fields
+                response = await self._post(orjson.dumps(body))
+                self._asks_logprobs = response is None or _completion(response) is None
         if response is None:
             return None
         answer = _completion(response)
         if answer is None:
             raise CallRefused(too_long=False) if is_trial else await self._refusal(response, model)
         self._count(answer.get("usage"))
-        content = answer["choices"][0]["message"].get("content")
-        return content if isinstance(content, str) else ""
+        choice: dict[str, Any] = answer["choices"][0]
+        return choice
 
     async def _post(self, body: bytes) -> HttpResponse | None:
         """The first response that is not a server failure. None after TRIES broken calls."""
@@ -237,6 +263,11 @@ class JudgeClient:
             return ClawError(f"{problem} to every call", cure)
         self._count_failure(f"{failure} with status {response.status}")
         return CallRefused(response.status in (400, 413, 422) and _TOO_LONG.search(response.body[:4096]) is not None)
+
+
+def _content(choice: dict[str, Any]) -> str:
+    content = choice["message"].get("content")
+    return content if isinstance(content, str) else ""
 
 
 def _completion(response: HttpResponse) -> dict[str, Any] | None:

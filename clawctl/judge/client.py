@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 TRIES = 4  # for a call that times out or breaks off
 LONGEST_WAIT_S = 5.0
 FIRST_REST_S, LONGEST_REST_S = 0.1, 5.0
+_AWAY_S, _LOADING_S = 1.0, 30.0  # an endpoint that was away for so long is reported
 BREAKS = 3  # after this many consecutive broken calls, the endpoint rests
 _LONGEST_ANSWER = 8 << 20  # bytes; far more than any vote with its reasoning
 _TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # words in servers' errors about long prompts
@@ -79,7 +80,7 @@ class JudgeClient:
         self._uses_proxies = bool(given)  # never for this run's own server
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._away_since: float | None = None
-        self._logged_away = False
+        self._logged_away = self._has_answered = False
         self._asks_logprobs = True  # False: the endpoint refuses calls that ask for them
         self._logged_failures: set[str] = set()
 
@@ -211,6 +212,7 @@ class JudgeClient:
 
     def _answers(self, place: "EndpointState") -> None:
         place.answered()
+        self._has_answered = True
         if self._logged_away:
             log.info("the judge answers again")
         self._away_since, self._logged_away = None, False
@@ -222,7 +224,8 @@ class JudgeClient:
         if self._away_since is None:
             self._away_since = now
         away = now - self._away_since
-        if away > 1.0 and not self._logged_away:
+        # Before the first answer, a server that was started together with this stage may still be loading its model.
+        if away > (_AWAY_S if self._has_answered else _LOADING_S) and not self._logged_away:
             log.warning("the judge is not available (%s); waiting", problem)
             self._logged_away = True
         if self._patience_s is not None and away > self._patience_s:

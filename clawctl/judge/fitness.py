@@ -59,8 +59,8 @@ def judge_identity(recipe: Recipe, model: str) -> JudgeIdentity:
 async def check_fitness(run: RunDir, recipe: Recipe, client: JudgeClient, ask: AskVote, again: bool = False) -> Fitness:
     """Return the result for this judge: the recorded one, or that of asking it now, which is recorded.
 
-    Waits while another worker asks. `again`: ask although there is a record. Raises ClawError as `JudgeClient.complete` does, and
-    if a client with limited patience gets too few answers.
+    Waits while another worker asks. `again`: ask although there is a record, and log nothing. Raises ClawError as
+    `JudgeClient.complete` does, and if a client with limited patience gets too few answers.
     """
     judge = judge_identity(recipe, client.model)
     while True:
@@ -71,7 +71,7 @@ async def check_fitness(run: RunDir, recipe: Recipe, client: JudgeClient, ask: A
             if acquired and (fitness := await _ask(judge, recipe, client, ask)) is not None:
                 with suppress(OSError):  # if the disk is full, the next start asks again
                     publish_fitness(run, fitness)
-                return _logged(fitness)
+                return fitness if again else _logged(fitness)
         await asyncio.sleep(_REST_S if acquired else _LOOK_S)
 
 

@@ -14,7 +14,7 @@ _BEGIN = "\\boxed{"
 _SCORE = re.compile(r"\s*\\boxed\{\s*(?:(-)|(\+?1)|(0))")
 
 
-class Share(NamedTuple):
+class ScoreShare(NamedTuple):
     """Probabilities of the scores. The rest, up to 1, is anything else that the judge could have answered."""
 
     good: float
@@ -22,7 +22,7 @@ class Share(NamedTuple):
     bad: float
 
 
-def read_share(tokens: Any) -> Share | None:
+def read_share(tokens: Any) -> ScoreShare | None:
     """The share in the `logprobs.content` of a chat completion. None if it is missing or the score does not come first."""
     try:
         return _read(tokens) if tokens else None
@@ -30,7 +30,7 @@ def read_share(tokens: Any) -> Share | None:
         return None
 
 
-def _read(tokens: list[dict[str, Any]]) -> Share | None:
+def _read(tokens: list[dict[str, Any]]) -> ScoreShare | None:
     """Follow the sampled tokens up to the score. Each alternative that completes a score adds its probability to it."""
     begun, reached, shares = "", 1.0, {1: 0.0, 0: 0.0, -1: 0.0}
     for token in tokens:
@@ -43,7 +43,7 @@ def _read(tokens: list[dict[str, Any]]) -> Share | None:
                 shares[score] += reached * math.exp(logprob)
         begun, reached = begun + token["token"], reached * math.exp(token["logprob"])
         if _score(begun) is not None:
-            return Share(shares[1], shares[0], shares[-1])
+            return ScoreShare(shares[1], shares[0], shares[-1])
         if not _BEGIN.startswith(begun.strip()):
             return None
     return None

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
-from clawctl.judge.shares import Share
+from clawctl.judge.shares import ScoreShare
 
 _SCORES = (1, 0, -1)
 
@@ -20,13 +20,13 @@ def majority(votes: Sequence[int | None], threshold: float = 0.5) -> float | Non
     return _winner((counts[1], counts[0], counts[-1]), threshold)
 
 
-def likeliest(share: Share, threshold: float = 0.5) -> float | None:
+def likeliest(share: ScoreShare, threshold: float = 0.5) -> float | None:
     """The score with the highest probability. None in a tie, or if its probability is below `threshold`."""
     highest = max(share)
     return None if share.count(highest) > 1 or highest < threshold else float(_SCORES[share.index(highest)])
 
 
-def as_votes(share: Share, count: int) -> list[int | None]:
+def as_votes(share: ScoreShare, count: int) -> list[int | None]:
     """`count` votes in proportion to the probabilities, for the record of a verdict. None: the rest, which is no valid vote."""
     exact = [part * count for part in (*share, max(1.0 - sum(share), 0.0))]
     counts = [int(part) for part in exact]

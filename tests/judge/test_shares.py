@@ -8,7 +8,7 @@ from judging import recipe, verdicts_of
 from made_turns import reply, shard
 from starlette.responses import JSONResponse, Response
 
-from clawctl.judge.shares import Share, read_share
+from clawctl.judge.shares import ScoreShare, read_share
 from clawctl.judge.votes import as_votes, likeliest
 from clawctl.judge.worker import judge
 
@@ -55,18 +55,18 @@ def test_other_answers_have_no_share(tokens) -> None:
 
 
 def test_the_likeliest_score_decides_if_its_share_reaches_the_threshold() -> None:
-    assert likeliest(Share(0.6, 0.3, 0.1), 0.5) == 1.0
-    assert likeliest(Share(0.2, 0.3, 0.5), 0.5) == -1.0
-    assert likeliest(Share(0.45, 0.4, 0.15), 0.5) is None
-    assert likeliest(Share(0.5, 0.0, 0.5), 0.5) is None
-    assert likeliest(Share(0.3, 0.2, 0.1), 0.0) == 1.0
+    assert likeliest(ScoreShare(0.6, 0.3, 0.1), 0.5) == 1.0
+    assert likeliest(ScoreShare(0.2, 0.3, 0.5), 0.5) == -1.0
+    assert likeliest(ScoreShare(0.45, 0.4, 0.15), 0.5) is None
+    assert likeliest(ScoreShare(0.5, 0.0, 0.5), 0.5) is None
+    assert likeliest(ScoreShare(0.3, 0.2, 0.1), 0.0) == 1.0
 
 
 def test_a_share_is_recorded_as_votes_in_proportion() -> None:
-    assert as_votes(Share(1.0, 0.0, 0.0), 3) == [1, 1, 1]
-    assert as_votes(Share(0.6, 0.3, 0.1), 3) == [1, 1, 0]  # 1.8, 0.9 and 0.3
-    assert as_votes(Share(0.0, 0.0, 0.4), 3) == [-1, None, None]  # 1.2, and 1.8 for anything else
-    assert as_votes(Share(0.2, 0.1, 0.7), 1) == [-1]
+    assert as_votes(ScoreShare(1.0, 0.0, 0.0), 3) == [1, 1, 1]
+    assert as_votes(ScoreShare(0.6, 0.3, 0.1), 3) == [1, 1, 0]  # 1.8, 0.9 and 0.3
+    assert as_votes(ScoreShare(0.0, 0.0, 0.4), 3) == [-1, None, None]  # 1.2, and 1.8 for anything else
+    assert as_votes(ScoreShare(0.2, 0.1, 0.7), 1) == [-1]
 
 
 def answer(content: str, good: float, neutral: float, bad: float, **message: Any) -> Response:

@@ -13,7 +13,8 @@ from clawctl.run.rows import from_json
 UNFIT = "unfit judge"  # why a turn has no reward: the judge failed the planted turns, so it was not asked
 NEEDED = 10  # valid and right answers of a judge that is used
 CURE = (
-    "set judge.endpoint to a model that can judge, or teach by thumbs, ratings, the comment of a bad rating in your words, or rules"
+    "set judge.endpoint to a model that can judge, or teach with thumbs, ratings, your own words as the comment of a bad rating, "
+    "or rules"
 )
 
 

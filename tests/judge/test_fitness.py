@@ -58,7 +58,7 @@ def test_a_judge_with_too_few_right_answers_is_not_used_and_the_log_gives_the_re
     lines = [record.message for record in caplog.records if "planted" in record.message]
     assert len(lines) == 1
     assert lines[0].startswith("scripted is not used as the judge: 9 of 12 planted turns right, 3 without a valid vote; ")
-    assert all(cure in lines[0] for cure in ("judge.endpoint", "ratings", "thumbs", "your words", "rules"))
+    assert all(cure in lines[0] for cure in ("judge.endpoint", "ratings", "thumbs", "your own words", "rules"))
 
 
 def test_ratings_outcomes_and_rules_decide_as_before_without_a_fit_judge(run, serving) -> None:

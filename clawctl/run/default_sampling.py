@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe
+from clawctl.config.model import PACKAGED
 from clawctl.run.model_files import model_file
 
 MIN_TEMPERATURE = 0.01  # below it sampling is practically greedy: vLLM uses 0.01 instead, and float32 overflows at 1e-300
@@ -24,6 +25,8 @@ class DefaultSampling:
 def default_sampling(recipe: Recipe) -> DefaultSampling:
     """Return the defaults of `clawctl serve`. A model that is not on this machine yet names nothing."""
     named, serve = _of_model(recipe.model_path), recipe.serve
+    if recipe.model.path in PACKAGED:
+        named = {"temperature": PACKAGED[recipe.model.path].temperature, **named}
     temperature = named.get("temperature", 0)
     by_model = serve.temperature is None and MIN_TEMPERATURE <= temperature <= _HOTTEST
     truncation = {"top_p": named.get("top_p", 1), "top_k": named.get("top_k", 0)}

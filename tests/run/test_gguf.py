@@ -13,6 +13,7 @@ import pytest
 from clawctl.cli.opening import open_stage
 from clawctl.config import DEMO_MODEL, Recipe, load_recipe
 from clawctl.errors import ClawError
+from clawctl.run.default_sampling import default_sampling
 from clawctl.run.gguf import convert_once, model_folder, packaged_file
 from clawctl.run.gguf_conversion import convert
 from clawctl.run.model_binding import bind_model
@@ -226,6 +227,8 @@ def test_smollm2_is_a_chat_model_with_its_own_template() -> None:
 
     recipe = Recipe.model_validate({"model": {"path": "smollm2"}})
     assert recipe.model_name == "smollm2"
+    assert default_sampling(recipe).temperature == 0.7
+    assert default_sampling(recipe).sources["temperature"] == "model"
     tokenizer = AutoTokenizer.from_pretrained(recipe.model_path)
     assert tokenizer.eos_token == "<|im_end|>"
     messages = [{"role": "user", "content": "What is 12 and 30?"}]

@@ -12,6 +12,7 @@ import orjson
 
 from clawctl.errors import ClawError
 
+_SAMPLING = {"temperature": "general.sampling.temp", "top_p": "general.sampling.top_p", "top_k": "general.sampling.top_k"}
 _INSTEAD = "choose another GGUF file of the model, such as Q8_0 or Q4_K_M, or its safetensors on the hub"
 
 
@@ -47,6 +48,7 @@ def convert(file: Path, folder: Path) -> None:
 def _read(file: Path) -> tuple[Any, Any, set[str]]:
     """Return tokenizer, model, and the names of weights that the file lacks."""
     import torch
+    from gguf import GGUFReader
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
@@ -55,6 +57,10 @@ def _read(file: Path) -> tuple[Any, Any, set[str]]:
     settings: Any = {"dtype": torch.bfloat16, "quantization_config": GgufConfig(dequantize=True), "output_loading_info": True}
     loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, **settings)
     model, information = loaded
+    fields = GGUFReader(file).fields  # transformers does not read the sampling settings
+    sampling = {name: fields[key].contents() for name, key in _SAMPLING.items() if key in fields}
+    if sampling:
+        model.generation_config.update(do_sample=True, **sampling)
     return tokenizer, model, set(information["missing_keys"])
 
 

@@ -50,7 +50,10 @@ def test_a_converted_file_computes_what_the_file_holds(gguf: Path, cache: Path) 
     prompt = tokenizer.apply_chat_template([{"role": "user", "content": "he"}], tokenize=False)
     assert prompt == "<|im_start|>user\nhe<|im_end|>\n<|im_start|>assistant\n"
     assert tokenizer(prompt)["input_ids"][0] == 1
-    assert json.loads((folder / "generation_config.json").read_text())["eos_token_id"] == 2
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert {name: generation[name] for name in ("eos_token_id", "temperature", "top_k", "do_sample")} == {
+        "eos_token_id": 2, "temperature": 0.5, "top_k": 20, "do_sample": True,
+    }  # fmt: skip
 
 
 def test_a_copy_of_a_file_in_another_folder_uses_the_same_conversion(gguf: Path, cache: Path, tmp_path: Path) -> None:

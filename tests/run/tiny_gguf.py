@@ -39,6 +39,8 @@ def write_gguf(
     writer.add_pad_token_id(2)
     if template is not None:
         writer.add_chat_template(template)
+    writer.add_float32("general.sampling.temp", 0.5)
+    writer.add_int32("general.sampling.top_k", 20)
     draws = np.random.default_rng(seed)
     shapes = {"token_embd": (len(tokens), _WIDTH), "output_norm": (_WIDTH,)}
     shapes |= {f"blk.{layer}.{name}": shape for layer in range(_LAYERS) for name, shape in _BLOCK.items()}

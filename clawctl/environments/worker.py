@@ -22,6 +22,7 @@ from clawctl.http_client import RequestFailed
 from clawctl.privacy.redaction import Redactor
 from clawctl.process import stop_on_signals
 from clawctl.run.backlog import Backlog
+from clawctl.run.default_sampling import default_sampling
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
 
@@ -56,7 +57,7 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
             break
         plan = make_plan(environment, settings.env, settings.tasks, settings.attempts, settings.seed, round_)
         player = Player(
-            run, plan, find, settings.parallel, stop, {"temperature": recipe.serve.temperature}, redactor.text,
+            run, plan, find, settings.parallel, stop, {"temperature": default_sampling(recipe).temperature}, redactor.text,
             Backlog(run, recipe.train),
         )  # fmt: skip
         log.info("plan %s, round %d: %d tasks, %d attempts each", plan.id, round_, len(plan.tasks), plan.attempts)

@@ -104,6 +104,8 @@ class Exchange:
     adapted: str | None = None  # changes that the template required: "later system messages as user"
     allowed: str | None = None  # allowed tokens at each position (`allowed_tokens.py`); None: any, the answer was unconstrained
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
+    # Who set temperature, top_p and top_k, each "request", "recipe", "model" or "default"; None: written by an older clawctl
+    sampling_from: dict[str, str] | None = None
     policy_name: str = DEFAULT_POLICY  # the policy that `policy_version` refers to
     # Images in `prompt_ids`, in order; None: none, or the engine does not report their positions
     images: list[PromptImage] | None = None

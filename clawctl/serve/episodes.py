@@ -68,10 +68,10 @@ def of_version(request: GenerationRequest, live: str, measurement: Measurement |
     return replace(request, model=measurement.model, max_tokens=min(requested, measurement.max_tokens))
 
 
-def sampling_rule(config: ServeConfig, measurement: Measurement | None) -> SamplingRule:
-    """The sampling rule for episodes, regardless of the request: the recipe's or the measurement's temperature, and no setting that
-    changes the distribution."""
-    temperature = config.sampling.temperature or TemperatureConfig(always=config.temperature)
+def sampling_rule(config: ServeConfig, measurement: Measurement | None, default: float) -> SamplingRule:
+    """The sampling rule for episodes, regardless of the request: the recipe's, the default or the measurement's temperature, and no
+    setting that changes the distribution."""
+    temperature = config.sampling.temperature or TemperatureConfig(always=default)
     if measurement is not None:
         temperature = TemperatureConfig(always=measurement.temperature)
     return SamplingRule(temperature=temperature, ignore="all")

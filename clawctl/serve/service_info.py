@@ -17,6 +17,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.fitness import read_fitness
 from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
+from clawctl.serve.defaults import Defaults
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.http_response import RequestContext, json_response
 from clawctl.serve.metrics import Metrics, exposition
@@ -32,8 +33,11 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 class ServiceInfo:
     """The routes that need no engine: models, health, metrics and the OpenAPI description."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, versions: Versions, capture: Capture, metrics: Metrics) -> None:
+    def __init__(
+        self, run: RunDir, recipe: Recipe, versions: Versions, capture: Capture, metrics: Metrics, defaults: Defaults
+    ) -> None:
         self._run, self._recipe, self._versions, self._capture, self._metrics = run, recipe, versions, capture, metrics
+        self._defaults = defaults
         self._started_at = time.time()
         self.draining = False
 
@@ -110,6 +114,7 @@ class ServiceInfo:
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
             "unknown_fields": self._metrics.unknown.by_api(),
+            "default_sampling": self._defaults.as_json(),
             "sampling_changed": self._metrics.enforced.by_client(),
             "uptime_s": time.time() - self._started_at,
         })  # fmt: skip

@@ -68,6 +68,9 @@ class JudgeConfig(Section):
     """Worst and best reward of your model: `[0, 1]` for probabilities. Rewards are mapped to -1 … 1. Unset: the model's own
     `reward_range`. Without either, rewards count only after the model gave one of -0.1 or less and one of 0.1 or more. A reward
     beyond -1 and 1 is then an error."""
+    ask: bool = True
+    """Whether a judge is asked about turns that neither a rating, nor an outcome, nor a rule decides. `false`: such turns get no
+    reward. The circle then learns from ratings with their comments, outcomes, rules and practice."""
     fitness: Literal["check", "skip"] = "check"
     """Whether a chat model is checked before it judges. `check`: it is asked twelve planted turns, and with fewer than ten right
     answers it is not used. `skip`: for a judge that reads only the language of its own world. Reward models are not checked."""

@@ -47,7 +47,7 @@ class Panel:
         self.ratings = Ratings(run)
         self.ratings.poll()
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
-        is_checked = recipe.judge.fitness == "check"
+        is_checked = recipe.judge.ask and recipe.judge.fitness == "check"
         self.checked = self.judge if is_checked and isinstance(self.judge, LLMJudge) else None
         self._checking: asyncio.Task[Fitness] | None = None
 
@@ -61,6 +61,8 @@ class Panel:
         turn = with_rating(self.ratings, turn)
         opinion = rating_opinion(turn, self.settings) or self.rule(turn) or only_rules(turn, self.settings)
         is_asked = opinion is None
+        if opinion is None and not self.settings.ask:
+            is_asked, opinion = False, Opinion("nobody", None, reason="no judge is asked (judge.ask)")
         if opinion is None and await self._is_unfit():
             is_asked, opinion = False, Opinion(self.judge.name, None, reason=UNFIT)
         if opinion is None:
@@ -91,7 +93,7 @@ class Panel:
 
     async def _writes_hints_apart(self) -> bool:
         """Whether a separate call may write a hint. A hint by an unfit judge would be trained like its votes."""
-        if self.settings.hints != "apart":
+        if self.settings.hints != "apart" or not self.settings.ask:
             return False
         return self.settings.hint_model not in (None, self.client.model) or not await self._is_unfit()
 

@@ -23,9 +23,10 @@ _REQUESTS = (
     "What is a good way to start the day?", "Why do birds sing in the morning?", "How do I look after a pair of boots?",
     "What makes a good neighbour?",
 )  # fmt: skip
-_MAX_TOKENS = 32
+_MAX_TOKENS = 48
 _MOST_WORDS = 25  # of a short sentence
 _BULLET = re.compile(r"(?m)^\s*(?:[-*•]|\d+[.)])\s+\S")
+_SPANISH = re.compile(r"[áéíóúñ¿¡]")  # letters and marks that English lacks
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
 
 
@@ -36,7 +37,7 @@ def _is_short(answer: str) -> bool:
 _WISHES: dict[str, Callable[[str], bool]] = {
     "Answer in one short sentence.": _is_short,
     "Answer as a list of bullet points.": lambda answer: len(_BULLET.findall(answer)) >= 2,
-    "Begin your answer with the word Well.": lambda answer: answer.lstrip("\"' ").lower().startswith("well"),
+    "Answer in Spanish.": lambda answer: bool(_SPANISH.search(answer)),
 }
 
 

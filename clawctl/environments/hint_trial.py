@@ -65,9 +65,11 @@ async def try_places(server: Endpoint) -> Counter[str]:
         async def meets(request: str, wish: str, place: HintPlace) -> None:
             messages = with_hint([{"role": "user", "content": request}], wish, place)
             try:
-                met[place] += _WISHES[wish](await ask(quiet, messages, client=client, max_tokens=_MAX_TOKENS))
+                answer = await ask(quiet, messages, client=client, max_tokens=_MAX_TOKENS)
             except Refused as refused:
                 log.warning("a request was refused while places of hints were tried: %s", refused)
+                return
+            met[place] += _WISHES[wish](answer)
 
         await asyncio.gather(*(meets(r, w, p) for r in _REQUESTS for w in _WISHES for p in PLACES))
     return met

@@ -157,7 +157,7 @@ def talk(circle: Circle, wish: str, past: int = PAST) -> None:
 def practise(circle: Circle, note: str, steps: int, options: dict[str, Any] | None = None) -> float:
     """Practise until `steps` versions are live. Returns the seconds that it took."""
     began = time.monotonic()
-    tasks = steps * circle.recipe.train.batch_turns
+    tasks = (steps + 2) * circle.recipe.train.batch_turns  # a few turns are refused as stale
     given = [word for key, value in {"note": note, **(options or {})}.items() for word in ("--option", f"{key}={value}")]
     command = [*CLAWCTL, "play", "practice", "--run", str(circle.run.root), "--tasks", str(tasks), *given]
     with (circle.run.logs / "practice.log").open("wb") as log:

@@ -1,7 +1,7 @@
 """A run of the pretrained model through all stages: a person talks, says one wish once, and the model practises it.
 
-`clawctl up` serves, collects, judges and trains with recipes/smollm2.yaml; `clawctl play practice` plays. Versions are measured at the
-same server by their number. No measurement is captured.
+`clawctl up` serves, collects, judges and trains with recipes/smollm2.yaml, and `clawctl play practice` plays. Versions are measured at
+the same server by their number. No measurement is captured.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A run of the pretrained model through all stages: a person talks, says one wish once, and the model practises it.
 
-`clawctl up` serves, collects, judges and trains with recipes/smollm2.yaml, and `clawctl play practice` plays. Versions are measured at
-the same server by their number. No measurement is captured.
+`clawctl up` serves, collects, judges and trains with recipes/smollm2.yaml, and `clawctl play practice` plays. Versions are measured
+at the same server by their number. No measurement is captured.
 """
 
 import asyncio
@@ -154,12 +154,12 @@ def talk(circle: Circle, wish: str, past: int = PAST) -> None:
     asyncio.run(all_of_them())
 
 
-def practise(circle: Circle, note: str, steps: int, options: dict[str, Any] | None = None) -> float:
+def practise(circle: Circle, note: str, steps: int, seed: int = 0) -> float:
     """Practise until `steps` versions are live. Returns the seconds that it took."""
     began = time.monotonic()
     tasks = (steps + 2) * circle.recipe.train.batch_turns  # a few turns are refused as stale
-    given = [word for key, value in {"note": note, **(options or {})}.items() for word in ("--option", f"{key}={value}")]
-    command = [*CLAWCTL, "play", "practice", "--run", str(circle.run.root), "--tasks", str(tasks), *given]
+    command = [*CLAWCTL, "play", "practice", "--run", str(circle.run.root), "--tasks", str(tasks), "--option", f"note={note}"]
+    command += ["--seed", str(seed)]
     with (circle.run.logs / "practice.log").open("wb") as log:
         player = subprocess.Popen(command, stdout=log, stderr=log)
         try:

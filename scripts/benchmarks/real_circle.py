@@ -104,7 +104,7 @@ class Circle:
         from transformers import AutoTokenizer
 
         requests = [row["messages"] for row in rows("other_requests.jsonl")]
-        tokenizer = AutoTokenizer.from_pretrained(self.recipe.model_path)
+        tokenizer: Any = AutoTokenizer.from_pretrained(self.recipe.model_path)
         answers = self.answers(0, requests, MAX_TOKENS, seed=1)
         result = []
         for messages, answer in zip(requests, answers, strict=True):

@@ -177,7 +177,8 @@ def _with_values(lines: list[ConvertedKey], settings: Settings) -> list[Converte
     try:
         values = Recipe.model_validate(nested).model_dump(mode="json")
     except ValidationError as error:
-        wrong = {".".join(str(part) for part in one["loc"] if not isinstance(part, int)): one["msg"] for one in error.errors()}
+        for problem in error.errors():
+            wrong.setdefault(key_at([part for part in problem["loc"] if not isinstance(part, int)]), problem["msg"])
         values = nested
     defaults = Recipe.model_validate({"train": {"lora": {}}}).model_dump(mode="json")
     checked = []

@@ -96,7 +96,7 @@ def told_only(folder: Path) -> list[Row]:
     recipe = write_recipe(folder / "told.yaml", {"up": {"stages": ["serve"]}, "train": {"hint_place": "line"}})
     with running(folder / "told", recipe):
         circle = Circle(folder / "told")
-        shares = {name: circle.measure(0, NOTES[name], facts=False).met[name] for name in (*UNKNOWN, *STEPS)}
+        shares = {name: circle.measure(0, NOTES[name], with_facts=False).met[name] for name in (*UNKNOWN, *STEPS)}
     said = statistics.fmean(shares[name] < UNDERSTOOD for name in UNKNOWN)
     return [
         Row("told", "not_understood_said", said, "share"),

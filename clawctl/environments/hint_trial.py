@@ -24,9 +24,10 @@ _REQUESTS = (
     "What is a good way to start the day?", "Why do birds sing in the morning?", "How do I look after a pair of boots?",
     "What makes a good neighbour?",
 )  # fmt: skip
-_MAX_TOKENS = 32
+_MAX_TOKENS = 48
 _MOST_WORDS = 25  # of a short sentence
 _BULLET = re.compile(r"(?m)^\s*(?:[-*•]|\d+[.)])\s+\S")
+_SPANISH = re.compile(r"[áéíóúñ¿¡]")  # letters and marks that English lacks
 _SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
 
 
@@ -37,7 +38,7 @@ def _is_short(answer: str) -> bool:
 _WISHES: dict[str, Callable[[str], bool]] = {
     "Answer in one short sentence.": _is_short,
     "Answer as a list of bullet points.": lambda answer: len(_BULLET.findall(answer)) >= 2,
-    "Begin your answer with the word Well.": lambda answer: answer.lstrip("\"' ").lower().startswith("well"),
+    "Answer in Spanish.": lambda answer: bool(_SPANISH.search(answer)),
 }
 
 
@@ -68,10 +69,12 @@ async def try_places(server: Endpoint) -> tuple[Counter[str], Counter[str]]:
         async def meets(request: str, wish: str, place: HintPlace) -> None:
             messages = with_hint([{"role": "user", "content": request}], wish, place)
             try:
-                met[place] += _WISHES[wish](await ask(quiet, messages, client=client, max_tokens=_MAX_TOKENS))
-                answers[place] += 1
+                answer = await ask(quiet, messages, client=client, max_tokens=_MAX_TOKENS)
             except Refused as refused:
                 log.warning("a request was refused while places of hints were tried: %s", refused)
+                return
+            met[place] += _WISHES[wish](answer)
+            answers[place] += 1
 
         await asyncio.gather(*(meets(r, w, p) for r in _REQUESTS for w in _WISHES for p in PLACES))
     return met, answers

@@ -25,7 +25,7 @@ from clawctl.trainers.local.head import LOGITS_AT_ONCE
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import tokens_in
 
-_TOKENS, _POSITIONS = 512, 256  # tokens of the turns on which the KL is measured, and positions
+_TOKENS, _POSITIONS = 384, 256  # tokens of the turns on which the KL is measured, and positions
 _ATTEMPTS = 12
 _SCALINGS, _LARGEST_SCALING, _NEAR = 8, 8.0, 1.5  # scalings of a step; one scaling; how far from the wanted movement it may end
 
@@ -89,7 +89,7 @@ def kl_from_base(training: Training, batch: Batch) -> float | None:
     """KL(policy ‖ version 0) in nats a token, the mean over positions of the batch's answers. At each position it is exact over
     the vocabulary, at temperature 1. None if version 0 is not in memory, or if the divergence is not finite.
 
-    The mean is over at most 256 positions of turns with at most 512 tokens together, so it costs little. If every turn is
+    The mean is over at most 256 positions of turns with at most 384 tokens together, so it costs little. If every turn is
     longer, it is over the shortest one.
     """
     policy = training.policy

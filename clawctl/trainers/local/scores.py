@@ -134,6 +134,9 @@ def custom_loss_of(
 
 
 def _sampler(sample: Sample, like_T: Tensor) -> Tensor:
+    """The sampler's logprobs; those of the policy where the loss has no ratio to them (`imported`)."""
+    if sample.logprobs is None:
+        return like_T.detach().float()
     return torch.tensor(sample.logprobs, dtype=torch.float32, device=like_T.device)
 
 

@@ -15,6 +15,8 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
+from clawctl.config import TrainConfig
+from clawctl.train.advantages import Divergence
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.agreement import mismatched_turns
 from clawctl.train.measures import Measures, StepFacts, StepResult, merged, step_row
@@ -42,7 +44,7 @@ def train_step(training: Training, batch: Batch) -> StepResult:
     config, ranks, optimizer = training.config, training.ranks, training.optimizer
     if training.policy.images is not None:
         batch = training.policy.images.with_image_ids(batch)
-    batch = scored(training.policy, ranks, batch, config.tokens_per_microbatch)
+    batch = scored(training.policy, ranks, batch, config)
     objective, measures = objective_of(config, batch), Measures()
     # Seed of dropout, so that it is the same after a crash.
     torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)
@@ -67,7 +69,7 @@ def train_step(training: Training, batch: Batch) -> StepResult:
         for group in optimizer.param_groups:
             group["lr"] = lr
         if config.lr == "auto":
-            lr, moved = move(training, batch, config.movement * warmth(config, depth))
+            lr, moved = move(training, batch, movement_of(config, total, objective) * warmth(config, depth))
         else:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)  # frees memory that publishing the weights needs
@@ -76,6 +78,17 @@ def train_step(training: Training, batch: Batch) -> StepResult:
             training.average.update()
     facts = _facts(training, objective, norm, lr, kl_base, moved)
     return StepResult(step_row(total, batch, facts), total.turns, facts)
+
+
+def movement_of(config: TrainConfig, measures: Measures, objective: Objective) -> float:
+    """How far a step should move the policy (`lr: auto`): by `train.movement`, but never more than half of the way to the teacher.
+
+    Half of the way is a quarter of the divergence, which grows with the square of the distance. So the steps of a policy that has
+    learned its hints become small, and do not wander about.
+    """
+    names = [term.name for term in objective.terms if isinstance(term.signal, Divergence)]
+    to_teacher = [measures.losses[name] for name in names if name in measures.losses]
+    return min([config.movement, *(max(loss / 4, config.movement / 100) for loss in to_teacher)])
 
 
 def add_gradients(training: Training, objective: Objective, measures: Measures) -> None:

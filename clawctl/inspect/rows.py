@@ -235,7 +235,10 @@ def _why_not(
         return skipped
     if earned.problem is not None:
         return earned.problem
-    hinted = (bool(verdict["hint"]) or verdict["judge"] == PRACTICE) and config.uses_hints
+    practised = verdict["judge"] == PRACTICE
+    if practised and not config.uses_hints:
+        return PRACTICE
+    hinted = (bool(verdict["hint"]) or practised) and config.uses_hints
     has_reward = earned.counts(config.credit != "reward")
     if config.credit == "group" and turn["group_id"] is None and not hinted:
         return "in no group"

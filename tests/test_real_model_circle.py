@@ -72,11 +72,11 @@ def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
         subprocess.run([*practice, "--option", "max_tokens=24"], check=True, capture_output=True, timeout=300)
         wait_for(lambda: live_version(run) == STEPS, 300, "two versions went live", tmp_path)
         last = ask(run, "What is a volcano?")
-        wait_for(lambda: last.removeprefix("chatcmpl-") in captured(run), 20, "the answer is captured", tmp_path)
-        answered = captured(run)[last.removeprefix("chatcmpl-")]
+        wait_for(lambda: last.removeprefix("chatcmpl") in captured(run), 20, "the answer is captured", tmp_path)
+        answered = captured(run)[last.removeprefix("chatcmpl")]
         check_training(run)
         check_readers(run)
-    assert answered["policy_version"] == STEPS
+    assert answered["policy_version"] > 0  # the newest version may still be loading
     check_weights(run, answered)
 
 
@@ -109,7 +109,7 @@ def check_readers(run: RunDir) -> None:
 
 
 def check_weights(run: RunDir, answered: dict[str, Any]) -> None:
-    """Versions 0 and 2 computed what they are recorded to have sampled, and the answers that the teacher gave with the note have
+    """The versions computed what they are recorded to have sampled, and the answers that the teacher gave with the note have
     become likelier without it."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -131,6 +131,8 @@ def check_weights(run: RunDir, answered: dict[str, Any]) -> None:
     model = PeftModel.from_pretrained(model, run.version_folder(STEPS)).eval()
     after = [float(logprobs_of(model, ids, turn.completion_ids or []).mean()) for ids, turn in zip(plain, given, strict=True)]
     assert sum(after) / len(after) > sum(before) / len(before)
+    model.load_adapter(run.version_folder(answered["policy_version"]), "answered")
+    model.set_adapter("answered")
     expected = logprobs_of(model, answered["prompt_ids"], answered["completion_ids"], temperature)
     torch.testing.assert_close(torch.tensor(answered["logprobs"]), expected, atol=EXACT, rtol=0)
 

@@ -59,7 +59,7 @@ class Outcome:
     log: str | None = None  # the verifier's log, for people
     example: Mapping[str, Any] = field(default_factory=dict)  # shown in reports: {"prompt": "2 + 2?", "reply": "4"}
     # What the teacher of this episode's turns reads besides their prompts; "": nothing, so they are trained towards the teacher as
-    # it is. None: no hint, and the turns are trained on rewards alone.
+    # it is. It takes the place of a reward. None: no hint, and the turns are trained on rewards alone.
     hint: str | None = None
     hint_place: HintPlace | None = None  # where the calls of this episode contain the hint; None: they do not contain it
 
@@ -70,6 +70,8 @@ class Outcome:
             raise ValueError("a failed episode has no reward")
         if self.hint_place is not None and not self.hint:
             raise ValueError("an episode without a hint contains none")
+        if self.hint is not None and self.reward is not None:
+            raise ValueError("an episode has a hint or a reward, not both")
         if self.ending and ending_of(self.ending).is_trained != (self.status == "done"):
             raise ValueError(f"an episode that ended by {self.ending!r} is not {self.status!r}")
         for name, value, low in (

@@ -13,6 +13,7 @@ from dataclasses import replace
 import orjson
 
 from clawctl.environments.asking import Refused, ask, new_client
+from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import PLACES, PUBLISHED, HintPlace, read_hint_place, with_hint
@@ -44,22 +45,25 @@ _WISHES: dict[str, Callable[[str], bool]] = {
 def settle_hint_place(run: RunDir, server: Endpoint) -> HintPlace:
     """The place that is recorded for this run; without a record, the best one for `server`'s model, which is then recorded.
 
-    The answers are not captured. If the model follows no wish anywhere, the published place is recorded.
+    The answers are not captured. If the model follows no wish anywhere, the published place is recorded. Raises ClawError if the
+    server answers no request.
     """
     recorded = read_hint_place(run)
     if recorded is not None:
         return recorded
-    met, count = asyncio.run(try_places(server)), len(_REQUESTS) * len(_WISHES)
-    place = max(PLACES, key=lambda name: met[name]) if any(met.values()) else PUBLISHED
-    shares = {name: round(met[name] / count, 2) for name in PLACES}
-    publish_bytes(run.hint_place, orjson.dumps({"place": place, "followed": shares, "answers": count}))
-    log.info("hints stand %s: the untrained model followed them there in %.2f of %d answers", place, shares[place], count)
+    met, answers = asyncio.run(try_places(server))
+    if not any(answers.values()):
+        raise ClawError(f"{server.url} answered none of the requests that show where the model follows a hint", "read its log")
+    shares = {name: round(met[name] / max(1, answers[name]), 2) for name in PLACES}
+    place = max(PLACES, key=lambda name: shares[name]) if any(shares.values()) else PUBLISHED
+    publish_bytes(run.hint_place, orjson.dumps({"place": place, "followed": shares, "answers": answers}))
+    log.info("hints stand %s: the untrained model followed them there in %.2f of %d", place, shares[place], answers[place])
     return place
 
 
-async def try_places(server: Endpoint) -> Counter[str]:
-    """How many answers meet their wish, by place."""
-    quiet, met = replace(server, headers={**server.headers, "X-Capture": "off"}), Counter[str]()
+async def try_places(server: Endpoint) -> tuple[Counter[str], Counter[str]]:
+    """How many answers meet their wish, and how many there are, by place."""
+    quiet, met, answers = replace(server, headers={**server.headers, "X-Capture": "off"}), Counter[str](), Counter[str]()
     async with new_client(quiet) as client:
 
         async def meets(request: str, wish: str, place: HintPlace) -> None:
@@ -70,6 +74,7 @@ async def try_places(server: Endpoint) -> Counter[str]:
                 log.warning("a request was refused while places of hints were tried: %s", refused)
                 return
             met[place] += _WISHES[wish](answer)
+            answers[place] += 1
 
         await asyncio.gather(*(meets(r, w, p) for r in _REQUESTS for w in _WISHES for p in PLACES))
-    return met
+    return met, answers

@@ -404,7 +404,7 @@ class Player:
             steps={turn_id: float(value) for turn_id, value in outcome.steps.items()}, ending=outcome.ending,
             truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},
             settled=outcome.status == "done" or spec.attempt_try + 1 >= MAX_TRIES, episode=asdict(spec),
-            hint=outcome.hint, hint_place=outcome.hint_place,
+            hint=None if outcome.hint is None else self._redact(outcome.hint), hint_place=outcome.hint_place,
         )  # fmt: skip
 
     async def _server_again(self) -> None:

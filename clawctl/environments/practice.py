@@ -13,9 +13,11 @@ kinds of turns, none of which needs a judge or a reward:
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from random import Random
+from typing import Any
 
 import orjson
 
@@ -28,10 +30,10 @@ from clawctl.run.directory import RunDir, published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import with_hint
 from clawctl.run.holdout import HELD_OUT
-from clawctl.run.rows import HintPlace, Message
-from clawctl.run.shards import read_columns
+from clawctl.run.rows import HintPlace, Message, is_plain
+from clawctl.run.shards import UnreadableShard, read_columns
 
-_COLUMNS = ("kind", "user", "messages", "tools", "trainable", "untrainable_reason", "episode")
+_COLUMNS = ("kind", "user", "created_at", "messages", "tools", "untrainable_reason", "episode")
 _ELSEWHERE = 4  # every fourth turn
 
 
@@ -40,7 +42,9 @@ class Exercise:
     """One turn of practice."""
 
     kind: str  # "told", "alone" or "elsewhere"
-    messages: list[Message]  # as the person sent them
+    messages: list[Message]  # as they are sent
+    hint: str  # what the teacher reads; "": nothing
+    place: HintPlace | None  # where `messages` contain the hint; None: they do not
 
 
 class Practice:
@@ -56,12 +60,20 @@ class Practice:
             raise ClawError("play.options.note is empty", "write what you want in one sentence", 2)
         if not 0 <= told <= 1:
             raise ClawError(f"play.options.told is {told:g}", "set a share from 0 to 1", 2)
+        for name, value in (("requests", requests), ("max_tokens", max_tokens)):
+            if value < 1:
+                raise ClawError(f"play.options.{name} is {value}", "set at least 1", 2)
         self._note, self._user, self._count, self._max_tokens, self._told = note.strip(), user, requests, max_tokens, told
         self._requests: list[list[Message]] = []
         self._place: HintPlace = "block"
 
     def prepare(self, run: RunDir, recipe: Recipe, server: Endpoint) -> None:
         """Read the requests, and find out where the untrained model follows a hint. Raises ClawError."""
+        if not recipe.train.uses_hints:
+            raise ClawError(
+                f"train.method {recipe.train.method} does not learn from hints",
+                "set train.method to opd_topk, opd, combine or hybrid",
+            )
         self._requests = earlier_requests(run, self._user)[-self._count :]
         if not self._requests:
             problem = f"{run.root} has no earlier requests to practise on"
@@ -79,32 +91,34 @@ class Practice:
         requests, others = _endless(self._requests, rng), _endless(other_requests(), rng)
         for number in range(count):
             if number % _ELSEWHERE == _ELSEWHERE - 1:
-                exercises.append(Exercise("elsewhere", next(others)))
+                exercises.append(Exercise("elsewhere", next(others), "", None))
+            elif number < self._told * count:
+                exercises.append(Exercise("told", with_hint(next(requests), self._note, self._place), self._note, self._place))
             else:
-                exercises.append(Exercise("told" if number < self._told * count else "alone", next(requests)))
+                exercises.append(Exercise("alone", next(requests), self._note, None))
         return [Task(f"{exercise.kind}-{number}", exercise) for number, exercise in enumerate(exercises)]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         """Ask once. The answer is not graded."""
         exercise: Exercise = task.spec
         asked = endpoint if exercise.kind == "alone" else base_of(endpoint)
-        messages = with_hint(exercise.messages, self._note, self._place) if exercise.kind == "told" else exercise.messages
-        answer = await ask(asked, messages, max_tokens=self._max_tokens)
-        example = {"prompt": str(messages[-1]["content"]), "reply": answer}
-        if exercise.kind == "elsewhere":
-            return Outcome(hint="", example=example)
-        return Outcome(hint=self._note, hint_place=self._place if exercise.kind == "told" else None, example=example)
+        answer = await ask(asked, exercise.messages, max_tokens=self._max_tokens)
+        example = {"prompt": str(exercise.messages[-1].get("content")), "reply": answer}
+        return Outcome(hint=exercise.hint, hint_place=exercise.place, example=example)
 
 
 def earlier_requests(run: RunDir, user: str = "") -> list[list[Message]]:
-    """The messages of the run's main turns, oldest first and each once. Episodes, held-out turns and turns with tools are left
-    out."""
-    requests: dict[bytes, list[Message]] = {}
+    """The messages of the run's main turns, oldest first and each once. Episodes, held-out turns, turns with tools and plain
+    prompts are left out. Damaged shards are skipped; judge and trainer quarantine them."""
+    rows: list[dict[str, Any]] = []
     for path in published(run.trajectories, ".parquet"):
-        for row in read_columns(path, "turns", _COLUMNS):
-            is_own = row["kind"] == "main" and (not user or row["user"] == user)
-            if is_own and not row["tools"] and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
-                requests[orjson.dumps(row["messages"])] = row["messages"]
+        with suppress(UnreadableShard, FileNotFoundError):
+            rows += read_columns(path, "turns", _COLUMNS)
+    requests: dict[bytes, list[Message]] = {}
+    for row in sorted(rows, key=lambda row: row["created_at"]):
+        is_wanted = row["kind"] == "main" and (not user or row["user"] == user) and not is_plain(row["messages"])
+        if is_wanted and not row["tools"] and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
+            requests[orjson.dumps(row["messages"])] = row["messages"]
     return list(requests.values())
 
 

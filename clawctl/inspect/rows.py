@@ -18,8 +18,8 @@ from clawctl.run.directory import RunDir, published, recipe_file
 from clawctl.run.feedback import Ratings, comment_hint
 from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, read_policy
-from clawctl.run.reward import Worth, worth
-from clawctl.run.rows import Feedback, Policy, is_judged, lacks_reaction
+from clawctl.run.reward import PRACTICE, Worth, worth
+from clawctl.run.rows import Feedback, Policy, is_by_teacher, is_judged, lacks_reaction
 from clawctl.run.shards import UnreadableShard, read_columns
 
 T = TypeVar("T")
@@ -235,7 +235,10 @@ def _why_not(
         return skipped
     if earned.problem is not None:
         return earned.problem
-    hinted = bool(verdict["hint"]) and config.uses_hints
+    practised = verdict["judge"] == PRACTICE
+    if practised and not config.uses_hints:
+        return PRACTICE
+    hinted = (bool(verdict["hint"]) or practised) and config.uses_hints
     has_reward = earned.counts(config.credit != "reward")
     if config.credit == "group" and turn["group_id"] is None and not hinted:
         return "in no group"
@@ -244,7 +247,7 @@ def _why_not(
         if not config.uses_rewards:
             return "no hint" if earned.value else known
         return "no reward" if verdict["hint"] else known
-    if turn["trainable"] and staleness > config.max_staleness:
+    if turn["trainable"] and staleness > config.max_staleness and not is_by_teacher(turn["episode"]):
         return "stale"
     return "waiting for the trainer"
 

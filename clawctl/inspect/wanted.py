@@ -48,7 +48,8 @@ def reactions(joined: Joined) -> list[JudgedAnswer]:
 
 def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
     """For each key, the pulls of its turns' hints in the last STEPS steps that have records."""
-    keys = {row.turn["turn_id"]: row.turn["user"] for row in joined.rows}
+    # Practice repeats one note on many requests, whoever wrote them
+    keys = {row.turn["turn_id"]: row.turn["user"] for row in joined.rows if (row.turn["episode"] or {}).get("hint") is None}
     steps = sorted(number for path in run.records.glob("*.parquet") if (number := number_of(path.stem)) is not None)
     pulls_by_key: defaultdict[str, list[Pulls]] = defaultdict(list)
     for step in steps[-STEPS:]:

@@ -17,6 +17,7 @@ from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
 from clawctl.run.directory import RunDir
 from clawctl.run.holdout import HELD_OUT
+from clawctl.run.reward import PRACTICE
 from clawctl.run.shards import UnreadableShard, read_table
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -56,7 +57,9 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
     """The turn, its step, and the turn's own numbers in that step."""
     of_step = {name: step.get(name) for name in (*_OF_STEP, "correction")} if step else None
     turn = as_dict(row)
-    explained: dict[str, Any] = {"turn": turn, "worth": row.worth.text, "cure": cure_of(row), "step": of_step, "numbers": None}
+    worth = PRACTICE if row.verdict is not None and row.verdict["judge"] == PRACTICE else row.worth.text
+    explained: dict[str, Any] = {"turn": turn, "worth": worth, "cure": cure_of(row), "step": of_step, "numbers": None}
+    explained["practice"] = practice_of(row)
     if record is None:
         return explained
     turn["reward"], explained["worth"] = record["reward"], record.get("worth") or explained["worth"]  # the values used in training
@@ -91,6 +94,21 @@ def episode_of(row: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
         for one in sorted(group.values(), key=lambda one: (one["attempt"], one["attempt_try"]))
     ]
     return {**turn["episode"], "step_reward": turn["step_reward"], "group": attempts, "group_mean": mean, "group_std": std}
+
+
+def practice_of(row: Row) -> str | None:
+    """What a turn of practice teaches, as text. None for other turns."""
+    episode = row.turn["episode"] or {}
+    hint, place = episode.get("hint"), episode.get("hint_place")
+    if hint is None:
+        return None
+    if not hint:
+        how = "version 0 answered a request that no note concerns, and the policy is trained to keep answering it in the same way"
+    elif place is not None:
+        how = f"version 0 answered with the hint in its prompt ({place}), and the policy is trained on the prompt without it"
+    else:
+        how = "the policy answered without the hint, and the teacher reads it"
+    return f"{how}; no person and no judge rated the answer"
 
 
 def cure_of(row: Row) -> str | None:
@@ -195,6 +213,8 @@ def _lines(facts: dict[str, Any]) -> list[Text]:
         lines.append(_line("continues", f"turn {facts['turn']['parent'][:8]}, by {facts['turn']['parent_evidence']}"))
     if facts["turn"]["why_not_trained"] == HELD_OUT:
         lines.append(_line("held out", _HELD_OUT_MEANS))
+    if facts["practice"] is not None:
+        lines.append(_line("practice", facts["practice"]))
     if facts["episode"] is not None:
         lines += _episode_lines(facts["episode"])
     if facts["cure"] is not None:
@@ -245,10 +265,10 @@ def _episode_lines(episode: dict[str, Any]) -> list[Text]:
             "episode", f"attempt {episode['attempt']} of {episode['attempts']} at {episode['task_id']} in {episode['environment']}"
         ),
         _line("ended", f"{ended}; {versions}"),
-        _line(
-            "group", f"{others}; mean {_short(episode['group_mean'])}, std {_short(episode['group_std'])} over {counted} episodes"
-        ),
     ]
+    if episode.get("hint") is None:  # practice has no rewards to compare
+        spread = f"mean {_short(episode['group_mean'])}, std {_short(episode['group_std'])} over {counted} episodes"
+        lines.append(_line("group", f"{others}; {spread}"))
     if episode["step_reward"] is not None:
         lines.append(_line("step reward", _short(episode["step_reward"])))
     if episode["log"]:

@@ -26,10 +26,9 @@ from clawctl.judge.votes import as_votes, decided, first_round, likeliest, major
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import Ratings, with_comment
 from clawctl.run.fitness import UNFIT, Fitness
-from clawctl.run.reward import RATING
+from clawctl.run.reward import PRACTICE, RATING
 from clawctl.run.rows import Verdict
 
-PRACTICE = "practice"  # the judge of turns that were played with a hint
 _SHORTER = 4  # if a view gives no valid vote, its length is divided by this
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ class Panel:
         """The verdict on one turn. Turns that no step could use are not judged."""
         if not turn.judged:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
-        if (hint := (turn.episode or {}).get("hint")) is not None:  # played for practice: nobody has judged it
+        if (hint := (turn.episode or {}).get("hint")) is not None:  # played for practice: the teacher decides, not a judge
             return Verdict(turn.turn_id, None, [], hint or None, [hint] if hint else [], PRACTICE, "practice", None)
         begun = time.monotonic()
         turn = with_rating(self.ratings, turn)

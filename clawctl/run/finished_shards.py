@@ -14,8 +14,8 @@ from clawctl.run.directory import RunDir, published
 from clawctl.run.feedback import Ratings
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import policy_names
-from clawctl.run.reward import worth
-from clawctl.run.rows import is_judged, lacks_reaction
+from clawctl.run.reward import PRACTICE, worth
+from clawctl.run.rows import is_by_teacher, is_judged, lacks_reaction
 from clawctl.run.shards import UnreadableShard, read_columns
 
 SUFFIX = "-merged"  # suffix of a shard that was merged from finished shards
@@ -87,19 +87,21 @@ class FinishedShards:
     def _useful_turns(self, stem: str) -> dict[str, tuple[str, int | None]]:
         """Return the turns of a judged shard that a trainer could use, with the policy and version that sampled them.
 
-        The version of an imported text is None: it never becomes stale.
+        The version of an imported text is None, and so is that of an answer of the teacher: they never become stale.
         """
         verdicts_path = self._run.verdict_shard(stem)
         if not verdicts_path.exists():
             raise FileNotFoundError(stem)
         columns = (
             "turn_id", "user", "trainable", "source", "untrainable_reason", "policy_name", "policy_version", "feedback",
-            "outcome_reward", "step_reward",
+            "outcome_reward", "step_reward", "episode",
         )  # fmt: skip
         turns = read_columns(self._run.turn_shard(stem), "turns", columns)
         verdicts = {row["turn_id"]: row for row in read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint", "judge"))}
         useful = [row for row in turns if self._is_useful(row, verdicts.get(row["turn_id"]))]
-        return {row["turn_id"]: (row["policy_name"], row["policy_version"]) for row in useful}
+        return {
+            row["turn_id"]: (row["policy_name"], None if is_by_teacher(row["episode"]) else row["policy_version"]) for row in useful
+        }
 
     def _is_useful(self, turn: dict[str, Any], verdict: dict[str, Any] | None) -> bool:
         """Whether a step could use the turn, given its verdict and the newest rating by its user."""
@@ -108,6 +110,8 @@ class FinishedShards:
         rating, state = self._ratings.of(turn["user"], turn["turn_id"]), (turn["source"], turn["untrainable_reason"])
         if verdict is None or not (is_judged(turn["trainable"], *state) or (rating is not None and lacks_reaction(*state))):
             return False
+        if verdict["judge"] == PRACTICE:
+            return self._recipe.train.uses_hints
         newest = turn["feedback"] if rating is None else rating.rating
         judged = None if late is not None and late.decides else verdict["reward"]
         value = worth(newest, turn["outcome_reward"], verdict["judge"], judged, turn["step_reward"])

@@ -16,6 +16,7 @@ from typing import Literal
 
 RATING = "user feedback"  # `judge` of a verdict that the user's rating decided
 OUTCOME = "environment outcome"  # `judge` of a verdict that the environment's outcome decided
+PRACTICE = "practice"  # `judge` of a verdict on a turn that was played with a hint: nothing judged it
 RULES = "rules "  # prefix of `judge` if a rule decided: "rules 2: pytest"
 NOT_A_NUMBER = "reward is not a number"
 

@@ -1,6 +1,6 @@
 """The rows that stages exchange. A row checks itself once, at creation. Missing is None, and None is not trained."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -196,6 +196,14 @@ class Turn:
 def is_judged(trainable: bool, source: str, untrainable_reason: str | None) -> bool:
     """Return `Turn.judged` for readers of a few columns."""
     return trainable or (source == "import" and untrainable_reason == TEXT_ONLY)
+
+
+def is_by_teacher(episode: Mapping[str, Any] | None) -> bool:
+    """Whether the teacher sampled a turn of this episode: its prompt has the hint, or there is no hint to read ("").
+
+    The trainer computes the policy's logprobs itself, as for imported text, so such a turn does not become stale.
+    """
+    return episode is not None and (episode.get("hint_place") is not None or episode.get("hint") == "")
 
 
 def lacks_reaction(source: str, untrainable_reason: str | None) -> bool:

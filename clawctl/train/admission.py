@@ -13,8 +13,8 @@ from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.run.allowed_tokens import Allowed, unpack
 from clawctl.run.hint_places import PUBLISHED
 from clawctl.run.images import read_image
-from clawctl.run.reward import Worth, worth
-from clawctl.run.rows import HintPlace, Turn, Verdict
+from clawctl.run.reward import PRACTICE, Worth, worth
+from clawctl.run.rows import HintPlace, Turn, Verdict, is_by_teacher
 from clawctl.run.shards import Origin
 from clawctl.train.agreement import differs, model_difference
 from clawctl.train.earlier_hints import below
@@ -78,7 +78,7 @@ class Admission:
             raise TurnRefused("sampled by another model")
         if verdict is None:
             raise TurnRefused("no verdict")
-        if (episode := turn.episode or {}).get("hint") is not None and self.config.uses_hints:
+        if (episode := turn.episode or {}).get("hint") is not None:
             return self._practised(stem, turn, str(episode["hint"]), episode.get("hint_place"), version)
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
         if self.config.teach_praised and earlier and not hints and (earned.value or 0) > 0:
@@ -112,6 +112,8 @@ class Admission:
         answer after the prompt without the hint, as for imported text. If there is nothing to read (""), the teacher reads the
         policy's prompt: the turn, which version 0 sampled, keeps the policy near it. Raises TurnRefused.
         """
+        if not self.config.uses_hints:
+            raise TurnRefused(PRACTICE)
         self._check_numbers(turn)
         self._check_images(turn)
         recorded = list(turn.prompt_ids or [])
@@ -119,13 +121,13 @@ class Admission:
         teacher = self._teacher_prompt(turn, hint, ()) if hint and place is None else recorded
         if policy is None or teacher is None:
             raise TurnRefused("teacher prompt does not match")
-        by_teacher = place is not None or not hint
+        by_teacher = is_by_teacher(turn.episode)
         sampled_by = version if by_teacher or turn.policy_version is None else turn.policy_version
         return Sample(
             turn.turn_id, stem, kind_of(turn), policy, list(turn.completion_ids or []),
             None if by_teacher or turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, None, teacher,
             None if by_teacher else turn.policy_version_end, session_id=turn.session_id, imported=by_teacher,
-            allowed=self._allowed(turn), worth="practice", images=tuple(turn.images or ()),
+            allowed=self._allowed(turn), worth=PRACTICE, images=tuple(turn.images or ()),
         )  # fmt: skip
 
     def _hints(self, verdict: Verdict) -> list[str]:

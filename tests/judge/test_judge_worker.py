@@ -213,3 +213,28 @@ def test_an_imported_text_without_token_ids_is_judged_like_any_other(run, servin
     found = verdicts_of(run)
     assert [verdict.reward for verdict in found] == [1.0, None, None]
     assert found[1].reason == "not trainable: not wanted"
+
+
+def test_a_turn_of_practice_has_a_verdict_without_a_judge(run, serving) -> None:
+    """It carries the note as its hint. No rule applies to it, and the judge is not asked."""
+    server = serving(by_words)
+    hints = {"told": "Answer in one short sentence.", "elsewhere": ""}
+    turns = [reply("👎", episode={"hint": hint, "hint_place": None}) for hint in hints.values()]
+    shard(run, "1-a", [*turns, reply("thanks", episode={"hint": None})])
+    judge(run, recipe(server.url, votes=1), once=True)
+    assert [(verdict.reward, verdict.votes, verdict.hint, verdict.hints, verdict.judge) for verdict in verdicts_of(run)] == [
+        (None, [], hints["told"], [hints["told"]], "practice"),
+        (None, [], None, [], "practice"),
+        (1.0, [1], None, [], "scripted prompt 1"),
+    ]
+    assert len(server.asked) == 1
+
+
+def test_a_recipe_without_a_judge_asks_none_and_people_still_decide(run, serving) -> None:
+    server = serving(by_words)
+    shard(run, "1-a", [reply("thanks"), reply("👎"), reply("thanks", feedback=-1.0)])
+    judge(run, recipe(server.url, ask=False), once=True)
+    assert [(verdict.reward, verdict.judge) for verdict in verdicts_of(run)] == [
+        (None, "nobody"), (-1.0, "rules 2: thumbs"), (-1.0, "user feedback"),
+    ]  # fmt: skip
+    assert server.asked == []

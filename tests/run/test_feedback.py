@@ -139,3 +139,10 @@ def test_a_field_that_a_newer_clawctl_added_is_passed_over_and_a_newer_version_i
         parse_feedback(orjson.dumps({**row, "schema_version": 2}))
     with pytest.raises(ValueError, match="missing required field `rating`"):
         parse_feedback(orjson.dumps({name: value for name, value in row.items() if name != "rating"}))
+
+
+@pytest.mark.parametrize("field", ["hint", "hint_place", "episode"])
+def test_a_client_cannot_give_a_hint_with_an_outcome(field: str) -> None:
+    """The trainer follows a hint without asking a judge, so only an environment that clawctl plays may give one."""
+    with pytest.raises(BadFeedback, match=f"unknown field '{field}'"):
+        read_outcome({"session_id": "s1", field: "block"}, "anna", 0.0)

@@ -1,0 +1,214 @@
+"""Practice: which requests are asked again, of which version, and what their turns carry."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from clawctl.config import Recipe
+from clawctl.environments import Outcome, Task
+from clawctl.environments.hint_trial import settle_hint_place
+from clawctl.environments.player import make_plan
+from clawctl.environments.practice import Practice, earlier_requests, other_requests
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.hint_places import PLACES
+from clawctl.run.rows import plain_prompt
+from clawctl.run.shards import write_turns
+from tests.eval.answering_server import Answering, answering
+from tests.inspect.example_run import turn
+
+NOTE = "Answer in one short sentence."
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+def recipe(place: str = "line", method: str = "opd_topk") -> Recipe:
+    return Recipe.model_validate({"train": {"method": method, **({"hint_place": place} if method != "binary" else {})}})
+
+
+def write_requests(run: RunDir, count: int = 3, stem: str = "a") -> None:
+    write_turns(run.trajectories / f"{stem}.parquet", [turn(f"{stem}{n}", index=n) for n in range(count)])
+
+
+def prepared(run: RunDir, url: str = "http://127.0.0.1:9/v1", note: str = NOTE, **options: Any) -> Practice:
+    practice = Practice(note, **options)
+    practice.prepare(run, recipe(), Endpoint(url, "key", "tiny"))
+    return practice
+
+
+def texts(requests: list[list[dict[str, Any]]]) -> list[str]:
+    return [messages[-1]["content"] for messages in requests]
+
+
+# ---- the requests --------------------------------------------------------------------------------------------------------
+
+
+def test_requests_are_those_of_people_without_held_out_sessions_side_turns_episodes_and_tools(run: RunDir) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    episode = {"hint": NOTE, "hint_place": "line"}
+    write_turns(run.trajectories / "a.parquet", [
+        turn("mine"), turn("annas", user="anna"), turn("silent", reason="no next state", next_state=None),
+        turn("held", reason="held out"), turn("title", kind="side", reason="side turn"), turn("tools", tools=tools),
+        turn("episode", episode=episode), turn("plain", messages=[plain_prompt("Once upon")]),
+    ])  # fmt: skip
+    assert texts(earlier_requests(run)) == ["question mine", "question annas", "question silent"]
+    assert texts(earlier_requests(run, user="anna")) == ["question annas"]
+
+
+def test_requests_are_in_the_order_of_time_and_each_occurs_once(run: RunDir) -> None:
+    again = turn("new", created_at=3000.0)
+    write_turns(run.trajectories / "a.parquet", [again, turn("old", created_at=1.0)])
+    write_turns(run.trajectories / "b.parquet", [replace(again, turn_id="again"), turn("middle", created_at=2000.0)])
+    assert texts(earlier_requests(run)) == ["question old", "question middle", "question new"]
+    tasks = prepared(run, requests=2).tasks("train", 8, 0)
+    assert {task.spec.messages[-1]["content"].removesuffix(f" {NOTE}") for task in of_note(tasks)} == {
+        "question middle",
+        "question new",
+    }
+
+
+def test_a_damaged_shard_does_not_stop_practice(run: RunDir) -> None:
+    write_requests(run)
+    (run.trajectories / "broken.parquet").write_bytes(b"PAR1 broken")
+    assert len(earlier_requests(run)) == 3
+
+
+def test_without_an_earlier_request_the_cure_is_named(run: RunDir) -> None:
+    with pytest.raises(ClawError, match="no earlier requests") as raised:
+        prepared(run)
+    assert "talk to the model first" in raised.value.fix
+
+
+def test_a_method_that_learns_from_no_hint_is_refused(run: RunDir) -> None:
+    write_requests(run)
+    with pytest.raises(ClawError, match=r"train\.method binary does not learn from hints"):
+        Practice(NOTE).prepare(run, recipe(method="binary"), Endpoint("http://127.0.0.1:9/v1", "key", "tiny"))
+
+
+@pytest.mark.parametrize("options", [{"note": "  "}, {"told": 1.5}, {"told": -0.1}, {"requests": 0}, {"max_tokens": 0}])
+def test_options_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ClawError, match=rf"play\.options\.{next(iter(options))} is") as raised:
+        Practice(**{"note": NOTE, **options})
+    assert raised.value.exit_code == 2
+
+
+# ---- the tasks -----------------------------------------------------------------------------------------------------------
+
+
+def of_note(tasks: Any) -> list[Task]:
+    return [task for task in tasks if task.kind != "elsewhere"]
+
+
+def test_the_teachers_answers_come_first_and_every_fourth_turn_is_a_request_of_another_job(run: RunDir) -> None:
+    write_requests(run)
+    kinds = [task.kind for task in prepared(run).tasks("train", 16, 0)]
+    assert kinds == ["told", "told", "told", "elsewhere"] * 2 + ["alone", "alone", "alone", "elsewhere"] * 2
+    assert {task.kind for task in prepared(run, told=1).tasks("train", 16, 0)} == {"told", "elsewhere"}
+    assert {task.kind for task in prepared(run, told=0).tasks("train", 16, 0)} == {"alone", "elsewhere"}
+
+
+def test_all_requests_are_practised_before_any_is_repeated(run: RunDir) -> None:
+    write_requests(run, 3)
+    asked = [task.spec.messages[-1]["content"] for task in of_note(prepared(run).tasks("train", 8, 0))]
+    assert len(set(asked[:3])) == len(set(asked[3:])) == 3
+
+
+def test_the_same_seed_gives_the_same_plan_and_another_note_another_one(run: RunDir) -> None:
+    """A plan that was played is not played again, so a second note must not have the plan of the first."""
+    write_requests(run)
+    plans = [make_plan(prepared(run, note=note), "practice", 8, 1, 0).id for note in (NOTE, NOTE, "Answer in Spanish.")]
+    assert plans[0] == plans[1] != plans[2]
+    alone = [make_plan(prepared(run, note=note, told=0), "practice", 8, 1, 0).id for note in (NOTE, "Answer in Spanish.")]
+    assert alone[0] != alone[1]
+
+
+def test_practice_is_no_suite(run: RunDir) -> None:
+    write_requests(run)
+    assert prepared(run).tasks("eval", 8, 0) == []
+
+
+# ---- the calls -----------------------------------------------------------------------------------------------------------
+
+
+def played(practice: Practice, server: Answering, count: int = 16) -> list[tuple[str, dict[str, Any], Outcome]]:
+    """The kind of each task, the body of its one request and its outcome."""
+    result = []
+    for task in practice.tasks("train", count, 0):
+        before = len(server.asked)
+        outcome = asyncio.run(practice.play(task, Endpoint(server.url, "key", "tiny")))
+        (request,) = server.asked[before:]
+        result.append((task.kind, request["body"], outcome))
+    return result
+
+
+def test_the_teachers_answers_come_from_version_0_and_the_policy_s_from_the_live_model(run: RunDir) -> None:
+    write_requests(run)
+    others = [messages[-1]["content"] for messages in other_requests()]
+    with answering(lambda body: "Because.") as server:
+        rows = played(prepared(run, server.url, max_tokens=24), server)
+    assert {(kind, body["model"]) for kind, body, _ in rows} == {("told", "tiny@0"), ("alone", "tiny"), ("elsewhere", "tiny@0")}
+    for kind, body, outcome in rows:
+        text = body["messages"][-1]["content"]
+        assert body["max_tokens"] == 24
+        assert text.endswith(f" {NOTE}") == (kind == "told")
+        assert (text in others) == (kind == "elsewhere")
+        expected = {"told": (NOTE, "line"), "alone": (NOTE, None), "elsewhere": ("", None)}
+        assert (outcome.hint, outcome.hint_place, outcome.reward, outcome.status) == (*expected[kind], None, "done")
+
+
+@pytest.mark.parametrize("fields", [{"hint_place": "line"}, {"hint": "", "hint_place": "line"}, {"hint": NOTE, "reward": 1.0}])
+def test_an_outcome_has_no_place_without_a_hint_and_no_reward_beside_one(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="hint"):
+        Outcome(**fields)
+
+
+# ---- the place -----------------------------------------------------------------------------------------------------------
+
+
+def follows_above(body: dict[str, Any]) -> str:
+    return "It is short." if body["messages"][-1]["content"].startswith("Answer") else "It is long. It goes on."
+
+
+def test_the_place_is_tried_once_and_recorded(run: RunDir) -> None:
+    with answering(follows_above) as server:
+        endpoint = Endpoint(server.url, "key", "tiny@0")
+        assert settle_hint_place(run, endpoint) == "above"
+        asked = len(server.asked)
+        assert settle_hint_place(run, endpoint) == "above"
+        assert len(server.asked) == asked > 0
+    assert {request["headers"]["x-capture"] for request in server.asked} == {"off"}
+    record = orjson.loads(run.hint_place.read_bytes())
+    assert (record["followed"]["above"], record["followed"]["line"]) == (0.33, 0.0)
+    assert sum(record["answers"].values()) == asked
+    assert record["answers"].keys() == set(PLACES)
+
+
+def test_practice_tries_the_place_only_if_the_recipe_says_auto(run: RunDir) -> None:
+    write_requests(run)
+    with answering(follows_above) as server:
+        for place, stands in (("line", "line"), ("auto", "above")):
+            practice = Practice(NOTE)
+            practice.prepare(run, recipe(place), Endpoint(server.url, "key", "tiny"))
+            (first, *_) = practice.tasks("train", 8, 0)
+            assert first.spec.place == stands
+            assert bool(server.asked) == (place == "auto")
+    assert {request["body"]["model"] for request in server.asked} == {"tiny@0"}
+
+
+def test_a_model_that_follows_no_hint_gets_the_published_place(run: RunDir) -> None:
+    with answering(lambda body: "One. Two.") as server:
+        assert settle_hint_place(run, Endpoint(server.url, "key", "tiny@0")) == "block"
+
+
+def test_a_server_that_answers_nothing_is_named_and_nothing_is_recorded(run: RunDir) -> None:
+    with answering(lambda body: 503) as server, pytest.raises(ClawError, match="answered none"):
+        settle_hint_place(run, Endpoint(server.url, "key", "tiny@0"))
+    assert not run.hint_place.exists()

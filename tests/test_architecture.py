@@ -212,8 +212,10 @@ def test_there_is_one_http_client() -> None:
 
 
 def test_another_stage_gets_a_judge_by_its_name_at_the_seam_alone() -> None:
-    named = [file for file in ROOT.rglob("*.py") if "clawctl.judge." in file.read_text() and "judge" not in file.parts]
-    assert {str(file.relative_to(ROOT)) for file in named} == {"judging.py", "cli/judge.py"}
+    named = [
+        file for file in ROOT.rglob("*.py") if "clawctl.judge." in file.read_text() and "judge" not in file.relative_to(ROOT).parts
+    ]
+    assert {str(file.relative_to(ROOT)) for file in named} == {"judging.py", "cli/judge.py", "cli/doctor.py"}
 
 
 def test_every_class_has_a_name_of_its_own() -> None:

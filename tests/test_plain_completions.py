@@ -40,7 +40,8 @@ def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
         talk(server, SECRET, "Thanks!")
         recipe = Recipe.model_validate({
             "model": {"path": str(DEMO_MODEL), "name": "tiny", "dtype": "float32"},
-            "judge": {"votes": 1, "max_tokens": 64, "history_chars": 0, "endpoint": server.url, "api_key": "key", "model": DEMO},
+            "judge": {"votes": 1, "max_tokens": 64, "history_chars": 0, "endpoint": server.url, "api_key": "key", "model": DEMO,
+                      "fitness": "skip"},
             "eval": {"holdout": 0},
             "train": {"method": "binary", "batch_turns": 1, "batch_min_turns": 1, "max_steps": 1, "threads": 1},
         })  # fmt: skip

@@ -1,10 +1,20 @@
 """`clawctl doctor`."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
+from clawctl.cli.options import DEFAULT_RUN, RunOption
 
-def doctor() -> None:
-    """Try to break out of each sandbox, and of the browser."""
+
+def doctor(
+    run: RunOption = DEFAULT_RUN,
+    judge: Annotated[
+        bool, typer.Option("--judge", help="Ask the run's judge the planted turns now, and record the result.")
+    ] = False,
+) -> None:
+    """Check the run's judge, each sandbox and the browser. Attempts to break out show whether the last two hold."""
     import asyncio
 
     from clawctl.environments import EpisodeFailed
@@ -15,6 +25,8 @@ def doctor() -> None:
     from clawctl.errors import ClawError
     from clawctl.printing import answers
 
+    if judge or (run / "run.json").exists():
+        answers().print(f"judge: {_judge_line(run, judge)}", soft_wrap=True)
     bad = False
     for kind in testable_kinds():
         try:
@@ -39,3 +51,21 @@ def doctor() -> None:
     answers().print(f"browser: {browser}", soft_wrap=True)
     if bad or reached:
         raise typer.Exit(1)
+
+
+def _judge_line(root: Path, ask: bool) -> str:
+    """What the run's judge got on the planted turns: now, or when it was last asked."""
+    import asyncio
+
+    from clawctl.config import load_recipe
+    from clawctl.run.directory import open_run, recipe_file
+    from clawctl.run.fitness import read_fitness
+
+    opened = open_run(root, create=False)
+    if not ask:
+        recorded = read_fitness(opened)
+        return "not checked; `clawctl doctor --judge` asks it twelve planted turns" if recorded is None else recorded.line
+    from clawctl.judge.worker import check_judge
+
+    fitness = asyncio.run(check_judge(opened, load_recipe(recipe_file(root))))
+    return "not checked, because it is a reward model or judge.fitness is skip" if fitness is None else fitness.line

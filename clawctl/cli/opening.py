@@ -45,7 +45,9 @@ def open_stage(
         from clawctl.privacy.forget import catch_up
 
         catch_up(run)
-    bind_model(run, resolved.model.path, begins)
+    model = bind_model(run, resolved.model.path, begins)
+    if model != resolved.model.path:
+        resolved = load_recipe(recipe_file(root, recipe), {**settings, "model.path": model})
     if recipe is not None or not stored_recipe.exists() or (begins and not is_bound(run)):
         text = sealed_yaml(dump_recipe(resolved).encode())
         if not stored_recipe.exists() or stored_recipe.read_bytes() != text:  # a restart then needs no disk space

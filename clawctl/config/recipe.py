@@ -11,7 +11,7 @@ from clawctl.config.eval import EvalConfig, GateConfig
 from clawctl.config.foreign_keys import is_from_elsewhere, suggest
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.machines import MachinesConfig
-from clawctl.config.model import BUILT_IN, ModelConfig
+from clawctl.config.model import ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.section import Section
@@ -51,7 +51,7 @@ class Recipe(Section):
 
     @property
     def model_name(self) -> str:
-        return self.model.name or Path(self.model.path).name
+        return self.model.name or Path(self.model.path).name.removesuffix(".gguf")
 
     @property
     def waits_for_gate(self) -> bool:
@@ -60,7 +60,10 @@ class Recipe(Section):
 
     @property
     def model_path(self) -> str:
-        return str(BUILT_IN.get(self.model.path, self.model.path))
+        """The model's folder, or its name on the hub. Raises ClawError (exit code 2) for a GGUF file that cannot be converted."""
+        from clawctl.run.gguf import model_folder  # imports this package
+
+        return model_folder(self.model.path)
 
 
 def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> Recipe:
@@ -155,7 +158,10 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
 def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
     """Return the error for the first wrong key, with its source and its value."""
     first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+    places = [str(part) for part in first["loc"]]
+    if places[-1] == "constrained-float" or places[-1].startswith("literal["):  # one of several types that the key may have
+        places.pop()
+    key = ".".join(places)
     is_override = overrides.get(key) is not None
     where = "the command line or environment" if is_override or path is None else f"recipe {path}"
     if first["type"] == "extra_forbidden":

@@ -101,11 +101,11 @@ class ServeConfig(Section):
     """Python interpreter of the environment that has vLLM. Unset: the interpreter that runs clawctl."""
     upstream: UpstreamConfig | None = None
     """Use a server that is already running instead of an engine that clawctl starts."""
-    temperature: float = Field(1.0, ge=0)
-    """Temperature of requests that set none."""
-    top_p: float = Field(1.0, gt=0, le=1)
-    """Top-p of requests that set none. With a value below 1, turns are kept but not trained, because their logprobs are not the
-    policy's."""
+    temperature: float | None = Field(None, ge=0)
+    """Temperature of requests that set none. Unset: the one in the model's `generation_config.json`, else 1."""
+    top_p: float | None = Field(None, gt=0, le=1)
+    """Top-p of requests that set none. Unset: 1, whatever the model's `generation_config.json` says. With a value below 1, turns
+    are kept but not trained, because their logprobs are not the policy's."""
     sampling: SamplingConfig = SamplingConfig()
     """Changes to the sampling settings of requests. Some clients always send temperature 0, and turns sampled at temperature 0
     cannot be trained. The answer's `X-Clawctl-Sampling` header lists every change, and `/health` counts them."""

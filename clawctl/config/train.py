@@ -3,10 +3,11 @@
 import logging
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, model_validator
+from pydantic import Field, PositiveFloat, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from clawctl.config.section import HttpUrl, Section
+from clawctl.run.rows import HintPlace
 
 log = logging.getLogger("clawctl")
 
@@ -17,9 +18,11 @@ METHODS_OF: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("advantage", "baseline", "gae_lambda"), _REWARDS),
     **dict.fromkeys(("group_size", "group_std", "step_wise", "gamma"), ("grpo", *_REWARDS)),
     "gap_clip": ("opd", *_BOTH),
-    **dict.fromkeys(("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints", "teach_praised"), _HINTS),
+    **dict.fromkeys(
+        ("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints", "teach_praised", "hint_place"), _HINTS
+    ),
     "topk": ("opd_topk", "combine", "hybrid"),
-    "divergence": ("opd_topk", "combine"),
+    **dict.fromkeys(("divergence", "topk_of"), ("opd_topk", "combine")),
     **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
 }
 
@@ -139,6 +142,13 @@ class TrainConfig(Section):
     """`opd_topk`, and `combine` with `topk`: the direction of the KL. `reverse`: KL(policy ‖ teacher). It weighs each token by
     the policy's probability, so it cannot raise a token that the policy never samples. `forward`: KL(teacher ‖ policy). It weighs
     by the teacher's probability and also learns tokens that the policy hardly ever samples."""
+    topk_of: Literal["policy", "teacher"] = "policy"
+    """`opd_topk`, and `combine` with `topk`: whose likeliest tokens are compared. A token that only the teacher finds likely is not
+    among those of the policy, and counts with all other tokens together."""
+    hint_place: HintPlace | Literal["auto"] = "block"
+    """Where the teacher reads a hint. `block`: below the request, as `[user's hint / instruction]` (published for OpenClaw-RL).
+    `line`: at the end of the request. `below`, `above`: in a paragraph of its own. `auto`: the place where the untrained model
+    follows a hint most often. `clawctl play practice` tries them once and records the result; until then, `block`."""
     hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
     """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
     whole answer. `token`: the same at each token. `shortest`: the shortest hint."""
@@ -153,9 +163,14 @@ class TrainConfig(Section):
     """Fewest turns in a step that is made because of `batch_wait_s`."""
     fair_keys: bool = True
     """Divide each step equally among the API keys that have waiting turns. A key gets more only if other keys leave room."""
-    lr: float = Field(1e-5, gt=0)
+    lr: PositiveFloat | Literal["auto"] = 1e-5
     """Learning rate after warm-up. Other systems use 1e-6 for thousands of steps. A personal run makes tens of steps, in which 1e-6
-    has no visible effect. OpenClaw-RL's own scripts also use 1e-5. An adapter usually tolerates ten times as much."""
+    has no visible effect. OpenClaw-RL's own scripts also use 1e-5. An adapter usually tolerates ten times as much. `auto`: each
+    step moves the policy by `movement`, whatever the model's size, the trained weights and the adapter's rank."""
+    movement: float = Field(0.05, gt=0)
+    """`lr: auto`: KL divergence between the policies after and before a step, in nats a token, measured on its turns. The step is
+    scaled until it moves the policy by this much. Warm-up begins with smaller movements. A step of `opd_topk` goes at most half
+    of the way to the teacher."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises from 0. Other systems use 100, but a personal run is often shorter than that.
     `clip_grad` bounds the first steps."""
@@ -298,9 +313,11 @@ class TrainConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_praised(self) -> Self:
+    def _check_pairs(self) -> Self:
         if self.teach_praised and not self.earlier_hints:
             raise PydanticCustomError("train", "teach_praised has no effect without earlier_hints", {})
+        if self.lr != "auto" and self.movement != type(self).model_fields["movement"].default:
+            raise PydanticCustomError("train", "movement has no effect unless lr is auto", {})
         return self
 
     def uses(self, name: str) -> bool:

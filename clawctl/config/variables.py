@@ -35,6 +35,7 @@ _RECORDS = "use `serve --intercept` to capture, and `--run` for the folder"
 VARIABLES: dict[str, Variable] = {
     "CLAWCTL_RUN": _followed("`--run`"),
     "CLAWCTL_RUN_CACHE": _followed("the folder for this host's part of runs in buckets"),
+    "CLAWCTL_MODEL_CACHE": _followed("the folder for models that were converted from GGUF files"),
     "CLAWCTL_LOG_LEVEL": _followed("`--log-level`"),
     "ROLLOUT_LOG_LEVEL": _followed("`--log-level`"),
     "OPENCLAW_LOG_LEVEL": _followed("`--log-level`"),
@@ -97,6 +98,7 @@ SAME = {
     "API_KEY": ("CLAWCTL_API_KEY", "OPENCLAW_API_KEY"),
     "UPSTREAM_KEY": ("CLAWCTL_UPSTREAM_KEY", "OPENCLAW_UPSTREAM_KEY"),
     "RUN_CACHE": ("CLAWCTL_RUN_CACHE",),
+    "MODEL_CACHE": ("CLAWCTL_MODEL_CACHE",),
     "TRAIN_GPUS": ("TRAIN_GPUS",),
     "ROLLOUT_GPUS": ("ROLLOUT_GPUS",),
 }

@@ -18,6 +18,7 @@ from clawctl.errors import ClawError
 from clawctl.registry import Registry
 from clawctl.run.endings import ending_of
 from clawctl.run.endpoint import Endpoint
+from clawctl.run.rows import HintPlace
 
 EPISODE_S = 600.0
 WORST = -1.0
@@ -57,12 +58,18 @@ class Outcome:
     ending: str = ""  # how it ended, a name in `clawctl.run.endings`: "turns"; "": "done", or "environment" if it failed
     log: str | None = None  # the verifier's log, for people
     example: Mapping[str, Any] = field(default_factory=dict)  # shown in reports: {"prompt": "2 + 2?", "reply": "4"}
+    # What the teacher of this episode's turns reads besides their prompts; "": nothing, so they are trained towards the teacher as
+    # it is. None: no hint, and the turns are trained on rewards alone.
+    hint: str | None = None
+    hint_place: HintPlace | None = None  # where the calls of this episode contain the hint; None: they do not contain it
 
     def __post_init__(self) -> None:
         if self.status not in ("done", "failed"):
             raise ValueError(f"the status {self.status!r} is neither 'done' nor 'failed'")
         if self.status == "failed" and self.reward is not None:
             raise ValueError("a failed episode has no reward")
+        if self.hint_place is not None and not self.hint:
+            raise ValueError("an episode without a hint contains none")
         if self.ending and ending_of(self.ending).is_trained != (self.status == "done"):
             raise ValueError(f"an episode that ended by {self.ending!r} is not {self.status!r}")
         for name, value, low in (
@@ -89,11 +96,12 @@ class Environment(Protocol):
 
     The user names the class, not an instance. It is created with the user's options, or without arguments.
 
-    Three attributes are optional:
+    Four attributes are optional:
 
     - `version`: episodes of another version do not count as played. Without it, a hash of the code in the source file is used.
     - `episode_s`: the time limit of an episode in seconds (default EPISODE_S).
     - `worst`: the reward of an episode that ran out of time or context before `play` could grade it (default WORST).
+    - `prepare(run, recipe, server)`: called once before `tasks`, for an environment that reads the run or asks its server.
     """
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
@@ -117,6 +125,7 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
     "clawctl.environments",
     {
         "gui": "clawctl.environments.gui.environment:Gui",
+        "practice": "clawctl.environments.practice:Practice",
         "homework": "clawctl.environments.homework.environment:Homework",
         "openenv": "clawctl.environments.adapters.openenv:OpenEnv",
         "swe": "clawctl.environments.swe.environment:Swe",

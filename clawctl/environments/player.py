@@ -255,6 +255,7 @@ class Player:
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
         self._counted: set[tuple[int, int]] = set()  # attempts that are in the summary
         self._told_full, self._began = False, time.time()
+        self._claimed = 0  # attempts at claimed tasks that are not over: they run or wait for a slot
 
     @property
     def total(self) -> int:
@@ -298,6 +299,7 @@ class Player:
                     if lock is None:
                         busy.append(number)
                     else:
+                        self._claimed += self._plan.attempts
                         groups.create_task(self._group(number, lock))
             self._add_settled()
             left = [number for number in busy if not self._is_settled(number)] if wait_for_others else []
@@ -310,9 +312,7 @@ class Player:
     async def _wait_for_capacity(self) -> None:
         """Wait until a new episode may begin."""
         async with self._slots:  # queued behind the episodes that already wait for a slot
-            while (
-                self._backlog is not None and not self.training_has_ended() and (why := self._backlog.is_full(self.summary.running))
-            ):
+            while self._backlog is not None and not self.training_has_ended() and (why := self._backlog.is_full(self._claimed)):
                 if not self._told_full:
                     log.info("waiting: %s", why)
                 self._told_full = True
@@ -351,6 +351,7 @@ class Player:
         with lock:
             self._add_settled()  # under the lock, because another worker may have played the task in the meantime
             todo = [attempt for attempt in range(self._plan.attempts) if attempt not in self._played.of(number).settled]
+            self._claimed -= self._plan.attempts - len(todo)
             async with asyncio.TaskGroup() as attempts:
                 for attempt in todo:
                     attempts.create_task(self._attempt(number, attempt))
@@ -363,6 +364,7 @@ class Player:
             async with self._slots:
                 outcome = await self._episode(number, attempt, tries)
             settled, tries = outcome.settled, tries + 1
+            self._claimed -= settled
             if outcome.ending == "server":
                 await self._server_again()
 
@@ -402,6 +404,7 @@ class Player:
             steps={turn_id: float(value) for turn_id, value in outcome.steps.items()}, ending=outcome.ending,
             truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},
             settled=outcome.status == "done" or spec.attempt_try + 1 >= MAX_TRIES, episode=asdict(spec),
+            hint=outcome.hint, hint_place=outcome.hint_place,
         )  # fmt: skip
 
     async def _server_again(self) -> None:

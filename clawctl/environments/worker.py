@@ -22,6 +22,7 @@ from clawctl.http_client import RequestFailed
 from clawctl.privacy.redaction import Redactor
 from clawctl.process import stop_on_signals
 from clawctl.run.backlog import Backlog
+from clawctl.run.default_sampling import default_sampling
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
 
@@ -48,13 +49,15 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
     redactor = Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets)
     find = partial(_server, run, recipe, server)
     _wait_for_server(find, stop)
+    if (prepare := getattr(environment, "prepare", None)) is not None and not stop.is_set():
+        prepare(run, recipe, find())
     summary = Summary()
     for round_ in itertools.count() if settings.rounds == 0 else range(settings.rounds):
         if stop.is_set():
             break
         plan = make_plan(environment, settings.env, settings.tasks, settings.attempts, settings.seed, round_)
         player = Player(
-            run, plan, find, settings.parallel, stop, {"temperature": recipe.serve.temperature}, redactor.text,
+            run, plan, find, settings.parallel, stop, {"temperature": default_sampling(recipe).temperature}, redactor.text,
             Backlog(run, recipe.train),
         )  # fmt: skip
         log.info("plan %s, round %d: %d tasks, %d attempts each", plan.id, round_, len(plan.tasks), plan.attempts)

@@ -22,6 +22,7 @@ from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.inspect.wanted import what_people_want
 from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published
+from clawctl.run.fitness import read_fitness
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.lineage import read_lineage, refusals_in_a_row
 from clawctl.run.policies import list_versions
@@ -79,6 +80,7 @@ def read_health(run: RunDir, joined: Joined | None = None, captured: "CaptureCou
         "keys": shares_of_keys(joined),
         "wanted": what_people_want(run, joined),
         "shards_without_verdicts": len(unjudged(run)),
+        "judge": None if (judge := read_fitness(run)) is None else judge.shown(),
         "not_trained": not_trained(joined),
         "redacted_by": redacted_by(joined),
         "feed": feed,
@@ -289,6 +291,7 @@ def health_lines(health: dict[str, Any]) -> list[tuple[str, Text]]:
         *([("keys", one_line(_keys_line(health["keys"]), 300))] if health["keys"] else []),
         *wanted_lines(health["wanted"]),
         ("shards", Text(f"{health['shards_without_verdicts']} without verdicts")),
+        *([("judge", Text(judge["line"], style="" if judge["used"] else "red"))] if (judge := health["judge"]) else []),
     ]
     if health["jobs"]:
         lines.append(("jobs", one_line(_jobs_line(health["jobs"]), 500)))

@@ -15,7 +15,7 @@ from clawctl.errors import ClawError, Damaged
 from clawctl.run import lines
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, published, recipe_file
-from clawctl.run.feedback import Ratings
+from clawctl.run.feedback import Ratings, comment_hint
 from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.reward import Worth, worth
@@ -118,6 +118,8 @@ class TurnReader:
                 used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
             counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
             newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
+            if verdict is not None and counts and (hint := comment_hint(rating)) is not None:
+                verdict = {**verdict, "hint": hint, "hints": list(dict.fromkeys([hint, *verdict["hints"]]))}
             alone = late is not None and step is None and late.decides
             judged = (None, None) if verdict is None or alone else (verdict["judge"], verdict["reward"])
             earned = _worth(newest_rating, used["outcome_reward"], *judged, used["step_reward"])

@@ -16,6 +16,7 @@ from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, HttpResponse, RequestFailed, Unreachable, proxy_for
 from clawctl.judge.prompts import judge_messages, new_fence
+from clawctl.judge.shares import LIKELIEST
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
 
@@ -24,11 +25,13 @@ log = logging.getLogger(__name__)
 TRIES = 4  # for a call that times out or breaks off
 LONGEST_WAIT_S = 5.0
 FIRST_REST_S, LONGEST_REST_S = 0.1, 5.0
+_AWAY_S, _LOADING_S = 1.0, 30.0  # an endpoint that was away for so long is reported
 BREAKS = 3  # after this many consecutive broken calls, the endpoint rests
 _LONGEST_ANSWER = 8 << 20  # bytes; far more than any vote with its reasoning
 _TOO_LONG = re.compile(rb"(?i)context|token|length|too (?:long|large)|maximum")  # words in servers' errors about long prompts
 _NOT_NOW = (429, 503)  # busy, or still loading its model
 _KEY_OR_MODEL = (401, 403, 404)
+_LOGPROBS = {"logprobs": True, "top_logprobs": LIKELIEST}
 # If the judge is this run's own server, its answers must not be captured as conversations.
 _HEADERS = {"X-Turn-Type": "judge", "X-Capture": "off"}
 
@@ -77,13 +80,23 @@ class JudgeClient:
         self._uses_proxies = bool(given)  # never for this run's own server
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._away_since: float | None = None
-        self._logged_away = False
+        self._logged_away = self._has_answered = False
+        self._asks_logprobs = True  # False: the endpoint refuses calls that ask for them
         self._logged_failures: set[str] = set()
 
     @property
     def model(self) -> str:
         """The name of the requested model, as in verdicts."""
         return self._recipe.judge.model or f"{self._recipe.model_name}@0"
+
+    @property
+    def is_away(self) -> bool:
+        """Whether no endpoint has been available since the last answer."""
+        return self._away_since is not None
+
+    @property
+    def has_limited_patience(self) -> bool:
+        return self._patience_s is not None
 
     @property
     def asks_demo_model(self) -> bool:
@@ -97,6 +110,25 @@ class JudgeClient:
         Raises CallRefused if the server refuses only this call, and ClawError if no call can succeed. With `is_trial`, a refusal is
         raised without checking its cause.
         """
+        answer = await self._choice(messages, model, is_trial)
+        return None if answer is None else _content(answer)
+
+    async def complete_with_logprobs(self, messages: list[dict]) -> tuple[str, Any] | None:
+        """Like `complete`, with the `logprobs.content` of the answer.
+
+        In its place None if the endpoint gives none, or if reasoning that is not part of the answer came first.
+        """
+        answer = await self._choice(messages, with_logprobs=True)
+        if answer is None:
+            return None
+        logprobs, message = answer.get("logprobs"), answer["message"]
+        reasons = message.get("reasoning_content") or message.get("reasoning")
+        return _content(answer), logprobs.get("content") if isinstance(logprobs, dict) and not reasons else None
+
+    async def _choice(
+        self, messages: list[dict], model: str | None = None, is_trial: bool = False, with_logprobs: bool = False
+    ) -> dict[str, Any] | None:
+        """The first choice of the completion. `with_logprobs`: with those of the likeliest tokens, if the endpoint gives them."""
         settings = self._recipe.judge
         body = {
             "model": model or self.model,
@@ -105,15 +137,19 @@ class JudgeClient:
             "max_tokens": settings.max_tokens,
         }
         async with self._slots:
-            response = await self._post(orjson.dumps(body))
+            asks = with_logprobs and self._asks_logprobs
+            response = await self._post(orjson.dumps({**body, **_LOGPROBS} if asks else body))
+            if asks and response is not None and response.status in (400, 422):  # perhaps it does not know these fields
+                response = await self._post(orjson.dumps(body))
+                self._asks_logprobs = response is None or _completion(response) is None
         if response is None:
             return None
         answer = _completion(response)
         if answer is None:
             raise CallRefused(too_long=False) if is_trial else await self._refusal(response, model)
         self._count(answer.get("usage"))
-        content = answer["choices"][0]["message"].get("content")
-        return content if isinstance(content, str) else ""
+        choice: dict[str, Any] = answer["choices"][0]
+        return choice
 
     async def _post(self, body: bytes) -> HttpResponse | None:
         """The first response that is not a server failure. None after TRIES broken calls."""
@@ -176,6 +212,7 @@ class JudgeClient:
 
     def _answers(self, place: "EndpointState") -> None:
         place.answered()
+        self._has_answered = True
         if self._logged_away:
             log.info("the judge answers again")
         self._away_since, self._logged_away = None, False
@@ -187,7 +224,8 @@ class JudgeClient:
         if self._away_since is None:
             self._away_since = now
         away = now - self._away_since
-        if away > 1.0 and not self._logged_away:
+        # Before the first answer, a server that was started together with this stage may still be loading its model.
+        if away > (_AWAY_S if self._has_answered else _LOADING_S) and not self._logged_away:
             log.warning("the judge is not available (%s); waiting", problem)
             self._logged_away = True
         if self._patience_s is not None and away > self._patience_s:
@@ -228,6 +266,11 @@ class JudgeClient:
             return ClawError(f"{problem} to every call", cure)
         self._count_failure(f"{failure} with status {response.status}")
         return CallRefused(response.status in (400, 413, 422) and _TOO_LONG.search(response.body[:4096]) is not None)
+
+
+def _content(choice: dict[str, Any]) -> str:
+    content = choice["message"].get("content")
+    return content if isinstance(content, str) else ""
 
 
 def _completion(response: HttpResponse) -> dict[str, Any] | None:

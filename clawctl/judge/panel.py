@@ -14,18 +14,22 @@ from clawctl.config import JudgeConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.client import CallRefused, JudgeClient
 from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, is_known_word
-from clawctl.judge.hints import hint_candidates, hint_rules
+from clawctl.judge.fitness import check_fitness
+from clawctl.judge.hints import HintRules, hint_candidates, hint_rules
 from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
 from clawctl.judge.protocol import Evidence, Judge, Opinion
 from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
+from clawctl.judge.shares import read_share
 from clawctl.judge.view import DEMO_CHARS, MIN_CHARS, VIEW_CHARS, TurnView, view_turn
-from clawctl.judge.votes import decided, first_round, majority, why_none
+from clawctl.judge.votes import as_votes, decided, first_round, likeliest, majority, why_none
 from clawctl.run.directory import RunDir
-from clawctl.run.feedback import Ratings
+from clawctl.run.feedback import Ratings, with_comment
+from clawctl.run.fitness import UNFIT, Fitness
 from clawctl.run.reward import RATING
 from clawctl.run.rows import Verdict
 
+PRACTICE = "practice"  # the judge of turns that were played with a hint
 _SHORTER = 4  # if a view gives no valid vote, its length is divided by this
 
 T = TypeVar("T")
@@ -36,32 +40,62 @@ class Panel:
 
     def __init__(self, run: RunDir, recipe: Recipe, patience_s: float | None) -> None:
         """Raises ClawError if the recipe's judge cannot be created."""
+        self._run, self._recipe = run, recipe
         self.settings = recipe.judge
         self.client = JudgeClient(run, recipe, patience_s)
         self.judge = make_judge(run, recipe.judge, self.client)
         self.ratings = Ratings(run)
         self.ratings.poll()
         self._world = DemoWorld() if is_judged_by_demo(recipe) else None
+        is_checked = recipe.judge.ask and recipe.judge.fitness == "check"
+        self.checked = self.judge if is_checked and isinstance(self.judge, LLMJudge) else None
+        self._checking: asyncio.Task[Fitness] | None = None
 
     async def verdict(self, turn: Evidence) -> Verdict:
         """The verdict on one turn. Turns that no step could use are not judged."""
         if not turn.judged:
             return Verdict(turn.turn_id, None, [], None, [], "nobody", f"not trainable: {turn.untrainable_reason}", None)
+        if (hint := (turn.episode or {}).get("hint")) is not None:  # played for practice: nobody has judged it
+            return Verdict(turn.turn_id, None, [], hint or None, [hint] if hint else [], PRACTICE, "practice", None)
         begun = time.monotonic()
         turn = with_rating(self.ratings, turn)
         opinion = rating_opinion(turn, self.settings) or self.rule(turn) or only_rules(turn, self.settings)
         is_asked = opinion is None
+        if opinion is None and not self.settings.ask:
+            is_asked, opinion = False, Opinion("nobody", None, reason="no judge is asked (judge.ask)")
+        if opinion is None and await self._is_unfit():
+            is_asked, opinion = False, Opinion(self.judge.name, None, reason=UNFIT)
         if opinion is None:
             if self._world is not None:
                 self._world.check(turn)
             opinion = await self.judge.judge(turn)
         turn = self._with_comment(turn)
-        if self.settings.hints == "apart" and opinion.reward is not None and turn.next_state is not None:
+        if opinion.reward is not None and turn.next_state is not None and await self._writes_hints_apart():
             is_asked, opinion = True, replace(opinion, hints=await _separate_hint(self.client, self.settings, turn))
         latency_s = time.monotonic() - begun if is_asked else None
         hints, votes = list(opinion.hints), list(opinion.votes)
         hint = hints[0] if hints else None
-        return Verdict(turn.turn_id, opinion.reward, votes, hint, hints, opinion.judge, opinion.reason, latency_s)
+        verdict = Verdict(turn.turn_id, opinion.reward, votes, hint, hints, opinion.judge, opinion.reason, latency_s)
+        return with_comment(verdict, self.ratings.of(turn.user, turn.turn_id))
+
+    def check(self) -> "asyncio.Task[Fitness] | None":
+        """Begin to check the judge, unless this was done. None if the recipe's judge is not checked."""
+        if self.checked is None:
+            return None
+        if self._checking is None or (self._checking.done() and self._checking.exception() is not None):
+            self._checking = asyncio.create_task(check_fitness(self._run, self._recipe, self.client, self.checked.planted_vote))
+        return self._checking
+
+    async def _is_unfit(self) -> bool:
+        """Whether the judge failed its check. Waits for the result."""
+        checking = self.check()
+        return checking is not None and not (await asyncio.shield(checking)).fit
+
+    async def _writes_hints_apart(self) -> bool:
+        """Whether a separate call may write a hint. A hint by an unfit judge would be trained like its votes."""
+        if self.settings.hints != "apart" or not self.settings.ask:
+            return False
+        return self.settings.hint_model not in (None, self.client.model) or not await self._is_unfit()
 
     def rule(self, turn: Evidence) -> Opinion | None:
         """The opinion of the rules, or None if the recipe does not use them or none decides."""
@@ -83,9 +117,13 @@ class Panel:
         turn = with_rating(self.ratings, turn)
         if not turn.judged or turn.feedback is None:
             return verdict
-        return replace(verdict, reward=float(turn.feedback), judge=RATING, reason=None)
+        rated = replace(verdict, reward=float(turn.feedback), judge=RATING, reason=None)
+        return with_comment(rated, self.ratings.of(turn.user, turn.turn_id))
 
     async def close(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
         await self.judge.close()
         await self.client.close()
 
@@ -106,6 +144,9 @@ def make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge
 class LLMJudge:
     """Requests up to `judge.votes` votes on a turn, but no more than are needed to decide. Each vote has its own fence.
 
+    If the judge's answers begin with the score and the endpoint gives probabilities, the first vote decides: it has the share of
+    each score that sampled votes would approach.
+
     A vote is based on the turn's ordinary sentences (`clawctl.judge.plain`), and on the complete view only if these do not decide.
     A hint may also come from the rest of a reply, such as a log or a list, if the vote on the complete view agrees.
     """
@@ -115,18 +156,23 @@ class LLMJudge:
         self._chars = first_chars(client, settings)
         self._plain = partial(plain_words, is_known=is_known_word if client.asks_demo_model else None)
         self.name = f"{client.model} prompt {PROMPT_VERSION}"
+        self._has_shares = True  # False: the endpoint gives none, or the judge reasons first
 
     async def judge(self, turn: Evidence) -> Opinion:
         settings, view = self._settings, self.view(turn)
-        votes: list[Vote] = []
-        while not votes or not decided([vote.score for vote in votes], settings.votes, settings.threshold):
-            count = settings.votes - len(votes) if votes else first_round(settings.votes, settings.threshold)
+        votes = [await self.vote(turn, view)] if self._has_shares else []
+        share = votes[0].share if votes else None
+        first = first_round(settings.votes, settings.threshold)
+        while share is None and not (votes and decided([vote.score for vote in votes], settings.votes, settings.threshold)):
+            count = (first if len(votes) < first else settings.votes) - len(votes)
             votes += await gather_all(self.vote(turn, view) for _ in range(count))
-        scores = [vote.score for vote in votes]
-        reward = majority(scores, settings.threshold)
+        scores = [vote.score for vote in votes] if share is None else as_votes(share, settings.votes)
+        reward = majority(scores, settings.threshold) if share is None else likeliest(share, settings.threshold)
         hints: list[str] = []
         if settings.hints == "with_vote" and reward is not None:
             rules = hint_rules(settings, turn)
+            while share is not None and len(votes) < settings.votes and _lacks_hint(votes, reward, rules):
+                votes.append(await self.vote(turn, view))
             more_votes = await self._votes_on_complete_view(turn, view, reward)
             hints = list(dict.fromkeys(hint_candidates(more_votes, reward, rules) + hint_candidates(votes, reward, rules)))
         reason = why_none(scores) if reward is None else None
@@ -144,11 +190,9 @@ class LLMJudge:
         """
         shown, chars = view, min(self._chars, len(view))
         while True:
-            fence, vote = new_fence(), Vote(score=None, hint=None)
-            messages = judge_messages(shown.request, shown.answer, shown.next_state, shown.role, fence, shown.earlier)
+            vote = Vote(score=None, hint=None)
             try:
-                answer = await self._client.complete(messages)
-                vote = vote if answer is None else read_vote(answer, fence)
+                vote = await self._call(shown) or vote
             except CallRefused as refused:
                 if refused.too_long:  # later turns start with the shorter length
                     self._chars = max(min(self._chars, len(shown) // 2), MIN_CHARS)
@@ -158,9 +202,31 @@ class LLMJudge:
                 if len(shorter) < len(shown):
                     shown = shorter
                     continue
-            if vote.score or not is_plain or (whole := self.view(turn, is_plain=False)) == view:
+            if _score_of(vote) or not is_plain or (whole := self.view(turn, is_plain=False)) == view:
                 return vote
             shown, chars, is_plain = whole, min(self._chars, len(whole)), False
+
+    async def _call(self, shown: TurnView) -> Vote | None:
+        """The vote of one call. None without an answer. Raises CallRefused."""
+        fence = new_fence()
+        messages = judge_messages(shown.request, shown.answer, shown.next_state, shown.role, fence, shown.earlier)
+        if not self._has_shares:
+            answer = await self._client.complete(messages)
+            return None if answer is None else read_vote(answer, fence)
+        scored = await self._client.complete_with_logprobs(messages)
+        if scored is None:
+            return None
+        vote, share = read_vote(scored[0], fence), read_share(scored[1])
+        self._has_shares = share is not None or (vote.score is None and scored[1] is not None)
+        return vote if vote.score is None else replace(vote, share=share)
+
+    async def planted_vote(self, turn: Evidence) -> Vote | None:
+        """The vote of one call on a turn, for `check_fitness`. None without an answer."""
+        try:
+            vote = await self._call(self.view(turn))
+        except CallRefused:
+            return Vote(score=None, hint=None)
+        return None if vote is None else replace(vote, score=_score_of(vote))
 
     async def _votes_on_complete_view(self, turn: Evidence, view: TurnView, reward: float) -> list[Vote]:
         """One vote on the complete view, for its hint only. No vote if the reply has only ordinary sentences."""
@@ -174,6 +240,18 @@ class LLMJudge:
 
     async def close(self) -> None:
         """Do nothing: the creator of the client closes it."""
+
+
+def _score_of(vote: Vote) -> int | None:
+    """The likeliest score if the vote has probabilities, otherwise the sampled one."""
+    score = vote.score if vote.share is None else likeliest(vote.share, 0.0)
+    return None if score is None else int(score)
+
+
+def _lacks_hint(votes: list[Vote], reward: float, rules: HintRules) -> bool:
+    """Whether a further vote may give the hint that the verdict lacks: it is bad, or the sampled score was another one."""
+    agrees = any(vote.score == reward for vote in votes)
+    return reward != 0 and not (agrees if reward > 0 else hint_candidates(votes, reward, rules))
 
 
 def first_chars(client: JudgeClient, settings: JudgeConfig) -> int:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from clawctl.judge.fences import fenced, new_fence
+from clawctl.judge.shares import ScoreShare
 
 __all__ = [
     "PROMPT_VERSION",
@@ -84,6 +85,7 @@ class Vote:
 
     score: int | None  # 1, 0, -1
     hint: str | None  # "Write plain sentences, without bold or numbered steps."
+    share: ScoreShare | None = None  # of each score, if the answer begins with one and the endpoint gives probabilities
 
 
 def judge_messages(request: str, answer: str, next_state: str | None, role: str, fence: str, earlier: str = "") -> list[dict]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from clawctl.errors import ClawError
 from clawctl.run.holdout import HELD_OUT
@@ -27,6 +27,7 @@ class Evidence:
     feedback: float | None
     trainable: bool
     untrainable_reason: str | None
+    episode: dict[str, Any] | None = None
 
     @property
     def judged(self) -> bool:

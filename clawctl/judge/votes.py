@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
+from clawctl.judge.shares import ScoreShare
+
 _SCORES = (1, 0, -1)
 
 
@@ -16,6 +18,22 @@ def majority(votes: Sequence[int | None], threshold: float = 0.5) -> float | Non
     """
     counts = Counter(vote for vote in votes if vote is not None)
     return _winner((counts[1], counts[0], counts[-1]), threshold)
+
+
+def likeliest(share: ScoreShare, threshold: float = 0.5) -> float | None:
+    """The score with the highest probability. None in a tie, or if its probability is below `threshold`."""
+    highest = max(share)
+    return None if share.count(highest) > 1 or highest < threshold else float(_SCORES[share.index(highest)])
+
+
+def as_votes(share: ScoreShare, count: int) -> list[int | None]:
+    """`count` votes in proportion to the probabilities, for the record of a verdict. None: the rest, which is no valid vote."""
+    exact = [part * count for part in (*share, max(1.0 - sum(share), 0.0))]
+    counts = [int(part) for part in exact]
+    by_remainder = sorted(range(4), key=lambda at: counts[at] - exact[at])
+    for at in by_remainder[: count - sum(counts)]:
+        counts[at] += 1
+    return [score for score, number in zip((*_SCORES, None), counts, strict=True) for _ in range(number)]
 
 
 def why_none(votes: Sequence[int | None]) -> str:

@@ -11,14 +11,17 @@ from functools import partial
 from pathlib import Path
 
 from clawctl.config import Recipe
+from clawctl.errors import ClawError
 from clawctl.judge.client import JudgeUsage
+from clawctl.judge.fitness import check_fitness
 from clawctl.judge.journal import Journal
 from clawctl.judge.panel import Panel, gather_all
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.process import stop_on_signals
-from clawctl.run.directory import RunDir, changes, claimed, is_published, published, quarantine
+from clawctl.run.directory import RunDir, changes, claimed, is_published, published, quarantine, remove
 from clawctl.run.disk import retry_while_full
 from clawctl.run.endpoint import check_unserved_versions
+from clawctl.run.fitness import Fitness
 from clawctl.run.reward import signs
 from clawctl.run.rows import Verdict
 from clawctl.run.shards import UnreadableShard, write_verdicts
@@ -39,6 +42,17 @@ def judge(run: RunDir, recipe: Recipe, once: bool) -> None:
     check_unserved_versions(run, recipe)
     stop = stop_on_signals()
     asyncio.run(_Worker(run, recipe, once, stop).work())
+
+
+async def check_judge(run: RunDir, recipe: Recipe) -> Fitness | None:
+    """Ask the recipe's judge the planted turns now and record the result. None if it is not checked. Raises ClawError."""
+    panel = Panel(run, recipe, patience_s=recipe.judge.timeout_s)
+    try:
+        if panel.checked is None:
+            return None
+        return await check_fitness(run, recipe, panel.client, panel.checked.planted_vote, again=True)
+    finally:
+        await panel.close()
 
 
 class _Worker:
@@ -62,6 +76,7 @@ class _Worker:
         stop = self._stop
         self._panel = Panel(self._run, self._recipe, patience_s=self._recipe.judge.timeout_s if self._once else None)
         self._changed = asyncio.Event()
+        self._begin_check()
         if not self._once:
             _follow(self._run, stop, self._changed)
         try:
@@ -80,6 +95,14 @@ class _Worker:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._panel.close()
             self._tally.report(self._panel.client.spent)
+
+    def _begin_check(self) -> None:
+        """Check the judge before its first turn. `--once` checks it only if a turn needs it."""
+        if self._panel.checked is None:
+            with suppress(OSError):
+                remove(self._run.fitness)  # the result of another judge
+        elif not self._once and (checking := self._panel.check()) is not None:
+            checking.add_done_callback(_log_failure)
 
     async def _wait(self) -> None:
         """Wait until a shard is done, few turns remain, or something changed. A failure in a shard's work ends the worker."""
@@ -200,6 +223,12 @@ class _Worker:
         work = partial(write_verdicts, target, verdicts)
         await asyncio.to_thread(retry_while_full, work, f"verdicts/{target.name}", self._stop)
         self._tally.shards += 1
+
+
+def _log_failure(checking: "asyncio.Task[Fitness]") -> None:
+    """Log why the judge could not be checked. The first turn that needs it tries again."""
+    if not checking.cancelled() and isinstance(error := checking.exception(), ClawError):
+        log.warning("the judge could not be checked: %s; %s", error.problem, error.fix)
 
 
 def _follow(run: RunDir, stop: threading.Event, changed: asyncio.Event) -> None:

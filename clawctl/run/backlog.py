@@ -32,6 +32,7 @@ class Backlog:
         self._ended: dict[str, float] = {}  # sessions on their way, with the time they ended (monotonic clock, seconds)
         self._stem_of: dict[str, str] = {}
         self._checked_at, self._reason = float("-inf"), None  # type: float, str | None
+        self._checked_running = 0
 
     def ended(self, session_id: str) -> None:
         """Record that an episode ended and its turns are on their way to the trainer."""
@@ -42,10 +43,10 @@ class Backlog:
         return self._config.max_steps is not None and (list_versions(self._run) or [0])[-1] >= self._config.max_steps
 
     def is_full(self, running: int) -> str | None:
-        """Return the reason why no episode should start while `running` episodes are in progress, or None if one may start."""
-        if time.monotonic() - self._checked_at < _CHECK_EVERY_S and self._reason is None:
+        """Return the reason why no episode should start while `running` episodes run or are about to, or None if one may start."""
+        if time.monotonic() - self._checked_at < _CHECK_EVERY_S and self._reason is None and running <= self._checked_running:
             return None
-        self._checked_at = time.monotonic()
+        self._checked_at, self._checked_running = time.monotonic(), running
         self._reason = self._check(running)
         return self._reason
 

@@ -73,6 +73,7 @@ class RunDir:
     trajectories = _RunPath("trajectories")  # `<stem>.parquet`: collect publishes, one row a turn
     verdicts = _RunPath("verdicts")  # `<stem>.parquet`: judge publishes, the same stem
     reward_range = _RunPath("verdicts", "custom-range.json")  # the scale of a custom reward model
+    fitness = _RunPath("verdicts", "fitness.json")  # the judge's result on the planted turns
     quarantine = _RunPath("quarantine")  # files that could not be read, each with the reason next to it
     locks = _RunPath("locks")
     logs = _RunPath("logs")
@@ -84,6 +85,7 @@ class RunDir:
     shared = _RunPath("policies", "SHARED", own=True)  # the candidate that serves a share of the sessions, while it does
     moves = _RunPath("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
     eval = _RunPath("eval", own=True)  # `<version>.json`
+    hint_place = _RunPath("hint_place.json")  # where the untrained model follows hints best
     train = _RunPath("train", own=True)
     checkpoints = _RunPath("train", "checkpoints", own=True)  # `<step>/`
     ledger = _RunPath("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once

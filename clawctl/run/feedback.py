@@ -11,6 +11,7 @@ has not rated.
 import re
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.groups import Groups
 from clawctl.run.lines import Lines, LineWriter, Rewritten
-from clawctl.run.outcomes import BadFeedback, SessionOutcome, parse_outcome
-from clawctl.run.rows import SCHEMA_VERSION, Feedback, from_json, newer
+from clawctl.run.outcomes import BadFeedback, SessionOutcome, check_fields, parse_outcome
+from clawctl.run.rows import SCHEMA_VERSION, Feedback, Verdict, from_json, newer
 
 LABEL = "label"  # the key of labels; no API key has this name
 LONGEST_COMMENT = 10_000  # characters
+_LONGEST_HINT = 2000  # characters of a comment that is a hint
 _ROTATE_BYTES = 16 << 20
 _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
 _COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
@@ -35,11 +37,7 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
 
     `key` is the name of the API key of the request, which may rate only its own turns. Raises BadFeedback.
     """
-    if not isinstance(body, dict):
-        raise BadFeedback("the body must be an object", "body")
-    unknown = body.keys() - {"turn_id", "completion_id", "rating", "comment"}
-    if unknown:
-        raise BadFeedback(f"unknown field {min(unknown)!r}", min(unknown))
+    check_fields(body, ("turn_id", "completion_id", "rating", "comment"))
     named = [name for name in ("turn_id", "completion_id") if body.get(name) is not None]
     if len(named) != 1:
         raise BadFeedback("set 'turn_id' or 'completion_id' (the id of the response)", "turn_id")
@@ -64,6 +62,23 @@ def _plain(value: Any, field: str) -> str:
     if not isinstance(value, str) or not _TURN.match(value):
         raise BadFeedback(f"'{field}' must be an id of letters and digits", field)
     return value
+
+
+def comment_hint(rating: Feedback | None) -> str | None:
+    """The comment of a rating below 0, as the hint that the teacher reads: the person's own text, on one line.
+
+    None if there is no comment, or if it is too long for a hint. A comment on a good answer asks for no change.
+    """
+    if rating is None or rating.rating >= 0 or not rating.comment:
+        return None
+    hint = " ".join("".join(char for char in rating.comment if char.isprintable() or char.isspace()).split())
+    return hint if 0 < len(hint) <= _LONGEST_HINT else None
+
+
+def with_comment(verdict: Verdict, rating: Feedback | None) -> Verdict:
+    """The verdict with the rating's comment as its first hint: what a person wrote outranks what a judge made of it."""
+    hint = comment_hint(rating)
+    return verdict if hint is None else replace(verdict, hint=hint, hints=list(dict.fromkeys([hint, *verdict.hints])))
 
 
 def rating_in_header(text: str | None) -> float | None:

@@ -19,7 +19,7 @@ class Kind(Enum):
     FOLDER = "is a folder that is published once"
 
 
-_CHANGING = {"run.json", "recipe.yaml", "serve.json", "holdout.json", "verdicts/custom-range.json"}
+_CHANGING = {"run.json", "recipe.yaml", "serve.json", "holdout.json", "verdicts/custom-range.json", "verdicts/fitness.json"}
 _CHANGING_BY_NAME = {
     "policies": {"LIVE", "SHARED", "moves.jsonl"},
     "train": {"steps.jsonl", "back.jsonl", "abandoned.jsonl", "refusals.json", "forgotten.jsonl", "feed.json"},

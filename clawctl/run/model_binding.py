@@ -11,6 +11,7 @@ from pathlib import Path
 from clawctl.config import is_stage_of_up
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, claimed, publish_bytes, remove
+from clawctl.run.gguf import model_folder
 from clawctl.run.policies import list_versions, read_policy
 
 
@@ -28,20 +29,20 @@ def bound_model(root: Path, begins: bool) -> str | None:
     return read_policy(run, 0).base_model
 
 
-def bind_model(run: RunDir, model: str, begins: bool) -> None:
-    """Check that `model` is the run's model. Raises ClawError (exit code 2) before anything is written if the run has another
-    model.
+def bind_model(run: RunDir, model: str, begins: bool) -> str:
+    """Return the name under which the run knows `model`: a file, its folder and `smollm2` can be the same model.
 
-    If the run has no fixed model yet and the caller `begins` it, the model of an earlier attempt is dropped.
+    If the run has no fixed model yet and the caller `begins` it, the model of an earlier attempt is dropped. Raises ClawError
+    (exit code 2) before anything is written if the run has another model.
     """
     if not (run.version_folder(0) / "policy.json").exists():
-        return
+        return model
     first = read_policy(run, 0).base_model
-    if first == model:
-        return
+    if first == model or _are_the_same(first, model):
+        return first
     if begins and not is_bound(run):
         _remove_base(run)
-        return
+        return model
     raise ClawError(
         f"{run.root} was created for the model {first!r}, but the recipe names {model!r}", "use another --run for another model", 2
     )
@@ -64,6 +65,13 @@ def first_attempt(root: Path) -> Iterator[None]:
             elif stored_recipe.read_bytes() != before:
                 publish_bytes(stored_recipe, before)
             _remove_base(run)
+
+
+def _are_the_same(first: str, second: str) -> bool:
+    try:
+        return model_folder(first) == model_folder(second)
+    except ClawError:  # the run's own file or package is gone
+        return False
 
 
 def _is_trained(run: RunDir) -> bool:

@@ -7,12 +7,14 @@ do with ratings.
 
 import math
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Literal
 from urllib.parse import quote
 
 from clawctl.run.endings import ending_of
-from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, newer
+from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, HintPlace, newer
 
 EPISODE_FAILED = "episode failed"  # why a turn is not trained: its episode ended for a reason other than the policy
 # Why a turn is not trained: its episode was killed, or had ended when the turn was requested
@@ -28,6 +30,17 @@ class BadFeedback(Exception):
     def __init__(self, problem: str, field: str) -> None:
         super().__init__(problem)
         self.field = field
+
+
+def check_fields(body: Any, fields: Sequence[str]) -> None:
+    """Raises BadFeedback unless `body` is an object with no other fields than `fields`. The message lists them."""
+    if not isinstance(body, dict):
+        raise BadFeedback(f"the body must be an object with the fields {', '.join(fields)}", "body")
+    if unknown := body.keys() - set(fields):
+        name = min(unknown)
+        near = [field for field in fields if name in field.split("_")] or get_close_matches(name, fields, n=1, cutoff=0.5)
+        meant = f" (did you mean {' or '.join(near)}?)" if near else ""
+        raise BadFeedback(f"unknown field {name!r}; the fields are {', '.join(fields)}{meant}", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,8 @@ class SessionOutcome:
     timings: dict[str, float] = field(default_factory=dict)  # seconds by phase: {"play": 12.3}
     settled: bool = True  # False: the attempt gets another episode
     episode: dict[str, Any] | None = None  # the episode's line in `episodes/`, if clawctl played it
+    hint: str | None = None  # what the teacher of its turns reads besides their prompts; "": nothing; None: there is no hint
+    hint_place: HintPlace | None = None  # where its prompts contain the hint; None: they do not
 
     def __post_init__(self) -> None:
         numbers = [self.created_at, *self.parts.values(), *self.steps.values(), *self.timings.values()]
@@ -88,7 +103,7 @@ class SessionOutcome:
             "status": self.status, "ending": self.ending or ("done" if self.status == "done" else "environment"),
             "reward": self.reward, "parts": self.parts, "steps": self.steps, "truncated": self.truncated,
             "first_version": versions[0], "last_version": versions[1], "log": self.log, "timings": self.timings,
-            "settled": self.settled,
+            "settled": self.settled, "hint": self.hint, "hint_place": self.hint_place,
         }  # fmt: skip
         return {**(self.episode or {}), **fields}
 
@@ -97,10 +112,7 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
     """Parse the body of `POST /v1/outcome`: {"session_id": …, "reward": -1..1 or null, "status" or "ending", "parts", "steps"}.
     Raises BadFeedback.
     """
-    if not isinstance(body, dict):
-        raise BadFeedback("the body must be an object", "body")
-    if unknown := body.keys() - {"session_id", "reward", "status", "ending", "parts", "steps"}:
-        raise BadFeedback(f"unknown field {min(unknown)!r}", min(unknown))
+    check_fields(body, ("session_id", "reward", "status", "ending", "parts", "steps"))
     session, reward, ending = body.get("session_id"), body.get("reward"), body.get("ending", "")
     try:
         ended = "done" if ending == "" or ending_of(ending).is_trained else "failed"

@@ -19,6 +19,8 @@ TEXT_ONLY = "text only"  # an imported turn that lacks only token ids, see Turn.
 NO_NEXT_STATE = "no next state"  # a turn that lacks only a reaction, see lacks_reaction
 REGENERATED = "regenerated"  # a turn that lacks only a reaction because the same request was sent again
 
+HintPlace = Literal["block", "line", "below", "above"]  # where a hint stands in a prompt, see `hint_places.py`
+
 # {"role": "user", "content": "…"} in OpenAI chat format, including tool calls and tool results
 Message = dict[str, Any]
 
@@ -102,6 +104,8 @@ class Exchange:
     adapted: str | None = None  # changes that the template required: "later system messages as user"
     allowed: str | None = None  # allowed tokens at each position (`allowed_tokens.py`); None: any, the answer was unconstrained
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
+    # Who set temperature, top_p and top_k, each "request", "recipe", "model" or "default"; None: written by an older clawctl
+    sampling_from: dict[str, str] | None = None
     policy_name: str = DEFAULT_POLICY  # the policy that `policy_version` refers to
     # Images in `prompt_ids`, in order; None: none, or the engine does not report their positions
     images: list[PromptImage] | None = None

@@ -173,6 +173,7 @@ class Answer:
                 adapted=sampled.adapted,
                 allowed=sampled.allowed,
                 asked=self.request.overridden or None,
+                sampling_from=self.request.sampling_from or None,
                 images=sampled.images,
             ),
             [self.request.template_settings, self.request.engine_fields.get("response_format")],

@@ -35,6 +35,7 @@ from clawctl.serve.bodies import BodyReader
 from clawctl.serve.body_checks import check_request, largest_body, parse
 from clawctl.serve.capture import Capture
 from clawctl.serve.control import CONTROLS, control, score, score_ids
+from clawctl.serve.defaults import Defaults
 from clawctl.serve.dialects import Choice, Dialect, GenerationRequest, Refusal, ShownToken, chat, completions, messages, responses
 from clawctl.serve.dialects.fields import NO_IMAGES
 from clawctl.serve.episodes import (
@@ -105,7 +106,8 @@ class Gateway:
         self._recent = RecentAnswers() if recipe.serve.splice else None
         self._samples_as_asked = changes_nothing(recipe.serve.sampling)
         self._running: set[Answer] = set()
-        self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics)
+        self.defaults = Defaults(recipe, versions)
+        self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics, self.defaults)
         self._routes = {
             "/v1/chat/completions": Route("POST", "chat", True, self._generate),
             "/v1/responses": Route("POST", "responses", True, self._generate),
@@ -296,7 +298,7 @@ class Gateway:
             for_training = context.episode.measurement is None
         if for_training or context.episode is not None:
             request = self._as_the_recipe_samples(request, headers, context)
-        return request, hints, for_training
+        return self.defaults.filled(request), hints, for_training
 
     async def _start(self, answer: Answer, for_training: bool, stack: AsyncExitStack) -> None:
         """Pass the requests of the answer to the engine. Raises Refusal."""
@@ -336,12 +338,12 @@ class Gateway:
         unchanged."""
         if self._samples_as_asked and context.episode is None:
             return request
-        client = client_of(headers, request.sent_messages)
+        client, default = client_of(headers, request.sent_messages), self.defaults.current().temperature
         if context.episode is not None:
-            rule = sampling_rule(self._recipe.serve, context.episode.measurement)
+            rule = sampling_rule(self._recipe.serve, context.episode.measurement, default)
         else:
             rule = rule_for(self._recipe.serve.sampling, context.key, client, agent_of(headers))
-        used, changes = enforce(request.sampling, rule, self._recipe.serve.temperature)
+        used, changes = enforce(request.sampling, rule, default)
         if not changes:
             return request
         context.sampling = "; ".join(map(str, changes))

@@ -10,7 +10,7 @@ from clawctl.serve.dialects import Refusal
 from clawctl.serve.versions import Versions
 
 CONTROLS = ("pause", "resume", "sleep", "wake", "unload")
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
@@ -70,4 +70,5 @@ def _decoded(raw: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(400, f"the body is not valid: {error}") from error
+        fields = ", ".join(field.name for field in msgspec.structs.fields(kind))
+        raise Refusal(400, f"the body is not valid: {error}; the fields are {fields}") from error

@@ -61,17 +61,17 @@ def hints_of(episode: Capability, hints: dict[str, Any]) -> dict[str, Any]:
 
 def of_version(request: GenerationRequest, live: str, measurement: Measurement | None) -> GenerationRequest:
     """The request for the version that the episode is played with, regardless of the model that the client names: the live version,
-    or the measured one."""
+    or the measured one. Only version 0 may be named, because practice begins with the answers of the untrained model."""
     if measurement is None:
-        return replace(request, model=live) if is_pinned(request) else request
+        return replace(request, model=live) if is_pinned(request) and request.model != f"{live}@0" else request
     requested = measurement.max_tokens if request.max_tokens is None else request.max_tokens
     return replace(request, model=measurement.model, max_tokens=min(requested, measurement.max_tokens))
 
 
-def sampling_rule(config: ServeConfig, measurement: Measurement | None) -> SamplingRule:
-    """The sampling rule for episodes, regardless of the request: the recipe's or the measurement's temperature, and no setting that
-    changes the distribution."""
-    temperature = config.sampling.temperature or TemperatureConfig(always=config.temperature)
+def sampling_rule(config: ServeConfig, measurement: Measurement | None, default: float) -> SamplingRule:
+    """The sampling rule for episodes, regardless of the request: the recipe's, the default or the measurement's temperature, and no
+    setting that changes the distribution."""
+    temperature = config.sampling.temperature or TemperatureConfig(always=default)
     if measurement is not None:
         temperature = TemperatureConfig(always=measurement.temperature)
     return SamplingRule(temperature=temperature, ignore="all")

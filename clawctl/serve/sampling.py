@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, get_args
 
 from clawctl.config.serve import Ignorable, SamplingConfig, SamplingRule
+from clawctl.run.default_sampling import MIN_TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,6 @@ class EngineField:
     neutral: tuple[Any, ...] = ()  # values that change nothing, besides null
 
 
-# Below this value sampling is practically greedy: vLLM uses 0.01 instead, and in float32 a division by 1e-300 overflows.
-MIN_TEMPERATURE: Final = 0.01
 _STRUCTURED: Final = EngineField("structured output", ({},))
 ENGINE_FIELDS: Final[dict[str, EngineField]] = {
     "presence_penalty": EngineField("presence_penalty", (0,)),

@@ -28,6 +28,7 @@ _log = logging.getLogger("clawctl.serve")
 _CUT_S = 10  # after the drain, cancelled requests are captured within this time
 # Thread switch interval: a thread that renders a long prompt holds the interpreter this long (Python's default: 5 ms).
 _SWITCH_S = 0.001
+_SHORT_CONTEXT = 2048  # tokens; below that, the system prompt and tools of an agent alone are too long
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection, so that no client sends into a connection that is being closed
 
 
@@ -98,8 +99,16 @@ async def _serve(
             gc.freeze()
             _announce(run, host, port)
             what = "captured" if capture.enabled else "not captured"
-            version = versions.live.version
+            version, context = versions.live.version, versions.live.max_context
+            if context is not None and context < _SHORT_CONTEXT:
+                _log.warning(
+                    "%s reads at most %d tokens, conversation and answer together; longer conversations are refused with status "
+                    "400 (context_length_exceeded). An agent's first request alone is longer: choose a model with more positions",
+                    recipe.model_name,
+                    context,
+                )  # fmt: skip
             _log.info("http://%s:%d/v1 serves %s, version %d; conversations are %s", host, port, recipe.model_name, version, what)
+            _log.info("%s", gateway.defaults)
             versions.start()
 
     def started() -> None:

@@ -14,8 +14,10 @@ from starlette.responses import Response
 
 from clawctl.config import Recipe
 from clawctl.run.directory import RunDir
+from clawctl.run.fitness import read_fitness
 from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
+from clawctl.serve.defaults import Defaults
 from clawctl.serve.dialects import Refusal
 from clawctl.serve.http_response import RequestContext, json_response
 from clawctl.serve.metrics import Metrics, exposition
@@ -31,8 +33,11 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 class ServiceInfo:
     """The routes that need no engine: models, health, metrics and the OpenAPI description."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, versions: Versions, capture: Capture, metrics: Metrics) -> None:
+    def __init__(
+        self, run: RunDir, recipe: Recipe, versions: Versions, capture: Capture, metrics: Metrics, defaults: Defaults
+    ) -> None:
         self._run, self._recipe, self._versions, self._capture, self._metrics = run, recipe, versions, capture, metrics
+        self._defaults = defaults
         self._started_at = time.time()
         self.draining = False
 
@@ -103,11 +108,13 @@ class ServiceInfo:
                 "on": capture.enabled, "written": capture.written, "lost": capture.lost, "failing": capture.failing,
                 "last_error": capture.last_error,
             },
+            "judge": None if (judge := read_fitness(self._run)) is None else judge.shown(),
             "disk_free_bytes": self._disk_free(),
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
             "unknown_fields": self._metrics.unknown.by_api(),
+            "default_sampling": self._defaults.as_json(),
             "sampling_changed": self._metrics.enforced.by_client(),
             "uptime_s": time.time() - self._started_at,
         })  # fmt: skip

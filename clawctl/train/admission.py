@@ -3,7 +3,7 @@
 import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -11,9 +11,10 @@ from urllib.parse import quote
 from clawctl.config import TrainConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.run.allowed_tokens import Allowed, unpack
+from clawctl.run.hint_places import PUBLISHED
 from clawctl.run.images import read_image
 from clawctl.run.reward import Worth, worth
-from clawctl.run.rows import Turn, Verdict
+from clawctl.run.rows import HintPlace, Turn, Verdict
 from clawctl.run.shards import Origin
 from clawctl.train.agreement import differs, model_difference
 from clawctl.train.earlier_hints import below
@@ -42,6 +43,7 @@ class Admission:
     plain: bool = False  # the trainer computes logprobs at temperature 1 over the whole vocabulary only
     reader: ImageReader | None = None  # how the trained model reads images; None: it reads none
     images: Path | None = None  # the folder of the run's images
+    place: Callable[[], HintPlace] = lambda: PUBLISHED  # where the teacher reads a hint
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints lost by turns that are trained with their reward only
     _known: set[Origin] = field(default_factory=set)
 
@@ -76,6 +78,8 @@ class Admission:
             raise TurnRefused("sampled by another model")
         if verdict is None:
             raise TurnRefused("no verdict")
+        if (episode := turn.episode or {}).get("hint") is not None and self.config.uses_hints:
+            return self._practised(stem, turn, str(episode["hint"]), episode.get("hint_place"), version)
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
         if self.config.teach_praised and earlier and not hints and (earned.value or 0) > 0:
             hints, earlier = [earlier[-1]], earlier[:-1]
@@ -101,6 +105,29 @@ class Admission:
             allowed=self._allowed(turn), worth=earned.text, images=tuple(turn.images or ()),
         )  # fmt: skip
 
+    def _practised(self, stem: str, turn: Turn, hint: str, place: HintPlace | None, version: int) -> Sample:
+        """Return a turn that was played with a hint. The teacher always reads the hint, the policy never does.
+
+        If the turn was asked with the hint (at `place`), the teacher has sampled it. The policy's logprobs are those of the same
+        answer after the prompt without the hint, as for imported text. If there is nothing to read (""), the teacher reads the
+        policy's prompt: the turn, which version 0 sampled, keeps the policy near it. Raises TurnRefused.
+        """
+        self._check_numbers(turn)
+        self._check_images(turn)
+        recorded = list(turn.prompt_ids or [])
+        policy = recorded if place is None else self.texts.without_hint(turn, hint, place)
+        teacher = self._teacher_prompt(turn, hint, ()) if hint and place is None else recorded
+        if policy is None or teacher is None:
+            raise TurnRefused("teacher prompt does not match")
+        by_teacher = place is not None or not hint
+        sampled_by = version if by_teacher or turn.policy_version is None else turn.policy_version
+        return Sample(
+            turn.turn_id, stem, kind_of(turn), policy, list(turn.completion_ids or []),
+            None if by_teacher or turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, None, teacher,
+            None if by_teacher else turn.policy_version_end, session_id=turn.session_id, imported=by_teacher,
+            allowed=self._allowed(turn), worth="practice", images=tuple(turn.images or ()),
+        )  # fmt: skip
+
     def _hints(self, verdict: Verdict) -> list[str]:
         """Return the hints for the method's teachers: all different ones, shortest first, if the method selects among them."""
         if not self.config.uses_hints:
@@ -113,7 +140,7 @@ class Admission:
     def _teacher_prompt(self, turn: Turn, hint: str, earlier: Sequence[str]) -> list[int] | None:
         """Return the turn's prompt with a hint, and with as many of the earlier hints as fit into the context."""
         for first in range(len(earlier) + 1):
-            ids = self.texts.with_hint(turn, below(earlier[first:], hint))
+            ids = self.texts.with_hint(turn, below(earlier[first:], hint), self.place())
             if ids is None or not _shows_images(turn, ids):
                 return None
             if self.texts.context is None or len(ids) + len(turn.completion_ids or []) <= self.texts.context:

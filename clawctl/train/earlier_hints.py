@@ -31,7 +31,8 @@ class EarlierHints:
     def add(self, turn: Turn, verdict: Verdict | None) -> None:
         """Remember the hint on a turn if a person's reply produced it. A tool failure is no evidence about later turns."""
         by_person = not turn.next_state or any(message.get("role") == "user" for message in turn.next_state)
-        if not self._limit or verdict is None or not verdict.hint or not by_person:
+        practised = turn.episode is not None and turn.episode.get("hint") is not None  # a repetition, not a person's reply
+        if not self._limit or verdict is None or not verdict.hint or not by_person or practised:
             return
         hints = self._hints[turn.user]
         requested_at = max([turn.created_at, *(requested_at for requested_at, text in hints if text == verdict.hint)])

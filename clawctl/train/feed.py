@@ -16,13 +16,14 @@ from typing import Any
 from clawctl.config import Recipe, TrainConfig
 from clawctl.run.complaints import MAX_TURNS, JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
-from clawctl.run.feedback import Ratings
+from clawctl.run.feedback import Ratings, with_comment
+from clawctl.run.hint_places import PUBLISHED, read_hint_place
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.images import read_image
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.reward import Worth
-from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
+from clawctl.run.rows import HintPlace, Turn, Verdict, is_judged, lacks_reaction
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin, read_turn_ids
 from clawctl.train.admission import MISSING_IMAGE, UNTRAINABLE, Admission, TurnRefused, worth_of
 from clawctl.train.changes import OUTDATED, Changes
@@ -72,7 +73,7 @@ class Feed:
         the turns of dead steps that may be trained again, and so may turns identical to them.
         """
         self.run, self.config, self._read_ahead = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, texts, own, plain, reader, run.images)
+        self.admission = Admission(config, texts, own, plain, reader, run.images, self._hint_place)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -410,6 +411,10 @@ class Feed:
         except TurnRefused as reason:
             self._refuse(turn.turn_id, str(reason))
 
+    def _hint_place(self) -> HintPlace:
+        """Where the teacher reads a hint: as the recipe says, or as it was tried."""
+        return (read_hint_place(self.run) or PUBLISHED) if self.config.hint_place == "auto" else self.config.hint_place
+
     def _as_rated(self, turn: Turn, verdict: Verdict | None) -> tuple[Turn, Verdict | None]:
         """Return the turn and its verdict with later data applied: a rating or an outcome."""
         rating = self.ratings.of(turn.user, turn.turn_id)
@@ -421,7 +426,7 @@ class Feed:
         if outcome is not None:
             turn = replace(turn, **outcome.changes(turn.untrainable_reason, turn.turn_id))
             verdict = replace(verdict, reward=None) if verdict is not None and outcome.decides else verdict
-        return turn, verdict
+        return turn, None if verdict is None else with_comment(verdict, rating)
 
     def _remember(self, turn: Turn, verdict: Verdict | None, earned: Worth) -> None:
         """Record the reaction to this turn, for the detection of changes and for earlier hints."""

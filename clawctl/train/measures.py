@@ -117,6 +117,7 @@ class StepFacts:
     clip_grad: float
     correction: dict[str, Any] | None  # settings of the off-policy correction; None: a custom loss applies its own
     kl_base: float | None = None  # KL divergence of the new version from version 0, in nats a token; None: not measured
+    moved: float | None = None  # the same from the version before the step, for `lr: auto`
 
 
 def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
@@ -154,6 +155,7 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "grad_norm": facts.grad_norm,
         "clip_grad": facts.clip_grad,
         "kl_base": facts.kl_base,
+        "moved": facts.moved,
         "lr": facts.lr,
         "trained_tokens": trained,
         "computed_tokens": whole.computed_tokens,

@@ -20,7 +20,8 @@ from typing import Any, Protocol
 
 from clawctl.config import Recipe
 from clawctl.registry import Registry
-from clawctl.run.rows import Turn
+from clawctl.run.hint_places import PUBLISHED
+from clawctl.run.rows import HintPlace, Turn
 from clawctl.train.measures import StepResult
 from clawctl.train.sample import Batch
 from clawctl.vision.reader import ImageReader
@@ -42,8 +43,11 @@ class Texts(Protocol):
     def render(self, turn: Turn) -> Turn:
         """An imported turn with the ids of its prompt and of its answer. Raises Unrenderable."""
 
-    def with_hint(self, turn: Turn, hint: str) -> list[int] | None:
+    def with_hint(self, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
         """The recorded prompt with the hint inserted; None if the chat template shows no position for it."""
+
+    def without_hint(self, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
+        """The recorded prompt without the hint that it contains; None if it is not found there."""
 
 
 class Unrenderable(Exception):

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clawctl.control_tokens import Guarded, guard
-from clawctl.run.rows import Message, Turn, is_plain
+from clawctl.run.hint_places import PUBLISHED, with_hint, without_hint
+from clawctl.run.rows import HintPlace, Message, Turn, is_plain
 from clawctl.trainers import Unrenderable
 
 
@@ -27,50 +28,45 @@ class TokenizerTexts:
     def render(self, turn: Turn) -> Turn:
         return rendered(self.tokenizer, turn)
 
-    def with_hint(self, turn: Turn, hint: str) -> list[int] | None:
-        return teacher_prompt_ids(self.tokenizer, turn, hint)
+    def with_hint(self, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
+        return teacher_prompt_ids(self.tokenizer, turn, hint, place)
+
+    def without_hint(self, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
+        plain = without_hint(turn.messages, hint, place)
+        return None if plain is None else _with_other_end(self.tokenizer, turn, plain, continued=False)
 
 
-def with_hint(messages: list[Message], hint: str) -> list[Message]:
-    """`messages` with the hint block at the end of the last user message, or of the last message if there is no user message.
-
-    The block is the published one of OpenClaw-RL (arXiv 2603.10165).
-    """
-    users = [index for index, message in enumerate(messages) if message.get("role") == "user"]
-    target = users[-1] if users else len(messages) - 1
-    block = f"\n\n[user's hint / instruction]\n{hint}"
-    content = messages[target].get("content")
-    hinted: Any = [*content, {"type": "text", "text": block}] if isinstance(content, list) else (content or "") + block
-    return [{**message, "content": hinted} if index == target else message for index, message in enumerate(messages)]
-
-
-def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str) -> list[int] | None:
+def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
     """The recorded prompt with the hint inserted; None if the rendering shows no position for it in the recorded ids.
 
-    The prompt is rendered with and without the hint. From the first id where the two differ, the plain rendering must be the end of
-    the recorded ids. That end is replaced by the end of the rendering with the hint. Everything before it stays as recorded, so
-    teacher and policy differ only in the hint. If the last message is the assistant's, the answer may continue that message.
+    If the last message is the assistant's, the answer may continue that message.
     """
     if not turn.messages:
         return None
-    result = _with_hint_in_it(tokenizer, turn, hint, continued=False)
+    hinted = with_hint(turn.messages, hint, place)
+    result = _with_other_end(tokenizer, turn, hinted, continued=False)
     if result is None and turn.messages[-1].get("role") == "assistant":
-        result = _with_hint_in_it(tokenizer, turn, hint, continued=True)
+        result = _with_other_end(tokenizer, turn, hinted, continued=True)
     return result
 
 
-def _with_hint_in_it(tokenizer: Any, turn: Turn, hint: str, continued: bool) -> list[int] | None:
+def _with_other_end(tokenizer: Any, turn: Turn, messages: list[Message], continued: bool) -> list[int] | None:
+    """The recorded prompt, changed to that of `messages`; None if the two renderings do not show where it changes.
+
+    From the first id where the renderings differ, that of the turn's own messages must be the end of the recorded ids. That end is
+    replaced by the end of the other rendering. Everything before it stays as recorded, so the prompts differ only in the hint.
+    """
     recorded = turn.prompt_ids or []
     try:
-        plain = _render(tokenizer, turn.messages, turn.tools, continued)
-        hinted = _render(tokenizer, with_hint(turn.messages, hint), turn.tools, continued)
+        own = _render(tokenizer, turn.messages, turn.tools, continued)
+        other = _render(tokenizer, messages, turn.tools, continued)
     except (ValueError, TypeError, KeyError, AttributeError, template_error()):  # a template may refuse any conversation
         return None
-    start = next((i for i, (a, b) in enumerate(zip(plain, hinted, strict=False)) if a != b), min(len(plain), len(hinted)))
-    tail = plain[start:]
+    start = next((i for i, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), min(len(own), len(other)))
+    tail = own[start:]
     if not tail or list(recorded[-len(tail) :]) != tail:
         return None
-    return [*recorded[: len(recorded) - len(tail)], *hinted[start:]]
+    return [*recorded[: len(recorded) - len(tail)], *other[start:]]
 
 
 def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None, continued: bool) -> list[int]:

@@ -227,7 +227,15 @@ def _load_turn(number: int) -> Turn:
 
 
 def _recipe(endpoint: str, **settings: Any) -> Recipe:
-    given = {"api_key": "k", "model": "null", "votes": 1, "concurrency": CONCURRENCY, "max_tokens": 64, **settings}
+    given = {
+        "api_key": "k",
+        "model": "null",
+        "votes": 1,
+        "concurrency": CONCURRENCY,
+        "max_tokens": 64,
+        "fitness": "skip",
+        **settings,
+    }
     return Recipe.model_validate({"judge": {"endpoint": endpoint, **given}})
 
 

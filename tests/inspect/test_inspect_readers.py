@@ -7,6 +7,7 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from clawctl.inspect.sessions import show_sessions
 from clawctl.inspect.turns import show_turns
 from clawctl.run.directory import RunDir, claimed, open_run, publish_bytes, quarantine, sole_worker
 from clawctl.run.feedback import FeedbackFile
+from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
 from clawctl.run.rows import TEXT_ONLY, Feedback
 from clawctl.run.shards import UnreadableShard, write_turns, write_verdicts
 from tests.eval.answering_server import announce, answering
@@ -208,6 +210,23 @@ def test_lost_captures_are_the_servers_own_count(run: RunDir, capsys: Capture) -
     assert json.loads(found + "}")["captures"]["lost"] == 3
     assert "3 lost" in shown
     assert "No space left on device" in " ".join(shown.split())
+
+
+def test_health_shows_what_an_unfit_judge_got_and_what_to_do_instead(run: RunDir, capsys: Capture) -> None:
+    show_health(run, as_json=True)
+    assert said(capsys)["judge"] is None
+    fitness = Fitness(JudgeIdentity("this run's server: tiny", "tiny@0", "1", 0.6, 4096), 12, 3, 9, 4000.0)
+    publish_fitness(run, fitness)
+    show_health(run, as_json=True)
+    shown = said(capsys)["judge"]
+    assert (shown["used"], shown["model"], shown["right"], shown["of"], shown["without_vote"]) == (False, "tiny@0", 3, 12, 9)
+    assert "tiny" not in str({**shown, "model": "", "line": ""})  # no address
+    show_health(run, as_json=False)
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "tiny@0 is not used as the judge: 3 of 12 planted turns right, 9 without a valid vote; set judge.endpoint" in text
+    publish_fitness(run, replace(fitness, right=10, without_vote=0))
+    show_health(run, as_json=False)
+    assert "tiny@0 judges: 10 of 12 planted turns right" in capsys.readouterr().out
 
 
 def test_looking_at_health_does_not_take_a_dead_workers_place(run: RunDir, capsys: Capture) -> None:

@@ -20,6 +20,7 @@ from clawctl.inspect.web.text import visible
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.feedback import LABEL, FeedbackFile, Ratings
+from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
 from clawctl.run.keys import add_key
 from clawctl.run.rows import Feedback
 from clawctl.run.shards import write_turns
@@ -227,6 +228,14 @@ def test_answers_name_their_versions_only_after_a_choice(site: Site) -> None:
     new_is_a = "A: version 8" in after
     assert ("v8 1" in after) == new_is_a, "the preferred one is counted"
     assert before.index("New answer 0") < before.index("Old answer 0") if new_is_a else before.index("New answer 0")
+
+
+def test_an_unfit_judge_is_shown_on_the_overview_and_on_the_page_of_the_judge(tmp_path: Path) -> None:
+    site = Site(make_run(tmp_path / "run", 5))
+    publish_fitness(site.run, Fitness(JudgeIdentity("http://127.0.0.1:9/v1", "tiny@0", "1", 0.6, 4096), 12, 3, 9, 4000.0))
+    site.following.refresh()
+    for page in ("/", "/judge"):
+        assert "tiny@0 is not used as the judge: 3 of 12 planted turns right, 9 without a valid vote" in site.text(page)
 
 
 def test_a_label_is_a_rating_below_that_of_the_turns_own_user(tmp_path: Path) -> None:

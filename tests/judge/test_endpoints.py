@@ -18,7 +18,15 @@ from clawctl.run.shards import read_verdicts
 
 
 def recipe(*urls: str, **settings: object) -> Recipe:
-    given = {"endpoints": list(urls), "model": "scripted", "api_key": "k", "votes": 1, "timeout_s": 5.0, **settings}
+    given = {
+        "endpoints": list(urls),
+        "model": "scripted",
+        "api_key": "k",
+        "votes": 1,
+        "timeout_s": 5.0,
+        "fitness": "skip",
+        **settings,
+    }
     return Recipe.model_validate({"judge": given})
 
 

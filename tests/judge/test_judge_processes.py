@@ -24,7 +24,7 @@ def start(run, start_worker) -> Callable:
 
     def begin(url: str | None) -> subprocess.Popen:
         where = f"endpoint: '{url}', api_key: k, model: scripted, " if url else ""
-        return start_worker("judge", run, f"judge: {{{where}votes: 1, concurrency: 4}}\n")
+        return start_worker("judge", run, f"judge: {{{where}fitness: skip, votes: 1, concurrency: 4}}\n")
 
     return begin
 

@@ -130,7 +130,20 @@ def test_hints_may_be_requested_separately_from_the_votes(run, serving) -> None:
     assert read_verdicts(run.verdicts / "2-b.parquet")[0].hints == []
 
 
-def test_the_hint_is_made_from_the_comment_of_a_rating(run, serving) -> None:
+def test_the_comment_of_a_bad_rating_is_the_hint_as_it_stands(run) -> None:
+    late, praised, silent = reply("thanks"), reply("thanks"), turn([{"role": "user", "content": "2+2?"}], "4", None)
+    for rated, rating in ((late, -1.0), (praised, 1.0), (silent, -0.5)):
+        rate(run, rated, rating, comment="Answer in one\nshort sentence.")
+    shard(run, "1-a", [late, praised, silent])
+    judge(run, recipe("http://127.0.0.1:9/v1"), once=True)
+    assert [(verdict.reward, verdict.hint, verdict.hints) for verdict in verdicts_of(run)] == [
+        (-1.0, "Answer in one short sentence.", ["Answer in one short sentence."]),
+        (1.0, None, []),
+        (-0.5, "Answer in one short sentence.", ["Answer in one short sentence."]),
+    ]
+
+
+def test_a_hint_made_from_a_comment_comes_after_the_persons_own_words(run, serving) -> None:
     server = serving(
         lambda text, number: "[HINT_START]Leave out the bold.[HINT_END]" if "too bold" in text else "[HINT_START][HINT_END]"
     )
@@ -139,7 +152,8 @@ def test_the_hint_is_made_from_the_comment_of_a_rating(run, serving) -> None:
     shard(run, "1-a", [silent])
     judge(run, recipe(server.url, hints="apart"), once=True)
     (verdict,) = verdicts_of(run)
-    assert (verdict.reward, verdict.hint, len(server.asked)) == (-1.0, "Leave out the bold.", 1)
+    assert (verdict.reward, verdict.hint, len(server.asked)) == (-1.0, "too bold for me", 1)
+    assert verdict.hints == ["too bold for me", "Leave out the bold."]
 
 
 def test_an_abstention_has_a_reason(run, serving) -> None:

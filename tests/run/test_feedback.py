@@ -1,11 +1,13 @@
 """Explicit ratings: their form, their file, and which one counts."""
 
+import re
+
 import orjson
 import pytest
 
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.feedback import FeedbackFile, Ratings, parse_feedback, rating_in_header, read_rating
-from clawctl.run.outcomes import BadFeedback
+from clawctl.run.feedback import FeedbackFile, Ratings, comment_hint, parse_feedback, rating_in_header, read_rating
+from clawctl.run.outcomes import BadFeedback, read_outcome
 from clawctl.run.rows import Feedback
 
 TURN = "x4JdAbCdEfGhIjKlMnOpQrSt"
@@ -54,6 +56,34 @@ def test_an_invalid_rating_is_refused_with_its_field(body, field) -> None:
     with pytest.raises(BadFeedback) as refused:
         read_rating(body, "anna", 0.0)
     assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            {"id": TURN, "rating": 1},
+            "unknown field 'id'; the fields are turn_id, completion_id, rating, comment (did you mean turn_id or completion_id?)",
+        ),
+        ({"turn_id": TURN, "coment": "x"}, "unknown field 'coment'; the fields are turn_id, completion_id, rating, comment"),
+        ({"turn_id": TURN, "stars": 5}, "unknown field 'stars'; the fields are turn_id, completion_id, rating, comment"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_fields_that_there_are(body, message) -> None:
+    with pytest.raises(BadFeedback, match=re.escape(message)):
+        read_rating(body, "anna", 0.0)
+    with pytest.raises(BadFeedback, match=r"session_id, reward, status, ending, parts, steps \(did you mean session_id\?\)"):
+        read_outcome({"session": "s1", "reward": 1}, "anna", 0.0)
+
+
+def test_a_bad_ratings_comment_is_a_hint_in_the_persons_own_words() -> None:
+    def hint(rating: float, comment: str | None) -> str | None:
+        return comment_hint(Feedback("f", 1.0, "anna", TURN, rating, comment))
+
+    assert hint(-1.0, " Answer in one\nshort sentence.\u200b ") == "Answer in one short sentence."
+    assert hint(-0.5, "See https://example.org and `run()`") == "See https://example.org and `run()`"
+    assert [hint(1.0, "Lovely."), hint(0.0, "Shorter."), hint(-1.0, None), hint(-1.0, "\u200b \n")] == [None] * 4
+    assert [hint(-1.0, "x" * 2000), hint(-1.0, "x" * 2001)] == ["x" * 2000, None]
 
 
 def test_a_rating_in_a_header_is_a_number_or_refused() -> None:

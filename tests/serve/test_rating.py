@@ -83,6 +83,22 @@ def test_an_invalid_rating_is_refused_and_its_field_is_named(server: Server, bod
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/feedback", "turn_id, completion_id, rating, comment (did you mean turn_id or completion_id?)"),
+        ("/v1/outcome", "session_id, reward, status, ending, parts, steps (did you mean session_id?)"),
+        ("/v1/score", "model, ids, first"),
+        ("/engine/unload", "version"),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_fields_that_there_are(server: Server, path: str, fields: str) -> None:
+    url, headers = server.url.removesuffix("/v1") + path, {"authorization": "Bearer key"}
+    answer = httpx.post(url, json={"id": "x"}, headers=headers, timeout=60)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].endswith(f"the fields are {fields}")
+
+
 def test_rating_requires_a_key(server: Server) -> None:
     assert httpx.post(f"{server.url}/feedback", json={"turn_id": "x", "rating": 1}).status_code == 401
 

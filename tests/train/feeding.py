@@ -27,8 +27,8 @@ def told(run: RunDir) -> dict[str, Any]:
     return found
 
 
-def rate(run: RunDir, turn_id: str, rating: float, key: str = "default") -> None:
-    FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn_id, rating, None))
+def rate(run: RunDir, turn_id: str, rating: float, key: str = "default", comment: str | None = None) -> None:
+    FeedbackFile(run.feedback).append(Feedback(f"f{time.time_ns()}", time.time(), key, turn_id, rating, comment))
 
 
 def rewards_of(batch: Any) -> dict[str, float | None]:

@@ -9,6 +9,7 @@ import pytest
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.outcomes import SessionOutcome
+from clawctl.trainers.texts import teacher_prompt_ids
 from tests.train.feeding import ids_of, make_feed, rate, rewards_of, told
 from tests.train.tiny import Sampler, publish_shard
 
@@ -25,6 +26,16 @@ def test_a_rating_outranks_the_verdict_whenever_it_comes_before_the_turn_is_trai
     rate(run, "anothers", -1.0, key="mallory")
     assert rewards_of(feed.next_batch(0)) == {"early": -0.5, "late": -1.0, "refused": 1.0, "anothers": 1.0}
     assert told(run)["refused"] == {}
+
+
+def test_the_comment_of_a_late_rating_is_the_hint_of_its_turn(run: RunDir, sampler: Sampler) -> None:
+    turns = [sampler.turn(name, tokens=3) for name in ("x", "y")]
+    publish_shard(run, "a", [(turns[0], 1.0, "Use bold words."), (turns[1], -1.0, None)])
+    rate(run, "x", -1.0, comment="Answer in one\nshort sentence.")
+    rate(run, "y", -1.0)
+    feed = make_feed(run, sampler, method="combine", batch_turns=2)
+    prompts = {sample.turn_id: sample.teacher_prompt_ids for sample in feed.next_batch(0).samples}
+    assert prompts == {"x": teacher_prompt_ids(sampler.tokenizer, turns[0], "Answer in one short sentence."), "y": None}
 
 
 @pytest.mark.parametrize("reason", ["no next state", "regenerated"])

@@ -176,8 +176,8 @@ class Embedded:
                 "context_length_exceeded",
             )
         return Sampling(
-            temperature=serve.temperature if request.temperature is None else request.temperature,
-            top_p=serve.top_p if request.top_p is None else request.top_p,
+            temperature=1.0 if request.temperature is None else request.temperature,  # the gateway has set both
+            top_p=1.0 if request.top_p is None else request.top_p,
             top_k=request.top_k,
             max_tokens=min(request.max_tokens or serve.max_tokens or longest, longest - prompt),
             top_logprobs=request.top_logprobs if request.logprobs else 0,

@@ -190,9 +190,8 @@ class Upstream:
         raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")
 
     def _sampled(self, request: GenerationRequest, plan: CallPlan) -> Sampled:
-        serve = self._recipe.serve
-        temperature = serve.temperature if request.temperature is None else request.temperature
-        top_p = serve.top_p if request.top_p is None else request.top_p
+        # The gateway has set both. They are always sent, because a server's own defaults may follow the model's files.
+        temperature, top_p = (1.0 if value is None else value for value in (request.temperature, request.top_p))
         reason = altered_fields(
             temperature, top_p, request.top_k, request.tool_choice if request.use_tools else None, request.engine_fields
         )

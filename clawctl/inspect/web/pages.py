@@ -347,6 +347,7 @@ class Pages:
             pages=-(-len(queue) // _QUEUE),
             limit=700,
             pending=len(self._following.labels),
+            health=snapshot.health,
         )
 
     def environments(self, request: Request) -> Response:

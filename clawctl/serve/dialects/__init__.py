@@ -57,6 +57,7 @@ class GenerationRequest:
     overridden: dict[str, Any] = field(
         default_factory=dict
     )  # settings that the recipe changed, with the client's values; None: not sent
+    sampling_from: dict[str, str] = field(default_factory=dict)  # see `Exchange.sampling_from`
     key: str = ""  # name of the client's API key
     size: int = 0  # bytes of the request's body
     prompts: tuple[Prompt, ...] = ()  # of plain completions: they replace the messages

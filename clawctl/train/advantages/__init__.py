@@ -29,13 +29,14 @@ class Gap:
 class Divergence:
     """KL between the policy and the teacher with the hint: KL(policy ‖ teacher), or with `forward` KL(teacher ‖ policy).
 
-    It covers the policy's `k` likeliest tokens at each position and one bin for all others. It is differentiable, and not a
-    detached reward, whose expected gradient is zero on-policy. At a given position the expectation over tokens is exact, so no
-    ratio is needed. Only the path of the answer is off-policy, and `max_staleness` bounds that.
+    It covers the `k` likeliest tokens of the policy, or of the teacher, at each position and one bin for all others. It is
+    differentiable, and not a detached reward, whose expected gradient is zero on-policy. At a given position the expectation over
+    tokens is exact, so no ratio is needed. Only the path of the answer is off-policy, and `max_staleness` bounds that.
     """
 
     k: int
     forward: bool = False
+    of_teacher: bool = False  # the k tokens are the teacher's likeliest
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,9 @@ def terms_of(config: TrainConfig) -> list[Term]:
 def _hint_signal(config: TrainConfig) -> Gap | Divergence | Overlap:
     match config.method:
         case "opd_topk":
-            return Divergence(config.topk or 50, config.divergence == "forward")  # 50 as OpenClaw-RL
+            return Divergence(config.topk or 50, config.divergence == "forward", config.topk_of == "teacher")  # 50 as OpenClaw-RL
         case "combine" if config.topk is not None:
-            return Divergence(config.topk, config.divergence == "forward")
+            return Divergence(config.topk, config.divergence == "forward", config.topk_of == "teacher")
         case "hybrid":
             return Overlap(config.topk or 4, config.hint_choice, config.gap_clip, *clip_of(config, "hybrid"))
         case _:
@@ -98,3 +99,9 @@ def likeliest(config: TrainConfig) -> int | None:
     """
     signal = _hint_signal(config)
     return signal.k if isinstance(signal, Divergence | Overlap) else None
+
+
+def of_teacher(config: TrainConfig) -> bool:
+    """Whether the compared tokens are the likeliest ones of the teacher, and not of the policy."""
+    signal = _hint_signal(config)
+    return isinstance(signal, Divergence) and signal.of_teacher

@@ -1,4 +1,8 @@
-"""The distance of the policy from version 0: its KL divergence, the pull back, and the budget.
+"""How far a step moves the policy, and how far the policy is from version 0: KL divergences, the pull back, and the budget.
+
+What is learned follows the distance that the policy moves, and not the learning rate: the same rate changes nothing in one model
+and destroys another. `lr: auto` therefore sets the distance of each step, as a trust region does (TRPO, Schulman et al. 2015, arXiv
+1502.05477, section 3), here by scaling AdamW's step.
 
 Updates on conversations also move weights that no conversation needs. Each update adds some of this drift, and over weeks it costs
 ability. A constant pull towards version 0 removes the drift, and what users go on asking for is learned again (L2-SP, Li et al.
@@ -21,8 +25,9 @@ from clawctl.trainers.local.head import LOGITS_AT_ONCE
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import tokens_in
 
-_TOKENS, _POSITIONS = 1024, 256  # tokens of the turns on which the KL is measured, and positions
+_TOKENS, _POSITIONS = 384, 256  # tokens of the turns on which the KL is measured, and positions
 _ATTEMPTS = 12
+_SCALINGS, _LARGEST_SCALING, _NEAR = 8, 8.0, 1.5  # scalings of a step; one scaling; how far from the wanted movement it may end
 
 
 def keep_near_base(training: Training, batch: Batch) -> float | None:
@@ -39,6 +44,31 @@ def keep_near_base(training: Training, batch: Batch) -> float | None:
         pull_to_base(training, 1 - 0.95 * math.sqrt(config.kl_budget / divergence))
         divergence = kl_from_base(training, batch)
     return divergence
+
+
+@torch.no_grad()
+def move(training: Training, batch: Batch, movement: float) -> tuple[float, float | None]:
+    """Make the optimizer's step, scaled so that KL(policy after ‖ policy before) is near `movement` nats a token. Returns the
+    learning rate that the scaled step had, and the KL divergence; None if it cannot be measured.
+
+    A small step's KL divergence grows with the square of its length, so one or two scalings are usually enough.
+    """
+    microbatch = make_microbatch(turn_branches(_some(batch)), training.policy.merge, training.policy.device)
+    before_PV = _logprobs(training, microbatch)
+    parameters = [parameter for _, parameter in training.policy.trained()]
+    old = [parameter.detach().clone() for parameter in parameters]
+    training.optimizer.step()
+    scale, moved = 1.0, _divergence(training, _logprobs(training, microbatch), before_PV)
+    for _ in range(_SCALINGS):
+        if moved is not None and movement / _NEAR <= moved <= movement * _NEAR:
+            break
+        ratio = 1 / _LARGEST_SCALING if moved is None else math.sqrt(movement / max(moved, 1e-12))
+        ratio = min(max(ratio, 1 / _LARGEST_SCALING), _LARGEST_SCALING)
+        for parameter, start in zip(parameters, old, strict=True):
+            parameter.sub_(start).mul_(ratio).add_(start)
+        scale *= ratio
+        moved = _divergence(training, _logprobs(training, microbatch), before_PV)
+    return scale * training.optimizer.param_groups[0]["lr"], moved
 
 
 @torch.no_grad()
@@ -59,7 +89,7 @@ def kl_from_base(training: Training, batch: Batch) -> float | None:
     """KL(policy ‖ version 0) in nats a token, the mean over positions of the batch's answers. At each position it is exact over
     the vocabulary, at temperature 1. None if version 0 is not in memory, or if the divergence is not finite.
 
-    The mean is over at most 256 positions of turns with at most 1,024 tokens together, so it costs little. If every turn is
+    The mean is over at most 256 positions of turns with at most 384 tokens together, so it costs little. If every turn is
     longer, it is over the shortest one.
     """
     policy = training.policy
@@ -69,9 +99,14 @@ def kl_from_base(training: Training, batch: Batch) -> float | None:
     now_PV = _logprobs(training, microbatch)
     with policy.without_adapter() if policy.adapter else contextlib.nullcontext():
         base_PV = _logprobs(training, microbatch, training.reference)
-    divergence = float((now_PV.exp() * (now_PV - base_PV)).sum(1).mean())
-    divergence = float(training.ranks.broadcast(divergence))  # ranks must agree on whether to pull again
-    return divergence if math.isfinite(divergence) else None
+    return _divergence(training, now_PV, base_PV)
+
+
+def _divergence(training: Training, p_PV: Tensor, q_PV: Tensor) -> float | None:
+    """The mean of KL(p ‖ q) over positions, the same on all ranks; None if it is not finite."""
+    value = float((p_PV.exp() * (p_PV - q_PV)).sum(1).mean())
+    value = float(training.ranks.broadcast(value))  # ranks must agree on what to do next
+    return value if math.isfinite(value) else None
 
 
 def _logprobs(training: Training, microbatch: Microbatch, reference: Any = None) -> Tensor:

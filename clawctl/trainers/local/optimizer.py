@@ -11,6 +11,7 @@ from clawctl.errors import ClawError
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.sharding import part_of
 
+FIRST_LR = 3e-4  # of an unscaled step with `lr: auto`; the same at each step, so that a repeated step is the same step
 FILE = "optimizer.safetensors"  # in a checkpoint; AdamW's settings come from the recipe
 
 
@@ -22,12 +23,20 @@ def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Opti
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
     used = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(used, lr=config.lr, betas=config.betas, eps=config.epsilon, fused=True)
+    return torch.optim.AdamW(
+        used, lr=learning_rate(config, config.warmup_steps), betas=config.betas, eps=config.epsilon, fused=True
+    )
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """The learning rate rises linearly over the first `warmup_steps` of a lineage, then stays constant."""
-    return config.lr * min(1.0, step / config.warmup_steps) if config.warmup_steps else config.lr
+    """The learning rate rises linearly over the first `warmup_steps` of a lineage, then stays constant. With `lr: auto` it is that
+    of a step that is scaled afterwards (`distance.move`)."""
+    return FIRST_LR if config.lr == "auto" else config.lr * warmth(config, step)
+
+
+def warmth(config: TrainConfig, step: int) -> float:
+    """The share of its full size that a step has during warm-up, 0 to 1."""
+    return min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:

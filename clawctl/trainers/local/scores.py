@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from clawctl.train.advantages import of_teacher
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Sample
 from clawctl.trainers.local.batches import Microbatch, make_microbatch, share_out
@@ -13,7 +14,7 @@ from clawctl.trainers.local.branches import teacher_branches, with_open_hints
 from clawctl.trainers.local.custom_loss import custom_loss, logits_of, logprobs_of
 from clawctl.trainers.local.flops import count_pass
 from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs
-from clawctl.trainers.local.tops import TeacherPasses, policy_tops, teacher_tops
+from clawctl.trainers.local.tops import TeacherPasses, Teachers, policy_tops, teacher_tops
 from clawctl.trainers.local.training import Training
 
 
@@ -44,23 +45,33 @@ def sampled_logprobs(
 def likeliest_logprobs(
     training: Training, microbatch: Microbatch, part: Sequence[Sample], k: int, measures: Measures
 ) -> list[TurnLogprobs]:
-    """The logprobs of the sampled tokens, and of the policy's `k` most likely tokens at each position, by the policy and by each
-    teacher."""
-    policy = training.policy
+    """The logprobs of the sampled tokens, and of `k` likely tokens at each position, by the policy and by each teacher. The tokens
+    are the likeliest of the policy, or those of the teacher (`train.topk_of`)."""
+    policy, hinted = training.policy, [index for index, sample in enumerate(part) if sample.teacher_prompt_ids is not None]
+    passes = TeacherPasses(training.config.tokens_per_microbatch, measures, training.cost, training.teacher)
+    taught = [part[index] for index in hinted]
+    teachers: dict[int, Teachers] = {}
+    ids_NK = None
+    if of_teacher(training.config):
+        with measures.clock("teacher"), _as_teacher(training):
+            teachers = dict(zip(hinted, teacher_tops(policy, taught, k, passes), strict=True))
+        without = torch.zeros(1, k, dtype=torch.long, device=policy.device)  # turns without a hint compare no tokens
+        ids_NK = torch.cat(
+            [teachers[i].ids_TK if i in teachers else without.expand(n, k) for i, n in enumerate(microbatch.lengths)]
+        )
     with measures.clock("forward"):
         with policy.with_dropout():
-            now = policy_tops(policy, microbatch, k)
+            now = policy_tops(policy, microbatch, k, ids_NK)
         before_N, before_NK = now.logprobs_N.detach(), now.likeliest_NK.detach()
         if policy.dropouts:
             with torch.no_grad():
                 calm = policy_tops(policy, microbatch, k, now.ids_NK)
             before_N, before_NK = calm.logprobs_N, calm.likeliest_NK
     streams = [s.split(microbatch.lengths) for s in (now.logprobs_N, before_N, now.likeliest_NK, before_NK, now.ids_NK)]
-    hinted = [index for index, sample in enumerate(part) if sample.teacher_prompt_ids is not None]
-    with measures.clock("teacher"), _as_teacher(training):
-        own, ids = [part[index] for index in hinted], [streams[4][index] for index in hinted]
-        passes = TeacherPasses(training.config.tokens_per_microbatch, measures, training.cost, training.teacher)
-        teachers = dict(zip(hinted, teacher_tops(policy, own, ids, passes), strict=True))
+    if not of_teacher(training.config):
+        with measures.clock("teacher"), _as_teacher(training):
+            ids = [streams[4][index] for index in hinted]
+            teachers = dict(zip(hinted, teacher_tops(policy, taught, k, passes, ids), strict=True))
     turns = []
     for i, (sample, now_T, before_T, now_TK, before_TK, ids_TK) in enumerate(zip(part, *streams, strict=True)):
         teacher = teachers.get(i)
@@ -123,6 +134,9 @@ def custom_loss_of(
 
 
 def _sampler(sample: Sample, like_T: Tensor) -> Tensor:
+    """The sampler's logprobs; those of the policy where the loss has no ratio to them (`imported`)."""
+    if sample.logprobs is None:
+        return like_T.detach().float()
     return torch.tensor(sample.logprobs, dtype=torch.float32, device=like_T.device)
 
 

@@ -15,19 +15,21 @@ from dataclasses import asdict
 import torch
 from torch import Tensor
 
+from clawctl.config import TrainConfig
+from clawctl.train.advantages import Divergence
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.agreement import mismatched_turns
 from clawctl.train.measures import Measures, StepFacts, StepResult, merged, step_row
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import make_microbatch, share, share_out
 from clawctl.trainers.local.branches import taught_in_policy_pass, teacher_branches, turn_branches
-from clawctl.trainers.local.distance import keep_near_base
+from clawctl.trainers.local.distance import keep_near_base, move
 from clawctl.trainers.local.flops import count_pass, peak_flops
 from clawctl.trainers.local.imported import scored
 from clawctl.trainers.local.influence import TOO_FAR, bound_of, weight_of
 from clawctl.trainers.local.memory import peak_memory
 from clawctl.trainers.local.objective import CUSTOM, Objective, objective_of
-from clawctl.trainers.local.optimizer import learning_rate
+from clawctl.trainers.local.optimizer import learning_rate, warmth
 from clawctl.trainers.local.own_gradients import measuring
 from clawctl.trainers.local.scores import custom_loss_of, likeliest_logprobs, sampled_logprobs, teacher_logprobs
 from clawctl.trainers.local.sharding import whole
@@ -42,7 +44,7 @@ def train_step(training: Training, batch: Batch) -> StepResult:
     config, ranks, optimizer = training.config, training.ranks, training.optimizer
     if training.policy.images is not None:
         batch = training.policy.images.with_image_ids(batch)
-    batch = scored(training.policy, ranks, batch, config.tokens_per_microbatch)
+    batch = scored(training.policy, ranks, batch, config)
     objective, measures = objective_of(config, batch), Measures()
     # Seed of dropout, so that it is the same after a crash.
     torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)
@@ -61,17 +63,32 @@ def train_step(training: Training, batch: Batch) -> StepResult:
     if problem is not None:
         optimizer.zero_grad(set_to_none=True)
         return StepResult(None, problem=problem, broken=broken, wrong_model=wrong_model)
-    lr = learning_rate(config, batch.depth or batch.step)
+    depth, moved = batch.depth or batch.step, None
+    lr = learning_rate(config, depth)
     with total.clock("optimizer"):
         for group in optimizer.param_groups:
             group["lr"] = lr
-        optimizer.step()
+        if config.lr == "auto":
+            lr, moved = move(training, batch, movement_of(config, total, objective) * warmth(config, depth))
+        else:
+            optimizer.step()
         optimizer.zero_grad(set_to_none=True)  # frees memory that publishing the weights needs
         kl_base = keep_near_base(training, batch)
         if training.average is not None:
             training.average.update()
-    facts = _facts(training, objective, norm, lr, kl_base)
+    facts = _facts(training, objective, norm, lr, kl_base, moved)
     return StepResult(step_row(total, batch, facts), total.turns, facts)
+
+
+def movement_of(config: TrainConfig, measures: Measures, objective: Objective) -> float:
+    """How far a step should move the policy (`lr: auto`): by `train.movement`, but never more than half of the way to the teacher.
+
+    Half of the way is a quarter of the divergence, which grows with the square of the distance. So the steps of a policy that has
+    learned its hints become small, and do not wander about.
+    """
+    names = [term.name for term in objective.terms if isinstance(term.signal, Divergence)]
+    to_teacher = [measures.losses[name] for name in names if name in measures.losses]
+    return min([config.movement, *(max(loss / 4, config.movement / 100) for loss in to_teacher)])
 
 
 def add_gradients(training: Training, objective: Objective, measures: Measures) -> None:
@@ -197,14 +214,16 @@ def _clip_gradients(training: Training) -> float:
     return float(whole(torch.nn.utils.clip_grad_norm_(parameters, training.config.clip_grad)))
 
 
-def _facts(training: Training, objective: Objective, norm: float, lr: float, kl_base: float | None) -> StepFacts:
+def _facts(
+    training: Training, objective: Objective, norm: float, lr: float, kl_base: float | None, moved: float | None
+) -> StepFacts:
     device, config = training.policy.device, training.config
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     peak = peak_flops(name, config.peak_tflops)
     weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
     correction = None if training.custom is not None else asdict(correction_of(config))
     peak = peak and peak * training.ranks.world
-    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction, kl_base)
+    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction, kl_base, moved)
 
 
 @functools.cache

@@ -1,5 +1,5 @@
-"""The policy's most likely tokens along its own answers, and their logprobs by each teacher. For methods that compare whole
-distributions."""
+"""The most likely tokens along an answer, by the policy or by its teacher, and their logprobs by both. For methods that compare
+whole distributions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,10 +38,11 @@ class TeacherPasses:
 
 @dataclass(frozen=True, slots=True)
 class Teachers:
-    """The logprobs of the policy's K most likely tokens at the T positions of one turn, by its H teachers."""
+    """The logprobs of K tokens at the T positions of one turn, by its H teachers."""
 
     logprobs_HTK: Tensor
     overlap_HT: Tensor  # number of the K tokens that are among the teacher's own K most likely
+    ids_TK: Tensor  # the tokens
 
 
 def policy_tops(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None = None) -> PolicyTops:
@@ -60,37 +61,42 @@ def policy_tops(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor |
 
 
 @torch.no_grad()
-def teacher_tops(policy: PolicyModel, samples: Sequence[Sample], ids: Sequence[Tensor], passes: TeacherPasses) -> list[Teachers]:
-    """The teachers of each turn, one per hint, scored on the tokens `ids` [T, K] at its positions. All turns must have a hint."""
+def teacher_tops(
+    policy: PolicyModel, samples: Sequence[Sample], k: int, passes: TeacherPasses, ids: Sequence[Tensor] | None = None
+) -> list[Teachers]:
+    """The teachers of each turn, one per hint, scored on the tokens `ids` [T, K] at its positions; None: on the teacher's own K
+    most likely tokens, for turns with one hint. All turns must have a hint."""
     prompts = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
     branches = [
         make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature, samples[turn].allowed)
         for turn, prompt in prompts
     ]
-    scored: dict[int, Teachers] = {}
+    scored: dict[int, tuple[Tensor, ...]] = {}
     groups = share_out(branches, policy.merge, passes.tokens).groups if branches else []
     policy.match_passes(len(groups), passes.causal)
     for group in groups:
         own = [branches[branch] for branch in group]
         batch = make_microbatch(own, policy.merge, policy.device)
         count_pass(passes.measures, passes.cost, batch, own)
-        ids_NK = torch.cat([ids[prompts[branch][0]] for branch in group])
-        pieces = zip(
-            *(stream.split(batch.lengths) for stream in _teacher_logprobs(policy, batch, ids_NK, passes.causal)), strict=True
-        )
-        scored.update({branch: Teachers(*piece) for branch, piece in zip(group, pieces, strict=True)})
+        ids_NK = None if ids is None else torch.cat([ids[prompts[branch][0]] for branch in group])
+        streams = _teacher_logprobs(policy, batch, k, ids_NK, passes.causal)
+        scored.update(zip(group, zip(*(stream.split(batch.lengths) for stream in streams), strict=True), strict=True))
     by_turn = [[scored[branch] for branch, (turn, _) in enumerate(prompts) if turn == index] for index in range(len(samples))]
-    return [Teachers(torch.stack([t.logprobs_HTK for t in h]), torch.stack([t.overlap_HT for t in h])) for h in by_turn]
+    return [Teachers(torch.stack([h[0] for h in hints]), torch.stack([h[1] for h in hints]), hints[0][2]) for hints in by_turn]
 
 
-def _teacher_logprobs(policy: PolicyModel, batch: Microbatch, ids_NK: Tensor, causal: Any) -> tuple[Tensor, Tensor]:
+def _teacher_logprobs(
+    policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None, causal: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     causal = causal if causal is not None else policy.causal
     head = causal.get_output_embeddings()
 
-    def work() -> tuple[Tensor, Tensor]:
+    def work() -> tuple[Tensor, Tensor, Tensor]:
         hidden_ND = policy.hidden(batch, causal)
-        own_NK, _ = top_tokens(hidden_ND, head, batch.temperature_N, ids_NK.shape[1], batch.masks)
-        return token_logprobs(hidden_ND, head, ids_NK, batch.temperature_N, batch.masks), overlap(ids_NK, own_NK)
+        own_NK, logprobs_NK = top_tokens(hidden_ND, head, batch.temperature_N, k, batch.masks)
+        if ids_NK is None:
+            return logprobs_NK, overlap(own_NK, own_NK), own_NK
+        return token_logprobs(hidden_ND, head, ids_NK, batch.temperature_N, batch.masks), overlap(ids_NK, own_NK), ids_NK
 
     return policy.compute(work, causal)
 

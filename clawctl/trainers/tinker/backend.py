@@ -88,6 +88,7 @@ def check(recipe: Recipe) -> None:
         )
         and config.teacher == "base",
         "train.custom_loss, which needs logits": config.custom_loss is not None,
+        "train.lr auto, which changes weights directly": config.lr == "auto",
         "train.base_pull, which changes weights directly": bool(config.base_pull),
         "train.kl_budget, which needs logits": config.kl_budget is not None,
         "train.teacher ema: the average of earlier weights is not on the service": config.uses_hints and config.teacher == "ema",

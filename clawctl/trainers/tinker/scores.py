@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from clawctl.config import TrainConfig
-from clawctl.train.advantages import likeliest
+from clawctl.train.advantages import likeliest, of_teacher
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Sample
 from clawctl.trainers.local.branches import with_open_hints
@@ -50,7 +50,7 @@ def score_turns(
     k = likeliest(config)
     if k is None:
         return _sampled(service, client, samples, config, measures)
-    return _likeliest(client, samples, k, measures)
+    return _likeliest(client, samples, k, of_teacher(config), measures)
 
 
 def _sampled(service: Service, client: RemoteAdapter, samples: Sequence[Sample], config: TrainConfig, measures: Measures) -> Scores:
@@ -68,7 +68,7 @@ def _sampled(service: Service, client: RemoteAdapter, samples: Sequence[Sample],
     return Scores(turns, [*own, *taught])
 
 
-def _likeliest(client: RemoteAdapter, samples: Sequence[Sample], k: int, measures: Measures) -> Scores:
+def _likeliest(client: RemoteAdapter, samples: Sequence[Sample], k: int, named_by_teacher: bool, measures: Measures) -> Scores:
     own = [sequence_of(sample) for sample in samples]
     hinted = {place: [sequence_of(s, prompt) for prompt in hinted_prompts(s)] for place, s in enumerate(samples)}
     hinted = {place: prompts for place, prompts in hinted.items() if prompts}
@@ -77,6 +77,8 @@ def _likeliest(client: RemoteAdapter, samples: Sequence[Sample], k: int, measure
         named = iter(client.likeliest([*plain, *taught], k))
         ids = {place: next(named) for place in hinted}
         others = {place: [next(named) for _ in prompts] for place, prompts in hinted.items()}
+    if named_by_teacher:
+        ids = {place: prompts[0] for place, prompts in others.items()}
     columns = {place: own[place].scoring(ids[place]) for place in hinted}
     teacher_columns = {place: [one.scoring(ids[place]) for one in prompts] for place, prompts in hinted.items()}
     asked = [*own, *(c for each in columns.values() for c in each)]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
@@ -97,3 +98,35 @@ def test_a_divergence_that_is_not_finite_pulls_no_weight(run: RunDir, sampler: S
     assert row is not None
     assert row["kl_base"] is None
     assert all(bool(weight.isfinite().all()) for weight in weights(training).values())
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4}, {"rank": 16}])
+@pytest.mark.parametrize("movement", [1e-3, 0.05])
+def test_with_lr_auto_each_step_moves_the_policy_by_the_same_divergence(
+    run: RunDir, sampler: Sampler, model_path: Path, lora: Any, movement: float
+) -> None:
+    """Whatever the weights that are trained, and the rank of the adapter."""
+    publish_turns(run, sampler, 4)
+    training = begin(run, model_path, lora=lora, lr="auto", movement=movement, kl_budget=100)
+    row = train_step(training, take(run, training)).row
+    assert row is not None
+    assert movement / 1.6 < row["moved"] < 1.6 * movement
+    assert row["moved"] == pytest.approx(row["kl_base"], rel=1e-3)  # the first step starts at version 0
+    assert row["lr"] > 0
+
+
+def test_with_lr_auto_a_repeated_step_is_the_same_step(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+
+    def stepped() -> dict[str, Tensor]:
+        training = begin(run, model_path, lora={"rank": 4}, lr="auto")
+        train_step(training, take(run, training))
+        return weights(training)
+
+    first, second = stepped(), stepped()
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_movement_is_a_setting_of_lr_auto_alone() -> None:
+    with pytest.raises(ValueError, match="movement has no effect unless lr is auto"):
+        make_recipe(Path("x"), movement=0.1)

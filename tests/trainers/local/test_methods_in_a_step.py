@@ -18,6 +18,7 @@ from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
 from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.scores import likeliest_logprobs
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.tops import TeacherPasses, policy_tops, teacher_tops
 from clawctl.trainers.local.training import Training
@@ -41,7 +42,7 @@ def train(run: RunDir, model: Path, **changes: Any) -> None:
 
 def divergence(training: Training, samples: Any, ids: list[torch.Tensor]) -> float:
     """Mean KL over all named tokens (which are the whole vocabulary here) between the policy and its teachers."""
-    teachers = teacher_tops(training.policy, samples, ids, TeacherPasses(10_000, Measures()))
+    teachers = teacher_tops(training.policy, samples, ids[0].shape[1], TeacherPasses(10_000, Measures()), ids)
     batch = make_microbatch(turn_branches(samples), "none", ALONE.device)
     with torch.no_grad():
         now = policy_tops(training.policy, batch, ids[0].shape[1], torch.cat(ids))
@@ -49,12 +50,13 @@ def divergence(training: Training, samples: Any, ids: list[torch.Tensor]) -> flo
     return float((now.likeliest_NK.exp() * (now.likeliest_NK - told)).sum(1).mean())
 
 
+@pytest.mark.parametrize("topk_of", ["policy", "teacher"])
 @pytest.mark.parametrize("lora", [None, {"rank": 4, "dropout": 0.1}])
 def test_topk_distillation_brings_whole_distributions_nearer_to_the_teacher(
-    run: RunDir, sampler: Sampler, model_path: Path, lora: Any
+    run: RunDir, sampler: Sampler, model_path: Path, lora: Any, topk_of: str
 ) -> None:
     publish_hinted(run, sampler)
-    training = begin(run, model_path, method="opd_topk", teacher="base", lora=lora, lr=1e-3, topk=20)
+    training = begin(run, model_path, method="opd_topk", teacher="base", lora=lora, lr=1e-3, topk=20, topk_of=topk_of)
     batch = take(run, training)
     everything = torch.arange(training.policy.vocabulary)
     ids = [everything.expand(len(sample.completion_ids), -1) for sample in batch.samples]
@@ -72,7 +74,13 @@ def test_topk_distillation_brings_whole_distributions_nearer_to_the_teacher(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"method": "opd_topk"}, {"method": "combine", "topk": 4}, {"method": "hybrid"}, {"method": "hybrid", "hint_choice": "token"}],
+    [
+        {"method": "opd_topk"},
+        {"method": "opd_topk", "topk_of": "teacher", "divergence": "forward"},
+        {"method": "combine", "topk": 4},
+        {"method": "hybrid"},
+        {"method": "hybrid", "hint_choice": "token"},
+    ],
 )
 def test_methods_on_likeliest_tokens_do_not_depend_on_how_the_step_is_cut_or_merged(
     run: RunDir, sampler: Sampler, model_path: Path, changes: dict[str, Any]
@@ -89,6 +97,24 @@ def test_methods_on_likeliest_tokens_do_not_depend_on_how_the_step_is_cut_or_mer
         assert norm == pytest.approx(found[0][1], rel=1e-4)
 
 
+def test_the_compared_tokens_are_the_likeliest_ones_of_the_teacher(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_hinted(run, sampler, 1)
+    training = begin(run, model_path, method="opd_topk", topk=4, topk_of="teacher", batch_turns=1)
+    (sample,) = take(run, training).samples
+    (turn,) = likeliest_logprobs(training, make_microbatch(turn_branches([sample]), "tree", ALONE.device), [sample], 4, Measures())
+    assert turn.tops is not None
+    for prompt, values_TK in (
+        (sample.teacher_prompt_ids or [], turn.tops.teacher_HTK[0]),
+        (sample.prompt_ids, turn.tops.policy_TK),
+    ):
+        with torch.no_grad():
+            logits = sampler.model(torch.tensor([prompt + sample.completion_ids])).logits[0, len(prompt) - 1 : -1]
+        whole = (logits / sample.temperature).log_softmax(-1)
+        if prompt == sample.teacher_prompt_ids:
+            ids_TK = whole.topk(4).indices
+        torch.testing.assert_close(values_TK.detach(), whole.gather(1, ids_TK), atol=1e-4, rtol=1e-4)
+
+
 def test_hybrid_evaluates_a_teacher_for_each_hint_on_the_policys_likeliest_tokens(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
@@ -98,7 +124,7 @@ def test_hybrid_evaluates_a_teacher_for_each_hint_on_the_policys_likeliest_token
     batch = make_microbatch(turn_branches(samples), "tree", ALONE.device)
     with torch.no_grad():
         seen = policy_tops(training.policy, batch, 4)
-    teachers = teacher_tops(training.policy, samples, list(seen.ids_NK.split(batch.lengths)), TeacherPasses(10_000, Measures()))
+    teachers = teacher_tops(training.policy, samples, 4, TeacherPasses(10_000, Measures()), list(seen.ids_NK.split(batch.lengths)))
     for sample, teacher, ids_TK in zip(samples, teachers, seen.ids_NK.split(batch.lengths), strict=True):
         prompts = [sample.teacher_prompt_ids or [], *map(list, sample.other_prompts)]
         assert len(prompts) == len(teacher.logprobs_HTK) == 3

@@ -1,0 +1,75 @@
+"""Finds out where the untrained model follows a hint: a few requests, each with three simple wishes at each place.
+
+The wishes are such that a rule reads whether they are met, so that no judge is needed. The place is chosen once for a run.
+"""
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import orjson
+
+from clawctl.environments.asking import Refused, ask, new_client
+from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.hint_places import PLACES, PUBLISHED, HintPlace, read_hint_place, with_hint
+
+log = logging.getLogger("play")
+
+_REQUESTS = (
+    "What is a good way to start the day?", "Why do birds sing in the morning?", "How do I look after a pair of boots?",
+    "What makes a good neighbour?",
+)  # fmt: skip
+_MAX_TOKENS = 48
+_MOST_WORDS = 25  # of a short sentence
+_BULLET = re.compile(r"(?m)^\s*(?:[-*•]|\d+[.)])\s+\S")
+_SPANISH = re.compile(r"[áéíóúñ¿¡]")  # letters and marks that English lacks
+_SENTENCE_END = re.compile(r"[.!?](?:\s|$)")
+
+
+def _is_short(answer: str) -> bool:
+    return len(answer.split()) <= _MOST_WORDS and len(_SENTENCE_END.findall(answer)) == 1
+
+
+_WISHES: dict[str, Callable[[str], bool]] = {
+    "Answer in one short sentence.": _is_short,
+    "Answer as a list of bullet points.": lambda answer: len(_BULLET.findall(answer)) >= 2,
+    "Answer in Spanish.": lambda answer: bool(_SPANISH.search(answer)),
+}
+
+
+def settle_hint_place(run: RunDir, server: Endpoint) -> HintPlace:
+    """The place that is recorded for this run; without a record, the best one for `server`'s model, which is then recorded.
+
+    The answers are not captured. If the model follows no wish anywhere, the published place is recorded.
+    """
+    recorded = read_hint_place(run)
+    if recorded is not None:
+        return recorded
+    met, count = asyncio.run(try_places(server)), len(_REQUESTS) * len(_WISHES)
+    place = max(PLACES, key=lambda name: met[name]) if any(met.values()) else PUBLISHED
+    shares = {name: round(met[name] / count, 2) for name in PLACES}
+    publish_bytes(run.hint_place, orjson.dumps({"place": place, "followed": shares, "answers": count}))
+    log.info("hints stand %s: the untrained model followed them there in %.2f of %d answers", place, shares[place], count)
+    return place
+
+
+async def try_places(server: Endpoint) -> Counter[str]:
+    """How many answers meet their wish, by place."""
+    quiet, met = replace(server, headers={**server.headers, "X-Capture": "off"}), Counter[str]()
+    async with new_client(quiet) as client:
+
+        async def meets(request: str, wish: str, place: HintPlace) -> None:
+            messages = with_hint([{"role": "user", "content": request}], wish, place)
+            try:
+                answer = await ask(quiet, messages, client=client, max_tokens=_MAX_TOKENS)
+            except Refused as refused:
+                log.warning("a request was refused while places of hints were tried: %s", refused)
+                return
+            met[place] += _WISHES[wish](answer)
+
+        await asyncio.gather(*(meets(r, w, p) for r in _REQUESTS for w in _WISHES for p in PLACES))
+    return met

@@ -1,0 +1,127 @@
+"""Practice: the model answers earlier requests of this run again, and a teacher that reads a note teaches it to answer without it.
+
+A note ("Answer in one short sentence.") is said once. In a prompt it would cost its tokens in every request; here it becomes the
+hint of the teacher (context distillation: Askell et al., arXiv 2112.00861). `clawctl play practice --option note="…"` plays three
+kinds of turns, none of which needs a judge or a reward:
+
+- `told`: version 0 answers with the note in its prompt. Trained on the prompt without it, such answers teach what the policy would
+  never say by itself, such as another language.
+- `alone`: the live policy answers without the note (on-policy: GKD, Agarwal et al., arXiv 2306.13649). They come in the second half
+  and correct what the policy makes of its own beginnings.
+- `elsewhere`: every fourth turn, version 0 answers a request of another job, which the note does not concern, and the policy is
+  trained to go on answering it in the same way.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from random import Random
+
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.environments import Outcome, Split, Task
+from clawctl.environments.asking import ask
+from clawctl.environments.hint_trial import settle_hint_place
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir, published
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.hint_places import with_hint
+from clawctl.run.holdout import HELD_OUT
+from clawctl.run.rows import HintPlace, Message
+from clawctl.run.shards import read_columns
+
+_COLUMNS = ("kind", "user", "messages", "tools", "trainable", "untrainable_reason", "episode")
+_ELSEWHERE = 4  # every fourth turn
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """One turn of practice."""
+
+    kind: str  # "told", "alone" or "elsewhere"
+    messages: list[Message]  # as the person sent them
+
+
+class Practice:
+    """Practises one note on earlier requests. Held-out sessions and requests with tools are left out."""
+
+    version = "1"
+
+    def __init__(self, note: str, user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.5) -> None:
+        """`note`: what the person wants, in words. `user`: only requests of this API key. `requests`: how many of the newest ones.
+        `max_tokens`: of an answer. `told`: share of the exercises, the first ones, that are answered with the note in the prompt.
+        """
+        if not note.strip():
+            raise ClawError("play.options.note is empty", "write what you want in one sentence", 2)
+        if not 0 <= told <= 1:
+            raise ClawError(f"play.options.told is {told:g}", "set a share from 0 to 1", 2)
+        self._note, self._user, self._count, self._max_tokens, self._told = note.strip(), user, requests, max_tokens, told
+        self._requests: list[list[Message]] = []
+        self._place: HintPlace = "block"
+
+    def prepare(self, run: RunDir, recipe: Recipe, server: Endpoint) -> None:
+        """Read the requests, and find out where the untrained model follows a hint. Raises ClawError."""
+        self._requests = earlier_requests(run, self._user)[-self._count :]
+        if not self._requests:
+            problem = f"{run.root} has no earlier requests to practise on"
+            raise ClawError(
+                problem, "talk to the model first; `clawctl collect` publishes requests once they are followed by another"
+            )
+        place = recipe.train.hint_place
+        self._place = settle_hint_place(run, base_of(server)) if place == "auto" else place
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        """`count` exercises, in the order in which they are to be answered."""
+        if split == "eval":
+            return []
+        rng, exercises = Random(seed), list[Exercise]()
+        requests, others = _endless(self._requests, rng), _endless(other_requests(), rng)
+        for number in range(count):
+            if number % _ELSEWHERE == _ELSEWHERE - 1:
+                exercises.append(Exercise("elsewhere", next(others)))
+            else:
+                exercises.append(Exercise("told" if number < self._told * count else "alone", next(requests)))
+        return [Task(f"{exercise.kind}-{number}", exercise) for number, exercise in enumerate(exercises)]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        """Ask once. The answer is not graded."""
+        exercise: Exercise = task.spec
+        asked = endpoint if exercise.kind == "alone" else base_of(endpoint)
+        messages = with_hint(exercise.messages, self._note, self._place) if exercise.kind == "told" else exercise.messages
+        answer = await ask(asked, messages, max_tokens=self._max_tokens)
+        example = {"prompt": str(messages[-1]["content"]), "reply": answer}
+        if exercise.kind == "elsewhere":
+            return Outcome(hint="", example=example)
+        return Outcome(hint=self._note, hint_place=self._place if exercise.kind == "told" else None, example=example)
+
+
+def earlier_requests(run: RunDir, user: str = "") -> list[list[Message]]:
+    """The messages of the run's main turns, oldest first and each once. Episodes, held-out turns and turns with tools are left
+    out."""
+    requests: dict[bytes, list[Message]] = {}
+    for path in published(run.trajectories, ".parquet"):
+        for row in read_columns(path, "turns", _COLUMNS):
+            is_own = row["kind"] == "main" and (not user or row["user"] == user)
+            if is_own and not row["tools"] and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
+                requests[orjson.dumps(row["messages"])] = row["messages"]
+    return list(requests.values())
+
+
+def other_requests() -> list[list[Message]]:
+    """Requests of other jobs: titles, translations, labels, data. A note about everyday answers does not concern them."""
+    lines = files("clawctl.environments").joinpath("other_requests.jsonl").read_bytes().splitlines()
+    return [orjson.loads(line)["messages"] for line in lines]
+
+
+def base_of(endpoint: Endpoint) -> Endpoint:
+    """The same server, asked for version 0."""
+    return replace(endpoint, model=f"{endpoint.model.partition('@')[0]}@0")
+
+
+def _endless(items: Sequence[list[Message]], rng: Random) -> Iterator[list[Message]]:
+    """The items in random order, again and again."""
+    while True:
+        order = list(items)
+        rng.shuffle(order)
+        yield from order

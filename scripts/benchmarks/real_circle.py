@@ -1,0 +1,185 @@
+"""A run of the pretrained model through all stages: a person talks, says one wish once, and the model practises it.
+
+`clawctl up` serves, collects, judges and trains with recipes/smollm2.yaml, and `clawctl play practice` plays. Versions are measured at
+the same server by their number. No measurement is captured.
+"""
+
+import asyncio
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from clawctl.config import load_recipe
+from clawctl.environments.asking import ask, new_client
+from clawctl.run.directory import open_run
+from clawctl.run.endpoint import Endpoint, own_endpoint
+from clawctl.run.hint_places import PUBLISHED, read_hint_place, with_hint
+from clawctl.run.policies import live_version
+from clawctl.run.rows import Message
+from scripts.benchmarks.circle import CLAWCTL, ROOT, running
+from scripts.benchmarks.real_scorers import facts_right, meets, unreadable
+
+DATA = ROOT / "scripts" / "benchmarks" / "real"
+RECIPE = ROOT / "recipes" / "smollm2.yaml"
+PAST, NEW, FACTS = 12, 24, 20  # requests of the person, requests that measure, questions
+MAX_TOKENS, FACT_TOKENS = 48, 24  # of an answer
+LONGEST_S = 1800.0
+
+
+def lines(name: str) -> list[str]:
+    return [line for line in (DATA / name).read_text().splitlines() if line.strip()]
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lines(name)]
+
+
+NOTES = {row["name"]: row["note"] for row in rows("notes.jsonl")}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One version's answers: shares of answers that meet each wish, are unreadable, or are right."""
+
+    met: dict[str, float]
+    unreadable: float
+    facts: float | None  # None: not asked
+    examples: list[str]
+
+
+class Circle:
+    """A server with its stages and what can be asked of it. `note` is what the person wants."""
+
+    def __init__(self, root: Path) -> None:
+        self.run, self.recipe = open_run(root, create=False), load_recipe(root / "recipe.yaml")
+
+    def endpoint(self, version: int) -> Endpoint:
+        server = own_endpoint(self.run, self.recipe, version=version)
+        return replace(server, headers={**server.headers, "X-Capture": "off"})
+
+    @cached_property
+    def place(self) -> Any:
+        chosen = self.recipe.train.hint_place
+        return (read_hint_place(self.run) or PUBLISHED) if chosen == "auto" else chosen
+
+    def answers(self, version: int, conversations: Sequence[list[Message]], max_tokens: int, **sampling: Any) -> list[str]:
+        """The version's answers, requested together."""
+        endpoint = self.endpoint(version)
+
+        async def all_of_them() -> list[str]:
+            async with new_client(endpoint) as client:
+                asked = (ask(endpoint, messages, client=client, max_tokens=max_tokens, **sampling) for messages in conversations)
+                return await asyncio.gather(*asked)
+
+        return asyncio.run(all_of_them())
+
+    def measure(self, version: int, note: str | None = None, facts: bool = True, seed: int = 0) -> Measured:
+        """What a version answers to requests that it has not seen; with `note`, told in each request."""
+        requests = [self._told(request, note) for request in lines("new_requests.txt")[:NEW]]
+        answers = self.answers(version, requests, MAX_TOKENS, seed=seed)
+        met = {name: sum(meets(name, answer) for answer in answers) / len(answers) for name in NOTES}
+        bad = sum(unreadable(answer, False) for answer in answers) / len(answers)
+        right = self._facts(version, note) if facts else None
+        return Measured(met, bad, right, answers[:3])
+
+    def _facts(self, version: int, note: str | None) -> float:
+        questions = rows("facts.jsonl")[:FACTS]
+        answers = self.answers(version, [self._told(q["question"], note) for q in questions], FACT_TOKENS, temperature=0)
+        return sum(map(facts_right, questions, answers)) / len(questions)
+
+    def _told(self, request: str, note: str | None) -> list[Message]:
+        messages = [{"role": "user", "content": request}]
+        return messages if note is None else with_hint(messages, note, self.place)
+
+    def others(self) -> list[tuple[list[int], int]]:
+        """Ids of other jobs' requests with version 0's answers, and the first id of each answer. The note does not concern them."""
+        from transformers import AutoTokenizer
+
+        requests = [row["messages"] for row in rows("other_requests.jsonl")]
+        tokenizer = AutoTokenizer.from_pretrained(self.recipe.model_path)
+        answers = self.answers(0, requests, MAX_TOKENS, seed=1)
+        result = []
+        for messages, answer in zip(requests, answers, strict=True):
+            prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            start = len(tokenizer(prompt, add_special_tokens=False).input_ids)
+            result.append((tokenizer(prompt + answer, add_special_tokens=False).input_ids, start))
+        return result
+
+    def nll(self, version: int, others: Sequence[tuple[list[int], int]]) -> float:
+        """Mean negative log-likelihood of these answers under a version, in nats a token."""
+        endpoint = self.endpoint(version)
+
+        async def all_of_them() -> list[float]:
+            async with new_client(endpoint) as client:
+
+                async def score(ids: list[int], first: int) -> list[float]:
+                    body = orjson.dumps({"model": endpoint.model, "ids": ids, "first": first})
+                    headers = {"authorization": f"Bearer {endpoint.api_key}"}
+                    response = await client.request("/v1/score", body, 300.0, headers=headers)
+                    return list(orjson.loads(response.body)["logprobs"])
+
+                return [value for values in await asyncio.gather(*(score(*other) for other in others)) for value in values]
+
+        logprobs = asyncio.run(all_of_them())
+        return -sum(logprobs) / len(logprobs)
+
+
+def talk(circle: Circle, wish: str, past: int = PAST) -> None:
+    """Ask everyday requests, each in a session of its own, and rate one answer badly with the wish as the comment."""
+    server = own_endpoint(circle.run, circle.recipe)
+
+    async def all_of_them() -> None:
+        async with new_client(server) as client:
+
+            async def one_request(number: int, text: str) -> str:
+                body = {"model": server.model, "messages": [{"role": "user", "content": text}], "max_tokens": MAX_TOKENS}
+                headers = {"authorization": f"Bearer {server.api_key}", "X-Session-Id": f"everyday-{number}"}
+                headers |= {"X-Turn-Type": "main", "X-Session-Done": "true"}
+                response = await client.request("/v1/chat/completions", orjson.dumps(body), 300.0, headers=headers)
+                return str(orjson.loads(response.body)["id"])
+
+            texts = lines("past_requests.txt")[:past]
+            first, *_ = await asyncio.gather(*(one_request(number, text) for number, text in enumerate(texts)))
+            rating = orjson.dumps({"completion_id": first, "rating": -1, "comment": wish})
+            await client.request("/v1/feedback", rating, 60.0, headers={"authorization": f"Bearer {server.api_key}"})
+
+    asyncio.run(all_of_them())
+
+
+def practise(circle: Circle, note: str, steps: int, options: dict[str, Any] | None = None) -> float:
+    """Practise until `steps` versions are live. Returns the seconds that it took."""
+    began = time.monotonic()
+    tasks = (steps + 2) * circle.recipe.train.batch_turns  # a few turns are refused as stale
+    given = [word for key, value in {"note": note, **(options or {})}.items() for word in ("--option", f"{key}={value}")]
+    command = [*CLAWCTL, "play", "practice", "--run", str(circle.run.root), "--tasks", str(tasks), *given]
+    with (circle.run.logs / "practice.log").open("wb") as log:
+        player = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            while (live_version(circle.run) or 0) < steps:
+                if player.poll() not in (None, 0) or time.monotonic() - began > LONGEST_S:
+                    raise SystemExit(f"practice ended early: {(circle.run.logs / 'practice.log').read_text()[-2000:]}")
+                time.sleep(0.2)
+        finally:
+            player.terminate()
+            player.wait()
+    return time.monotonic() - began
+
+
+def write_recipe(path: Path, changes: dict[str, Any]) -> Path:
+    """recipes/smollm2.yaml on a free port, with `changes` to its sections."""
+    recipe = yaml.safe_load(RECIPE.read_text())
+    for section, values in {"serve": {"port": 0}, **changes}.items():
+        recipe[section] = {**recipe.get(section, {}), **values}
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return path
+
+
+__all__ = ["NOTES", "Circle", "Measured", "practise", "running", "talk", "write_recipe"]

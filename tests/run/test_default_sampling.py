@@ -1,0 +1,45 @@
+"""What a request does not name comes from the recipe, else from the model's generation_config.json, else it changes nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.config import Recipe
+from clawctl.run.default_sampling import DefaultSampling, default_sampling
+
+
+def of(folder: Path, file: Any, **serve: Any) -> DefaultSampling:
+    if file is not None:
+        (folder / "generation_config.json").write_text(file if isinstance(file, str) else json.dumps(file))
+    return default_sampling(Recipe.model_validate({"model": {"path": str(folder)}, "serve": serve}))
+
+
+def test_the_model_names_what_the_recipe_does_not(tmp_path: Path) -> None:
+    found = of(tmp_path, {"temperature": 0.6})
+    assert (found.temperature, found.top_p) == (0.6, 1.0)
+    assert found.sources == {"temperature": "model", "top_p": "default", "top_k": "default"}
+
+
+def test_the_recipe_outranks_the_model(tmp_path: Path) -> None:
+    found = of(tmp_path, {"do_sample": True, "temperature": 0.6}, temperature=0.9, top_p=0.8)
+    assert (found.temperature, found.top_p) == (0.9, 0.8)
+    assert found.sources == {"temperature": "recipe", "top_p": "recipe", "top_k": "default"}
+
+
+def test_the_models_truncation_is_left_out_because_its_turns_could_not_be_trained(tmp_path: Path) -> None:
+    found = of(tmp_path, {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20})
+    assert (found.temperature, found.top_p, found.left_out) == (0.6, 1.0, {"top_p": 0.95, "top_k": 20})
+    assert of(tmp_path, {"top_p": 1.0, "top_k": 0}).left_out == {}
+    assert of(tmp_path, {"top_p": 0.95}, top_p=0.9).left_out == {}
+
+
+@pytest.mark.parametrize(
+    "file",
+    [None, "", "[]", '{"temperature": 0.6', {"do_sample": False, "temperature": 0.6}, {"temperature": 0.0}, {"temperature": "hot"},
+     {"temperature": True}, {"temperature": None}, {"temperature": -1}, '{"temperature": NaN}'],
+)  # fmt: skip
+def test_a_file_that_names_no_usable_temperature_changes_nothing(tmp_path: Path, file: Any) -> None:
+    found = of(tmp_path, file)
+    assert (found.temperature, found.sources["temperature"], found.left_out) == (1.0, "default", {})

@@ -1,7 +1,8 @@
 """Continuous batching of a `Llama`: requests join and leave between two steps of the sampling thread.
 
-Running requests lie in blocks, next to others of a similar length, so that a step attends to keys in place. When an answer ends, its
-keys stay for later prompts that begin alike, until the memory is needed. A change of the weights is an assignment between two steps.
+Running requests lie in blocks, next to others of a similar length, so that a step attends to keys in place. When an answer
+ends, its keys stay for later prompts that begin alike, until the memory is needed. A change of the weights is an assignment
+between two steps.
 """
 
 import asyncio
@@ -194,7 +195,7 @@ class Batches:
             while self._has_work():
                 self._admit()
                 self._step()
-        except Exception as error:  # the edge of a thread: the gateway learns of it through `failure`
+        except Exception as error:  # noqa: BLE001 - the edge of a thread: the gateway learns of it through `failure`
             _log.exception("the sampling thread failed")
             self._failure = f"{type(error).__name__}: {error}"
 
@@ -271,7 +272,11 @@ class Batches:
     def _take_out(self, request: Request) -> None:
         block = request.block
         assert block is not None
-        alike = [each for each in self._blocks if (each.rows, each.capacity) == (block.rows, block.capacity)] if block.rows > 1 else [block]
+        alike = (
+            [each for each in self._blocks if (each.rows, each.capacity) == (block.rows, block.capacity)]
+            if block.rows > 1
+            else [block]
+        )
         block.remove(request, alike[-1].requests[-1])  # so at most one block of a kind has free rows
         request.block = None
         self._blocks = [each for each in self._blocks if each.requests]
@@ -290,7 +295,7 @@ class Batches:
         self._free -= capacity - block.capacity
         kv = block.kv_of(request, request.cached)
         self._take_out(request)
-        free = [each for each in self._blocks if each.capacity == capacity and 1 < each.rows and len(each.requests) < each.rows]
+        free = [each for each in self._blocks if each.capacity == capacity and each.rows > 1 and len(each.requests) < each.rows]
         if not free:
             free = [_Block(self._model, rows, capacity)]
             self._blocks += free

@@ -5,7 +5,6 @@ matrix is held in 16 bits if that loses nothing, which is so for models that wer
 as many bytes, and FBGEMM multiplies 4 to 64 rows 1.4 to 4 times as fast. Everything is computed in float32.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -18,8 +17,10 @@ from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_
 _KINDS = {"llama", "mistral", "qwen2", "qwen3"}
 _ROPES = {"default", "linear", "llama3", "yarn"}  # their frequencies do not depend on the length of the sequence
 _LOST = 2.0**-25  # largest error of a float16 below its normal range; it disappears in the rounding of a float32 sum
-_SUMMED = 384  # products that FBGEMM adds up in one number; with more, rounding errors exceed those of other kernels
-_SCORED_ROWS = 256  # rows of logits that are in memory at once while ids are scored
+# Products that FBGEMM adds up in one number. With more, rounding errors exceed those of other kernels. Those of the head are errors
+# of logits, and those of `down` are the largest of a layer.
+_SUMMED, _SUMMED_FINELY = 384, 192
+_SCORED_ROWS = 64  # rows of logits that are in memory at once while ids are scored
 Attend = Callable[[int, Tensor], Tensor]
 
 
@@ -30,14 +31,16 @@ class Linear(Protocol):
 class Matrix:
     """A linear layer: [T, I] to [T, O]."""
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None = None) -> None:
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None = None, summed: int = _SUMMED) -> None:
         weight_OI = weight_OI.float()
         self._weight_OI, self._bias_O, self._packed = weight_OI, bias_O, list[Any]()
-        parts = -(-weight_OI.shape[1] // _SUMMED)
+        parts = -(-weight_OI.shape[1] // summed)
         self._width = -(-weight_OI.shape[1] // parts)
         if "fbgemm" in torch.backends.quantized.supported_engines and (weight_OI.half() - weight_OI).abs_().max() <= _LOST:
             pack = torch.ops.quantized.linear_prepack_fp16
-            self._packed = [pack(part.contiguous(), None if i else bias_O) for i, part in enumerate(weight_OI.split(self._width, 1))]
+            self._packed = [
+                pack(part.contiguous(), None if i else bias_O) for i, part in enumerate(weight_OI.split(self._width, 1))
+            ]
             del self._weight_OI
 
     def __call__(self, rows_TI: Tensor) -> Tensor:
@@ -134,25 +137,28 @@ class Llama:
         self._embeddings_VD = tensors["model.embed_tokens.weight"]
         self.dtype = self._embeddings_VD.dtype  # of the weights; everything is computed in float32
         self._norm_D = tensors["model.norm.weight"].float()
-        self._head = Matrix(self._embeddings_VD if config.get("tie_word_embeddings") else tensors["lm_head.weight"])
+        head_VD = self._embeddings_VD if config.get("tie_word_embeddings") else tensors["lm_head.weight"]
+        self._head = Matrix(head_VD, None, _SUMMED_FINELY)
         self._layers = [self._layer(tensors, f"model.layers.{i}.") for i in range(self.layer_count)]
 
     def _layer(self, tensors: Mapping[str, Tensor], prefix: str) -> Layer:
-        def matrix(parts: Sequence[str]) -> Matrix:
+        def matrix(field: str) -> Matrix:
+            parts = _PARTS[field]
             weights = [self._paired(part, tensors[f"{prefix}{part}.weight"]) for part in parts]
             biases = [self._paired(part, tensors[name].float()) for part in parts if (name := f"{prefix}{part}.bias") in tensors]
-            return Matrix(torch.cat(weights), torch.cat(biases) if biases else None)
+            summed = _SUMMED_FINELY if field == "down" else _SUMMED
+            return Matrix(torch.cat(weights), torch.cat(biases) if biases else None, summed)
 
         names = [f"{prefix}self_attn.{head}_norm.weight" for head in "qk"]
         head_norms = [tensors[name].float()[self._pairs] for name in names if name in tensors]
         return Layer(
             tensors[f"{prefix}input_layernorm.weight"].float(),
-            matrix(_PARTS["qkv"]),
+            matrix("qkv"),
             (head_norms[0], head_norms[1]) if head_norms else None,
-            matrix(_PARTS["output"]),
+            matrix("output"),
             tensors[f"{prefix}post_attention_layernorm.weight"].float(),
-            matrix(_PARTS["gate_up"]),
-            matrix(_PARTS["down"]),
+            matrix("gate_up"),
+            matrix("down"),
         )
 
     def _paired(self, part: str, rows: Tensor) -> Tensor:
@@ -231,7 +237,9 @@ class Llama:
         states_ND = self.forward(ids_T[:-1], torch.arange(len(ids) - 1), attend)[first - 1 :]
         scored: list[float] = []
         for states, targets in zip(states_ND.split(_SCORED_ROWS), ids_T[first:].split(_SCORED_ROWS), strict=True):
-            scored += self.logits(states).log_softmax(-1).gather(1, targets.unsqueeze(1))[:, 0].tolist()
+            logits = self.logits(states)
+            chosen = logits.gather(1, targets.unsqueeze(1))[:, 0].double()
+            scored += (chosen - logits.double().logsumexp(-1)).tolist()  # in float32 the sum of a large vocabulary is off by 1e-5
         return scored
 
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import torch
@@ -207,8 +206,8 @@ class Steering:
     def sample(
         self, request_ids: list[str], settings: Sequence[Sampling], logits_BV: torch.Tensor
     ) -> tuple[list[int], list[float]]:
-        """Draw a token for each request of a step. Returns their ids, and their logprobs under the distribution that they were drawn
-        from. Overwrites the logits."""
+        """Draw a token for each request of a step. Returns their ids, and their logprobs under the distribution that they
+        were drawn from. Overwrites the logits."""
         if not self.idle:
             self.begin(request_ids)
             logits_BV = self.adjusted(logits_BV)

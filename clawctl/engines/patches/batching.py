@@ -3,7 +3,6 @@
 Patched are its outputs, its sampling on a CPU, its attention on a CPU, and its prefix caching after a swap.
 """
 
-import asyncio
 import bisect
 import logging
 import secrets
@@ -59,8 +58,14 @@ class _Outputs(OutputRouter):
                 continue
             self.receivers[output.request_id] = request, max(seen, len(output.generated_tokens))
             # Counted from the end, because a request that restarted for lack of cache has lost its earlier timestamps.
-            fresh = zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True) if new > 0 else ()
-            request.take([(token, logprob, self._version_at(at)) for token, logprob, at in fresh], output.is_finished(), output.error)
+            fresh = (
+                zip(output.generated_tokens[-new:], output.logprobs[-new:], output.timestamps[-new:], strict=True)
+                if new > 0
+                else ()
+            )
+            request.take(
+                [(token, logprob, self._version_at(at)) for token, logprob, at in fresh], output.is_finished(), output.error
+            )
 
 
 class _CpuManager(ContinuousBatchingManager):

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from clawctl.config.foreign_keys import OurKey, Settings, find_elsewhere
 from clawctl.config.recipe import Recipe, known_keys, read_yaml, set_nested
+from clawctl.config.section import key_at
 from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
 
@@ -57,7 +58,7 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
         recipe = Recipe.model_validate(nested)
     except ValidationError as error:  # incompatible keys
         first = error.errors()[0]
-        raise ClawError(f"recipe {path}: {'.'.join(map(str, first['loc']))}: {first['msg']}", _FIX, 2) from error
+        raise ClawError(f"recipe {path}: {key_at(first['loc'])}: {first['msg']}", _FIX, 2) from error
     shown = {key: _at(recipe.model_dump(mode="json"), key) for key in settings}
     text: dict[str, Any] = {}
     for key, value in shown.items():
@@ -176,7 +177,8 @@ def _with_values(lines: list[ConvertedKey], settings: Settings) -> list[Converte
     try:
         values = Recipe.model_validate(nested).model_dump(mode="json")
     except ValidationError as error:
-        wrong = {".".join(str(part) for part in one["loc"] if not isinstance(part, int)): one["msg"] for one in error.errors()}
+        for problem in error.errors():
+            wrong.setdefault(key_at([part for part in problem["loc"] if not isinstance(part, int)]), problem["msg"])
         values = nested
     defaults = Recipe.model_validate({"train": {"lora": {}}}).model_dump(mode="json")
     checked = []

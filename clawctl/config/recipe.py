@@ -14,7 +14,7 @@ from clawctl.config.machines import MachinesConfig
 from clawctl.config.model import ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
-from clawctl.config.section import Section
+from clawctl.config.section import Section, key_at
 from clawctl.config.serve import ServeConfig
 from clawctl.config.train import TrainConfig
 from clawctl.config.up import UpConfig
@@ -158,10 +158,7 @@ def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
 def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
     """Return the error for the first wrong key, with its source and its value."""
     first = error.errors()[0]
-    places = [str(part) for part in first["loc"]]
-    if places[-1] == "constrained-float" or places[-1].startswith("literal["):  # one of several types that the key may have
-        places.pop()
-    key = ".".join(places)
+    key = key_at(first["loc"])
     is_override = overrides.get(key) is not None
     where = "the command line or environment" if is_override or path is None else f"recipe {path}"
     if first["type"] == "extra_forbidden":

@@ -1,6 +1,7 @@
 """The base class of all recipe sections: strict, frozen, with a docstring for each field."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -67,3 +68,9 @@ def _check_origin(origin: str) -> str:
 
 
 Origin = Annotated[str, AfterValidator(_check_origin)]
+
+
+def key_at(location: Sequence[int | str]) -> str:
+    """The dotted key of a validation error: "train.lr". The last part may name one of several types that the key may have."""
+    parts = [str(part) for part in location]
+    return ".".join(parts[:-1] if parts[-1] == "constrained-float" or parts[-1].startswith("literal[") else parts)

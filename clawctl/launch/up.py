@@ -176,7 +176,8 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env=environment_with({"PYTHONUNBUFFERED": "1", "CLAWCTL_UP": "1"}),
+            # Stages share the cores, so a thread that waits for others must not spin.
+            env={"OMP_WAIT_POLICY": "PASSIVE"} | environment_with({"PYTHONUNBUFFERED": "1", "CLAWCTL_UP": "1"}),
             start_new_session=True,
             preexec_fn=die_with_parent(),
         )

@@ -1,14 +1,16 @@
 """A run of the pretrained model through all stages: a person talks, says one wish once, and the model practises it.
 
-`clawctl up` serves, collects, judges and trains with recipes/smollm2.yaml, and `clawctl play practice` plays. Versions are measured at
-the same server by their number. No measurement is captured.
+`clawctl up` serves, collects, judges and trains with recipes/smollm2.yaml, and `clawctl play practice` plays. Versions are measured
+at the same server by their number. No measurement is captured.
 """
 
 import asyncio
 import json
 import subprocess
 import time
+import urllib.request
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -70,6 +72,17 @@ class Circle:
         chosen = self.recipe.train.hint_place
         return (read_hint_place(self.run) or PUBLISHED) if chosen == "auto" else chosen
 
+    @cached_property
+    def server(self) -> Endpoint:
+        return own_endpoint(self.run, self.recipe)
+
+    def post(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
+        """The JSON answer of the run's server to a captured request."""
+        given = {"authorization": f"Bearer {self.server.api_key}", "content-type": "application/json", **headers}
+        request = urllib.request.Request(f"{self.server.url}{path}", orjson.dumps(body), given)
+        with urllib.request.urlopen(request, timeout=300) as response:
+            return dict(orjson.loads(response.read()))
+
     def answers(self, version: int, conversations: Sequence[list[Message]], max_tokens: int, **sampling: Any) -> list[str]:
         """The version's answers, requested together."""
         endpoint = self.endpoint(version)
@@ -81,21 +94,21 @@ class Circle:
 
         return asyncio.run(all_of_them())
 
-    def measure(self, version: int, note: str | None = None, facts: bool = True, seed: int = 0) -> Measured:
+    def measure(self, version: int, note: str | None = None, with_facts: bool = True, seed: int = 0) -> Measured:
         """What a version answers to requests that it has not seen; with `note`, told in each request."""
-        requests = [self._told(request, note) for request in lines("new_requests.txt")[:NEW]]
+        requests = [self.told(request, note) for request in lines("new_requests.txt")[:NEW]]
         answers = self.answers(version, requests, MAX_TOKENS, seed=seed)
         met = {name: sum(meets(name, answer) for answer in answers) / len(answers) for name in NOTES}
         bad = sum(unreadable(answer, False) for answer in answers) / len(answers)
-        right = self._facts(version, note) if facts else None
+        right = self.facts(version, note) if with_facts else None
         return Measured(met, bad, right, answers[:3])
 
-    def _facts(self, version: int, note: str | None) -> float:
+    def facts(self, version: int, note: str | None) -> float:
         questions = rows("facts.jsonl")[:FACTS]
-        answers = self.answers(version, [self._told(q["question"], note) for q in questions], FACT_TOKENS, temperature=0)
+        answers = self.answers(version, [self.told(q["question"], note) for q in questions], FACT_TOKENS, temperature=0)
         return sum(map(facts_right, questions, answers)) / len(questions)
 
-    def _told(self, request: str, note: str | None) -> list[Message]:
+    def told(self, request: str, note: str | None = None) -> list[Message]:
         messages = [{"role": "user", "content": request}]
         return messages if note is None else with_hint(messages, note, self.place)
 
@@ -104,7 +117,7 @@ class Circle:
         from transformers import AutoTokenizer
 
         requests = [row["messages"] for row in rows("other_requests.jsonl")]
-        tokenizer = AutoTokenizer.from_pretrained(self.recipe.model_path)
+        tokenizer: Any = AutoTokenizer.from_pretrained(self.recipe.model_path)
         answers = self.answers(0, requests, MAX_TOKENS, seed=1)
         result = []
         for messages, answer in zip(requests, answers, strict=True):
@@ -132,34 +145,36 @@ class Circle:
         return -sum(logprobs) / len(logprobs)
 
 
-def talk(circle: Circle, wish: str, past: int = PAST) -> None:
-    """Ask everyday requests, each in a session of its own, and rate one answer badly with the wish as the comment."""
-    server = own_endpoint(circle.run, circle.recipe)
-
-    async def all_of_them() -> None:
-        async with new_client(server) as client:
-
-            async def one_request(number: int, text: str) -> str:
-                body = {"model": server.model, "messages": [{"role": "user", "content": text}], "max_tokens": MAX_TOKENS}
-                headers = {"authorization": f"Bearer {server.api_key}", "X-Session-Id": f"everyday-{number}"}
-                headers |= {"X-Turn-Type": "main", "X-Session-Done": "true"}
-                response = await client.request("/v1/chat/completions", orjson.dumps(body), 300.0, headers=headers)
-                return str(orjson.loads(response.body)["id"])
-
-            texts = lines("past_requests.txt")[:past]
-            first, *_ = await asyncio.gather(*(one_request(number, text) for number, text in enumerate(texts)))
-            rating = orjson.dumps({"completion_id": first, "rating": -1, "comment": wish})
-            await client.request("/v1/feedback", rating, 60.0, headers={"authorization": f"Bearer {server.api_key}"})
-
-    asyncio.run(all_of_them())
+def talk(circle: Circle, wish: str | None, past: int = PAST) -> str:
+    """Ask everyday requests, each in a session of its own, and rate the first answer badly with the wish as the comment. Returns
+    that answer."""
+    texts = lines("past_requests.txt")[:past]
+    with ThreadPoolExecutor(past) as threads:
+        said = list(threads.map(lambda number: say(circle, texts[number], f"everyday-{number}", MAX_TOKENS), range(past)))
+    if wish is not None:
+        rate(circle, said[0][1], wish)
+    return said[0][0]
 
 
-def practise(circle: Circle, note: str, steps: int, options: dict[str, Any] | None = None) -> float:
+def say(circle: Circle, text: str, session: str, max_tokens: int = 256) -> tuple[str, str]:
+    """Ask one request, which is captured and is its whole session. Returns the answer and its id."""
+    body = {"model": circle.server.model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens}
+    headers = {"X-Session-Id": session, "X-Turn-Type": "main", "X-Session-Done": "true"}
+    answer = circle.post("/chat/completions", body, headers)
+    return str(answer["choices"][0]["message"]["content"]), str(answer["id"])
+
+
+def rate(circle: Circle, completion: str, wish: str) -> None:
+    """Rate an answer badly, in words."""
+    circle.post("/feedback", {"completion_id": completion, "rating": -1, "comment": wish}, {})
+
+
+def practise(circle: Circle, note: str, steps: int, seed: int = 0) -> float:
     """Practise until `steps` versions are live. Returns the seconds that it took."""
     began = time.monotonic()
     tasks = (steps + 2) * circle.recipe.train.batch_turns  # a few turns are refused as stale
-    given = [word for key, value in {"note": note, **(options or {})}.items() for word in ("--option", f"{key}={value}")]
-    command = [*CLAWCTL, "play", "practice", "--run", str(circle.run.root), "--tasks", str(tasks), *given]
+    command = [*CLAWCTL, "play", "practice", "--run", str(circle.run.root), "--tasks", str(tasks), "--option", f"note={note}"]
+    command += ["--seed", str(seed)]
     with (circle.run.logs / "practice.log").open("wb") as log:
         player = subprocess.Popen(command, stdout=log, stderr=log)
         try:
@@ -182,4 +197,4 @@ def write_recipe(path: Path, changes: dict[str, Any]) -> Path:
     return path
 
 
-__all__ = ["NOTES", "Circle", "Measured", "practise", "running", "talk", "write_recipe"]
+__all__ = ["NOTES", "Circle", "Measured", "practise", "rate", "running", "say", "talk", "write_recipe"]

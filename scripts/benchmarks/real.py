@@ -1,0 +1,134 @@
+"""A pretrained model of 135 million weights learns from one sentence, on two cores: scripts/bench real
+
+  one-note NAME   a person says a wish once; the model practises it on 12 earlier requests and is measured on 24 others, without
+                  the note. `told` is the untrained model with the note in each request. Beside it stand facts, readability, and the
+                  likelihood of version 0's answers to requests of other jobs
+  control         the same with a note about nothing, and with a note whose words are shuffled
+  told            wishes that the untrained model does not follow even when it is told them, so that they are not practised
+  judge           the model as its own judge, and a judge that is right
+  engine          the embedded engine beside transformers' generate (`real_engine`)
+
+Notes, requests and scorers were written by somebody who had not read the rules of this project. `--notes short,list` chooses, and
+`--seeds 3` repeats. `--quick` makes one step of one note, and leaves out the controls and the judge.
+"""
+
+import random
+import statistics
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.benchmarks.real_circle import NOTES, Circle, Measured, practise, running, talk, write_recipe
+from scripts.benchmarks.table import Row, make_parser, report
+
+STEPS = {"short": 8, "list": 8, "emoji": 16, "captain": 16, "spanish": 16}
+UNKNOWN = ("capitals", "goodbye")  # the untrained model does not follow them
+UNDERSTOOD = 0.25  # share of told answers that meet a wish; below it, the wish is not practised
+CONTROL_STEPS = 8
+
+
+def main() -> None:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--notes", default=",".join(STEPS), help="notes to learn, by name")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each note")
+    parser.add_argument("--parts", default="notes,controls,told,judge,engine", help="parts to run")
+    options = parser.parse_args()
+    parts, rows = options.parts.split(","), list[Row]()
+    notes = [] if "notes" not in parts else ["short"] if options.quick else options.notes.split(",")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in notes:
+            rows += one_note(name, 1 if options.quick else STEPS[name], range(1 if options.quick else options.seeds), Path(folder))
+        if "controls" in parts and not options.quick:
+            rows += controls(CONTROL_STEPS, Path(folder))
+        if "told" in parts:
+            rows += told_only(Path(folder))
+        if "judge" in parts and not options.quick:
+            from scripts.benchmarks.real_judge import unfit_judge_refused
+
+            rows += unfit_judge_refused(Path(folder))
+        if "engine" in parts:
+            from scripts.benchmarks.real_engine import engine_rows
+
+            rows += engine_rows(options.quick)
+    report("real", rows, options.json)
+
+
+def one_note(name: str, steps: int, seeds: Sequence[int], folder: Path) -> list[Row]:
+    """The rows of a wish that is said once: means over the seeds."""
+    runs = [_learned(name, NOTES[name], steps, seed, folder / f"{name}-{seed}") for seed in seeds]
+    case = f"one-note {name}"
+
+    def mean(metric: str, values: Sequence[float | None], unit: str = "share") -> Row:
+        known = [value for value in values if value is not None]
+        return Row(case, metric, statistics.fmean(known) if known else None, unit)
+
+    return [
+        mean("untrained", [run.before.met[name] for run in runs]),
+        mean("told", [run.told.met[name] for run in runs]),
+        mean(f"weights_only@{steps}", [run.after.met[name] for run in runs]),
+        Row(case, "weights_only_lowest", min(run.after.met[name] for run in runs), "share"),
+        mean("facts_told_change", [_change(run.before.facts, run.told.facts) for run in runs]),
+        mean("facts_change", [_change(run.told.facts, run.after.facts) for run in runs]),
+        mean("unreadable_share_change", [run.after.unreadable - run.before.unreadable for run in runs]),
+        mean("other_requests_nll_change", [run.nll_change for run in runs], "nats a token"),
+        mean("practice_s", [run.seconds for run in runs], "s"),
+    ]
+
+
+def controls(steps: int, folder: Path) -> list[Row]:
+    """The largest change of the share of any wish, where there is nothing to learn."""
+    words = NOTES["captain"].split()
+    random.Random(1).shuffle(words)
+    notes = {"control_note_about_nothing": NOTES["nothing"], "control_shuffled_notes": " ".join(words)}
+    rows = []
+    for metric, note in notes.items():
+        run = _learned("nothing", note, steps, 0, folder / metric)
+        change = max(abs(run.after.met[name] - run.before.met[name]) for name in NOTES)
+        rows += [
+            Row("control", metric, change, "share"),
+            Row("control", f"{metric}_facts", _change(run.before.facts, run.after.facts), "share"),
+        ]
+    return rows
+
+
+def told_only(folder: Path) -> list[Row]:
+    """Whether a wish that the untrained model does not follow is recognised as such."""
+    recipe = write_recipe(folder / "told.yaml", {"up": {"stages": ["serve"]}, "train": {"hint_place": "line"}})
+    with running(folder / "told", recipe):
+        circle = Circle(folder / "told")
+        shares = {name: circle.measure(0, NOTES[name], with_facts=False).met[name] for name in (*UNKNOWN, *STEPS)}
+    said = statistics.fmean(shares[name] < UNDERSTOOD for name in UNKNOWN)
+    return [
+        Row("told", "not_understood_said", said, "share"),
+        *(Row("told", name, share, "share") for name, share in shares.items()),
+    ]
+
+
+class _Learned:
+    """A run of one note: what the versions answer before, when told, and after."""
+
+    def __init__(self, circle: Circle, note: str, steps: int, seed: int) -> None:
+        talk(circle, note)
+        self.seconds = practise(circle, note, steps, seed)
+        others = circle.others()
+        self.before: Measured = circle.measure(0, seed=seed)
+        self.told: Measured = circle.measure(0, note, seed=seed)
+        self.after: Measured = circle.measure(steps, seed=seed)
+        self.nll_change = circle.nll(steps, others) - circle.nll(0, others)
+
+
+def _learned(name: str, note: str, steps: int, seed: int, root: Path) -> _Learned:
+    recipe = write_recipe(root.parent / f"{root.name}.yaml", {"train": {"seed": seed, "max_steps": steps}})
+    with running(root, recipe):
+        run = _Learned(Circle(root), note, steps, seed)
+    shares = f"{run.before.met[name]:.2f}, told {run.told.met[name]:.2f}, learned {run.after.met[name]:.2f}"
+    print(f"{name}: {shares}: {run.after.examples[0]!r}")
+    return run
+
+
+def _change(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else after - before
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,6 @@ from typing import Any
 
 import jinja2
 import orjson
-from transformers import AutoTokenizer
 
 from clawctl.control_tokens import Guarded, guard, prepare
 from clawctl.errors import ClawError
@@ -32,6 +31,8 @@ _TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, KeyError, Attri
 
 def load_tokenizer(path: str) -> Any:
     """The tokenizer in the model's folder. Raises ClawError if there is none, or if it has no chat template."""
+    from transformers import AutoTokenizer  # takes two seconds, in which an engine's process can start already
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:

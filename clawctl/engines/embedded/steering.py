@@ -1,24 +1,23 @@
-"""Sampling settings of single requests beyond temperature, top_k and top_p. They cost nothing while no request uses them.
+"""Draws tokens, with the sampling settings of each request. Settings cost nothing while no request uses them.
 
 As in vLLM, logit_bias, penalties and a grammar's mask apply before the temperature, and min_p after it. Sampling and the reported
 most likely tokens use the result. Another process computes a grammar's next mask while the model computes.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import torch
-from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 
 from clawctl.engines import CannotFollow
 from clawctl.engines.embedded.frames import Sampling
 from clawctl.engines.embedded.grammars import Bits, Grammar, Sets
 
-_NOTHING = torch.empty(0, dtype=torch.int32)
-Draw = Callable[[torch.Tensor, torch.Tensor], None]
+_COLDEST = 1e-6  # a temperature that leaves only the most likely token
+_SPAN = 256  # tokens whose probabilities are added up before one of them is drawn
 
 
 def penalised(
@@ -50,8 +49,34 @@ def uniform(seed: int, position: int) -> float:
     return (int.from_bytes(digest) >> 11) / (1 << 53)
 
 
+def truncated(logits_BV: torch.Tensor, top_k_B: Sequence[int], top_p_B: Sequence[float]) -> torch.Tensor:
+    """The scores of the `top_k` most likely tokens (0: all), and of these the most likely ones until their sum reaches `top_p`."""
+    ordered_BV, order_BV = logits_BV.sort(descending=True)
+    top_k_B1, top_p_B1 = torch.tensor(top_k_B).unsqueeze(1), torch.tensor(top_p_B).unsqueeze(1)
+    ordered_BV.masked_fill_((top_k_B1 > 0) & (torch.arange(logits_BV.shape[1]) >= top_k_B1), float("-inf"))
+    shares_BV = ordered_BV.softmax(-1)
+    ordered_BV.masked_fill_((top_p_B1 < 1) & (shares_BV.cumsum(-1) - shares_BV >= top_p_B1), float("-inf"))
+    return torch.empty_like(logits_BV).scatter_(1, order_BV, ordered_BV)
+
+
+def draw(scores_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens at which the cumulative probability exceeds `uniform`, and their logprobs. Equal to `drawn(softmax(scores))` up
+    to rounding, but it adds up the probabilities of spans of tokens first, and then only those within a span."""
+    span = math.gcd(scores_BV.shape[1], _SPAN)
+    peak_B1 = scores_BV.amax(-1, keepdim=True)
+    shares_BSN = (scores_BV - peak_B1).exp_().unflatten(1, (-1, span))
+    sums_BS = shares_BSN.sum(-1)
+    spans_B = drawn(sums_BS, uniform_B)
+    before_BS = sums_BS.double().cumsum(-1)
+    total_B, rows_B = before_BS[:, -1], torch.arange(len(scores_BV))
+    inside_BN = shares_BSN[rows_B, spans_B]
+    missing_B = uniform_B * total_B - (before_BS - sums_BS)[rows_B, spans_B]
+    ids_B = spans_B * span + drawn(inside_BN, (missing_B / sums_BS[rows_B, spans_B]).clamp_(0, 1))
+    return ids_B, scores_BV[rows_B, ids_B] - peak_B1[:, 0] - total_B.log().float()
+
+
 def drawn(probabilities_BV: torch.Tensor, uniform_B: torch.Tensor) -> torch.Tensor:
-    """The tokens at which the cumulative probability exceeds `uniform`. Never a token of probability 0."""
+    """The tokens at which the cumulative share of a sum exceeds `uniform`. Never a token with a share of 0."""
     summed_BV = probabilities_BV.double().cumsum(-1)
     ids_B = torch.searchsorted(summed_BV, uniform_B.unsqueeze(1) * summed_BV[:, -1:], right=True)[:, 0]
     last_B = probabilities_BV.shape[1] - 1 - (probabilities_BV > 0).int().flip(-1).argmax(-1)
@@ -178,32 +203,37 @@ class Steering:
             logits_BV[rows] = above_min_p(logits_BV[rows], torch.tensor([min_p for _, min_p in some]))
         return logits_BV
 
-    def steered(self, draw: Draw) -> Draw:
-        """Wrap `draw` (scores [1, B, V] → ids and logprobs [2, B], as int32) so that it applies these settings."""
+    def sample(
+        self, request_ids: list[str], settings: Sequence[Sampling], logits_BV: torch.Tensor
+    ) -> tuple[list[int], list[float]]:
+        """Draw a token for each request of a step. Returns their ids, and their logprobs under the distribution that they
+        were drawn from. Overwrites the logits."""
+        if not self.idle:
+            self.begin(request_ids)
+            logits_BV = self.adjusted(logits_BV)
+        if any(each.temperature != 1 for each in settings):
+            logits_BV.div_(torch.tensor([[max(each.temperature, _COLDEST)] for each in settings]))
+        logits_BV = self.with_min_p(logits_BV)
+        if any(each.top_k or each.top_p < 1 for each in settings):
+            logits_BV = truncated(logits_BV, [each.top_k for each in settings], [each.top_p for each in settings])
+        ids_B, logprobs_B = self.choose(logits_BV)
+        return ids_B.tolist(), logprobs_B.tolist()
 
-        def steered_draw(scores: torch.Tensor, output_ids: torch.Tensor) -> None:
-            draw(scores, output_ids)
-            if self._rows:
-                self._draw(scores[0], output_ids)
-
-        return steered_draw
-
-    def _draw(self, scores_BV: torch.Tensor, output_ids: torch.Tensor) -> None:
-        seeded = [(row, uniform(each.sampling.seed, each.position)) for row, each in self._rows if each.sampling.seed is not None]
-        if seeded:
-            rows = [row for row, _ in seeded]
-            probabilities_BV = scores_BV[rows].softmax(-1)
-            ids_B = drawn(probabilities_BV, torch.tensor([number for _, number in seeded], dtype=torch.float64))
-            logprobs_B = probabilities_BV.gather(1, ids_B.unsqueeze(1))[:, 0].log()
-            output_ids[0, rows] = ids_B.to(output_ids.dtype)
-            output_ids[1, rows] = logprobs_B.view(torch.int32)
+    def choose(self, scores_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw the tokens of the step, record them for their requests, and return them with their logprobs."""
+        uniform_B = torch.rand(len(scores_BV), dtype=torch.float64)
+        for row, each in self._rows:
+            if each.sampling.seed is not None:
+                uniform_B[row] = uniform(each.sampling.seed, each.position)
+        ids_B, logprobs_B = draw(scores_BV, uniform_B)
         with_tops = [(row, each) for row, each in self._rows if each.sampling.top_logprobs]
         if with_tops:
             count = max(each.sampling.top_logprobs for _, each in with_tops)
             for (_, each), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], count), strict=True):
                 each.tops.append(top[: each.sampling.top_logprobs])
         for row, each in self._rows:
-            each.record(int(output_ids[0, row]))
+            each.record(int(ids_B[row]))
+        return ids_B, logprobs_B
 
 
 def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | None:
@@ -212,34 +242,3 @@ def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | No
     bias_V = torch.zeros(vocabulary)
     bias_V[torch.tensor(list(logit_bias))] = torch.tensor(list(logit_bias.values()), dtype=torch.float32)
     return bias_V
-
-
-class SteeringProcessor(ContinuousBatchingLogitsProcessor):
-    """A processor that runs before the temperature, and receives the rows of the step."""
-
-    supported_kwargs: dict[str, type] = {}  # noqa: RUF012 - transformers declares it so
-    ignored_kwargs: tuple[str, ...] = ()
-
-    def __init__(self, steering: Steering) -> None:
-        self._steering = steering
-
-    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        pass
-
-    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
-        if not self._steering.idle:
-            self._steering.begin([each.state.request_id for each in requests_with_new_token])
-        return _NOTHING
-
-    def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
-        return scores if self._steering.idle else self._steering.adjusted(scores)
-
-
-class MinPProcessor(SteeringProcessor):
-    """A processor that runs after the temperature."""
-
-    def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> torch.Tensor:
-        return _NOTHING
-
-    def __call__(self, scores: Any, tensor_arg: torch.Tensor) -> Any:
-        return scores if self._steering.idle else self._steering.with_min_p(scores)

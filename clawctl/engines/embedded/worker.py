@@ -54,7 +54,6 @@ from clawctl.process import log_to
 from clawctl.run.directory import RunDir
 from clawctl.run.mounts import run_folder
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.prompt import load_tokenizer
 from clawctl.vision.reader import UnreadableImage
 
 _log = logging.getLogger("clawctl.serve")
@@ -204,6 +203,8 @@ class Worker:
     def _ready_grammars(self) -> Grammars:
         with self._opening:
             if self._grammars is None:
+                from clawctl.serve.prompt import load_tokenizer  # imports transformers, which takes seconds
+
                 live = self._model(None)
                 self._grammars = Grammars(load_tokenizer(self._recipe.model_path), live.vocabulary, sorted(live.eos_ids))
             return self._grammars

@@ -1,0 +1,419 @@
+"""Continuous batching of a `Llama`: requests join and leave between two steps of the sampling thread.
+
+Running requests lie in blocks, next to others of a similar length, so that a step attends to keys in place. When an answer
+ends, its keys stay for later prompts that begin alike, until the memory is needed. A change of the weights is an assignment
+between two steps.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from clawctl.engines.embedded.frames import Sampling
+from clawctl.engines.embedded.llama import Llama, attention
+from clawctl.engines.embedded.steering import Steering
+
+_log = logging.getLogger("clawctl.serve")
+_SMALLEST, _BLOCK, _ROWS = 128, 4096, 16  # tokens per row, tokens per block, rows per block
+_MAX_RUNNING = 256  # requests per engine step
+_CHUNK = 256  # tokens of prompts in a step that other requests wait for
+_LOOK_S, _STOP_S = 0.1, 30.0
+_SHARED = 32  # a shorter common beginning is computed again
+Fresh = tuple[int, float, int]  # a token, its logprob, and the version whose weights computed it
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request. `take` is called on the event loop with its new tokens, whether it has ended,
+    and the error that ended it."""
+
+    name: str
+    ids: list[int]  # prompt and answer
+    limit: int  # the answer ends at this length of both
+    sampling: Sampling
+    take: Callable[[list[Fresh], bool, str | None], None]
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    cached: int = 0  # number of ids whose keys are in `block`
+    block: "_Block | None" = None
+    row: int = 0
+    mixed: bool = False  # its keys are of several versions
+    cancelled: bool = False
+
+
+class _Block:
+    """Keys and values of running requests. Request i has row i."""
+
+    def __init__(self, model: Llama, rows: int, capacity: int) -> None:
+        self.rows, self.capacity, self.requests = rows, capacity, list[Request]()
+        shape = rows, 2, model.groups, capacity, model.width
+        # Zeros, because what is hidden by a mask must still be a number. The system provides memory when it is written to.
+        self.kv = [torch.zeros(shape) for _ in range(model.layer_count)]  # per layer [B, 2, G, K, D]
+
+    def append(self, request: Request, kv: list[Tensor]) -> None:
+        """Add a request with the keys and values of its first N ids: [2, G, N, D] for each layer."""
+        request.block, request.row = self, len(self.requests)
+        self.requests.append(request)
+        for ours, theirs in zip(self.kv, kv, strict=True):
+            ours[request.row, :, :, : theirs.shape[2]] = theirs
+
+    def remove(self, request: Request, filler: Request) -> None:
+        """Remove a request, and put `filler`, the last request of a block of the same capacity, in its row."""
+        assert filler.block is not None
+        filler.block.requests.pop()
+        if filler is not request:
+            for ours, theirs in zip(self.kv, filler.block.kv, strict=True):
+                ours[request.row, :, :, : filler.cached] = theirs[filler.row, :, :, : filler.cached]
+            filler.block, filler.row = self, request.row
+            self.requests[request.row] = filler
+
+    def kv_of(self, request: Request, count: int) -> list[Tensor]:
+        return [kv[request.row, :, :, :count] for kv in self.kv]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The keys and values of ids that no running request needs."""
+
+    ids: list[int]
+    kv: list[Tensor]
+
+
+@dataclass(slots=True)
+class _Part:
+    """The rows of a step that belong to one block: one token for each of its requests, or several of its only one."""
+
+    block: _Block
+    start: int
+    stop: int
+    longest: int  # keys after this step
+    mask: Tensor | None
+    written: tuple[Tensor, Tensor] | None  # rows and positions of the new keys; None: one request, after `past` keys
+    past: int = 0
+
+
+class Batches:
+    """The sampling thread of one model. Call `add` on the event loop, and everything else in any thread."""
+
+    def __init__(
+        self, model: Llama, version: int, steering: Steering, eos_ids: frozenset[int], kv_tokens: int, batch_tokens: int
+    ) -> None:
+        self._model, self._version, self._steering, self._eos_ids = model, version, steering, eos_ids
+        self._free, self._batch_tokens = kv_tokens, batch_tokens
+        self.max_context = min(model.max_positions, kv_tokens)
+        self._waiting = deque[Request]()
+        self._running = list[Request]()  # in the order of their arrival
+        self._blocks = list[_Block]()
+        self._kept = list[_Kept]()  # least recently used first
+        self._changed = threading.Condition()
+        self._between = list[Callable[[], None]]()  # to do before the next step
+        self._paused = self._stopped = False
+        self._failure: str | None = None
+        self._thread = threading.Thread(target=self._run, name="sampling", daemon=True)
+        self._thread.start()
+
+    # ---- from other threads -----------------------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> bool:
+        """Begin to sample. Returns False if the thread has ended."""
+        with self._changed:
+            self._waiting.append(request)
+            self._changed.notify()
+        return self.failure() is None
+
+    def cancel(self, request: Request) -> None:
+        with self._changed:
+            request.cancelled = True
+            self._changed.notify()
+
+    def replace(self, model: Llama, version: int, done: Callable[[], None]) -> float:
+        """Sample with `model` from the next step on, and call `done` before it. Returns the pause in ms."""
+        pauses = list[float]()
+
+        def swap() -> None:
+            began = time.perf_counter()
+            self._model, self._version = model, version
+            self._free += sum(len(kept.ids) for kept in self._kept)
+            self._kept.clear()
+            for request in self._running:
+                request.mixed = request.mixed or request.cached > 0
+            done()
+            pauses.append((time.perf_counter() - began) * 1000)
+
+        self._do_between(swap)
+        return sum(pauses)
+
+    def pause(self) -> None:
+        """Returns when no token is being sampled; requests are kept until `resume`."""
+
+        def hold() -> None:
+            self._paused = True
+
+        self._do_between(hold)
+
+    def resume(self) -> None:
+        with self._changed:
+            self._paused = False
+            self._changed.notify()
+
+    def _do_between(self, work: Callable[[], None]) -> None:
+        """Do `work` in the sampling thread between two steps. Returns when it is done, or when the thread has ended."""
+        done = threading.Event()
+        with self._changed:
+            self._between += [work, done.set]
+            self._changed.notify()
+        while not done.wait(_LOOK_S) and self._thread.is_alive():
+            pass
+
+    def failure(self) -> str | None:
+        """Why no more tokens are sampled, or None."""
+        return self._failure or (None if self._thread.is_alive() and not self._stopped else "the engine has stopped")
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is running or waiting."""
+        return not self._running and not self._waiting
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        self._thread.join(_STOP_S)
+
+    # ---- the sampling thread ----------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        try:
+            while self._has_work():
+                self._admit()
+                self._step()
+        except Exception as error:  # noqa: BLE001 - the edge of a thread: the gateway learns of it through `failure`
+            _log.exception("the sampling thread failed")
+            self._failure = f"{type(error).__name__}: {error}"
+
+    def _has_work(self) -> bool:
+        """Wait until there is a request to continue. False at the end."""
+        with self._changed:
+            while not self._stopped:
+                while self._between:
+                    self._between.pop(0)()
+                if any(request.cancelled for request in (*self._running, *self._waiting)):
+                    for request in [request for request in self._running if request.cancelled]:
+                        self._leave(request)
+                    self._waiting = deque(request for request in self._waiting if not request.cancelled)
+                if not self._paused and not self.idle:
+                    return True
+                self._changed.wait()
+            return False
+
+    def _capacity(self, tokens: int) -> int:
+        return int(min(max(_SMALLEST, 1 << (tokens - 1).bit_length()), self.max_context))
+
+    def _make_room(self, tokens: int) -> bool:
+        while self._free < tokens and self._kept:
+            self._free += len(self._kept.pop(0).ids)
+        return self._free >= tokens
+
+    def _admit(self) -> None:
+        """Give waiting requests a block, with what is known of their beginning. They stay in order."""
+        while self._waiting and len(self._running) < _MAX_RUNNING:
+            request = self._waiting[0]
+            shared, kv = self._longest_beginning(request.ids)
+            capacity = self._capacity(min(len(request.ids) + 1, request.limit))
+            unfinished = (other for other in self._running if len(other.ids) - other.cached > 1 and not other.mixed)
+            if any(common(other.ids, request.ids) >= shared + _SHARED for other in unfinished) or not self._make_room(capacity):
+                return  # it waits for another request to compute its beginning, or for memory
+            with self._changed:
+                self._waiting.popleft()
+            self._free -= capacity
+            block = _Block(self._model, 1, capacity)
+            self._blocks.append(block)
+            block.append(request, kv or [kv[0, :, :, :0] for kv in block.kv])
+            request.cached, request.mixed = shared, False
+            self._running.append(request)
+
+    def _longest_beginning(self, ids: list[int]) -> tuple[int, list[Tensor]]:
+        """The keys and values of as many of the first ids as are in memory. The last id is computed, for its logits."""
+        best, kv = _SHARED - 1, list[Tensor]()
+        for i, kept in enumerate(self._kept):
+            if (count := min(common(kept.ids, ids), len(ids) - 1)) > best:
+                best, used, kv = count, i, [kv[:, :, :count] for kv in kept.kv]
+        if kv:
+            self._kept.append(self._kept.pop(used))
+        for other in self._running:
+            count = min(common(other.ids, ids), other.cached, len(ids) - 1)
+            if count > best and not other.mixed and other.block is not None:
+                best, kv = count, other.block.kv_of(other, count)
+        return (best if kv else 0), kv
+
+    def _leave(self, request: Request) -> None:
+        """Take a request out of its block, and keep its keys for later prompts."""
+        block = request.block
+        assert block is not None
+        self._free += block.capacity
+        if request.cached >= _SHARED and not request.mixed and self._make_room(request.cached):
+            ids = request.ids[: request.cached]
+            for kept in [kept for kept in self._kept if common(kept.ids, ids) == len(kept.ids)]:
+                self._kept.remove(kept)
+                self._free += len(kept.ids)
+            self._kept.append(_Kept(ids, [kv.clone() for kv in block.kv_of(request, request.cached)]))
+            self._free -= request.cached
+        self._take_out(request)
+        self._running.remove(request)
+
+    def _take_out(self, request: Request) -> None:
+        block = request.block
+        assert block is not None
+        alike = (
+            [each for each in self._blocks if (each.rows, each.capacity) == (block.rows, block.capacity)]
+            if block.rows > 1
+            else [block]
+        )
+        block.remove(request, alike[-1].requests[-1])  # so at most one block of a kind has free rows
+        request.block = None
+        self._blocks = [each for each in self._blocks if each.requests]
+
+    def _settle(self, request: Request) -> None:
+        """Move a request whose prompt is computed, or that has filled its row, next to others of its length."""
+        block, capacity = request.block, self._capacity(min(len(request.ids) + 1, request.limit))
+        assert block is not None
+        rows = max(1, min(_ROWS, _BLOCK // capacity))
+        if capacity == block.capacity and rows == block.rows:
+            return
+        while not self._make_room(capacity - block.capacity):
+            self._preempt(self._running[-1])
+            if request.block is None:
+                return
+        self._free -= capacity - block.capacity
+        kv = block.kv_of(request, request.cached)
+        self._take_out(request)
+        free = [each for each in self._blocks if each.capacity == capacity and each.rows > 1 and len(each.requests) < each.rows]
+        if not free:
+            free = [_Block(self._model, rows, capacity)]
+            self._blocks += free
+        free[0].append(request, kv)
+
+    def _preempt(self, request: Request) -> None:
+        """Make a request wait. Its keys will be computed again."""
+        assert request.block is not None
+        self._free += request.block.capacity
+        self._take_out(request)
+        self._running.remove(request)
+        request.cached = 0
+        with self._changed:
+            self._waiting.appendleft(request)
+
+    # ---- one step ---------------------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        model, version = self._model, self._version
+        ids, positions, parts, last, sampled = list[int](), list[int](), list[_Part](), list[int](), list[Request]()
+        decoding = sum(len(block.requests) for block in self._blocks if not _is_prompt(block))
+        room = min(_CHUNK, self._batch_tokens) if decoding else self._batch_tokens
+        for block in self._blocks:
+            start = len(ids)
+            for request in block.requests:
+                count = min(len(request.ids) - request.cached, max(room, 0)) if _is_prompt(block) else 1
+                ids += request.ids[request.cached : request.cached + count]
+                positions += range(request.cached, request.cached + count)
+                if request.cached + count == len(request.ids):
+                    last.append(len(ids) - 1)
+                    sampled.append(request)
+            if len(ids) > start:
+                parts.append(_prompt_part(block, start, len(ids)) if _is_prompt(block) else _decode_part(model, block, start))
+                room -= len(ids) - start if _is_prompt(block) else 0
+        states_TD = model.forward(torch.tensor(ids), torch.tensor(positions), _attend(model, parts))
+        for part in parts:
+            for request in part.block.requests:
+                request.cached += 1 if part.written is not None else part.stop - part.start
+        if sampled:
+            logits_NV = model.logits(states_TD if len(last) == len(ids) else states_TD[torch.tensor(last)])
+            self._sample(sampled, logits_NV, version)
+
+    def _sample(self, requests: list[Request], logits_NV: Tensor, version: int) -> None:
+        names, settings = [request.name for request in requests], [request.sampling for request in requests]
+        tokens, logprobs = self._steering.sample(names, settings, logits_NV)
+        results: dict[asyncio.AbstractEventLoop, list[tuple[Request, Fresh, bool]]] = {}
+        for request, token, logprob in zip(requests, tokens, logprobs, strict=True):
+            request.ids.append(token)
+            ended = token in self._eos_ids or len(request.ids) >= request.limit
+            results.setdefault(request.loop, []).append((request, (token, logprob, version), ended))
+            if ended:
+                self._leave(request)
+        for request in requests:
+            if request.block is not None:
+                self._settle(request)
+        for loop, fresh in results.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, fresh)
+            except RuntimeError:  # the loop is closed, because the server is stopping
+                _log.debug("results for a closed event loop are dropped")
+
+
+def _deliver(results: list[tuple[Request, Fresh, bool]]) -> None:
+    for request, fresh, ended in results:
+        if not request.cancelled:
+            request.take([fresh], ended, None)
+
+
+def _is_prompt(block: _Block) -> bool:
+    """Whether the block's only request has more than one id to compute."""
+    return len(block.requests) == 1 and len(block.requests[0].ids) - block.requests[0].cached > 1
+
+
+def _prompt_part(block: _Block, start: int, stop: int) -> _Part:
+    past, count = block.requests[0].cached, stop - start
+    mask = torch.ones(count, past + count, dtype=torch.bool).tril(past) if past else None
+    return _Part(block, start, stop, past + count, mask, None, past)
+
+
+def _decode_part(model: Llama, block: _Block, start: int) -> _Part:
+    positions_B = torch.tensor([request.cached for request in block.requests])
+    longest = int(positions_B.max()) + 1
+    mask = None
+    if int(positions_B.min()) + 1 < longest:
+        hidden_BK = torch.arange(longest) > positions_B.unsqueeze(1)
+        mask_BK = torch.zeros(hidden_BK.shape).masked_fill_(hidden_BK, float("-inf"))
+        mask = mask_BK[:, None, None].expand(-1, -1, model.heads // model.groups, -1)
+    return _Part(block, start, start + len(positions_B), longest, mask, (torch.arange(len(positions_B)), positions_B))
+
+
+def _attend(model: Llama, parts: list[_Part]) -> Callable[[int, Tensor], Tensor]:
+    """The attention of a step, see `Llama.forward`. It writes the new keys and values to the blocks first."""
+
+    def attend(layer: int, qkv_THD: Tensor) -> Tensor:
+        mixed = [_mixed(model, part, part.block.kv[layer], qkv_THD[part.start : part.stop]) for part in parts]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+    return attend
+
+
+def _mixed(model: Llama, part: _Part, kv_B2GKD: Tensor, qkv_THD: Tensor) -> Tensor:
+    queries, new_T2GD = qkv_THD[:, : model.heads], qkv_THD[:, model.heads :].unflatten(1, (2, -1))
+    if part.written is None:
+        kv_B2GKD[0, :, :, part.past : part.longest] = new_T2GD.permute(1, 2, 0, 3)
+        k, v = kv_B2GKD[0, :, :, : part.longest]
+        return attention(queries.transpose(0, 1), k, v, causal=part.mask is None, mask_TK=part.mask)
+    rows_B, positions_B = part.written
+    kv_B2GKD[rows_B, :, :, positions_B] = new_T2GD
+    k, v = kv_B2GKD[: len(rows_B), :, :, : part.longest].unbind(1)
+    # Heads that share a key head are that head's queries, so nothing is repeated.
+    mixed = scaled_dot_product_attention(queries.unflatten(1, (model.groups, -1)), k, v, attn_mask=part.mask)
+    return mixed.flatten(1)
+
+
+def common(ids: list[int], others: list[int]) -> int:
+    """The number of equal ids at the beginning."""
+    low, high = 0, min(len(ids), len(others))
+    while low < high:  # slices are compared much faster than single ids
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if ids[low:middle] == others[low:middle] else (low, middle - 1)
+    return low

@@ -79,7 +79,7 @@ class _Measurement:
         self._asked += count
         numbered = [f"No. {self._asked - i}: {self._requests[i % len(self._requests)]}" for i in range(count)]
         messages = [[{"role": "user", "content": text}] for text in numbered]
-        rendered = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
+        rendered: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
         return messages, rendered["input_ids"]
 
     def _settings(self, **serve: Any) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class _Measurement:
         ids = self._prompts[0]
         canary = {"prompt_ids": [ids], "logprobs": [[None, *_logprobs(adapted, ids[:1], ids[1:])]]}
         policy = Policy(version, 0, version, "combine", "adapter", MODEL, [], canary, {}, time.time())
-        publish_policy(run, policy, adapted.save_pretrained)
+        publish_policy(run, policy, lambda folder: adapted.save_pretrained(str(folder)))
         self._model = adapted.unload()
 
     def swap(self) -> list[Row]:

@@ -120,7 +120,7 @@ class ContinuousBatches:
         """Draw from scores [1, B, V], and write ids and logprobs [2, B] as int32. Replaces a method of transformers' runner."""
         assert self._steering is not None
         assert self.manager.batch_processor is not None
-        batch = self.manager.batch_processor.inputs_and_outputs.requests_in_batch
+        batch = self.manager.batch_processor.inputs_and_outputs.requests_in_batch  # type: ignore[union-attr]
         names = [each.state.request_id for each in batch if each.has_new_token]
         receivers = [self._outputs.receivers.get(name) for name in names]
         settings = [_CANCELLED if receiver is None else receiver[0].sampling for receiver in receivers]
@@ -201,6 +201,7 @@ class ContinuousBatches:
 
     @property
     def idle(self) -> bool:
+        assert self.manager.batch_processor is not None
         return not self.manager.batch_processor.scheduler.active_requests
 
     def stop(self) -> None:

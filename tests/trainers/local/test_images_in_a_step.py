@@ -17,7 +17,7 @@ import torch
 from clawctl.config import Recipe
 from clawctl.engines.embedded.decoder import Decoder
 from clawctl.engines.embedded.frames import Sampling, TokenPiece
-from clawctl.engines.embedded.weights import StagedWeights, load_model
+from clawctl.engines.embedded.weights import load_weights
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy, Turn
@@ -262,9 +262,8 @@ def test_the_canary_of_a_version_has_an_image_and_an_engine_without_its_pixels_f
         publish_policy(run, Policy(version, 0, version, "combine", "adapter", str(vision_path), [], canary, {}, 0.0), fill)
 
     publish_version(1, canary)
-    model = load_model(run, serving(vision_path), 1)
-    prepare(model)
-    loaded = StagedWeights(1, model)
+    loaded = load_weights(run, serving(vision_path), 1)
+    prepare(loaded.model)
     check_canary(run, 1, loaded.score, 1e-4, partial(loaded.score_image, reader))
     adapter = orjson.loads((run.version_folder(1) / "adapter_config.json").read_bytes())
     assert "visual" in adapter["exclude_modules"]

@@ -47,7 +47,7 @@ class Matrix:
         if not self._packed:
             return linear(rows_TI, self._weight_OI, self._bias_O)
         parts = zip(rows_TI.split(self._width, 1), self._packed, strict=True)
-        products: list[Tensor] = [torch.ops.quantized.linear_dynamic_fp16(rows, packed) for rows, packed in parts]
+        products = [torch.ops.quantized.linear_dynamic_fp16(rows, packed) for rows, packed in parts]
         for product in products[1:]:
             products[0].add_(product)
         return products[0]
@@ -164,8 +164,7 @@ class Llama:
     def _paired(self, part: str, rows: Tensor) -> Tensor:
         if not part.endswith(("q_proj", "k_proj")):
             return rows
-        heads: Tensor = rows.unflatten(0, (-1, self.width))
-        return heads[:, self._pairs].flatten(0, 1)
+        return rows.unflatten(0, (-1, self.width))[:, self._pairs].flatten(0, 1)
 
     def adapted(self, lora: Mapping[str, tuple[Tensor, Tensor]]) -> "Llama":
         """This model with an adapter; both share their matrices. `lora`: A [R, I] and scaled B [O, R] by the names of linear layers

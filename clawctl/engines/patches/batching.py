@@ -113,12 +113,14 @@ class ContinuousBatches:
         self.manager.start()
         self._wait_for_start()
         if self._steering is not None:
-            self._processor.model_runner._sample = self._sample
+            assert self.manager.batch_processor is not None
+            self.manager.batch_processor.model_runner._sample = self._sample  # type: ignore[method-assign]
 
     def _sample(self, scores: torch.Tensor, output_ids: torch.Tensor) -> None:
         """Draw from scores [1, B, V], and write ids and logprobs [2, B] as int32. Replaces a method of transformers' runner."""
         assert self._steering is not None
-        batch = self._processor.inputs_and_outputs.requests_in_batch
+        assert self.manager.batch_processor is not None
+        batch = self.manager.batch_processor.inputs_and_outputs.requests_in_batch
         names = [each.state.request_id for each in batch if each.has_new_token]
         receivers = [self._outputs.receivers.get(name) for name in names]
         settings = [_CANCELLED if receiver is None else receiver[0].sampling for receiver in receivers]
@@ -126,14 +128,9 @@ class ContinuousBatches:
         output_ids[0, : len(ids)] = torch.tensor(ids, dtype=torch.int32)
         output_ids[1, : len(ids)] = torch.tensor(logprobs).view(torch.int32)
 
-    @property
-    def _processor(self) -> Any:
-        """Transformers' batches. They exist once the thread runs."""
-        return self.manager.batch_processor
-
     def _wait_for_start(self) -> None:
         deadline = time.monotonic() + _START_S
-        while self._processor is None:
+        while self.manager.batch_processor is None:
             if not self.manager.is_running() or time.monotonic() > deadline:
                 cause = self.manager.background_thread_status.fatal_error
                 raise ClawError(f"the engine did not start: {cause}", "lower serve.kv_cache_tokens or serve.max_batch_tokens")
@@ -204,7 +201,7 @@ class ContinuousBatches:
 
     @property
     def idle(self) -> bool:
-        return not self._processor.scheduler.active_requests
+        return not self.manager.batch_processor.scheduler.active_requests
 
     def stop(self) -> None:
         self.resume()  # a paused loop does not end

@@ -42,6 +42,7 @@ STREAMS = (1, 4, 16, 64)
 _DATA = Path(__file__).parent / "real"
 _RANK = 16  # of the adapters that are swapped
 _SWAP_STREAMS, _SWAP_TOKENS = 16, 400
+_BEFORE, _AFTER = 12, 4  # tokens of each stream before and after a swap
 _EXACT_ANSWERS, _EXACT_TOKENS = 8, 32
 
 
@@ -205,13 +206,13 @@ class _Measurement:
                 process.wait(60)
 
     @torch.no_grad()
-    def _publish(self, run: RunDir, version: int) -> Any:
-        """An adapter with its canary. Returns the adapted model; the next call invalidates it."""
+    def _publish(self, run: RunDir, version: int) -> None:
+        """Publish an adapter with its canary."""
         from peft import LoraConfig, get_peft_model
 
         torch.manual_seed(version)
         lora = LoraConfig(r=_RANK, lora_alpha=2 * _RANK, target_modules="all-linear", init_lora_weights=False)
-        adapted = get_peft_model(self._model, lora).eval()
+        adapted: Any = get_peft_model(self._model, lora).eval()
         for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 parameter.mul_(0.02)  # fresh adapters are far too strong to speak with
@@ -230,14 +231,17 @@ class _Measurement:
         await engine.attach()
         pauses, loads = list[float](), list[float]()
         for number in range(self._swaps):
-            answering = asyncio.create_task(_answers(engine, self._prompts[:_SWAP_STREAMS], _SWAP_TOKENS, cut := asyncio.Event()))
-            await asyncio.sleep(4)
+            prompts, cut = self._prompts[:_SWAP_STREAMS], asyncio.Event()
+            arrivals: list[list[float]] = [[] for _ in prompts]
+            answering = asyncio.create_task(_answers(engine, prompts, _SWAP_TOKENS, arrivals, cut))
+            await _more_tokens(arrivals, _BEFORE)
             began = time.perf_counter()
             swap = await asyncio.to_thread(engine.replace, 1 + number % 2)
             ended = time.perf_counter()
-            await asyncio.sleep(1.5)
+            await _more_tokens(arrivals, _AFTER)
             cut.set()
-            gaps = [(start, after - start) for answer in await answering for start, after in pairwise(answer)]
+            await answering
+            gaps = [(start, after - start) for answer in arrivals for start, after in pairwise(answer)]
             usual = statistics.median(gap for start, gap in gaps if start < began)
             longest = max(gap for start, gap in gaps if began - gap <= start <= ended + usual)
             pauses.append((longest - usual) / usual)
@@ -297,22 +301,34 @@ class _Measurement:
 
 
 async def _answers(
-    engine: ModelProcess, prompts: list[list[int]], tokens: int, cut: asyncio.Event | None = None
+    engine: ModelProcess,
+    prompts: list[list[int]],
+    tokens: int,
+    arrivals: list[list[float]] | None = None,
+    cut: asyncio.Event | None = None,
 ) -> list[list[float]]:
-    """The arrival times of the tokens of each answer. Answers end after `tokens` tokens, or once `cut` is set."""
+    """The arrival times of the tokens of each answer, in `arrivals` while they come. Answers end after `tokens` tokens, or once
+    `cut` is set."""
+    arrivals = [[] for _ in prompts] if arrivals is None else arrivals
     never_ends = dict.fromkeys(engine.about.eos_ids, -100.0)
     sampling = Sampling(0.0, 1.0, 0, tokens, logit_bias=never_ends)
 
-    async def answer(prompt: list[int]) -> list[float]:
-        times: list[float] = []
+    async def answer(prompt: list[int], times: list[float]) -> None:
         generation = engine.generate(None, prompt, sampling)
         async for fresh in generation:
             times += [time.perf_counter()] * len(fresh)
             if cut is not None and cut.is_set():
                 generation.cancel()
-        return times
 
-    return await asyncio.gather(*(answer(prompt) for prompt in prompts))
+    await asyncio.gather(*(answer(prompt, times) for prompt, times in zip(prompts, arrivals, strict=True)))
+    return arrivals
+
+
+async def _more_tokens(arrivals: list[list[float]], count: int) -> None:
+    """Wait until each answer has `count` more tokens."""
+    before = [len(times) for times in arrivals]
+    while any(len(times) < start + count for times, start in zip(arrivals, before, strict=True)):
+        await asyncio.sleep(0.02)
 
 
 class _Products:

@@ -24,7 +24,8 @@ class Texts:
     vocabulary, context = 320, None
     def decode(self, ids): return ""
     def render(self, turn): raise AssertionError
-    def with_hint(self, turn, hint): return [*turn.prompt_ids, 7]
+    def with_hint(self, turn, hint, place): return [*turn.prompt_ids, 7]
+    def without_hint(self, turn, hint, place): return None
 
 class Snapshot:
     canary, repeatable = {"prompt_ids": [], "logprobs": []}, True

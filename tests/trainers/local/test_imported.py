@@ -79,7 +79,7 @@ def test_the_scores_are_the_logprobs_of_the_weights_at_that_moment_and_no_sample
     assert batch is not None
     assert [sample.turn_id for sample in batch.samples if sample.logprobs is None] == ["t"]
     policy = load_policy(make_recipe(model_path), ALONE)
-    by_id = {sample.turn_id: sample for sample in scored(policy, ALONE, batch, 4096).samples}
+    by_id = {sample.turn_id: sample for sample in scored(policy, ALONE, batch, make_recipe(model_path).train).samples}
     found = by_id["t"]
     assert by_id["s"] in batch.samples
     whole = torch.tensor([found.prompt_ids + found.completion_ids])

@@ -62,7 +62,7 @@ def inspect(run: RunDir, *what: str) -> Any:
 
 
 @needs_smollm2
-@pytest.mark.timeout(600)  # 90 s on two idle cores
+@pytest.mark.timeout(600)  # about two minutes beside the other half of the tests
 def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
     with circle(tmp_path, write_recipe(tmp_path)) as (run, _):
         asked = [ask(run, text) for text in REQUESTS]
@@ -71,12 +71,14 @@ def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
         practice = [*CLAWCTL, "play", "practice", "--run", str(run.root), "--tasks", str(STEPS * TURNS), "--option", f"note={NOTE}"]
         subprocess.run([*practice, "--option", "max_tokens=24"], check=True, capture_output=True, timeout=300)
         wait_for(lambda: live_version(run) == STEPS, 300, "two versions went live", tmp_path)
-        last = ask(run, "What is a volcano?")
-        wait_for(lambda: last.removeprefix("chatcmpl") in captured(run), 20, "the answer is captured", tmp_path)
-        answered = captured(run)[last.removeprefix("chatcmpl")]
+        answered: dict[str, Any] = {}
+        # The newest version may still be loading, and an answer that runs meanwhile has tokens of both versions.
+        while {answered.get("policy_version"), answered.get("policy_version_end")} != {STEPS}:
+            last = ask(run, "What is a volcano?").removeprefix("chatcmpl")
+            wait_for(lambda last=last: last in captured(run), 20, "the answer is captured", tmp_path)
+            answered = captured(run)[last]
         check_training(run)
         check_readers(run)
-    assert answered["policy_version"] > 0  # the newest version may still be loading
     check_weights(run, answered)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from clawctl.environments.practice import other_requests
 from scripts.benchmarks.real_scorers import FOLDER, facts_right, meets, unreadable
 
 SENTENCE = "Put the tea in a warm pot, pour boiling water over it and wait for four minutes."
@@ -222,12 +223,12 @@ def test_no_question_of_fact_holds_its_own_answer() -> None:
     assert not [row["question"] for row in rows if facts_right(row, row["question"])]
 
 
-def test_other_jobs_differ_between_the_halves() -> None:
-    rows = _rows("other_requests.jsonl")
-    assert all([message["role"] for message in row["messages"]] == ["system", "user"] for row in rows)
-    jobs = {split: {row["messages"][0]["content"] for row in rows if row["split"] == split} for split in ("practice", "held_out")}
-    assert not jobs["practice"] & jobs["held_out"]
-    assert [sum(row["split"] == split for row in rows) for split in jobs] == [16, 16]
+def test_other_jobs_differ_from_those_of_practice() -> None:
+    """The model is measured on jobs that practice has not kept it near to version 0 on."""
+    practised, measured = other_requests(), [row["messages"] for row in _rows("other_requests.jsonl")]
+    assert all([message["role"] for message in messages] == ["system", "user"] for messages in (*practised, *measured))
+    assert not {messages[0]["content"] for messages in practised} & {messages[0]["content"] for messages in measured}
+    assert (len(practised), len(measured)) == (16, 16)
 
 
 def test_every_note_has_a_scorer_and_every_told_sentence_a_note() -> None:

@@ -14,9 +14,16 @@ from typing import Any
 
 import torch
 
+_SMALL, _SLOW = 256, 5e9  # the size of a small product; operations per second without a kernel
+
 
 def matmul_flops(dtype: str, device: torch.device, size: int = 2048) -> float:
-    """Return the operations per second of the fastest of several square matrix products."""
+    """Return the operations per second of the fastest of several square matrix products.
+
+    A processor without a kernel for the type takes minutes for a large product, so its speed is that of a small one.
+    """
+    if size > _SMALL and (slow := matmul_flops(dtype, device, _SMALL)) < _SLOW:
+        return slow
     a = torch.randn(size, size, device=device).to(torch.bfloat16 if dtype == "bfloat16" else torch.float32)
     best = float("inf")
     for _ in range(8):

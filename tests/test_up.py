@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,8 @@ def up(folder: Path, recipe: str) -> Iterator[Up]:
         if process.poll() is None:
             family += family[0].children(recursive=True)
             for member in family:
-                member.kill()
+                with suppress(psutil.NoSuchProcess):  # a stage that was about to be restarted
+                    member.kill()
             process.wait(_PATIENCE_S)
 
 

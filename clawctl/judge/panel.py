@@ -17,7 +17,17 @@ from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, is_known_word
 from clawctl.judge.fitness import check_fitness
 from clawctl.judge.hints import HintRules, hint_candidates, hint_rules
 from clawctl.judge.plain import plain_words
-from clawctl.judge.prompts import PROMPT_VERSION, Vote, hint_messages, judge_messages, new_fence, read_hint, read_vote
+from clawctl.judge.prompts import (
+    PROMPT_VERSION,
+    VOTE_SCHEMA,
+    Vote,
+    hint_messages,
+    judge_messages,
+    new_fence,
+    read_hint,
+    read_vote,
+    read_vote_in_form,
+)  # fmt: skip
 from clawctl.judge.protocol import Evidence, Judge, Opinion
 from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
 from clawctl.judge.shares import read_share
@@ -206,9 +216,21 @@ class LLMJudge:
             shown, chars, is_plain = whole, min(self._chars, len(whole)), False
 
     async def _call(self, shown: TurnView) -> Vote | None:
-        """The vote of one call. None without an answer. Raises CallRefused."""
+        """The vote of one call. None without an answer. Raises CallRefused.
+
+        If it has no valid score, a second call constrains the answer, where the endpoint can: a judge that reasons freely is right
+        more often, so the constraint does not come first.
+        """
         fence = new_fence()
         messages = judge_messages(shown.request, shown.answer, shown.next_state, shown.role, fence, shown.earlier)
+        vote = await self._free_vote(messages, fence)
+        if vote is None or vote.score is not None:
+            return vote
+        answer = await self._client.complete_in_form(messages, VOTE_SCHEMA)
+        return vote if answer is None else read_vote_in_form(answer)
+
+    async def _free_vote(self, messages: list[dict], fence: str) -> Vote | None:
+        """The vote of an answer in the judge's own form, which may reason first. Its score may be invalid."""
         if not self._has_shares:
             answer = await self._client.complete(messages)
             return None if answer is None else read_vote(answer, fence)

@@ -6,13 +6,16 @@ request.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from clawctl.judge.fences import fenced, new_fence
 from clawctl.judge.shares import ScoreShare
 
 __all__ = [
     "PROMPT_VERSION",
+    "VOTE_SCHEMA",
     "Vote",
     "compare_messages",
     "hint_messages",
@@ -21,6 +24,7 @@ __all__ = [
     "read_choice",
     "read_hint",
     "read_vote",
+    "read_vote_in_form",
     "unseen_answer_messages",
 ]  # fmt: skip
 
@@ -74,6 +78,13 @@ _HINT = re.compile(r"\[HINT_START\](.*?)\[HINT_END\]", re.DOTALL)
 _UNFINISHED_HINT = re.compile(r"\[HINT_START\].*\Z", re.DOTALL)
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _CHOICES = re.compile(r"\\boxed\{[1A]\},?\s+\\boxed\{(?:-1|B)\},?\s+or\s+\\boxed\{0\}")  # a repetition of the prompt's last line
+# The form of a constrained vote. The score comes first, so that an answer that is cut off has one.
+VOTE_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"score": {"enum": [1, 0, -1]}, "hint": {"type": "string"}},
+    "required": ["score", "hint"],
+    "additionalProperties": False,
+}
 _SCORES = {"1": 1, "+1": 1, "-1": -1, "0": 0}
 _LETTERS = {"A": "A", "B": "B", "0": "0"}
 _OWN_WORDS = frozenset(line.strip() for text in (SYSTEM, HINT_SYSTEM, COMPARE_SYSTEM, FORESEE_SYSTEM) for line in text.splitlines())
@@ -121,6 +132,13 @@ def _asked(system: str, request: str, answer: str, next_state: str | None, role:
     blocks = [("earlier", earlier)] if earlier else []
     blocks += [("request", request), ("answer", answer), (f"came back from {role}", shown_next_state)]
     return _with_blocks(system, blocks, fence)
+
+
+def read_vote_in_form(answer: Mapping[str, Any]) -> Vote:
+    """The vote of an answer that was constrained to `VOTE_SCHEMA`."""
+    score, hint = answer.get("score"), answer.get("hint")
+    is_score = type(score) is int and score in (1, 0, -1)
+    return Vote(score if is_score else None, (hint.strip() or None) if isinstance(hint, str) else None)
 
 
 def read_choice(text: str, fence: str | None = None) -> str | None:

@@ -19,6 +19,8 @@ from clawctl.run.fitness import UNFIT, Fitness, read_fitness
 from tests.judge.test_judge_worker import rate
 from tests.waiting import until
 
+CONSTRAINED = 1  # the call that tries whether the endpoint constrains answers, if an answer had no score
+
 
 def knows(right: int):
     """A judge of rules that scores the first `right` planted turns as a person does and answers the others with "I like it"."""
@@ -54,7 +56,7 @@ def test_a_judge_with_too_few_right_answers_is_not_used_and_the_log_gives_the_re
     assert [(verdict.reward, verdict.votes, verdict.hints, verdict.reason, verdict.judge) for verdict in verdicts_of(run)] == [
         (None, [], [], UNFIT, "scripted prompt 1")
     ] * 2
-    assert len(server.asked) == 12
+    assert len(server.asked) == 12 + CONSTRAINED
     lines = [record.message for record in caplog.records if "planted" in record.message]
     assert len(lines) == 1
     assert lines[0].startswith("scripted is not used as the judge: 9 of 12 planted turns right, 3 without a valid vote; ")
@@ -73,7 +75,7 @@ def test_ratings_outcomes_and_rules_decide_as_before_without_a_fit_judge(run, se
         (1.0, "environment outcome", None, None),
         (None, "scripted prompt 1", None, UNFIT),
     ]
-    assert len(server.asked) == 12  # no call for a hint either
+    assert len(server.asked) == 12 + CONSTRAINED  # no call for a hint either
     assert fitness_of(run).line.startswith(
         "scripted is not used as the judge: 0 of 12 planted turns right, 12 without a valid vote"
     )
@@ -89,7 +91,7 @@ def test_a_judge_that_is_right_is_used_and_its_votes_count(run, serving, right) 
         (-1.0, [-1, -1], "Write plain sentences."),
     ]
     assert (fitness_of(run).right, fitness_of(run).without_vote, fitness_of(run).fit) == (right, 12 - right, True)
-    assert len(server.asked) == 12 + 4
+    assert len(server.asked) == 12 + 4 + (CONSTRAINED if right < 12 else 0)
 
 
 def test_the_planted_turns_are_asked_concurrently(run, serving) -> None:
@@ -109,11 +111,11 @@ def test_a_restart_does_not_ask_again_and_another_judge_is_asked(run, serving) -
         judge(run, recipe(**{"url": server.url, "fitness": "check", "votes": 1, **settings}), once=True)
         return len(server.asked) + len(other.asked) - before
 
-    assert calls("1") == 12
+    assert calls("1") == 12 + CONSTRAINED
     assert calls("2") == 0
-    assert calls("3", model="another") == 12
-    assert calls("4", model="another", max_tokens=99) == 12
-    assert calls("5", url=other.url) == 13
+    assert calls("3", model="another") == 12 + CONSTRAINED
+    assert calls("4", model="another", max_tokens=99) == 12 + CONSTRAINED
+    assert calls("5", url=other.url) == 12 + 1
     assert calls("6", url=other.url) == 1
     assert (fitness_of(run).judge.backend, fitness_of(run).fit) == (other.url, True)
 

@@ -8,6 +8,7 @@ from judging import recipe, verdicts_of
 from made_turns import reply, shard
 from starlette.responses import JSONResponse, Response
 
+from clawctl.judge.prompts import Vote, read_vote_in_form
 from clawctl.judge.shares import ScoreShare, read_share
 from clawctl.judge.votes import as_votes, likeliest
 from clawctl.judge.worker import judge
@@ -124,3 +125,39 @@ def test_a_judge_that_reasons_first_is_asked_for_samples(run, serving) -> None:
     judge(run, recipe(server.url, concurrency=1), once=True)
     assert [verdict.votes for verdict in verdicts_of(run)] == [[1, 1]] * 2
     assert sum("logprobs" in body for body in server.asked) <= 2  # both turns had begun
+
+
+def in_form(server, given: str) -> Any:
+    """An answer without a score, and `given` where the call constrains the answer."""
+    return lambda text, number: given if "response_format" in server.asked[-1] else "I would say that it was fine."
+
+
+def test_an_answer_without_a_score_is_asked_for_again_in_a_form_that_has_one(run, serving) -> None:
+    server = serving(lambda text, number: in_form(server, '{"score": -1, "hint": "Write plain sentences."}')(text, number))
+    shard(run, "1-a", [reply("too much bold")])
+    judge(run, recipe(server.url), once=True)
+    (verdict,) = verdicts_of(run)
+    assert (verdict.reward, verdict.votes, verdict.hint) == (-1.0, [-1, -1], "Write plain sentences.")
+    assert [body["response_format"]["type"] for body in server.asked if "response_format" in body] == ["json_schema"] * 2
+
+
+@pytest.mark.parametrize("given", ["Fine, as I said.", "[1]", Response(status_code=400)])
+def test_an_endpoint_that_does_not_constrain_answers_is_not_asked_to_again(run, serving, given) -> None:
+    server = serving(lambda text, number: in_form(server, given)(text, number))
+    shard(run, "1-a", [reply("thanks"), reply("thanks")])
+    judge(run, recipe(server.url, concurrency=1), once=True)
+    assert {(verdict.reward, verdict.reason) for verdict in verdicts_of(run)} == {(None, "no valid vote")}
+    assert sum("response_format" in body for body in server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "vote"),
+    [
+        ({"score": 1, "hint": " "}, Vote(1, None)),
+        ({"score": -1, "hint": " Be brief. "}, Vote(-1, "Be brief.")),
+        ({"score": True}, Vote(None, None)),
+        ({"score": 2, "hint": 3}, Vote(None, None)),
+    ],
+)
+def test_a_vote_in_the_form_is_a_valid_score_and_a_hint(given, vote) -> None:
+    assert read_vote_in_form(given) == vote

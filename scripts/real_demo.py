@@ -12,6 +12,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from rich.table import Table
 
 from clawctl.run.policies import live_version
 from scripts.benchmarks.circle import ROOT
-from scripts.benchmarks.real_circle import MAX_TOKENS, Circle, lines, practise, rate, running, say, talk, write_recipe
+from scripts.benchmarks.real_circle import MAX_TOKENS, Circle, lines, playing, practise, rate, running, say, talk, write_recipe
 from scripts.benchmarks.real_scorers import unreadable
 from scripts.wish_reader import read_wish
 
@@ -57,7 +58,8 @@ def main() -> None:
     parser.add_argument("--anyway", action="store_true", help="practise also a wish that the model does not understand")
     parser.add_argument("--talk", action="store_true", help="talk to it yourself")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stages are ended
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that the stages are ended
     wish, began = " ".join(options.wish or [DEFAULT]), time.monotonic()
     root = ROOT / "runs" / time.strftime("demo-%Y%m%d-%H%M%S")
     root.parent.mkdir(exist_ok=True)
@@ -176,30 +178,30 @@ def chat(circle: Circle) -> None:
     """A conversation at the keyboard. A wish is practised while you go on talking."""
     print("Ask anything. /wish WORDS says what you want of every answer, /before shows version 0, Ctrl-D ends.")
     talk(circle, None)
-    practising: threading.Thread | None = None
     target, last = 0, ("", "", "")
-    while True:
-        try:
-            text = input(f"[{state(circle, target)}] you: ").strip()
-        except (EOFError, KeyboardInterrupt):
-            return
-        if text.startswith("/wish "):
-            wish = text.removeprefix("/wish ").strip()
-            if last[2]:
-                rate(circle, last[2], wish)
-            if practising is not None and practising.is_alive():
-                print("noted; the wish before it is still being practised")
-                continue
-            target = (live_version(circle.run) or 0) + STEPS
-            practising = threading.Thread(target=practise, args=(circle, wish, target), daemon=True)
-            practising.start()
-            print("noted: it practises while you go on")
-        elif text == "/before" and last[0]:
-            print(f"version 0: {circle.answers(0, [circle.told(last[0])], 256)[0]}")
-        elif text:
-            answer, completion = say(circle, text, f"talk-{uuid4().hex}")
-            last = (text, answer, completion)
-            print(answer)
+    with ExitStack() as practice:
+        while True:
+            try:
+                text = input(f"[{state(circle, target)}] you: ").strip()
+            except (EOFError, KeyboardInterrupt):
+                return
+            if text.startswith("/wish "):
+                wish = text.removeprefix("/wish ").strip()
+                if last[2]:
+                    rate(circle, last[2], wish)
+                if (live_version(circle.run) or 0) < target:
+                    print("noted; the wish before it is still being practised")
+                    continue
+                target = (live_version(circle.run) or 0) + STEPS
+                practice.close()
+                practice.enter_context(playing(circle, wish, STEPS))
+                print("noted: it practises while you go on")
+            elif text == "/before" and last[0]:
+                print(f"version 0: {circle.answers(0, [circle.told(last[0])], 256)[0]}")
+            elif text:
+                answer, completion = say(circle, text, f"talk-{uuid4().hex}")
+                last = (text, answer, completion)
+                print(answer)
 
 
 def state(circle: Circle, target: int) -> str:

@@ -16,7 +16,7 @@ from clawctl.inspect.rows import read_rows
 from clawctl.run.default_sampling import default_sampling
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import own_endpoint
-from clawctl.run.policies import list_versions, live_version
+from clawctl.run.policies import list_versions, live_version, read_policy
 from clawctl.run.rows import Turn
 from clawctl.serve.canary import EXACT
 from clawctl.trainers.texts import TokenizerTexts
@@ -87,6 +87,7 @@ def check_training(run: RunDir) -> None:
     trained = ledger_of(run)
     assert len(trained) == len(set(trained)) == STEPS * TURNS
     assert list_versions(run) == [0, *range(1, STEPS + 1)]
+    assert read_policy(run, STEPS).hint_place == "line"
     verdicts = {verdict.turn_id: verdict for verdict in verdicts_of(run)}
     practised = [turn for turn in turns_of(run) if turn.episode is not None]
     assert len(practised) == STEPS * TURNS

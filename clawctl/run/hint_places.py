@@ -5,7 +5,7 @@ the form that the untrained model followed most often when it was tried (`enviro
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import orjson
 
@@ -59,6 +59,11 @@ def read_hint_place(run: RunDir) -> HintPlace | None:
     if place not in PLACES:
         raise ClawError(f"{run.hint_place} names the place {place!r}", "delete it; the next practice tries again")
     return cast(HintPlace, place)
+
+
+def used_hint_place(run: RunDir, setting: HintPlace | Literal["auto"]) -> HintPlace:
+    """The place that `train.hint_place` stands for: `auto` is the recorded one, and before there is a record the published one."""
+    return (read_hint_place(run) or PUBLISHED) if setting == "auto" else setting
 
 
 def _target(messages: Sequence[Message]) -> int:

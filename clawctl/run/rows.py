@@ -241,3 +241,4 @@ class Policy:
     metrics: dict[str, float]
     created_at: float
     name: str = DEFAULT_POLICY
+    hint_place: HintPlace | None = None  # where the teacher read its hints; None: the method has none

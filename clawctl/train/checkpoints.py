@@ -25,6 +25,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import checksums_of, read_sealed, sealed
 from clawctl.run.directory import RunDir, link, move, publish_folder
+from clawctl.run.hint_places import used_hint_place
 from clawctl.run.lineage import Lineage, is_undecided, read_lineage
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.names import counted, numbers_in
@@ -95,6 +96,7 @@ def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, s
         canary=snapshot.canary,
         metrics=policy_metrics(row),
         created_at=row["time"],
+        hint_place=used_hint_place(run, recipe.train.hint_place) if recipe.train.uses_hints else None,
     )
     turns = by_stem(batch.samples)
     state = {"step": batch.step, "identity": identity(recipe), "turns": turns, "row": row, "policy": asdict(policy), **about}

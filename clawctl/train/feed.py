@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from clawctl.config import Recipe, TrainConfig
 from clawctl.run.complaints import MAX_TURNS, JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings, with_comment
-from clawctl.run.hint_places import PUBLISHED, read_hint_place
+from clawctl.run.hint_places import used_hint_place
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.images import read_image
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.reward import Worth
-from clawctl.run.rows import HintPlace, Turn, Verdict, is_judged, lacks_reaction
+from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin, read_turn_ids
 from clawctl.train.admission import MISSING_IMAGE, UNTRAINABLE, Admission, TurnRefused, worth_of
 from clawctl.train.changes import OUTDATED, Changes
@@ -73,7 +74,7 @@ class Feed:
         the turns of dead steps that may be trained again, and so may turns identical to them.
         """
         self.run, self.config, self._read_ahead = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, texts, own, plain, reader, run.images, self._hint_place)
+        self.admission = Admission(config, texts, own, plain, reader, run.images, partial(used_hint_place, run, config.hint_place))
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -410,10 +411,6 @@ class Feed:
             self._queue(waiting)
         except TurnRefused as reason:
             self._refuse(turn.turn_id, str(reason))
-
-    def _hint_place(self) -> HintPlace:
-        """Where the teacher reads a hint: as the recipe says, or as it was tried."""
-        return (read_hint_place(self.run) or PUBLISHED) if self.config.hint_place == "auto" else self.config.hint_place
 
     def _as_rated(self, turn: Turn, verdict: Verdict | None) -> tuple[Turn, Verdict | None]:
         """Return the turn and its verdict with later data applied: a rating or an outcome."""

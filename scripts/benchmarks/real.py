@@ -16,6 +16,7 @@ import random
 import statistics
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.benchmarks.real_circle import NOTES, Circle, Measured, practise, running, talk, write_recipe
@@ -24,7 +25,7 @@ from scripts.benchmarks.table import Row, make_parser, report
 STEPS = {"short": 8, "list": 8, "emoji": 16, "captain": 16, "spanish": 16}
 UNKNOWN = ("capitals", "goodbye")  # the untrained model does not follow them
 UNDERSTOOD = 0.25  # share of told answers that meet a wish; below it, the wish is not practised
-CONTROL_STEPS = 8
+CONTROL_STEPS = 4
 
 
 def main() -> None:
@@ -54,24 +55,25 @@ def main() -> None:
 
 
 def one_note(name: str, steps: int, seeds: Sequence[int], folder: Path) -> list[Row]:
-    """The rows of a wish that is said once: means over the seeds."""
-    runs = [_learned(name, NOTES[name], steps, seed, folder / f"{name}-{seed}") for seed in seeds]
-    case = f"one-note {name}"
+    """The rows of a wish that is said once: means over the seeds. A wish that is not understood when told is not practised."""
+    runs = [_learned(name, NOTES[name], steps, seed, folder / f"{name}-{seed}", UNDERSTOOD) for seed in seeds]
+    case, practised = f"one-note {name}", [(run, run.after) for run in runs if run.after is not None]
 
     def mean(metric: str, values: Sequence[float | None], unit: str = "share") -> Row:
-        known = [value for value in values if value is not None]
-        return Row(case, metric, statistics.fmean(known) if known else None, unit)
+        present = [value for value in values if value is not None]
+        return Row(case, metric, statistics.fmean(present) if present else None, unit)
 
     return [
         mean("untrained", [run.before.met[name] for run in runs]),
         mean("told", [run.told.met[name] for run in runs]),
-        mean(f"weights_only@{steps}", [run.after.met[name] for run in runs]),
-        Row(case, "weights_only_lowest", min(run.after.met[name] for run in runs), "share"),
+        Row(case, "not_understood_said", len(runs) - len(practised), f"of {len(runs)} runs"),
+        mean(f"weights_only@{steps}", [after.met[name] for _, after in practised]),
+        Row(case, "weights_only_lowest", min((after.met[name] for _, after in practised), default=None), "share"),
         mean("facts_told_change", [_change(run.before.facts, run.told.facts) for run in runs]),
-        mean("facts_change", [_change(run.told.facts, run.after.facts) for run in runs]),
-        mean("unreadable_share_change", [run.after.unreadable - run.before.unreadable for run in runs]),
-        mean("other_requests_nll_change", [run.nll_change for run in runs], "nats a token"),
-        mean("practice_s", [run.seconds for run in runs], "s"),
+        mean("facts_change", [_change(run.told.facts, after.facts) for run, after in practised]),
+        mean("unreadable_share_change", [after.unreadable - run.before.unreadable for run, after in practised]),
+        mean("other_requests_nll_change", [run.nll_change for run, _ in practised], "nats a token"),
+        mean("practice_s", [run.seconds for run, _ in practised], "s"),
     ]
 
 
@@ -83,6 +85,7 @@ def controls(steps: int, folder: Path) -> list[Row]:
     rows = []
     for metric, note in notes.items():
         run = _learned("nothing", note, steps, 0, folder / metric)
+        assert run.after is not None
         change = max(abs(run.after.met[name] - run.before.met[name]) for name in NOTES)
         rows += [
             Row("control", metric, change, "share"),
@@ -104,25 +107,31 @@ def told_only(folder: Path) -> list[Row]:
     ]
 
 
+@dataclass(slots=True)
 class _Learned:
-    """A run of one note: what the versions answer before, when told, and after."""
+    """A run of one note: what the versions answer before, when told, and after. `after` is None if the note was not practised."""
 
-    def __init__(self, circle: Circle, note: str, steps: int, seed: int) -> None:
-        talk(circle, note)
-        self.seconds = practise(circle, note, steps, seed)
-        others = circle.others()
-        self.before: Measured = circle.measure(0, seed=seed)
-        self.told: Measured = circle.measure(0, note, seed=seed)
-        self.after: Measured = circle.measure(steps, seed=seed)
-        self.nll_change = circle.nll(steps, others) - circle.nll(0, others)
+    before: Measured
+    told: Measured
+    after: Measured | None = None
+    nll_change: float | None = None
+    seconds: float | None = None
 
 
-def _learned(name: str, note: str, steps: int, seed: int, root: Path) -> _Learned:
+def _learned(name: str, note: str, steps: int, seed: int, root: Path, understood: float = 0.0) -> _Learned:
+    """Say a note and practise it, if at least this share of told answers meets it."""
     recipe = write_recipe(root.parent / f"{root.name}.yaml", {"train": {"seed": seed, "max_steps": steps}})
     with running(root, recipe):
-        run = _Learned(Circle(root), note, steps, seed)
-    shares = f"{run.before.met[name]:.2f}, told {run.told.met[name]:.2f}, learned {run.after.met[name]:.2f}"
-    print(f"{name}: {shares}: {run.after.examples[0]!r}")
+        circle = Circle(root)
+        talk(circle, note)
+        run = _Learned(circle.measure(0, seed=seed), circle.measure(0, note, seed=seed))
+        if run.told.met[name] >= understood:
+            others = circle.others()
+            run.seconds = practise(circle, note, steps, seed)
+            run.after = circle.measure(steps, seed=seed)
+            run.nll_change = circle.nll(steps, others) - circle.nll(0, others)
+    learned = "not practised" if run.after is None else f"learned {run.after.met[name]:.2f}: {run.after.examples[0]!r}"
+    print(f"{name}: {run.before.met[name]:.2f}, told {run.told.met[name]:.2f}, {learned}", flush=True)
     return run
 
 

@@ -9,8 +9,9 @@ import json
 import subprocess
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +22,12 @@ import yaml
 
 from clawctl.config import load_recipe
 from clawctl.environments.asking import ask, new_client
+from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.run.directory import open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint
-from clawctl.run.hint_places import PUBLISHED, read_hint_place, with_hint
+from clawctl.run.hint_places import with_hint
 from clawctl.run.policies import live_version
-from clawctl.run.rows import Message
+from clawctl.run.rows import HintPlace, Message
 from scripts.benchmarks.circle import CLAWCTL, ROOT, running
 from scripts.benchmarks.real_scorers import facts_right, meets, unreadable
 
@@ -68,9 +70,10 @@ class Circle:
         return replace(server, headers={**server.headers, "X-Capture": "off"})
 
     @cached_property
-    def place(self) -> Any:
+    def place(self) -> HintPlace:
+        """Where practice will put hints. `auto` tries the places, unless this run has a record."""
         chosen = self.recipe.train.hint_place
-        return (read_hint_place(self.run) or PUBLISHED) if chosen == "auto" else chosen
+        return settle_hint_place(self.run, self.endpoint(0)) if chosen == "auto" else chosen
 
     @cached_property
     def server(self) -> Endpoint:
@@ -169,23 +172,33 @@ def rate(circle: Circle, completion: str, wish: str) -> None:
     circle.post("/feedback", {"completion_id": completion, "rating": -1, "comment": wish}, {})
 
 
-def practise(circle: Circle, note: str, steps: int, seed: int = 0) -> float:
-    """Practise until `steps` versions are live. Returns the seconds that it took."""
-    began = time.monotonic()
+@contextmanager
+def playing(circle: Circle, note: str, steps: int, seed: int = 0) -> Iterator[subprocess.Popen[bytes]]:
+    """`clawctl play practice` with turns for `steps` more versions. It ends with the block."""
     tasks = (steps + 2) * circle.recipe.train.batch_turns  # a few turns are refused as stale
     command = [*CLAWCTL, "play", "practice", "--run", str(circle.run.root), "--tasks", str(tasks), "--option", f"note={note}"]
-    command += ["--seed", str(seed)]
-    with (circle.run.logs / "practice.log").open("wb") as log:
-        player = subprocess.Popen(command, stdout=log, stderr=log)
+    with practice_log(circle).open("wb") as log:
+        player = subprocess.Popen([*command, "--seed", str(seed)], stdout=log, stderr=log)
         try:
-            while (live_version(circle.run) or 0) < steps:
-                if player.poll() not in (None, 0) or time.monotonic() - began > LONGEST_S:
-                    raise SystemExit(f"practice ended early: {(circle.run.logs / 'practice.log').read_text()[-2000:]}")
-                time.sleep(0.2)
+            yield player
         finally:
             player.terminate()
             player.wait()
+
+
+def practise(circle: Circle, note: str, steps: int, seed: int = 0) -> float:
+    """Practise until version `steps` is live. Returns the seconds that it took."""
+    began = time.monotonic()
+    with playing(circle, note, steps, seed) as player:
+        while (live_version(circle.run) or 0) < steps:
+            if player.poll() not in (None, 0) or time.monotonic() - began > LONGEST_S:
+                raise SystemExit(f"practice ended early: {practice_log(circle).read_text()[-2000:]}")
+            time.sleep(0.2)
     return time.monotonic() - began
+
+
+def practice_log(circle: Circle) -> Path:
+    return circle.run.logs / "practice.log"
 
 
 def write_recipe(path: Path, changes: dict[str, Any]) -> Path:
@@ -197,4 +210,4 @@ def write_recipe(path: Path, changes: dict[str, Any]) -> Path:
     return path
 
 
-__all__ = ["NOTES", "Circle", "Measured", "practise", "rate", "running", "say", "talk", "write_recipe"]
+__all__ = ["NOTES", "Circle", "Measured", "playing", "practise", "rate", "running", "say", "talk", "write_recipe"]

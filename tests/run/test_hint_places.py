@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.hint_places import PLACES, PUBLISHED, read_hint_place, with_hint, without_hint
+from clawctl.run.hint_places import PLACES, PUBLISHED, read_hint_place, used_hint_place, with_hint, without_hint
 
 NOTE = "Answer in one short sentence."
 MESSAGES = st.lists(
@@ -70,6 +70,12 @@ def test_a_message_of_parts_keeps_its_image_and_gets_a_part_of_text(place: Any) 
 
 def test_a_message_without_content_gets_the_hint_alone() -> None:
     assert with_hint([{"role": "user", "content": None}], NOTE, "above")[0]["content"] == f"{NOTE}\n\n"
+
+
+def test_auto_is_the_recorded_place_and_before_there_is_a_record_the_published_one(run: RunDir) -> None:
+    assert (used_hint_place(run, "above"), used_hint_place(run, "auto")) == ("above", "block")
+    run.hint_place.write_bytes(b'{"place": "line"}')
+    assert (used_hint_place(run, "above"), used_hint_place(run, "auto")) == ("above", "line")
 
 
 def test_the_recorded_place_is_read(run: RunDir) -> None:

@@ -81,14 +81,15 @@ def train_step(training: Training, batch: Batch) -> StepResult:
 
 
 def movement_of(config: TrainConfig, measures: Measures, objective: Objective) -> float:
-    """How far a step should move the policy (`lr: auto`): by `train.movement`, but never more than half of the way to the teacher.
+    """How far a step should move the policy (`lr: auto`): by `train.movement`, but at most a quarter of the way to the teacher.
 
-    Half of the way is a quarter of the divergence, which grows with the square of the distance. So the steps of a policy that has
-    learned its hints become small, and do not wander about.
+    A quarter of the way is a sixteenth of the divergence, which grows with the square of the distance. So the steps of a policy
+    that has learned its hints become small. With half of the way, the direction of a step of 16 answers, which is partly chance,
+    lost what earlier steps had learned.
     """
     names = [term.name for term in objective.terms if isinstance(term.signal, Divergence)]
     to_teacher = [measures.losses[name] for name in names if name in measures.losses]
-    return min([config.movement, *(max(loss / 4, config.movement / 100) for loss in to_teacher)])
+    return min([config.movement, *(max(loss / 16, config.movement / 100) for loss in to_teacher)])
 
 
 def add_gradients(training: Training, objective: Objective, measures: Measures) -> None:

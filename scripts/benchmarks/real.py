@@ -5,6 +5,7 @@
                   likelihood of version 0's answers to requests of other jobs
   control         the same with a note about nothing, and with a note whose words are shuffled
   told            wishes that the untrained model does not follow even when it is told them, so that they are not practised
+  topk            which tokens a divergence should compare (`real_topk`)
   judge           the model as its own judge, and a judge that is right
   engine          the embedded engine beside transformers' generate (`real_engine`)
 
@@ -32,7 +33,7 @@ def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--notes", default=",".join(STEPS), help="notes to learn, by name")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each note")
-    parser.add_argument("--parts", default="notes,controls,told,judge,engine", help="parts to run")
+    parser.add_argument("--parts", default="notes,controls,told,topk,judge,engine", help="parts to run")
     options = parser.parse_args()
     parts, rows = options.parts.split(","), list[Row]()
     notes = [] if "notes" not in parts else ["short"] if options.quick else options.notes.split(",")
@@ -43,6 +44,10 @@ def main() -> None:
             rows += controls(CONTROL_STEPS, Path(folder))
         if "told" in parts:
             rows += told_only(Path(folder))
+        if "topk" in parts and not options.quick:
+            from scripts.benchmarks.real_topk import topk_rows
+
+            rows += topk_rows(list(STEPS))
         if "judge" in parts and not options.quick:
             from scripts.benchmarks.real_judge import unfit_judge_refused
 

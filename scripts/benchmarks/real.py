@@ -33,13 +33,15 @@ def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--notes", default=",".join(STEPS), help="notes to learn, by name")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each note")
+    parser.add_argument("--first-seed", type=int, default=0, help="seed of the first run")
     parser.add_argument("--parts", default="notes,controls,told,topk,judge,engine", help="parts to run")
     options = parser.parse_args()
     parts, rows = options.parts.split(","), list[Row]()
+    seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
     notes = [] if "notes" not in parts else ["short"] if options.quick else options.notes.split(",")
     with tempfile.TemporaryDirectory() as folder:
         for name in notes:
-            rows += one_note(name, 1 if options.quick else STEPS[name], range(1 if options.quick else options.seeds), Path(folder))
+            rows += one_note(name, 1 if options.quick else STEPS[name], seeds, Path(folder))
         if "controls" in parts and not options.quick:
             rows += controls(CONTROL_STEPS, Path(folder))
         if "told" in parts:
@@ -135,8 +137,10 @@ def _learned(name: str, note: str, steps: int, seed: int, root: Path, understood
             run.seconds = practise(circle, note, steps, seed)
             run.after = circle.measure(steps, seed=seed)
             run.nll_change = circle.nll(steps, others) - circle.nll(0, others)
-    learned = "not practised" if run.after is None else f"learned {run.after.met[name]:.2f}: {run.after.examples[0]!r}"
-    print(f"{name}: {run.before.met[name]:.2f}, told {run.told.met[name]:.2f}, {learned}", flush=True)
+    for title, measured in (("untrained", run.before), ("told", run.told), ("learned", run.after)):
+        if measured is not None:
+            print(f"{name} {title} ({circle.place}): met {measured.met[name]:.2f}, facts {measured.facts:.2f}, ", end="")
+            print(f"unreadable {measured.unreadable:.2f}: {measured.examples[0]!r}", flush=True)
     return run
 
 

@@ -14,7 +14,9 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import comb
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from uuid import uuid4
 
@@ -30,7 +32,7 @@ from scripts.wish_reader import read_wish
 
 STEPS, UNSEEN, TRIED = 8, 24, 12
 UNDERSTOOD = 0.25  # share of told answers that meet a wish; below it, the wish is not practised
-COSTLY = 0.05  # share of the facts
+COSTLY, CHANCE = 0.05, 0.05  # share of the facts that a note may cost; level of the test
 DEFAULT = "Answer in one short sentence."
 
 console = Console(stderr=True)
@@ -42,7 +44,11 @@ class Column:
 
     title: str
     answers: list[str]
-    facts: float
+    right: list[bool]  # by question
+
+    @property
+    def facts(self) -> float:
+        return fmean(self.right)
 
     def share(self, meets: Callable[[str], bool]) -> float:
         return sum(map(meets, self.answers)) / len(self.answers)
@@ -55,7 +61,7 @@ class Column:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wish", action="append", help=f"what you want, in plain words (default: {DEFAULT})")
-    parser.add_argument("--anyway", action="store_true", help="practise also a wish that the model does not understand")
+    parser.add_argument("--anyway", action="store_true", help="practise also a wish that is not understood or costs facts")
     parser.add_argument("--talk", action="store_true", help="talk to it yourself")
     options = parser.parse_args()
     for ending in (signal.SIGTERM, signal.SIGHUP):
@@ -84,6 +90,12 @@ def learn(circle: Circle, wish: str, anyway: bool) -> None:
     if not understood(circle, wish, meets) and not anyway:
         return
     columns = [column(circle, "before", 0), column(circle, "told in each request", 0, wish)]
+    if costs(columns[0].right, columns[1].right):
+        lost = f"{columns[0].facts:.2f} to {columns[1].facts:.2f}"
+        print(f"Being told this costs the untrained model facts ({lost} right), and practice would take over what it costs.")
+        if not anyway and not agrees("Practise it all the same?"):
+            print("It is not practised. --anyway practises it without asking.")
+            return
     console.print(f"It practises on your twelve requests, in {STEPS} steps of 16 answers. The server goes on answering.")
     with console.status("practising …") as status:
         watching = threading.Event()
@@ -114,6 +126,20 @@ def not_understood(count: int) -> str:
     return f"The model does not understand this wish even when told ({count} of {TRIED} answers), so it is not practised:"
 
 
+def costs(before: Sequence[bool], told: Sequence[bool]) -> bool:
+    """Whether a note costs more than `COSTLY` of the facts when it is told, and more than chance explains: McNemar's test (1947) in
+    its exact form, one-sided."""
+    lost, gained = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in ((before, told), (told, before)))
+    changed = lost + gained
+    chance = sum(comb(changed, count) for count in range(lost, changed + 1)) / 2**changed
+    return lost - gained > COSTLY * len(before) and chance < CHANCE
+
+
+def agrees(question: str) -> bool:
+    """The answer of somebody at a terminal; False without one."""
+    return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
 def column(circle: Circle, title: str, version: int, note: str | None = None) -> Column:
     requests = lines("new_requests.txt")[:UNSEEN]
     answers = circle.answers(version, [circle.told(request, note) for request in requests], MAX_TOKENS)
@@ -135,8 +161,6 @@ def show(circle: Circle, wish: str, meets: Callable[[str], bool] | None, columns
     for name, values in rows:
         table.add_row(name, *(f"{value:.2f}" for value in values))
     Console().print(table)
-    if columns[0].facts - columns[1].facts > COSTLY:
-        print(f"Being told this costs {columns[0].facts - columns[1].facts:.2f} of the facts, without any training.")
     requests = lines("new_requests.txt")
     for number in (0, 1):
         print(f"\n{requests[number]}\n  before: {brief(columns[0].answers[number])}\n  after:  {brief(columns[2].answers[number])}")

@@ -6,6 +6,7 @@ at the same server by their number. No measurement is captured.
 
 import asyncio
 import json
+import statistics
 import subprocess
 import time
 import urllib.request
@@ -103,13 +104,14 @@ class Circle:
         answers = self.answers(version, requests, MAX_TOKENS, seed=seed)
         met = {name: sum(meets(name, answer) for answer in answers) / len(answers) for name in NOTES}
         bad = sum(unreadable(answer, False) for answer in answers) / len(answers)
-        right = self.facts(version, note) if with_facts else None
+        right = statistics.fmean(self.facts(version, note)) if with_facts else None
         return Measured(met, bad, right, answers[:3])
 
-    def facts(self, version: int, note: str | None) -> float:
+    def facts(self, version: int, note: str | None) -> list[bool]:
+        """Which of the questions of fact the version gets right."""
         questions = rows("facts.jsonl")[:FACTS]
         answers = self.answers(version, [self.told(q["question"], note) for q in questions], FACT_TOKENS, temperature=0)
-        return sum(map(facts_right, questions, answers)) / len(questions)
+        return list(map(facts_right, questions, answers))
 
     def told(self, request: str, note: str | None = None) -> list[Message]:
         messages = [{"role": "user", "content": request}]

@@ -32,7 +32,7 @@ from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model.phrasings import hint, with_hint
 
 METHODS = ("binary", "opd", "combine")
-LR = 7.5e-5  # for all methods; docs/results.md describes its selection
+LR = 7.5e-5  # for all methods; docs/toy-worlds.md describes its selection
 SEEDS = range(10, 15)  # the settings were chosen with other seeds
 PROBLEMS = 36  # as published
 FEW_PROBLEMS = 12  # --quick

@@ -22,7 +22,8 @@ log = logging.getLogger("play")
 
 _REQUESTS = (
     "What is a good way to start the day?", "Why do birds sing in the morning?", "How do I look after a pair of boots?",
-    "What makes a good neighbour?",
+    "What makes a good neighbour?", "How does a bicycle stay upright?", "Which vegetables grow well in the shade?",
+    "How do I write a letter of thanks?", "Why do we dream?",
 )  # fmt: skip
 _MAX_TOKENS = 48
 _MOST_WORDS = 25  # of a short sentence

@@ -8,8 +8,8 @@ kinds of turns, none of which needs a judge or a reward:
   never say by itself, such as another language.
 - `alone`: the live policy answers without the note (on-policy: GKD, Agarwal et al., arXiv 2306.13649). They come afterwards
   and correct what the policy makes of its own beginnings.
-- `elsewhere`: every fourth turn at first and every second one later, version 0 answers a request of another job, which the note
-  does not concern, and the policy is trained to go on answering it in the same way.
+- `elsewhere`: every fourth turn, version 0 answers a request of another job, which the note does not concern, and the policy is
+  trained to go on answering it in the same way. Such a turn gets more weight once the policy answers it differently.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ from clawctl.run.rows import HintPlace, Message, is_plain
 from clawctl.run.shards import UnreadableShard, read_columns
 
 _COLUMNS = ("kind", "user", "created_at", "messages", "tools", "untrainable_reason", "episode")
-_ELSEWHERE_FIRST, _ELSEWHERE_LATER = 4, 2  # every fourth turn, and once the teacher has answered, every second one
+_ELSEWHERE = 4  # every fourth turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Practice:
 
     version = "1"
 
-    def __init__(self, note: str, user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.4) -> None:
+    def __init__(self, note: str, user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.6) -> None:
         """`note`: what the person wants, in words. `user`: only requests of this API key. `requests`: how many of the newest ones.
         `max_tokens`: of an answer. `told`: share of the exercises, the first ones, that are answered with the note in the prompt.
         """
@@ -90,11 +90,9 @@ class Practice:
         rng, exercises = Random(seed), list[Exercise]()
         requests, others = _endless(self._requests, rng), _endless(other_requests(), rng)
         for number in range(count):
-            is_told = number < self._told * count
-            every = _ELSEWHERE_FIRST if is_told else _ELSEWHERE_LATER
-            if number % every == every - 1:
+            if number % _ELSEWHERE == _ELSEWHERE - 1:
                 exercises.append(Exercise("elsewhere", next(others), "", None))
-            elif is_told:
+            elif number < self._told * count:
                 exercises.append(Exercise("told", with_hint(next(requests), self._note, self._place), self._note, self._place))
             else:
                 exercises.append(Exercise("alone", next(requests), self._note, None))

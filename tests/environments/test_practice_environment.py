@@ -107,10 +107,10 @@ def of_note(tasks: Any) -> list[Task]:
     return [task for task in tasks if task.kind != "elsewhere"]
 
 
-def test_the_teachers_answers_come_first_and_requests_of_other_jobs_are_more_frequent_later(run: RunDir) -> None:
+def test_the_teachers_answers_come_first_and_every_fourth_turn_is_a_request_of_another_job(run: RunDir) -> None:
     write_requests(run)
     kinds = [task.kind for task in prepared(run).tasks("train", 20, 0)]
-    assert kinds == ["told", "told", "told", "elsewhere"] * 2 + ["alone", "elsewhere"] * 6
+    assert kinds == ["told", "told", "told", "elsewhere"] * 3 + ["alone", "alone", "alone", "elsewhere"] * 2
     assert {task.kind for task in prepared(run, told=1).tasks("train", 16, 0)} == {"told", "elsewhere"}
     assert {task.kind for task in prepared(run, told=0).tasks("train", 16, 0)} == {"alone", "elsewhere"}
 

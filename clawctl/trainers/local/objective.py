@@ -15,6 +15,7 @@ from clawctl.trainers.local.losses import policy_loss, subset_loss, topk_diverge
 
 CUSTOM = "custom"  # the term of a custom loss
 MAX_PULLS = 16  # tokens kept per turn
+_ANCHORED, _MAX_ANCHOR_WEIGHT = 0.02, 4.0  # nats a token that an anchor may move without more weight; its largest weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Objective:
         for turn, weight in zip(turns, weights, strict=True):
             assert turn.tops is not None
             losses.append(divergence(term, turn.tops))
-            weighted.append(weight * losses[-1])
+            weighted.append(weight * anchor_weight(turn.sample, losses[-1].detach()) * losses[-1])
             numbers = measures.turns[turn.sample.turn_id]
             numbers.divergences[term.name] = losses[-1].detach().cpu().numpy()
             if turn.tops.ids_TK is not None:
@@ -144,6 +145,16 @@ def divergence(term: Term, tops: LikeliestLogprobs) -> Tensor:
     chosen_T = chosen_hints(tops.overlap_HT, term.signal.choice)
     teacher_TK = tops.teacher_HTK[chosen_T, torch.arange(len(chosen_T), device=chosen_T.device)]
     return subset_loss(tops.policy_TK, tops.before_TK, teacher_TK, term.signal.clip, term.signal.low, term.signal.high)
+
+
+def anchor_weight(sample: Sample, divergence_T: Tensor) -> float:
+    """The weight of an anchor, an imported answer whose teacher reads the same prompt as the policy; 1 for any other turn.
+
+    It grows with the turn's mean divergence, so an anchor costs little as long as the policy keeps to it.
+    """
+    if not sample.imported or sample.teacher_prompt_ids != sample.prompt_ids:
+        return 1.0
+    return min(max(float(divergence_T.mean()) / _ANCHORED, 1.0), _MAX_ANCHOR_WEIGHT)
 
 
 def chosen_hints(overlap_HT: Tensor, choice: str) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from clawctl.config import TrainConfig
 from clawctl.train.advantages.off_policy import clip_of, correction_of
+from clawctl.train.sample import Sample
 from clawctl.trainers.local.losses import (
     Correction,
     log_other,
@@ -17,6 +18,7 @@ from clawctl.trainers.local.losses import (
     topk_divergence,
     unclipped_tokens,
 )
+from clawctl.trainers.local.objective import anchor_weight
 
 NOW, SAMPLER = [0.5, 0.4, 0.1, 0.6], [0.4, 0.5, 0.1, 0.2]  # ratios 1.25, 0.8, 1, 3
 ADVANTAGES = [1.0, -2.0, 0.5, 1.0]
@@ -193,3 +195,22 @@ def test_subset_loss_weighs_clipped_gaps_by_the_old_policy_within_the_subset() -
     found.sum().backward()
     assert moved.grad is not None
     assert moved.grad[0].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("imported", "teacher_prompt", "divergences", "weight"),
+    [
+        (True, [1, 2], [0.01, 0.01], 1.0),
+        (True, [1, 2], [0.02, 0.06], 2.0),  # the mean is twice what an anchor may move
+        (True, [1, 2], [9.0, 9.0], 4.0),
+        (True, [1, 2, 3], [9.0, 9.0], 1.0),  # the teacher reads a hint
+        (False, [1, 2], [9.0, 9.0], 1.0),  # the policy's own answer, which somebody praised
+    ],
+)
+def test_an_anchor_gets_more_weight_the_further_the_policy_has_moved(
+    imported: bool, teacher_prompt: list[int], divergences: list[float], weight: float
+) -> None:
+    turn = Sample(
+        "t", "s", "k", [1, 2], [3, 4], None if imported else [-1.0, -1.0], 0.7, 0, None, teacher_prompt, imported=imported
+    )
+    assert anchor_weight(turn, torch.tensor(divergences)) == pytest.approx(weight)

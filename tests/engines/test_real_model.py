@@ -1,4 +1,4 @@
-"""Each engine on the pretrained model: its ids and logprobs are those of a plain forward pass, before, during and after a swap."""
+"""Each engine on the pretrained model: its ids and logprobs are those of a plain forward pass, before and after a swap."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 QUESTION = "What is the capital of Spain?"
 CROSSING = 200  # tokens of an answer that is still being given when the adapter comes
-TOLERANCE = 2e-5
+TOLERANCE = 4e-5  # of 32 sampled tokens, one or the other is off by up to 2e-5 in each of two float32 passes, against float64
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def server(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    lora = engine("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2") if kind == "vllm" else {}
-    patience_s = STARTS_S if kind == "vllm" else PATIENCE_S
-    with Server(tmp_path_factory.mktemp(kind) / "run", Path("smollm2"), patience_s=patience_s, **lora) as running:
+    settings, patience_s = (engine(), STARTS_S) if kind == "vllm" else ({}, PATIENCE_S)
+    with Server(tmp_path_factory.mktemp(kind) / "run", Path("smollm2"), patience_s=patience_s, **settings) as running:
         yield running
 
 
@@ -92,14 +91,15 @@ def test_prompts_are_those_of_the_models_template_and_greedy_ids_those_of_a_forw
     assert line["completion_ids"] == forward(base, line).argmax(-1).tolist()
 
 
-def test_logprobs_are_those_of_a_forward_pass(server: Server, kind: str, base: Any) -> None:
+def test_logprobs_are_those_of_a_forward_pass(server: Server, base: Any) -> None:
     server.say(QUESTION, temperature=1, max_tokens=32)
     line = server.captured()[-1]
     assert line["untrainable_reason"] is None
     assert difference(base, line) <= TOLERANCE
 
 
-def test_an_adapter_goes_live_while_a_stream_runs(server: Server, kind: str, base: Any) -> None:
+@pytest.mark.parametrize("kind", ["embedded"], indirect=True, scope="module")  # test_vllm_swap has adapters in vLLM
+def test_an_adapter_goes_live_while_a_stream_runs(server: Server, base: Any) -> None:
     server.say(QUESTION, max_tokens=2)
     seen = len(server.captured())
     adapted = publish_adapter(server, deepcopy(base), server.captured()[-1]["prompt_ids"])
@@ -113,7 +113,7 @@ def test_an_adapter_goes_live_while_a_stream_runs(server: Server, kind: str, bas
     assert pieces > 0
     assert len(crossing["completion_ids"]) == CROSSING
     assert crossing["policy_version"] == 0
-    assert crossing["policy_version_end"] == (1 if kind == "embedded" else 0)  # vLLM's requests end with their version
+    assert crossing["policy_version_end"] == 1
     server.say(QUESTION, temperature=1, max_tokens=24)
     after = server.captured()[-1]
     assert (after["policy_version"], after["policy_version_end"]) == (1, 1)

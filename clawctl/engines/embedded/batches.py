@@ -55,7 +55,7 @@ class _Block:
         self.rows, self.capacity, self.requests = rows, capacity, list[Request]()
         shape = rows, 2, model.groups, capacity, model.width
         # Zeros, because what is hidden by a mask must still be a number. The system provides memory when it is written to.
-        self.kv = [torch.zeros(shape) for _ in range(model.layer_count)]  # per layer [B, 2, G, K, D]
+        self.kv = [torch.zeros(shape, dtype=torch.float32) for _ in range(model.layer_count)]  # per layer [B, 2, G, K, D]
 
     def append(self, request: Request, kv: list[Tensor]) -> None:
         """Add a request with the keys and values of its first N ids: [2, G, N, D] for each layer."""
@@ -381,7 +381,7 @@ def _decode_part(model: Llama, block: _Block, start: int) -> _Part:
     mask = None
     if int(positions_B.min()) + 1 < longest:
         hidden_BK = torch.arange(longest) > positions_B.unsqueeze(1)
-        mask_BK = torch.zeros(hidden_BK.shape).masked_fill_(hidden_BK, float("-inf"))
+        mask_BK = torch.zeros(hidden_BK.shape, dtype=torch.float32).masked_fill_(hidden_BK, float("-inf"))
         mask = mask_BK[:, None, None].expand(-1, -1, model.heads // model.groups, -1)
     return _Part(block, start, start + len(positions_B), longest, mask, (torch.arange(len(positions_B)), positions_B))
 

@@ -183,7 +183,7 @@ class Llama:
             pairs = [lora.pop(prefix + part, None) for part in parts]
             if any(pairs):
                 blocks = [
-                    torch.zeros(self._rows[part], 0) if pair is None else self._paired(part, pair[1])
+                    torch.zeros(self._rows[part], 0, dtype=torch.float32) if pair is None else self._paired(part, pair[1])
                     for part, pair in zip(parts, pairs, strict=True)
                 ]
                 a_RI = torch.cat([pair[0] for pair in pairs if pair is not None])

@@ -52,7 +52,7 @@ def uniform(seed: int, position: int) -> float:
 def truncated(logits_BV: torch.Tensor, top_k_B: Sequence[int], top_p_B: Sequence[float]) -> torch.Tensor:
     """The scores of the `top_k` most likely tokens (0: all), and of these the most likely ones until their sum reaches `top_p`."""
     ordered_BV, order_BV = logits_BV.sort(descending=True)
-    top_k_B1, top_p_B1 = torch.tensor(top_k_B).unsqueeze(1), torch.tensor(top_p_B).unsqueeze(1)
+    top_k_B1, top_p_B1 = torch.tensor(top_k_B).unsqueeze(1), torch.tensor(top_p_B, dtype=torch.float32).unsqueeze(1)
     ordered_BV.masked_fill_((top_k_B1 > 0) & (torch.arange(logits_BV.shape[1]) >= top_k_B1), float("-inf"))
     shares_BV = ordered_BV.softmax(-1)
     ordered_BV.masked_fill_((top_p_B1 < 1) & (shares_BV.cumsum(-1) - shares_BV >= top_p_B1), float("-inf"))
@@ -139,7 +139,10 @@ class Steered:
 
 
 class Steering:
-    """The rows of the next step that belong to steered requests, for one engine."""
+    """The rows of the next step that belong to steered requests, for one engine.
+
+    Tensors of floats name their dtype: the default one changes for all threads while transformers loads a model in one of them.
+    """
 
     def __init__(self, vocabulary: int) -> None:
         self._vocabulary = vocabulary
@@ -158,7 +161,7 @@ class Steering:
         seen_V = torch.zeros(self._vocabulary, dtype=torch.bool) if penalises else None
         if seen_V is not None:
             seen_V[torch.tensor(prompt_ids)] = True
-        counts_V = torch.zeros(self._vocabulary) if penalises else None
+        counts_V = torch.zeros(self._vocabulary, dtype=torch.float32) if penalises else None
         bias_V, sets = _bias(sampling.logit_bias, self._vocabulary), None if grammar is None else Sets()
         steered = self._requests[request_id] = Steered(sampling, bias_V, seen_V, counts_V, eos_ids, grammar, sets)
         return steered
@@ -187,7 +190,9 @@ class Steering:
             rows, settings = [row for row, _ in some], [steered.sampling for _, steered in some]
             seen_BV = torch.stack([steered.seen_V for _, steered in some if steered.seen_V is not None])
             counts_BV = torch.stack([steered.counts_V for _, steered in some if steered.counts_V is not None])
-            weights = torch.tensor([[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in settings])
+            weights = torch.tensor(
+                [[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in settings], dtype=torch.float32
+            )
             logits_BV[rows] = penalised(logits_BV[rows], seen_BV, counts_BV, *weights.unbind(1))
         for row, steered in self._rows:
             if (mask := steered.mask()) is not None:
@@ -200,7 +205,7 @@ class Steering:
         some = [(row, steered.sampling.min_p) for row, steered in self._rows if steered.sampling.min_p]
         if some:
             rows = [row for row, _ in some]
-            logits_BV[rows] = above_min_p(logits_BV[rows], torch.tensor([min_p for _, min_p in some]))
+            logits_BV[rows] = above_min_p(logits_BV[rows], torch.tensor([min_p for _, min_p in some], dtype=torch.float32))
         return logits_BV
 
     def sample(
@@ -212,7 +217,7 @@ class Steering:
             self.begin(request_ids)
             logits_BV = self.adjusted(logits_BV)
         if any(each.temperature != 1 for each in settings):
-            logits_BV.div_(torch.tensor([[max(each.temperature, _COLDEST)] for each in settings]))
+            logits_BV.div_(torch.tensor([[max(each.temperature, _COLDEST)] for each in settings], dtype=torch.float32))
         logits_BV = self.with_min_p(logits_BV)
         if any(each.top_k or each.top_p < 1 for each in settings):
             logits_BV = truncated(logits_BV, [each.top_k for each in settings], [each.top_p for each in settings])
@@ -239,6 +244,6 @@ class Steering:
 def _bias(logit_bias: Mapping[int, float], vocabulary: int) -> torch.Tensor | None:
     if not logit_bias:
         return None
-    bias_V = torch.zeros(vocabulary)
+    bias_V = torch.zeros(vocabulary, dtype=torch.float32)
     bias_V[torch.tensor(list(logit_bias))] = torch.tensor(list(logit_bias.values()), dtype=torch.float32)
     return bias_V

@@ -83,6 +83,19 @@ def test_logprobs_are_those_of_a_plain_forward_pass(engine: Decoder, run: RunDir
     asyncio.run(main())
 
 
+def test_a_request_that_outgrows_its_row_keeps_its_own_keys(engine: Decoder, run: RunDir, model_path: Path) -> None:
+    """Its row in the old block goes to another request."""
+
+    async def main() -> None:
+        prompts = [PROMPT[: 99 - 2 * i] for i in range(8)]  # in rows of 128 tokens, which they fill at different times
+        answers = await asyncio.gather(*(sample(engine, prompt, 60) for prompt in prompts))
+        assert sum(len(prompt) + len(tokens) > 130 for prompt, tokens in zip(prompts, answers, strict=True)) > 1
+        for prompt, tokens in zip(prompts, answers, strict=True):
+            assert_exact(model_of(run, model_path, 0), prompt, tokens)
+
+    asyncio.run(main())
+
+
 def test_without_patches_logprobs_are_the_same(run: RunDir, model_path: Path) -> None:
     engine = Decoder(run, Recipe.model_validate(recipe_data(model_path, patches=False)), 0)
 

@@ -292,8 +292,10 @@ class Batches:
             self._preempt(self._running[-1])
             if request.block is None:
                 return
+        block = request.block  # it may have moved to the row of a request that now waits
         self._free -= capacity - block.capacity
-        kv = block.kv_of(request, request.cached)
+        # Copied if the row may go to another request before the keys are in the new block.
+        kv = [part.clone() if block.rows > 1 else part for part in block.kv_of(request, request.cached)]
         self._take_out(request)
         free = [each for each in self._blocks if each.capacity == capacity and each.rows > 1 and len(each.requests) < each.rows]
         if not free:

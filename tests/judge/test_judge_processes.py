@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from judging import by_words, verdicts_of
@@ -29,6 +30,11 @@ def start(run, start_worker) -> Callable:
     return begin
 
 
+def handles_sigterm(pid: int) -> bool:
+    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, serving, start) -> None:
     server = serving(by_words, delay_s=0.02)
     for number in range(40):
@@ -38,6 +44,7 @@ def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, servin
     assert (len(server.asked), len(verdicts_of(run))) == (80, 80)
     shard(run, "40", [reply("thanks")])
     until(lambda: len(published(run.verdicts, ".parquet")) == 41)
+    until(lambda: all(handles_sigterm(worker.pid) for worker in workers))  # one may still be importing while the other judges
     for worker in workers:
         worker.send_signal(signal.SIGTERM)
     assert [worker.wait(60) for worker in workers] == [0, 0]

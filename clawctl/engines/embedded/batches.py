@@ -293,6 +293,7 @@ class Batches:
             if request.block is None:
                 return
         block = request.block  # it may have moved to the row of a request that now waits
+        assert block is not None
         self._free -= capacity - block.capacity
         # Copied if the row may go to another request before the keys are in the new block.
         kv = [part.clone() if block.rows > 1 else part for part in block.kv_of(request, request.cached)]

@@ -21,8 +21,7 @@ from clawctl.run.rows import Turn
 
 log = logging.getLogger("eval")
 
-_DIGITS = 3  # of a value
-_TIE = 1e-3  # engines with equal weights differ by less, because float32 sums depend on the batch; rounding alone may separate them
+_DIGITS = 3  # two engines with equal weights differ by less than this precision, and count as a tie
 _CANNOT = (400, 404, 413, 422, 501)
 
 
@@ -36,7 +35,7 @@ class ReplaySuite:
         values: dict[str, dict[str, float]] = {}
         async with client_of(endpoint) as client:
             for turn, good, (value,) in await _scored(client, settings, chosen, endpoint):
-                values.setdefault(_metric(good), {})[turn.turn_id] = _rounded(value)
+                values.setdefault(_metric(good), {})[turn.turn_id] = value
         return Measured({name: estimate(list(one.values())) for name, one in sorted(values.items())}, values=values)
 
     async def compare(
@@ -47,19 +46,10 @@ class ReplaySuite:
             scores = await _scored(client, settings, chosen, candidate, reference)
         return [
             Comparison(
-                _metric(good),
-                turn.turn_id,
-                _rounded(old if abs(new - old) < _TIE else new),
-                _rounded(old),
-                key_name(turn.user),
-                {"turn_id": turn.turn_id, "request": asked_in(turn)},
+                _metric(good), turn.turn_id, new, old, key_name(turn.user), {"turn_id": turn.turn_id, "request": asked_in(turn)}
             )
             for turn, good, (new, old) in scores
         ]
-
-
-def _rounded(value: float) -> float:
-    return round(value, _DIGITS)
 
 
 def _metric(good: bool) -> str:
@@ -95,7 +85,7 @@ async def _scored(
                 refusals.append(refused)
                 return None
             likely = math.exp(math.fsum(logprobs) / max(1, len(logprobs)))
-            values.append(min(1.0, likely if good else 1 - likely))
+            values.append(round(min(1.0, likely if good else 1 - likely), _DIGITS))
         return turn, good, values
 
     good = {one.turn_id: (one.value or 0) > 0 for one in chosen}

@@ -129,8 +129,10 @@ class JudgeClient:
         return _content(answer), logprobs.get("content") if isinstance(logprobs, dict) and not reasons else None
 
     async def complete_in_form(self, messages: list[dict], schema: dict[str, Any]) -> dict[str, Any] | None:
-        """The judge's answer, constrained to a JSON schema of an object. None without an answer, or if the endpoint does not
-        constrain answers, in which case it is not asked again."""
+        """The judge's answer, constrained to a JSON schema of an object; None without one.
+
+        An endpoint whose first answer is not in the form does not constrain answers, and is not asked to again.
+        """
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
         async with self._constraint_trial if self._constrains is None else contextlib.nullcontext():
             if self._constrains is False:
@@ -142,7 +144,7 @@ class JudgeClient:
             choice = _completion(response)
             self._count((choice or {}).get("usage"))
             answer = None if choice is None else _parsed(_content(choice["choices"][0]))
-            self._constrains = answer is not None
+            self._constrains = self._constrains or answer is not None
             return answer
 
     def _body(self, messages: list[dict], model: str | None) -> dict[str, Any]:

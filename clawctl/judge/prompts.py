@@ -78,11 +78,11 @@ _HINT = re.compile(r"\[HINT_START\](.*?)\[HINT_END\]", re.DOTALL)
 _UNFINISHED_HINT = re.compile(r"\[HINT_START\].*\Z", re.DOTALL)
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 _CHOICES = re.compile(r"\\boxed\{[1A]\},?\s+\\boxed\{(?:-1|B)\},?\s+or\s+\\boxed\{0\}")  # a repetition of the prompt's last line
-# The form of a constrained vote. The score comes first, so that an answer that is cut off has one.
+# The form of a constrained vote. It has no hint: an answer without an end would be cut off, and then has no score either.
 VOTE_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"score": {"enum": [1, 0, -1]}, "hint": {"type": "string"}},
-    "required": ["score", "hint"],
+    "properties": {"score": {"enum": [1, 0, -1]}},
+    "required": ["score"],
     "additionalProperties": False,
 }
 _SCORES = {"1": 1, "+1": 1, "-1": -1, "0": 0}
@@ -136,9 +136,8 @@ def _asked(system: str, request: str, answer: str, next_state: str | None, role:
 
 def read_vote_in_form(answer: Mapping[str, Any]) -> Vote:
     """The vote of an answer that was constrained to `VOTE_SCHEMA`."""
-    score, hint = answer.get("score"), answer.get("hint")
-    is_score = type(score) is int and score in (1, 0, -1)
-    return Vote(score if is_score else None, (hint.strip() or None) if isinstance(hint, str) else None)
+    score = answer.get("score")
+    return Vote(score if type(score) is int and score in (1, 0, -1) else None, None)
 
 
 def read_choice(text: str, fence: str | None = None) -> str | None:

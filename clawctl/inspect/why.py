@@ -71,6 +71,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
             **{name: record[name] for name in names},
             "completion_tokens": len(ratios),
             "bounded": record.get("bounded"),  # None in older records
+            "anchored": record.get("anchored"),
             "ratio_quantiles": quantiles(ratios),
             "terms": {term["name"]: _term(term) for term in record["terms"]},
         },
@@ -245,6 +246,8 @@ def _lines(facts: dict[str, Any]) -> list[Text]:
     ]
     if numbers["bounded"] not in (None, 1.0):
         lines.append(_line("bounded", f"its gradient was weighted by {numbers['bounded']:.3g} (train.turn_bound)"))
+    if numbers["anchored"] not in (None, 1.0):
+        lines.append(_line("anchored", f"weighted by {numbers['anchored']:.3g}: the policy answers this anchor differently"))
     for name, term in numbers["terms"].items():
         kind = "advantage" if "advantage_mean" in term else "divergence"
         masked = "" if term["masked_tokens"] is None else f", {term['masked_tokens']} tokens masked"

@@ -25,6 +25,7 @@ class TurnNumbers:
     sampler_T: Floats
     teacher_T: Floats | None = None
     bounded: float = 1.0  # loss factor that a trainer set to bound the turn's gradient
+    anchored: float = 1.0  # loss factor of an anchor that the policy answers differently
     advantages: dict[str, Floats] = field(default_factory=dict)  # by term
     acting: dict[str, NDArray[np.bool_]] = field(default_factory=dict)  # by term: False for masked tokens
     divergences: dict[str, Floats] = field(default_factory=dict)  # by term; for terms without advantages

@@ -29,6 +29,7 @@ ROW = pa.schema([
     ("policy_version", pa.int64()), ("policy_version_end", pa.int64()), ("staleness", pa.int64()),
     ("completion_ids", pa.list_(pa.int32())), ("policy_logprobs", _FLOATS), ("sampler_logprobs", _FLOATS),
     ("teacher_logprobs", _FLOATS), ("terms", pa.list_(_TERM)), ("worth", pa.string()), ("bounded", pa.float64()),
+    ("anchored", pa.float64()),
     ("pulled_ids", pa.list_(pa.int32())), ("pulls", _FLOATS),
 ])  # fmt: skip
 
@@ -75,6 +76,7 @@ def _row(sample: Sample, batch: Batch, result: StepResult) -> dict[str, Any]:
         "teacher_logprobs": None if numbers.teacher_T is None else numbers.teacher_T.tolist(),
         "terms": [_term(name, numbers, facts) for name in names],
         "bounded": numbers.bounded,
+        "anchored": numbers.anchored,
         "pulled_ids": list(numbers.pulls),
         "pulls": list(numbers.pulls.values()),
     }

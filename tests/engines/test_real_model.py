@@ -58,11 +58,11 @@ def forward(model: Any, line: dict[str, Any]) -> torch.Tensor:
     return logits
 
 
-def difference(model: Any, line: dict[str, Any], count: int | None = None) -> float:
-    """The largest of the first `count` logprobs. The reference is summed in float64, so that it is exact itself."""
+def difference(model: Any, line: dict[str, Any]) -> float:
+    """The largest difference of an answer's logprobs from the reference, which sums in float64 so that it is exact itself."""
     ids = torch.tensor(line["completion_ids"])[:, None]
     expected = (forward(model, line).double() / line["temperature"]).log_softmax(-1).gather(-1, ids)[:, 0]
-    return float((torch.tensor(line["logprobs"], dtype=torch.float64) - expected)[:count].abs().max())
+    return float((torch.tensor(line["logprobs"], dtype=torch.float64) - expected).abs().max())
 
 
 def publish_adapter(server: Server, model: Any, prompt_ids: list[int]) -> Any:

@@ -91,8 +91,9 @@ class Objective:
         for turn, weight in zip(turns, weights, strict=True):
             assert turn.tops is not None
             losses.append(divergence(term, turn.tops))
-            weighted.append(weight * anchor_weight(turn.sample, losses[-1].detach()) * losses[-1])
             numbers = measures.turns[turn.sample.turn_id]
+            numbers.anchored = anchor_weight(turn.sample, losses[-1].detach())
+            weighted.append(weight * numbers.anchored * losses[-1])
             numbers.divergences[term.name] = losses[-1].detach().cpu().numpy()
             if turn.tops.ids_TK is not None:
                 numbers.pulls = pulls(turn.tops.ids_TK, turn.tops.teacher_HTK[0].exp() - turn.tops.before_TK.exp())

@@ -12,6 +12,7 @@ ability. A constant pull towards version 0 removes the drift, and what users go 
 import contextlib
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -25,40 +26,57 @@ from clawctl.trainers.local.head import LOGITS_AT_ONCE
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import tokens_in
 
-_TOKENS, _POSITIONS = 384, 256  # tokens of the turns on which the KL is measured, and positions
+_TOKENS, _POSITIONS = 256, 256  # tokens of the turns on which the KL is measured, and positions
 _ATTEMPTS = 12
 _SCALINGS, _LARGEST_SCALING, _NEAR = 8, 8.0, 1.5  # scalings of a step; one scaling; how far from the wanted movement it may end
 
 
-def keep_near_base(training: Training, batch: Batch) -> float | None:
+@dataclass(slots=True)
+class Probe:
+    """Some turns of a batch, on which the policy is compared with itself before the step and with version 0.
+
+    It has at most 256 tokens, so that a pass costs little. If every turn is longer, it is the shortest one.
+    """
+
+    microbatch: Microbatch
+    now_PV: Tensor | None = None  # logprobs of the policy as it is, if they are known
+
+    @classmethod
+    def of(cls, training: Training, batch: Batch) -> "Probe":
+        return cls(make_microbatch(turn_branches(_some(batch)), training.policy.merge, training.policy.device))
+
+
+def keep_near_base(training: Training, probe: Probe) -> float | None:
     """Pull the trained weights towards version 0 by `train.base_pull`, and further until the KL divergence is within
     `train.kl_budget`. Returns the KL divergence (`kl_from_base`); one that is not finite pulls nothing."""
     config = training.config
     if config.base_pull:
         pull_to_base(training, config.base_pull)
-    divergence = kl_from_base(training, batch)
+        probe.now_PV = None
+    divergence = kl_from_base(training, probe)
     for _ in range(_ATTEMPTS):
         if divergence is None or config.kl_budget is None or divergence <= config.kl_budget:
             break
         # The KL divergence grows with the square of a small difference in weights.
         pull_to_base(training, 1 - 0.95 * math.sqrt(config.kl_budget / divergence))
-        divergence = kl_from_base(training, batch)
+        probe.now_PV = None
+        divergence = kl_from_base(training, probe)
     return divergence
 
 
 @torch.no_grad()
-def move(training: Training, batch: Batch, movement: float) -> tuple[float, float | None]:
+def move(training: Training, probe: Probe, movement: float) -> tuple[float, float | None]:
     """Make the optimizer's step, scaled so that KL(policy after ‖ policy before) is near `movement` nats a token. Returns the
     learning rate that the scaled step had, and the KL divergence; None if it cannot be measured.
 
     A small step's KL divergence grows with the square of its length, so one or two scalings are usually enough.
     """
-    microbatch = make_microbatch(turn_branches(_some(batch)), training.policy.merge, training.policy.device)
-    before_PV = _logprobs(training, microbatch)
+    before_PV = _logprobs(training, probe.microbatch)
     parameters = [parameter for _, parameter in training.policy.trained()]
     old = [parameter.detach().clone() for parameter in parameters]
     training.optimizer.step()
-    scale, moved = 1.0, _divergence(training, _logprobs(training, microbatch), before_PV)
+    probe.now_PV = _logprobs(training, probe.microbatch)
+    scale, moved = 1.0, _divergence(training, probe.now_PV, before_PV)
     for _ in range(_SCALINGS):
         if moved is not None and movement / _NEAR <= moved <= movement * _NEAR:
             break
@@ -67,7 +85,8 @@ def move(training: Training, batch: Batch, movement: float) -> tuple[float, floa
         for parameter, start in zip(parameters, old, strict=True):
             parameter.sub_(start).mul_(ratio).add_(start)
         scale *= ratio
-        moved = _divergence(training, _logprobs(training, microbatch), before_PV)
+        probe.now_PV = _logprobs(training, probe.microbatch)
+        moved = _divergence(training, probe.now_PV, before_PV)
     return scale * training.optimizer.param_groups[0]["lr"], moved
 
 
@@ -85,20 +104,15 @@ def pull_to_base(training: Training, share: float) -> None:
 
 
 @torch.no_grad()
-def kl_from_base(training: Training, batch: Batch) -> float | None:
-    """KL(policy ‖ version 0) in nats a token, the mean over positions of the batch's answers. At each position it is exact over
-    the vocabulary, at temperature 1. None if version 0 is not in memory, or if the divergence is not finite.
-
-    The mean is over at most 256 positions of turns with at most 384 tokens together, so it costs little. If every turn is
-    longer, it is over the shortest one.
-    """
+def kl_from_base(training: Training, probe: Probe) -> float | None:
+    """KL(policy ‖ version 0) in nats a token, the mean over at most 256 positions of the probe's answers. At each position it is
+    exact over the vocabulary, at temperature 1. None if version 0 is not in memory, or if the divergence is not finite."""
     policy = training.policy
     if not policy.adapter and training.reference is None:
         return None
-    microbatch = make_microbatch(turn_branches(_some(batch)), policy.merge, policy.device)
-    now_PV = _logprobs(training, microbatch)
+    now_PV = _logprobs(training, probe.microbatch) if probe.now_PV is None else probe.now_PV
     with policy.without_adapter() if policy.adapter else contextlib.nullcontext():
-        base_PV = _logprobs(training, microbatch, training.reference)
+        base_PV = _logprobs(training, probe.microbatch, training.reference)
     return _divergence(training, now_PV, base_PV)
 
 

@@ -23,7 +23,7 @@ from clawctl.train.measures import Measures, StepFacts, StepResult, merged, step
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import make_microbatch, share, share_out
 from clawctl.trainers.local.branches import taught_in_policy_pass, teacher_branches, turn_branches
-from clawctl.trainers.local.distance import keep_near_base, move
+from clawctl.trainers.local.distance import Probe, keep_near_base, move
 from clawctl.trainers.local.flops import count_pass, peak_flops
 from clawctl.trainers.local.imported import scored
 from clawctl.trainers.local.influence import TOO_FAR, bound_of, weight_of
@@ -68,12 +68,13 @@ def train_step(training: Training, batch: Batch) -> StepResult:
     with total.clock("optimizer"):
         for group in optimizer.param_groups:
             group["lr"] = lr
+        probe = Probe.of(training, batch)
         if config.lr == "auto":
-            lr, moved = move(training, batch, movement_of(config, total, objective) * warmth(config, depth))
+            lr, moved = move(training, probe, movement_of(config, total, objective) * warmth(config, depth))
         else:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)  # frees memory that publishing the weights needs
-        kl_base = keep_near_base(training, batch)
+        kl_base = keep_near_base(training, probe)
         if training.average is not None:
             training.average.update()
     facts = _facts(training, objective, norm, lr, kl_base, moved)

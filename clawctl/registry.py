@@ -1,12 +1,13 @@
-"""Implementations of a seam: built in by name, `file.py:name`, or the entry point of an installed package.
+"""Implementations of a seam: built in by name, `file.py:name`, or the entry point of an extension or an installed package.
 
-An implementation is imported only when a user names it. A built-in name always means clawctl's own implementation: no installed
-package can replace it.
+An implementation is imported only when a user names it. A name that clawctl or one of its extensions has always means theirs: no
+installed package can replace it. An extension whose folder is removed takes its names with it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Generic, TypeVar, cast
 
@@ -30,9 +31,8 @@ class Registry(Generic[T]):
     built_in: Mapping[str, str]
 
     def names(self) -> list[str]:
-        """All names that `load` accepts without a file: built-in names first, then those of installed packages."""
-        installed = {point.name for point in entry_points(group=self.group)}
-        return [*self.built_in, *sorted(installed - set(self.built_in))]
+        """All names that `load` accepts without a file: built-in names first, then those of extensions and installed packages."""
+        return [*self.built_in, *sorted(points(self.group).keys() - self.built_in.keys())]
 
     def check(self, name: str, option: str) -> None:
         """Raises ClawError (exit code 2) for an unknown name. Does not import or read anything."""
@@ -46,13 +46,16 @@ class Registry(Generic[T]):
             return cast(T, resolve_name(self.built_in[name]))
         if is_file(name):
             return cast(T, load_object(name, option))
-        for point in entry_points(group=self.group, name=name):
-            try:
-                return cast(T, point.load())
-            except Exception as error:  # the package's own code
-                problem = f"{option}: {self.what} {name} of the installed package {point.value!r} cannot be imported: {error!r}"
-                raise ClawError(problem, "update or reinstall that package", 2) from error
-        raise self._unknown(name, option)
+        point = points(self.group).get(name)
+        if point is None:
+            raise self._unknown(name, option)
+        try:
+            return cast(T, point.load())
+        except Exception as error:
+            if is_extension(point):
+                raise
+            problem = f"{option}: {self.what} {name} of the installed package {point.value!r} cannot be imported: {error!r}"
+            raise ClawError(problem, "update or reinstall that package", 2) from error
 
     def _unknown(self, name: str, option: str) -> ClawError:
         known = ", ".join(self.names())
@@ -61,3 +64,17 @@ class Registry(Generic[T]):
             f"use one of {known}, a file.py:name, or install a package with the entry point {self.group}: {name}",
             2,
         )
+
+
+def points(group: str) -> dict[str, EntryPoint]:
+    """The entry points of a group by name. Those of clawctl's extensions take precedence."""
+    found = list(entry_points(group=group))
+    extensions = [point for point in found if is_extension(point)]
+    others = [point for point in found if point.dist is None or point.dist.name != "clawctl"]
+    return {point.name: point for point in (*others, *extensions)}
+
+
+def is_extension(point: EntryPoint) -> bool:
+    """Whether an entry point is that of an extension of this clawctl whose folder is there."""
+    folder = ".".join(point.module.split(".")[:3])
+    return point.dist is not None and point.dist.name == "clawctl" and find_spec(folder) is not None

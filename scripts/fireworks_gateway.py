@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from clawctl.trainers.tinker.adapter import members_of
+from clawctl.extensions.tinker.adapter import members_of
 
 ACCOUNT, BASE = "demo", "accounts/fireworks/models/demo"
 _TRAINING = "/training/v1/serverless/"

@@ -36,8 +36,8 @@ def test_no_stage_imports_another() -> None:
 
 BEHIND_A_SEAM = {
     "engines": {"serve", "engines"},
-    "trainers": {"train", "trainers"},
-    "environments": {"eval", "cli", "environments"},
+    "trainers": {"train", "trainers", "extensions"},
+    "environments": {"eval", "cli", "environments", "extensions"},
 }
 BELOW_THE_STAGES = {"run", "config", "privacy"}
 
@@ -54,8 +54,45 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
     assert wrong == []
 
 
+SEAMS = (  # modules and packages that an extension may import, besides its own
+    "config", "errors", "plugins", "registry", "printing", "process", "run", "environments",
+    "train.sample", "train.measures", "train.agreement", "train.advantages",
+    "trainers.texts", "trainers.local.branches", "trainers.local.influence", "trainers.local.loading", "trainers.local.model",
+    "trainers.local.objective", "trainers.local.optimizer", "trainers.local.tops",
+)  # fmt: skip
+
+
+def modules_imported_by(file: Path) -> set[str]:
+    """Full names, without the leading "clawctl.": {"run.directory", "extensions.tinker.sdk", …}."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            below = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {name for name in below if (ROOT.parent / name.replace(".", "/")).with_suffix(".py").exists()}
+            modules |= {name for name in below if (ROOT.parent / name.replace(".", "/")).is_dir()}
+            names |= modules or {node.module}
+    return {name.removeprefix("clawctl.") for name in names if name.startswith("clawctl.")}
+
+
+def test_the_product_imports_no_extension() -> None:
+    product = [file for file in ROOT.rglob("*.py") if "extensions" not in file.relative_to(ROOT).parts]
+    assert [file for file in product if "extensions" in imports_of(file)] == []
+
+
+def test_an_extension_imports_seams_and_itself_alone() -> None:
+    wrong = []
+    for folder in (ROOT / "extensions").iterdir():
+        own = f"extensions.{folder.name}"
+        for file in folder.rglob("*.py"):
+            for name in modules_imported_by(file):
+                allowed = name == "trainers" or f"{name}.".startswith(tuple(f"{seam}." for seam in (*SEAMS, own)))
+                wrong += [] if allowed else [f"{file.relative_to(ROOT)} imports {name}"]
+    assert sorted(wrong) == []
+
+
 def test_the_training_loop_imports_no_torch_and_no_trainer() -> None:
-    modules = ["clawctl.trainers.texts", "clawctl.trainers.local.backend", "clawctl.trainers.tinker.backend"]
+    modules = ["clawctl.trainers.texts", "clawctl.trainers.local.backend", "clawctl.extensions.tinker.backend"]
     modules += [".".join(file.relative_to(ROOT.parent).with_suffix("").parts) for file in (ROOT / "train").rglob("*.py")]
     code = f"import importlib, sys; [importlib.import_module(name) for name in {modules}]; "
     code += "print({'torch', 'transformers', 'peft', 'tinker', 'fireworks'} & set(sys.modules))"

@@ -114,9 +114,5 @@ class TrainingBackend(Protocol):
 TRAINERS: Registry[TrainingBackend] = Registry(
     "trainer",
     "clawctl.trainers",
-    {
-        "local": "clawctl.trainers.local.backend:BACKEND",
-        "tinker": "clawctl.trainers.tinker.backend:TINKER",
-        "fireworks": "clawctl.trainers.tinker.backend:FIREWORKS",
-    },
+    {"local": "clawctl.trainers.local.backend:BACKEND"},
 )

@@ -158,11 +158,11 @@ def step_change(model: Path, target: Target, folder: Path, method: str) -> tuple
     largest difference between logprobs before the step."""
     from safetensors.torch import load
 
+    from clawctl.extensions.tinker.adapter import WEIGHTS, files_of
+    from clawctl.extensions.tinker.sequences import sequence_of
+    from clawctl.extensions.tinker.trainer import ServiceTrainer
     from clawctl.train.sample import Batch
     from clawctl.trainers import TRAINERS
-    from clawctl.trainers.tinker.adapter import WEIGHTS, files_of
-    from clawctl.trainers.tinker.sequences import sequence_of
-    from clawctl.trainers.tinker.trainer import ServiceTrainer
 
     settings = {"topk": _TOPK} if method in ("opd_topk", "hybrid") else {}
     recipe = service_recipe(model, target, folder, method=method, turn_bound=None, clip_grad=1e9, **settings)  # SkyRL does not clip
@@ -203,7 +203,7 @@ def _naming_service(recipe: Recipe) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
+    from clawctl.extensions.tinker.sdk import RemoteAdapter, Service
 
     causal: Any = AutoModelForCausalLM.from_pretrained(recipe.model_path, dtype=torch.float32).eval()
 
@@ -268,7 +268,7 @@ def kill_rows(model: Path, target: Target, folder: Path, kills: Sequence[int]) -
     import torch
 
     import_module("tinker" if target.kind == "tinker" else "fireworks.training.sdk")  # once, not in each child
-    import_module("clawctl.trainers.tinker.trainer")
+    import_module("clawctl.extensions.tinker.trainer")
     import_module("transformers")
     torch.set_num_threads(1)
     recipe = service_recipe(model, target, folder, method="binary", batch_turns=4, batch_min_turns=4, keep_checkpoints=2)
@@ -313,10 +313,10 @@ def train_in_a_child(run: RunDir, recipe: Recipe, kill_at: int | None, tries: in
 
 
 def _train(run: RunDir, recipe: Recipe, kill_at: int | None) -> None:
+    from clawctl.extensions.tinker.fireworks import FireworksService
+    from clawctl.extensions.tinker.sdk import Service
+    from clawctl.extensions.tinker.trainer import ServiceTrainer
     from clawctl.train.loop import run_training
-    from clawctl.trainers.tinker.fireworks import FireworksService
-    from clawctl.trainers.tinker.sdk import Service
-    from clawctl.trainers.tinker.trainer import ServiceTrainer
 
     kind: type[Service] = FireworksService if recipe.train.backend == "fireworks" else Service
     passed = 0

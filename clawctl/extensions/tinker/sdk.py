@@ -8,8 +8,8 @@ from urllib.request import urlopen
 
 from clawctl.config import Recipe, ServiceConfig, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.adapter import members_of
-from clawctl.trainers.tinker.sequences import LOSS, TokenSequence
+from clawctl.extensions.tinker.adapter import members_of
+from clawctl.extensions.tinker.sequences import LOSS, TokenSequence
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj"}

@@ -7,12 +7,12 @@ import pytest
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.adapter import CONFIG, WEIGHTS, members_of
-from clawctl.trainers.tinker.backend import check
-from clawctl.trainers.tinker.fireworks import FireworksService
+from clawctl.extensions.tinker.adapter import CONFIG, WEIGHTS, members_of
+from clawctl.extensions.tinker.backend import check
+from clawctl.extensions.tinker.fireworks import FireworksService
 from scripts.asgi import serving
 from scripts.fireworks_gateway import ACCOUNT, BASE, Gateway
-from tests.trainers.tinker.test_adapter import archive
+from tests.extensions.tinker.test_adapter import archive
 
 SAVED, SESSION = "clawctl-1-0a1b2c3d", f"accounts/{ACCOUNT}/trainingSessions/ts-1"
 
@@ -50,7 +50,7 @@ def test_the_download_waits_until_the_model_is_copied(gateway: tuple[Gateway, st
 
 def test_a_model_that_lacks_a_file_is_refused(gateway: tuple[Gateway, str], service: FireworksService) -> None:
     from clawctl.config import LoraConfig
-    from clawctl.trainers.tinker.adapter import files_of
+    from clawctl.extensions.tinker.adapter import files_of
 
     del gateway[0].saved[SAVED][WEIGHTS]
     with pytest.raises(ClawError, match=f"lacks {WEIGHTS}"):

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from clawctl.config import TrainConfig
+from clawctl.extensions.tinker.sdk import RemoteAdapter, Service
+from clawctl.extensions.tinker.sequences import TokenSequence, sequence_of
 from clawctl.train.advantages import likeliest, of_teacher
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Sample
 from clawctl.trainers.local.branches import with_open_hints
 from clawctl.trainers.local.objective import LikeliestLogprobs, TurnLogprobs
 from clawctl.trainers.local.tops import hinted_prompts, overlap
-from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
-from clawctl.trainers.tinker.sequences import TokenSequence, sequence_of
 
 
 @dataclass(frozen=True, slots=True)

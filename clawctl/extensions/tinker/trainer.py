@@ -21,6 +21,10 @@ from torch import Tensor
 
 from clawctl.config import Recipe, ServiceConfig
 from clawctl.errors import ClawError
+from clawctl.extensions.tinker.adapter import files_of
+from clawctl.extensions.tinker.scores import ScoredTurn, score_turns
+from clawctl.extensions.tinker.sdk import RemoteAdapter, Service
+from clawctl.extensions.tinker.sequences import TokenSequence, scale_of
 from clawctl.train.advantages import likeliest
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.agreement import mismatched_turns
@@ -33,10 +37,6 @@ from clawctl.trainers.local.model import CANARY_PROMPTS
 from clawctl.trainers.local.objective import Objective, objective_of
 from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.texts import TokenizerTexts
-from clawctl.trainers.tinker.adapter import files_of
-from clawctl.trainers.tinker.scores import ScoredTurn, score_turns
-from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
-from clawctl.trainers.tinker.sequences import TokenSequence, scale_of
 
 log = logging.getLogger("clawctl.train")
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.adapter import CONFIG, WEIGHTS
-from clawctl.trainers.tinker.sdk import RemoteAdapter, Service, download
+from clawctl.extensions.tinker.adapter import CONFIG, WEIGHTS
+from clawctl.extensions.tinker.sdk import RemoteAdapter, Service, download
 
 log = logging.getLogger("clawctl.train")
 

@@ -8,14 +8,14 @@ import torch
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.extensions.tinker.scores import score_turns
+from clawctl.extensions.tinker.sdk import RemoteAdapter, Service
+from clawctl.extensions.tinker.sequences import TokenSequence
+from clawctl.extensions.tinker.trainer import ServiceTrainer
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.spending import CANARY_TOKENS, usage_of
 from clawctl.trainers.local.objective import LikeliestLogprobs, TurnLogprobs, objective_of
 from clawctl.trainers.local.tops import overlap
-from clawctl.trainers.tinker.scores import score_turns
-from clawctl.trainers.tinker.sdk import RemoteAdapter, Service
-from clawctl.trainers.tinker.sequences import TokenSequence
-from clawctl.trainers.tinker.trainer import ServiceTrainer
 
 WORDS = 12
 SAMPLES = [

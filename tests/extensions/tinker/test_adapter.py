@@ -10,7 +10,7 @@ from safetensors.torch import save
 
 from clawctl.config import LoraConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.adapter import CONFIG, WEIGHTS, files_of, members_of
+from clawctl.extensions.tinker.adapter import CONFIG, WEIGHTS, files_of, members_of
 
 LORA = LoraConfig(rank=2, alpha=32.0, targets=["q_proj"])
 TENSORS = {

@@ -1,5 +1,6 @@
 """Recipes that a training service refuses before anything is sent."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +8,8 @@ from pydantic import ValidationError
 
 from clawctl.config import Recipe, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.tinker.backend import check
+from clawctl.extensions.tinker.backend import check
+from tests.train.tiny import make_recipe
 
 ALLOWED = {"backend": "tinker", "send_conversations": True, "lora": {}}
 
@@ -53,3 +55,10 @@ def test_the_section_of_the_backend_is_the_section_service() -> None:
 def test_a_limit_needs_a_price() -> None:
     with pytest.raises(ValidationError, match="limit needs price"):
         TrainConfig.model_validate({"backend": {"kind": "tinker", "limit": 5}})
+
+
+@pytest.mark.parametrize("setting", [{"base_pull": 0.1}, {"kl_budget": 0.1}])
+def test_a_service_refuses_what_it_cannot_do(model_path: Path, setting: dict[str, Any]) -> None:
+    recipe = make_recipe(model_path, backend="tinker", send_conversations=True, lora={"rank": 4, "dropout": 0.0}, **setting)
+    with pytest.raises(ClawError, match=f"train.{next(iter(setting))}"):
+        check(recipe)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from clawctl.config import Recipe
+from clawctl.extensions.tinker.adapter import members_of
+from clawctl.extensions.tinker.sequences import TokenSequence
+from clawctl.extensions.tinker.trainer import ServiceTrainer
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
 from clawctl.train.loop import run_training
-from clawctl.trainers.tinker.adapter import members_of
-from clawctl.trainers.tinker.sequences import TokenSequence
-from clawctl.trainers.tinker.trainer import ServiceTrainer
+from tests.extensions.tinker.test_adapter import archive
 from tests.train.tiny import Sampler, make_recipe, publish_turns
-from tests.trainers.tinker.test_adapter import archive
 
 CALLS = 7  # of a step: logprobs, backward, update, save_state, download, the canary's logprobs, and the commit
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from clawctl.trainers.tinker.sequences import TokenSequence, scale_of
-from clawctl.trainers.tinker.trainer import size_of
+from clawctl.extensions.tinker.sequences import TokenSequence, scale_of
+from clawctl.extensions.tinker.trainer import size_of
 
 
 def test_each_token_but_the_first_is_a_target_and_only_completions_carry_a_slope() -> None:

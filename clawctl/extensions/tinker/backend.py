@@ -12,7 +12,7 @@ from clawctl.train.advantages import likeliest
 from clawctl.trainers import Trainer
 
 if TYPE_CHECKING:
-    from clawctl.trainers.tinker.sdk import Service
+    from clawctl.extensions.tinker.sdk import Service
 
 
 class ServiceBackend:
@@ -48,19 +48,19 @@ class ServiceBackend:
             raise ClawError(f"--backend {self.kind} needs its SDK", f"pip install 'clawctl[{self.kind}]'", 2)
         prepare()
         without_telemetry()
-        from clawctl.trainers.tinker.trainer import ServiceTrainer
+        from clawctl.extensions.tinker.trainer import ServiceTrainer
 
         yield ServiceTrainer(recipe, self.connect(recipe))
 
 
 def _tinker(recipe: Recipe) -> "Service":
-    from clawctl.trainers.tinker.sdk import Service
+    from clawctl.extensions.tinker.sdk import Service
 
     return Service(recipe)
 
 
 def _fireworks(recipe: Recipe) -> "Service":
-    from clawctl.trainers.tinker.fireworks import FireworksService
+    from clawctl.extensions.tinker.fireworks import FireworksService
 
     return FireworksService(recipe)
 

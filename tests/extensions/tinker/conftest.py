@@ -1,0 +1,3 @@
+from tests.train.fixtures import model_path, quiet, run, sampler
+
+__all__ = ["model_path", "quiet", "run", "sampler"]

@@ -169,8 +169,8 @@ class TrainConfig(Section):
     step moves the policy by `movement`, whatever the model's size, the trained weights and the adapter's rank."""
     movement: float = Field(0.05, gt=0)
     """`lr: auto`: KL divergence between the policies after and before a step, in nats a token, measured on its turns. The step is
-    scaled until it moves the policy by this much. Warm-up begins with smaller movements. A step of `opd_topk` goes at most a
-    quarter of the way to the teacher."""
+    scaled until it moves the policy by this much. Warm-up begins with smaller movements, and a batch that is not full moves it in
+    proportion to its turns. A step of `opd_topk` goes at most a quarter of the way to the teacher."""
     warmup_steps: int = Field(0, ge=0)
     """Steps over which the learning rate rises from 0. Other systems use 100, but a personal run is often shorter than that.
     `clip_grad` bounds the first steps."""

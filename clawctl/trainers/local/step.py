@@ -68,9 +68,9 @@ def train_step(training: Training, batch: Batch) -> StepResult:
     with total.clock("optimizer"):
         for group in optimizer.param_groups:
             group["lr"] = lr
-        probe = Probe.of(training, batch)
+        probe, filled = Probe.of(training, batch), min(1.0, len(batch.samples) / config.batch_turns)
         if config.lr == "auto":
-            lr, moved = move(training, probe, movement_of(config, total, objective) * warmth(config, depth))
+            lr, moved = move(training, probe, movement_of(config, total, objective) * warmth(config, depth) * filled)
         else:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)  # frees memory that publishing the weights needs

@@ -1,5 +1,6 @@
 """The pull towards version 0, and the KL divergence from it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +99,21 @@ def test_with_lr_auto_each_step_moves_the_policy_by_the_same_divergence(
 ) -> None:
     """Whatever the weights that are trained, and the rank of the adapter."""
     publish_turns(run, sampler, 4)
-    training = begin(run, model_path, lora=lora, lr="auto", movement=movement, kl_budget=100)
+    training = begin(run, model_path, lora=lora, lr="auto", movement=movement, kl_budget=100, batch_turns=4)
     row = train_step(training, take(run, training)).row
     assert row is not None
     assert movement / 1.6 < row["moved"] < 1.6 * movement
     assert row["moved"] == pytest.approx(row["kl_base"], rel=1e-3)  # the first step starts at version 0
     assert row["lr"] > 0
+
+
+def test_a_batch_that_is_not_full_moves_the_policy_in_proportion(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    publish_turns(run, sampler, 4)
+    training = begin(run, model_path, lora={"rank": 4}, lr="auto", movement=0.04, kl_budget=100, batch_turns=4)
+    batch = take(run, training)
+    row = train_step(training, replace(batch, samples=batch.samples[:1])).row
+    assert row is not None
+    assert 0.01 / 1.6 < row["moved"] < 1.6 * 0.01
 
 
 def test_with_lr_auto_a_repeated_step_is_the_same_step(run: RunDir, sampler: Sampler, model_path: Path) -> None:

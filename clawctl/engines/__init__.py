@@ -6,7 +6,6 @@ Engine`, named as `file.py:start` or registered by an installed package (`clawct
 so an engine runs its model in another process.
 """
 
-import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from clawctl.run.directory import RunDir
 from clawctl.run.rows import PromptImage
 from clawctl.serve.dialects import Extras, GenerationRequest, Shown
 
-_log = logging.getLogger("clawctl.serve")
 # The first and last version of a turn do not show this.
 THERE_AND_BACK = "the weights changed and changed back while it was sampled"
 
@@ -206,14 +204,3 @@ ENGINES: Registry[Callable[[RunDir, Recipe], Engine]] = Registry(
     "clawctl.engines",
     {"transformers": "clawctl.engines.embedded.engine:start", "vllm": "clawctl.engines.vllm.child:start"},
 )
-
-
-def start_engine(run: RunDir, recipe: Recipe) -> Engine:
-    """Start the engine that the recipe names (`serve.upstream`, else `serve.engine`), with version 0. Raises ClawError."""
-    if recipe.serve.upstream is not None:
-        from clawctl.engines.upstream.engine import start
-
-        return start(run, recipe)
-    if recipe.serve.engine != "vllm" and recipe.serve.engine_args:
-        _log.warning("serve.engine_args has no effect: it needs `--engine vllm`")
-    return ENGINES.load(recipe.serve.engine, "serve.engine")(run, recipe)

@@ -13,7 +13,8 @@ from clawctl.config import Recipe, SuiteConfig
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.intervals import proportion
-from clawctl.eval.suites import CannotMeasure, LoadedSuite, load_suites
+from clawctl.eval.suites import CannotMeasure
+from clawctl.eval.suites.loading import LoadedSuite, load_suites
 from clawctl.eval.worker import Stopped, as_tables, measure, run_until
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals

@@ -14,7 +14,8 @@ from clawctl.eval.comparisons import Comparison
 from clawctl.eval.gate import BEST, Anchor, Tested
 from clawctl.eval.intervals import estimate
 from clawctl.eval.sequential import examine, interleave
-from clawctl.eval.suites import LoadedSuite, Measured
+from clawctl.eval.suites import Measured
+from clawctl.eval.suites.loading import LoadedSuite
 
 ROUND = 48  # comparisons in one round
 Record = dict[str, Any]

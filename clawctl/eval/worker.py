@@ -23,7 +23,8 @@ from clawctl.environments.asking import counted_calls
 from clawctl.errors import ClawError
 from clawctl.eval.gate import BEST, Anchor, Decision, Scores, Tested, by_comparisons, decide, explain, is_below, open_rows, settle
 from clawctl.eval.results import KEPT, is_measured, metrics_of, read_record, scores, settings_of, write_record
-from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
+from clawctl.eval.suites import CannotMeasure, Measured
+from clawctl.eval.suites.loading import LoadedSuite, load_suites
 from clawctl.eval.traffic import METRIC, Traffic, TrafficSession, compare_traffic, in_words
 from clawctl.eval.trial import (
     ROUND,

@@ -13,7 +13,7 @@ from functools import partial
 import uvicorn
 
 from clawctl.config import Recipe, ServeConfig
-from clawctl.engines import start_engine
+from clawctl.engines import ENGINES, Engine
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.disk import retry_while_full
@@ -36,7 +36,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
     """Load the engine, serve, and drain. Raises ClawError."""
     _without_torch()
     logging.getLogger("uvicorn.error").setLevel("ERROR")  # it logs a warning for each malformed request
-    engine = start_engine(run, recipe)
+    engine = _start_engine(run, recipe)
     versions = Versions(run, engine, pin)
     capture = Capture(run.captures if intercept else None, recipe.privacy, IdReader(recipe.model_path), run.images)
     gateway = Gateway(run, recipe, key, versions, capture)
@@ -68,6 +68,18 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         gateway.stop()
         versions.stop()
         capture.close()
+
+
+def _start_engine(run: RunDir, recipe: Recipe) -> Engine:
+    """Start the engine that the recipe names (`serve.upstream`, else `serve.engine`), with version 0. Raises
+    ClawError."""
+    if recipe.serve.upstream is not None:
+        from clawctl.engines.upstream.engine import start
+
+        return start(run, recipe)
+    if recipe.serve.engine != "vllm" and recipe.serve.engine_args:
+        _log.warning("serve.engine_args has no effect: it needs `--engine vllm`")
+    return ENGINES.load(recipe.serve.engine, "serve.engine")(run, recipe)
 
 
 def _without_torch() -> None:

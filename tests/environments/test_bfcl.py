@@ -12,7 +12,7 @@ from clawctl.environments.toolcall.bfcl import Bfcl
 from clawctl.environments.toolcall.calls import is_same_call, json_schema
 from clawctl.environments.toolcall.questions import read_questions
 from clawctl.errors import ClawError
-from clawctl.eval.suites import load_suites
+from clawctl.eval.suites.loading import load_suites
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
 

@@ -20,7 +20,7 @@ from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused, ask
 from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, graded, is_ready, make_plan
 from clawctl.errors import ClawError
-from clawctl.eval.suites import load_suites
+from clawctl.eval.suites.loading import load_suites
 from clawctl.eval.worker import measure
 from clawctl.inspect.why import show_why
 from clawctl.privacy.forget import forget

@@ -18,7 +18,7 @@ from clawctl.collect.worker import collect
 from clawctl.config import EvalConfig, JudgeConfig, Recipe
 from clawctl.environments import ENVIRONMENTS, Task, create
 from clawctl.environments.player import Plan, Player
-from clawctl.eval.suites import load_suites
+from clawctl.eval.suites.loading import load_suites
 from clawctl.judge.panel import with_rating
 from clawctl.judge.protocol import read_evidence
 from clawctl.judge.rules import rating_opinion

@@ -9,10 +9,11 @@ import pytest
 
 from clawctl.config import EvalConfig
 from clawctl.errors import ClawError
-from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings, load_suites
+from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.eval.suites.ability import CATEGORIES, Ability, ability_tasks, all_tasks, passes
 from clawctl.eval.suites.ability.checks import CHECKS, follows, is_number, is_said_in, makes_call, number_in
 from clawctl.eval.suites.answers import calls_in, is_refusal, is_valid_call, language_of
+from clawctl.eval.suites.loading import load_suites
 from clawctl.run.endpoint import Endpoint
 from tests.stub_http import StubHandler, StubServer, running
 

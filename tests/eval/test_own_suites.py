@@ -13,9 +13,10 @@ from clawctl.collect.worker import collect
 from clawctl.config import DEMO_MODEL, Recipe
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
-from clawctl.eval.suites import CannotMeasure, LoadedSuite, Measured, load_suites
+from clawctl.eval.suites import CannotMeasure, Measured
 from clawctl.eval.suites.answers import Answered
 from clawctl.eval.suites.held_out import held_out_turns
+from clawctl.eval.suites.loading import LoadedSuite, load_suites
 from clawctl.eval.suites.own import guards
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection

@@ -12,7 +12,8 @@ import yaml
 from clawctl.config import EvalConfig, Recipe, dump_recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
-from clawctl.eval.suites import CannotMeasure, Measured, load_suites
+from clawctl.eval.suites import CannotMeasure, Measured
+from clawctl.eval.suites.loading import load_suites
 from clawctl.eval.worker import Follower, evaluate
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run

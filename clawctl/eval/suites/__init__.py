@@ -27,8 +27,6 @@ from clawctl.registry import Registry
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint
 
-Found = TypeVar("Found")
-
 
 class CannotMeasure(Exception):
     """There is no measurement. `gone`: the server could not be reached, so the failure does not count against the policy."""

@@ -22,7 +22,7 @@ METHODS_OF: dict[str, tuple[str, ...]] = {
         ("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints", "teach_praised", "hint_place"), _HINTS
     ),
     "topk": ("opd_topk", "combine", "hybrid"),
-    **dict.fromkeys(("divergence", "topk_of"), ("opd_topk", "combine")),
+    **dict.fromkeys(("divergence", "topk_of", "guidance"), ("opd_topk", "combine")),
     **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
 }
 
@@ -145,6 +145,10 @@ class TrainConfig(Section):
     topk_of: Literal["policy", "teacher"] = "policy"
     """`opd_topk`, and `combine` with `topk`: whose likeliest tokens are compared. A token that only the teacher finds likely is not
     among those of the policy, and counts with all other tokens together."""
+    guidance: float = Field(1.0, gt=0, le=4)
+    """`opd_topk`, and `combine` with `topk`: the teacher's logits are those without the hint plus this multiple of what the hint
+    changes (classifier-free guidance). Above 1 the policy learns wishes that the model only sometimes follows when it reads them.
+    Any value but 1 costs another pass."""
     hint_place: HintPlace | Literal["auto"] = "block"
     """Where the teacher reads a hint. `block`: below the request, as `[user's hint / instruction]` (published for OpenClaw-RL).
     `line`: at the end of the request. `below`, `above`: in a paragraph of its own. `auto`: the place where the untrained model

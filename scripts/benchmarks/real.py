@@ -6,6 +6,7 @@
   control         the same with a note about nothing, and with a note whose words are shuffled
   told            wishes that the untrained model does not follow even when it is told them, so that they are not practised
   topk            which tokens a divergence should compare (`real_topk`)
+  sizes           steps of the same movement at 1, 10 and 135 million weights (`real_sizes`)
   judge           the model as its own judge, and a judge that is right
   engine          the embedded engine beside transformers' generate (`real_engine`)
 
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--notes", default=",".join(STEPS), help="notes to learn, by name")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each note")
     parser.add_argument("--first-seed", type=int, default=0, help="seed of the first run")
-    parser.add_argument("--parts", default="notes,controls,told,topk,judge,engine", help="parts to run")
+    parser.add_argument("--parts", default="notes,controls,told,topk,sizes,judge,engine", help="parts to run")
     options = parser.parse_args()
     parts, rows = options.parts.split(","), list[Row]()
     seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
@@ -50,6 +51,10 @@ def main() -> None:
             from scripts.benchmarks.real_topk import topk_rows
 
             rows += topk_rows(list(STEPS))
+        if "sizes" in parts and not options.quick:
+            from scripts.benchmarks.real_sizes import size_rows
+
+            rows += size_rows(Path(folder))
         if "judge" in parts and not options.quick:
             from scripts.benchmarks.real_judge import unfit_judge_refused
 

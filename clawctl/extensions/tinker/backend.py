@@ -91,6 +91,7 @@ def check(recipe: Recipe) -> None:
         "train.lr auto, which changes weights directly": config.lr == "auto",
         "train.base_pull, which changes weights directly": bool(config.base_pull),
         "train.kl_budget, which needs logits": config.kl_budget is not None,
+        "train.guidance, which needs logits": config.guidance != 1,
         "train.teacher ema: the average of earlier weights is not on the service": config.uses_hints and config.teacher == "ema",
         "dropout: set train.lora.dropout: 0": lora is not None and lora.dropout > 0,
         "train.lora.rslora": lora is not None and lora.rslora,

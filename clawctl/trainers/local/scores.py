@@ -48,7 +48,8 @@ def likeliest_logprobs(
     """The logprobs of the sampled tokens, and of `k` likely tokens at each position, by the policy and by each teacher. The tokens
     are the likeliest of the policy, or those of the teacher (`train.topk_of`)."""
     policy, hinted = training.policy, [index for index, sample in enumerate(part) if sample.teacher_prompt_ids is not None]
-    passes = TeacherPasses(training.config.tokens_per_microbatch, measures, training.cost, training.teacher)
+    config = training.config
+    passes = TeacherPasses(config.tokens_per_microbatch, measures, training.cost, training.teacher, config.guidance)
     taught = [part[index] for index in hinted]
     teachers: dict[int, Teachers] = {}
     ids_NK = None

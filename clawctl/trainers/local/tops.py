@@ -14,7 +14,7 @@ from clawctl.trainers.local.batches import Microbatch, make_microbatch, share_ou
 from clawctl.trainers.local.flops import Cost, count_pass
 from clawctl.trainers.local.head import token_logprobs, top_tokens
 from clawctl.trainers.local.model import PolicyModel
-from clawctl.trainers.local.trees import make_branch
+from clawctl.trainers.local.trees import Branch, make_branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class TeacherPasses:
     measures: Measures
     cost: Cost | None = None
     causal: Any = None  # the model to use; None: the policy's own
+    guidance: float = 1.0  # multiple of what a hint changes in the logits
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,34 +66,45 @@ def teacher_tops(
     policy: PolicyModel, samples: Sequence[Sample], k: int, passes: TeacherPasses, ids: Sequence[Tensor] | None = None
 ) -> list[Teachers]:
     """The teachers of each turn, one per hint, scored on the tokens `ids` [T, K] at its positions; None: on the teacher's own K
-    most likely tokens, for turns with one hint. All turns must have a hint."""
+    most likely tokens, for turns with one hint. All turns must have a hint.
+
+    With guidance, the teacher's logits are z + guidance (z_hint - z), where z are its logits without the hint (Sanchez et al.,
+    arXiv 2306.17806). The output head is linear, so this is computed with the states before it.
+    """
     prompts = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
-    branches = [
-        make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature, samples[turn].allowed)
-        for turn, prompt in prompts
-    ]
+
+    def branch_of(turn: int, prompt: list[int]) -> Branch:
+        return make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature, samples[turn].allowed)
+
+    branches, is_guided = [branch_of(turn, prompt) for turn, prompt in prompts], passes.guidance != 1
     scored: dict[int, tuple[Tensor, ...]] = {}
     groups = share_out(branches, policy.merge, passes.tokens).groups if branches else []
-    policy.match_passes(len(groups), passes.causal)
+    policy.match_passes(len(groups) * (2 if is_guided else 1), passes.causal)
     for group in groups:
         own = [branches[branch] for branch in group]
-        batch = make_microbatch(own, policy.merge, policy.device)
+        batch, without = make_microbatch(own, policy.merge, policy.device), None
         count_pass(passes.measures, passes.cost, batch, own)
+        if is_guided:
+            plain = [branch_of(turn, samples[turn].prompt_ids) for turn in (prompts[branch][0] for branch in group)]
+            without = make_microbatch(plain, policy.merge, policy.device)
+            count_pass(passes.measures, passes.cost, without, plain)
         ids_NK = None if ids is None else torch.cat([ids[prompts[branch][0]] for branch in group])
-        streams = _teacher_logprobs(policy, batch, k, ids_NK, passes.causal)
+        streams = _teacher_logprobs(policy, batch, k, ids_NK, passes, without)
         scored.update(zip(group, zip(*(stream.split(batch.lengths) for stream in streams), strict=True), strict=True))
     by_turn = [[scored[branch] for branch, (turn, _) in enumerate(prompts) if turn == index] for index in range(len(samples))]
     return [Teachers(torch.stack([h[0] for h in hints]), torch.stack([h[1] for h in hints]), hints[0][2]) for hints in by_turn]
 
 
 def _teacher_logprobs(
-    policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None, causal: Any
+    policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None, passes: TeacherPasses, without: Microbatch | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    causal = causal if causal is not None else policy.causal
+    causal = passes.causal if passes.causal is not None else policy.causal
     head = causal.get_output_embeddings()
 
     def work() -> tuple[Tensor, Tensor, Tensor]:
         hidden_ND = policy.hidden(batch, causal)
+        if without is not None:
+            hidden_ND = policy.hidden(without, causal).lerp(hidden_ND, passes.guidance)
         own_NK, logprobs_NK = top_tokens(hidden_ND, head, batch.temperature_N, k, batch.masks)
         if ids_NK is None:
             return logprobs_NK, overlap(own_NK, own_NK), own_NK

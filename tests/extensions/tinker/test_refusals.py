@@ -30,6 +30,7 @@ def test_conversations_leave_this_machine_only_with_permission() -> None:
         ({"lora": None}, "all weights"),
         ({"method": "opd_topk", "teacher": "base"}, "teacher base"),
         ({"teacher": "ema"}, "ema"),
+        ({"method": "opd_topk", "guidance": 1.5}, "guidance"),
         ({"custom_loss": "loss.py:mine"}, "custom_loss"),
         ({"lora": {"dropout": 0.1}}, "dropout"),
         ({"lora": {"rslora": True}}, "rslora"),

@@ -77,6 +77,7 @@ def test_topk_distillation_brings_whole_distributions_nearer_to_the_teacher(
     [
         {"method": "opd_topk"},
         {"method": "opd_topk", "topk_of": "teacher", "divergence": "forward"},
+        {"method": "opd_topk", "guidance": 1.5},
         {"method": "combine", "topk": 4},
         {"method": "hybrid"},
         {"method": "hybrid", "hint_choice": "token"},
@@ -113,6 +114,25 @@ def test_the_compared_tokens_are_the_likeliest_ones_of_the_teacher(run: RunDir, 
         if prompt == sample.teacher_prompt_ids:
             ids_TK = whole.topk(4).indices
         torch.testing.assert_close(values_TK.detach(), whole.gather(1, ids_TK), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("guidance", [0.5, 1.5])
+def test_guidance_multiplies_what_the_hint_changes_in_the_teachers_logits(
+    run: RunDir, sampler: Sampler, model_path: Path, guidance: float
+) -> None:
+    publish_hinted(run, sampler, 2)
+    training = begin(run, model_path, method="opd_topk", topk=4, topk_of="teacher", batch_turns=2, guidance=guidance)
+    samples = take(run, training).samples
+    turns = likeliest_logprobs(training, make_microbatch(turn_branches(samples), "tree", ALONE.device), samples, 4, Measures())
+    for sample, turn in zip(samples, turns, strict=True):
+        with torch.no_grad():
+            hinted, plain = (
+                sampler.model(torch.tensor([prompt + sample.completion_ids])).logits[0, len(prompt) - 1 : -1]
+                for prompt in (sample.teacher_prompt_ids or [], sample.prompt_ids)
+            )
+        whole = ((plain + guidance * (hinted - plain)) / sample.temperature).log_softmax(-1)
+        assert turn.tops is not None
+        torch.testing.assert_close(turn.tops.teacher_HTK[0], whole.topk(4).values, atol=1e-4, rtol=1e-4)
 
 
 def test_hybrid_evaluates_a_teacher_for_each_hint_on_the_policys_likeliest_tokens(

@@ -58,12 +58,11 @@ class Registry(Generic[T]):
             raise ClawError(problem, "update or reinstall that package", 2) from error
 
     def _unknown(self, name: str, option: str) -> ClawError:
-        known = ", ".join(self.names())
-        return ClawError(
-            f"{option}: there is no {self.what} {name!r}",
-            f"use one of {known}, a file.py:name, or install a package with the entry point {self.group}: {name}",
-            2,
-        )
+        known = self.names()
+        problem = f"there is no {self.what} {name!r}" if known else f"no {self.what} is installed, so there is no {name!r}"
+        choice = f"use {'one of ' if known else ''}{', '.join([*known, 'a file.py:name'])}"
+        fix = f"{choice}, or install a package with the entry point {self.group}: {name}"
+        return ClawError(f"{option}: {problem}", fix, 2)
 
 
 def points(group: str) -> dict[str, EntryPoint]:

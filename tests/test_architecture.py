@@ -55,7 +55,7 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
 
 
 SEAMS = (  # modules and packages that an extension may import, besides its own
-    "config", "errors", "plugins", "registry", "printing", "process", "run", "environments",
+    "config", "errors", "plugins", "registry", "printing", "process", "run", "environments", "launch.status",
     "train.sample", "train.measures", "train.agreement", "train.advantages",
     "trainers.texts", "trainers.local.branches", "trainers.local.influence", "trainers.local.loading", "trainers.local.model",
     "trainers.local.objective", "trainers.local.optimizer", "trainers.local.tops",
@@ -111,7 +111,7 @@ def test_modules_below_the_stages_import_none_of_them() -> None:
     assert wrong == []
 
 
-ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, "privacy", "cli", "launch"})
+ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, "privacy", "cli", "launch", "extensions/cluster"})
 FOLDERS_OF_A_RUN = {
     "root", "captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs",
     "checkpoints", "ledger", "records",

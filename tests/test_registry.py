@@ -52,3 +52,9 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ClawError, match=r"eval\.suites: there is no suite 'other'") as refused:
         SUITES.load("other", "eval.suites")
     assert "ours, a file.py:name" in refused.value.fix
+
+
+def test_a_seam_without_any_implementation_says_so() -> None:
+    with pytest.raises(ClawError, match="--on: no launcher is installed, so there is no 'slurm'") as refused:
+        Registry[object]("launcher", "clawctl.test_launchers", {}).load("slurm", "--on")
+    assert refused.value.fix == "use a file.py:name, or install a package with the entry point clawctl.test_launchers: slurm"

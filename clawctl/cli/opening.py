@@ -16,7 +16,7 @@ def open_stage(
     settings: dict[str, Any],
     log_level: str,
     create: bool = False,
-    check: Callable[[Recipe], None] = lambda recipe: None,
+    check: Callable[[Recipe], object] = lambda recipe: None,
 ) -> tuple[RunDir, Recipe]:
     """Open the run and resolve its settings, which are stored as `recipe.yaml`. From then on, the process logs to the stage's file.
 

@@ -20,8 +20,6 @@ from clawctl.config import (
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 
-_SCHEDULERS = ("slurm", "ray", "sky")
-
 
 def up(
     recipe: Annotated[
@@ -47,17 +45,17 @@ def up(
     """Run all stages of a recipe under one parent process. It restarts failed stages and merges the logs. Ctrl-C stops all stages
     cleanly. With --on, a scheduler runs them on several machines."""
     if stop or status:
-        from clawctl.launch.jobs import show_launch, stop_jobs
+        from clawctl.launch import launcher_of
 
-        return (stop_jobs if stop else show_launch)(open_run(run, create=False))
+        opened = open_run(run, create=False)
+        launcher = launcher_of(opened)
+        return launcher.stop(opened) if stop else launcher.show(opened)
     if recipe is None:
         raise ClawError("clawctl up needs a recipe", "run `clawctl up RECIPE`; recipes/ has examples", 2)
     if only is not None:
         return _run_one(recipe, run, only, log_level)
     if on is None and (dry_run or detach):
-        raise ClawError("--dry-run and --detach are for jobs", "add --on slurm, --on ray or --on sky", 2)
-    if on is not None and on not in _SCHEDULERS:
-        raise ClawError(f"there is no scheduler {on!r}", f"choose one of {', '.join(_SCHEDULERS)}", 2)
+        raise ClawError("--dry-run and --detach are for jobs", "add --on NAME, such as --on slurm", 2)
     settings = {
         "model.path": from_environment("MODEL"),
         "serve.host": from_environment("HOST"),
@@ -84,29 +82,27 @@ def up(
 
 
 def _submit(
-    recipe: Path, run: Path, settings: dict[str, Any], level: str, on: Any, dry_run: bool, detach: bool, live: bool
+    recipe: Path, run: Path, settings: dict[str, Any], level: str, on: str, dry_run: bool, detach: bool, live: bool
 ) -> None:
-    from clawctl.launch.jobs import follow, launch, show_jobs
-    from clawctl.launch.plan import plan_jobs
+    from clawctl.launch import LAUNCHERS
     from clawctl.launch.up import check_stages
 
-    def check(resolved: Recipe) -> None:
+    launcher = LAUNCHERS.load(on, "--on")
+
+    def render(resolved: Recipe) -> str:
         check_stages(resolved)
-        plan_jobs(RunDir(run.resolve()), resolved, on, "", "", level)
+        return launcher.render(RunDir(run.resolve()), resolved, level)
 
     if dry_run:
-        resolved = load_recipe(recipe, settings)
-        check(resolved)
-        return show_jobs(RunDir(run.resolve()), resolved, on, level)
-    opened, resolved = open_stage("up", run, recipe, settings, level, create=True, check=check)
-    launch(opened, resolved, on, named_code_for_jobs(), level)
+        return print(render(load_recipe(recipe, settings)))
+    opened, resolved = open_stage("up", run, recipe, settings, level, create=True, check=render)
+    launcher.launch(opened, resolved, named_code_for_jobs(), level)
     if not detach:
-        follow(opened, live)
+        launcher.follow(opened, live)
 
 
 def _run_one(recipe: Path, run: Path, stage: str, log_level: str) -> None:
-    from clawctl.launch.jobs import check_is_shared
-    from clawctl.launch.up import up_one
+    from clawctl.launch.up import check_is_shared, up_one
 
     check_is_shared(run.resolve(), launch_of_job())
     resolved = load_recipe(recipe)

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 import time
 from collections import deque
@@ -26,6 +27,7 @@ from clawctl.errors import ClawError
 from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
 from clawctl.process import die_with_parent, hidden
+from clawctl.run.checksums import read_object
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.endpoint import one_version_error, unserved_versions
 from clawctl.run.names import open_to_append
@@ -79,6 +81,19 @@ def up_one(run: RunDir, recipe: Recipe, recipe_path: Path, stage: str, log_level
     log = MergedLog()
     words = [*command(stage, run, recipe_path, log_level), *(_trainer_options(recipe.machines.train) if stage == "train" else [])]
     asyncio.run(_supervise([Child(stage, words, run, recipe, log)], log))
+
+
+def check_is_shared(run_root: Path, launch_id: str | None) -> None:
+    """Called in a job. Raises ClawError (exit code 2) if this machine does not see the run directory that the jobs were submitted
+    for."""
+    if launch_id is None:
+        return
+    cure = "put the run directory on a filesystem that all machines mount at the same path (NFSv4, Lustre, a shared volume)"
+    run = RunDir(run_root)
+    record = read_object(run.launch) if run.marker.exists() else None
+    if not record or record.get("id") != launch_id:
+        what = "another run directory of this name" if record else "no run directory"
+        raise ClawError(f"{socket.gethostname()} has {what} in {run_root}", cure, 2)
 
 
 def _trainer_options(machine: TrainerConfig) -> list[str]:

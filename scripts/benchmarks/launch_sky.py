@@ -8,8 +8,8 @@ from pathlib import Path
 
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
-from clawctl.launch.plan import plan_jobs
-from clawctl.launch.sky import Sky, read_jobs
+from clawctl.extensions.cluster.plan import plan_jobs
+from clawctl.extensions.cluster.sky import Sky, read_jobs
 from clawctl.run.directory import open_run
 from scripts.benchmarks.circle import ROOT
 from scripts.benchmarks.table import Row

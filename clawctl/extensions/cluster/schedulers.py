@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from clawctl.errors import ClawError
-from clawctl.launch.plan import Job, SchedulerName
+from clawctl.extensions.cluster.plan import Job
 
 Phase = Literal["waiting", "running", "done", "failed", "stopped", "gone"]  # gone: the scheduler no longer has the job
 ENDED: tuple[Phase, ...] = ("done", "failed", "stopped", "gone")
@@ -23,7 +23,7 @@ class JobState:
 class Scheduler(Protocol):
     """Runs jobs. Each method raises ClawError if the scheduler is missing, does not answer, or refuses."""
 
-    name: SchedulerName
+    name: str
 
     def render(self, job: Job) -> str:
         """The job in the scheduler's format, without the values of secrets. Needs no scheduler."""

@@ -12,8 +12,9 @@ import yaml
 
 from clawctl.config import secrets_from_environment
 from clawctl.errors import ClawError
-from clawctl.launch.plan import Job, SchedulerName, merged
-from clawctl.launch.schedulers import JobState, Phase, call
+from clawctl.extensions.cluster.jobs import Jobs
+from clawctl.extensions.cluster.plan import Job, merged
+from clawctl.extensions.cluster.schedulers import JobState, Phase, call
 
 _INSTALL = "pip install 'skypilot[kubernetes]' (in an environment of its own), then run `sky check`"
 _LAUNCH_S = 1800.0  # the first job also starts SkyPilot's controller
@@ -34,7 +35,7 @@ export MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"""
 
 
 class Sky:
-    name: SchedulerName = "sky"
+    name = "sky"
 
     def render(self, job: Job) -> str:
         return str(yaml.safe_dump(task_of(job), sort_keys=False))
@@ -100,3 +101,6 @@ def read_jobs(text: str) -> dict[str, JobState]:
 def _last_output(done: Any) -> str:
     lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     return " ".join(lines[-2:]) or "it printed no reason"
+
+
+JOBS = Jobs(Sky())

@@ -18,8 +18,9 @@ from typing import Any
 
 from clawctl.config import environment_with, ray_address, secrets_from_environment
 from clawctl.errors import ClawError
-from clawctl.launch.plan import Job, SchedulerName
-from clawctl.launch.schedulers import JobState
+from clawctl.extensions.cluster.jobs import Jobs
+from clawctl.extensions.cluster.plan import Job
+from clawctl.extensions.cluster.schedulers import JobState
 from clawctl.process import die_with_parent
 from clawctl.run.endpoint import own_address
 from clawctl.run.names import open_to_append
@@ -35,7 +36,7 @@ _FIRST_PORT = 29500
 
 
 class RayCluster:
-    name: SchedulerName = "ray"
+    name = "ray"
 
     def render(self, job: Job) -> str:
         lines = [
@@ -229,3 +230,6 @@ def _check_address(address: str | None) -> None:
             socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
         except OSError as error:
             raise ClawError(f"there is no Ray cluster at {address} (RAY_ADDRESS): {error}", _START) from error
+
+
+JOBS = Jobs(RayCluster())

@@ -8,12 +8,9 @@ import pytest
 import yaml
 
 from clawctl.errors import ClawError
-from clawctl.launch.jobs import open_scheduler
-from clawctl.launch.ray_cluster import RayCluster, StageActor
-from clawctl.launch.sky import Sky, read_jobs
-from clawctl.run.directory import open_run
-from clawctl.run.endpoint import announce, own_address
-from tests.launch.test_slurm import jobs_of
+from clawctl.extensions.cluster.ray_cluster import RayCluster, StageActor
+from clawctl.extensions.cluster.sky import Sky, read_jobs
+from tests.extensions.cluster.test_slurm import jobs_of
 
 
 def test_a_sky_task_has_the_stage_its_machines_and_the_users_own_keys(tmp_path: Path) -> None:
@@ -86,13 +83,5 @@ def test_stopping_an_actor_ends_its_process_as_ctrl_c_would(tmp_path: Path) -> N
 def test_a_missing_ray_cluster_is_reported_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ClawError) as caught:
-        open_scheduler("ray").states(["clawctl-run-serve-0"])
+        RayCluster().states(["clawctl-run-serve-0"])
     assert "ray start --head" in caught.value.fix
-
-
-def test_a_server_on_all_addresses_is_announced_with_the_one_that_others_reach(tmp_path: Path) -> None:
-    run = open_run(tmp_path / "run")
-    announce(run, "0.0.0.0", 1234)
-    assert f"http://{own_address()}:1234/v1" in run.server.read_text()
-    announce(run, "127.0.0.1", 1234)
-    assert "http://127.0.0.1:1234/v1" in run.server.read_text()

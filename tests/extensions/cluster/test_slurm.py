@@ -12,11 +12,13 @@ import yaml
 from clawctl.cli.up import up
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
+from clawctl.extensions.cluster.jobs import read_launch
+from clawctl.extensions.cluster.plan import Job, plan_jobs
+from clawctl.extensions.cluster.slurm import JOBS, Slurm, read_queue
 from clawctl.inspect.health import health_lines
 from clawctl.inspect.health import read_health as look_at_health
-from clawctl.launch.jobs import check_is_shared, follow, launch, read_launch, show_jobs, show_launch, stop_jobs
-from clawctl.launch.plan import Job, plan_jobs
-from clawctl.launch.slurm import Slurm, read_queue
+from clawctl.launch import LAUNCHERS
+from clawctl.launch.up import check_is_shared
 from clawctl.run.directory import RunDir, open_run
 
 STAGES = {"up": {"stages": ["serve", "collect", "judge", "train"]}, "serve": {"host": "0.0.0.0"}}
@@ -137,19 +139,16 @@ def test_stages_are_submitted_once_and_stopped_together(tmp_path: Path, slurm: P
     run = open_run(tmp_path / "run")
     jobs_of(tmp_path, {"judge": {"count": 2}})
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    launch(run, recipe, "slurm", "", "info")
-    launch(run, recipe, "slurm", "", "info")
+    JOBS.launch(run, recipe, "", "info")
+    JOBS.launch(run, recipe, "", "info")
     assert "all stages have jobs in slurm already" in capsys.readouterr().err
     kept = read_launch(run)
-    assert kept is not None
     assert [(job.stage, job.ids) for job in kept.jobs] == [("serve", ["1"]), ("collect", ["2"]), ("judge", ["3"]), ("train", ["4"])]
-    stop_jobs(run)
+    JOBS.stop(run)
     kept = read_launch(run)
-    assert kept is not None
     assert {job.phase for job in kept.jobs} == {"stopped"}
-    launch(run, recipe, "slurm", "", "info")  # and again
+    JOBS.launch(run, recipe, "", "info")  # and again
     kept = read_launch(run)
-    assert kept is not None
     assert [job.ids for job in kept.jobs] == [["5"], ["6"], ["7"], ["8"]]
 
 
@@ -157,26 +156,22 @@ def test_a_job_that_slurm_refuses_leaves_none_of_the_others(tmp_path: Path, slur
     run = open_run(tmp_path / "run")
     jobs_of(tmp_path, {"train": {"partition": "nix"}})
     with pytest.raises(ClawError) as caught:
-        launch(run, load_recipe(tmp_path / "recipe.yaml"), "slurm", "", "info")
+        JOBS.launch(run, load_recipe(tmp_path / "recipe.yaml"), "", "info")
     assert "Slurm refuses the job of train: invalid partition specified: nix" in caught.value.problem
     assert caught.value.fix == "set machines.train.partition to one of: cpu, gpu"
     assert (slurm / "cancelled").read_text().split() == ["1", "2", "3"]
     kept = read_launch(run)
-    assert kept is not None
     assert kept.jobs == []
 
 
-def test_without_slurm_the_jobs_are_shown_and_not_submitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_slurm_the_jobs_are_shown_and_not_submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     jobs_of(tmp_path, {})
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    show_jobs(RunDir(tmp_path / "run"), recipe, "slurm", "info")
-    assert capsys.readouterr().out.count("#!/bin/bash") == 4
+    assert JOBS.render(RunDir(tmp_path / "run"), recipe, "info").count("#!/bin/bash") == 4
     assert not (tmp_path / "run").exists()
     with pytest.raises(ClawError) as caught:
-        launch(open_run(tmp_path / "run"), recipe, "slurm", "", "info")
+        JOBS.launch(open_run(tmp_path / "run"), recipe, "", "info")
     assert caught.value.problem == "there is no sbatch on this machine"
     assert "login node" in caught.value.fix
 
@@ -184,9 +179,8 @@ def test_without_slurm_the_jobs_are_shown_and_not_submitted(
 def test_a_job_refuses_a_machine_that_does_not_see_its_run(tmp_path: Path, slurm: Path) -> None:
     jobs_of(tmp_path, {})
     run = open_run(tmp_path / "run")
-    launch(run, load_recipe(tmp_path / "recipe.yaml"), "slurm", "", "info")
+    JOBS.launch(run, load_recipe(tmp_path / "recipe.yaml"), "", "info")
     kept = read_launch(run)
-    assert kept is not None
     check_is_shared(run.root, kept.id)
     check_is_shared(run.root, None)  # no job
     for root, launch_id, problem in ((run.root, "another", "has another run directory"), (tmp_path / "no", kept.id, "has no run")):
@@ -199,17 +193,17 @@ def test_a_job_refuses_a_machine_that_does_not_see_its_run(tmp_path: Path, slurm
 def test_following_jobs_shows_the_output_of_a_failed_job(tmp_path: Path, slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs_of(tmp_path, {})
     run = open_run(tmp_path / "run")
-    launch(run, load_recipe(tmp_path / "recipe.yaml"), "slurm", "", "info")
+    JOBS.launch(run, load_recipe(tmp_path / "recipe.yaml"), "", "info")
     (run.job_output / "train-4.out").write_text("clawctl: there is no GPU 7\n  choose from 0 to 3\n")
     (slurm / "squeue").write_text("#!/bin/bash\nprintf '1|COMPLETED|0|a\\n2|CANCELLED|0|\\n3|COMPLETED|0|a\\n4|FAILED|0|b\\n'\n")
     with pytest.raises(ClawError) as caught:
-        follow(run, live=False)
+        JOBS.follow(run, live=False)
     assert caught.value.problem == "the job of train has ended: FAILED on b: clawctl: there is no GPU 7 choose from 0 to 3"
     assert "train | FAILED on b" in capsys.readouterr().err
     with pytest.raises(ClawError):
-        follow(run, live=True)
+        JOBS.follow(run, live=True)
     assert "no version is live" in capsys.readouterr().out
-    show_launch(run)
+    JOBS.show(run)
     assert "FAILED on b" in capsys.readouterr().out
     lines = dict(health_lines(look_at_health(run)))
     assert lines["jobs"].plain.startswith(
@@ -217,18 +211,12 @@ def test_following_jobs_shows_the_output_of_a_failed_job(tmp_path: Path, slurm: 
     )
 
 
-def test_the_status_of_a_run_without_jobs_has_a_cure(tmp_path: Path) -> None:
-    for command in (show_launch, stop_jobs):
-        with pytest.raises(ClawError) as caught:
-            command(open_run(tmp_path / "run"))
-        assert "clawctl up RECIPE --on slurm" in caught.value.fix
-
-
-def test_a_job_runs_only_a_stage_of_its_recipe_and_only_on_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs_of(tmp_path, {}, up={"stages": ["judge"]})
+def test_jobs_of_another_scheduler_are_stopped_first(tmp_path: Path, slurm: Path) -> None:
+    jobs_of(tmp_path, {})
     run = open_run(tmp_path / "run")
-    with pytest.raises(ClawError, match="choose one of judge"):
-        up(tmp_path / "recipe.yaml", run.root, only="train")
-    monkeypatch.setenv("CLAWCTL_LAUNCH", "another")
-    with pytest.raises(ClawError, match=r"no run directory in .* all machines mount"):
-        up(tmp_path / "recipe.yaml", run.root, only="judge")
+    recipe = load_recipe(tmp_path / "recipe.yaml")
+    JOBS.launch(run, recipe, "", "info")
+    with pytest.raises(ClawError, match="already has jobs in slurm"):
+        LAUNCHERS.load("sky", "--on").launch(run, recipe, "", "info")
+    up(run=run.root, stop=True)
+    assert {job.phase for job in read_launch(run).jobs} == {"stopped"}

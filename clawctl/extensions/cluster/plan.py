@@ -8,14 +8,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clawctl.config import Recipe, TrainerConfig, WorkersConfig
 from clawctl.errors import ClawError
 from clawctl.printing import counted
 from clawctl.run.directory import RunDir
-
-SchedulerName = Literal["slurm", "ray", "sky"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Job:
         return " ".join(parts)
 
 
-def plan_jobs(run: RunDir, recipe: Recipe, on: SchedulerName, launch_id: str, named_code: str, log_level: str) -> list[Job]:
+def plan_jobs(run: RunDir, recipe: Recipe, on: str, launch_id: str, named_code: str, log_level: str) -> list[Job]:
     """The jobs of `recipe.up.stages`, in their order. Raises ClawError (exit code 2) if the recipe does not fit."""
     _check(recipe, on)
     machines = recipe.machines
@@ -92,7 +90,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
-def _check(recipe: Recipe, on: SchedulerName) -> None:
+def _check(recipe: Recipe, on: str) -> None:
     stages = recipe.up.stages
     if "serve" in stages and len(stages) > 1 and _is_loopback(recipe.serve.host):
         raise ClawError(

@@ -6,8 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from clawctl.errors import ClawError
-from clawctl.launch.plan import Job, SchedulerName
-from clawctl.launch.schedulers import JobState, Phase, call
+from clawctl.extensions.cluster.jobs import Jobs
+from clawctl.extensions.cluster.plan import Job
+from clawctl.extensions.cluster.schedulers import JobState, Phase, call
 
 _INSTALL = "run this where Slurm's commands are installed (a login node), or choose another scheduler with --on"
 _NOTICE_S = 120  # before the time limit
@@ -48,7 +49,7 @@ export MASTER_ADDR=$(scontrol show node "$first" | grep -o 'NodeAddr=[^ ]*' | cu
 
 
 class Slurm:
-    name: SchedulerName = "slurm"
+    name = "slurm"
 
     def render(self, job: Job) -> str:
         lines = [f"export {name}={shlex.quote(value)}" for name, value in job.environment.items()]
@@ -148,3 +149,6 @@ def _refusal(job: Job, output: str) -> ClawError:
     else:
         cure = f"change {key}; `clawctl up … --on slurm --dry-run` shows the script"
     return ClawError(f"Slurm refuses the job of {job.stage}: {problem}", cure)
+
+
+JOBS = Jobs(Slurm())

@@ -1,0 +1,1 @@
+"""`clawctl up --on`: the stages as jobs of Slurm, Ray or SkyPilot."""

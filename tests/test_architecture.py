@@ -165,13 +165,6 @@ def test_a_stage_removes_a_published_file_through_the_storage_alone() -> None:
     assert files == REMOVES_WHAT_IS_NOT_SHARED
 
 
-def test_the_library_of_object_stores_is_imported_in_one_module_and_late() -> None:
-    files = [file for file in ROOT.rglob("*.py") if re.search(r"^\s*(import|from) obstore\b", file.read_text(), re.MULTILINE)]
-    assert [str(file.relative_to(ROOT)) for file in files] == ["run/objects.py"]
-    code = "import sys; import clawctl.run.bucket, clawctl.run.directory; print('obstore' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
-
-
 def test_only_the_disk_opens_a_file_of_a_run_to_write_or_append() -> None:
     wrong = []
     for place, node in nodes_above_the_disk(ast.Call):

@@ -7,14 +7,12 @@ request out again.
 
 import time
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from uuid import uuid4
 
 import orjson
 
 from clawctl.privacy.selection import SelectedTurns, Selection
-from clawctl.run.bucket import BucketStorage
-from clawctl.run.storage import storage_of
+from clawctl.run.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +24,7 @@ class RemovalRequest:
     chosen: SelectedTurns
 
 
-def bucket_of(root: Path) -> BucketStorage | None:
-    """Return the bucket that holds the run, or None if the run is not in a bucket."""
-    storage = storage_of(root.resolve())
-    return storage if isinstance(storage, BucketStorage) else None
-
-
-def send_request(bucket: BucketStorage, selection: Selection | None, chosen: SelectedTurns) -> None:
+def send_request(storage: Storage, selection: Selection | None, chosen: SelectedTurns) -> None:
     """Send the request to all hosts, including this one. Data created after this call is not part of the request."""
     limited = None if selection is None else replace(selection, until=time.time())
     row = {
@@ -40,13 +32,13 @@ def send_request(bucket: BucketStorage, selection: Selection | None, chosen: Sel
         "turns": sorted(chosen.turn_ids),
         "sessions": sorted(chosen.sessions),
     }
-    bucket.request_removal(f"{time.time_ns():020d}-{uuid4().hex[:8]}", orjson.dumps(row))
+    storage.request_removal(f"{time.time_ns():020d}-{uuid4().hex[:8]}", orjson.dumps(row))
 
 
-def pending_requests(bucket: BucketStorage) -> list[RemovalRequest]:
+def pending_requests(storage: Storage) -> list[RemovalRequest]:
     """Return the requests that this host has not carried out yet, in the order in which they were made."""
     requests = []
-    for name, data in bucket.pending_removals().items():
+    for name, data in storage.pending_removals().items():
         row = orjson.loads(data)
         chosen = SelectedTurns(set(row["turns"]), {(user, session) for user, session in row["sessions"]})
         requests.append(RemovalRequest(name, None if row["wish"] is None else Selection(**row["wish"]), chosen))

@@ -20,17 +20,16 @@ import orjson
 
 from clawctl.errors import ClawError
 from clawctl.printing import counted
-from clawctl.privacy.elsewhere import bucket_of, pending_requests, send_request
+from clawctl.privacy.elsewhere import pending_requests, send_request
 from clawctl.privacy.rewriting import Unreadable, kept_lines, rewrite_appended, rewrite_json, rewrite_parquet
 from clawctl.privacy.rollback import RollbackPlan, learned_from, plan_rollback, roll_back
 from clawctl.privacy.selection import SelectedTurns, Selection, matches, select, session_of
-from clawctl.run.bucket import ABOUT
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published, remove, sole_worker
 from clawctl.run.images import remove_unused
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.policies import list_versions, read_policy
-from clawctl.run.storage import storage_of
+from clawctl.run.storage import ABOUT, storage_of
 
 # These folders hold no turns, or only random turn ids, which identify nothing once the turns are gone. The folders of rows are
 # handled separately.
@@ -71,7 +70,7 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
         if dry_run:
             return result
         with _stopped_judges(run, chosen, end_workers):
-            if chosen.turn_ids or chosen.unreadable or bucket_of(run.root) is not None:
+            if chosen.turn_ids or chosen.unreadable or storage_of(run.root).in_bucket:
                 _record(run, result)
                 _remove_everywhere(run, selection, chosen, result)
             if removed := len(remove_unused(run)):  # includes images that an earlier, interrupted `forget` left
@@ -83,33 +82,31 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
 
 def catch_up(run: RunDir) -> None:
     """Carry out the requests to forget from other hosts of a run in a bucket, before a worker of this host reads a turn."""
-    bucket = bucket_of(run.root)
-    if bucket is None:
+    storage = storage_of(run.root)
+    storage.refresh()
+    if not storage.pending_removals():
         return
-    bucket.refresh()
-    if not bucket.pending_removals():
-        return
-    with storage_of(run.root).exclusive(run.lock("catch-up"), _PATIENCE_S):
-        for request in pending_requests(bucket):
+    with storage.exclusive(run.lock("catch-up"), _PATIENCE_S):
+        for request in pending_requests(storage):
             chosen = request.chosen if request.selection is None else select(run, request.selection, request.chosen)
             _remove(run, request.selection, chosen, Forgotten(len(chosen.turn_ids), len(chosen.sessions), [], False))
             remove_unused(run)
-            bucket.complete_removal(request.name)
+            storage.complete_removal(request.name)
 
 
 def _remove_everywhere(run: RunDir, selection: Selection | None, chosen: SelectedTurns, result: Forgotten) -> None:
     """In a bucket, ask the other hosts first. The request includes this host, so an interrupted removal is completed later."""
-    bucket = bucket_of(run.root)
-    if bucket is None:
+    storage = storage_of(run.root)
+    if not storage.in_bucket:
         return _remove(run, selection, chosen, result)
-    send_request(bucket, selection, chosen)
-    for request in pending_requests(bucket):
+    send_request(storage, selection, chosen)
+    for request in pending_requests(storage):
         _remove(run, request.selection, request.chosen, result)
-        bucket.complete_removal(request.name)
+        storage.complete_removal(request.name)
 
 
 def _remove(run: RunDir, selection: Selection | None, chosen: SelectedTurns, result: Forgotten) -> None:
-    bucket = bucket_of(run.root)
+    storage = storage_of(run.root)
     for folder in run.root.glob("train/**/checkpoints/*/"):
         storage_of(folder).complete(folder, ".parquet")
     for path in _derived(run):
@@ -134,11 +131,10 @@ def _remove(run: RunDir, selection: Selection | None, chosen: SelectedTurns, res
 
     for folder in (run.feedback, run.episodes, run.captures):
         for path in published(folder, ".jsonl") if folder.exists() else []:
-            if bucket is None or bucket.is_own(path):
+            if storage.is_own(path):
                 _count(run, path, rewrite_appended(path, belongs), result)
-    if bucket is not None:
-        bucket.rewrite_copies(lambda data: kept_lines(data, belongs)[0])
-        bucket.refresh()
+    storage.rewrite_copies(lambda data: kept_lines(data, belongs)[0])
+    storage.refresh()
     for path in published(run.trajectories, ".parquet"):
         _rewrite(run, path, chosen.turn_ids, result)
 
@@ -210,13 +206,13 @@ def _affected_earlier(run: RunDir) -> list[int]:
 @contextmanager
 def _stopped_workers(run: RunDir, stages: tuple[str, ...], end_workers: bool) -> Iterator[None]:
     """Hold the worker locks of stages that keep the affected data in memory."""
-    bucket = bucket_of(run.root)
+    storage = storage_of(run.root)
     with ExitStack() as locks:
-        if stages and bucket is not None and not locks.enter_context(claimed(run, "forget")):
+        if stages and storage.in_bucket and not locks.enter_context(claimed(run, "forget")):
             raise ClawError("another host is running `clawctl forget` on this run", "try again when it has finished")
         for stage in stages:
             _take_lock(run, stage, end_workers, locks)
-        if stages and bucket is not None and (other_hosts := bucket.collecting_elsewhere()):
+        if stages and (other_hosts := storage.collecting_elsewhere()):
             fix = "stop `clawctl collect` there while data is forgotten; serve can keep running"
             raise ClawError(f"collect works on {counted(other_hosts, 'other host')} of this run", fix)
         yield

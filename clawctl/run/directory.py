@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from clawctl.errors import ClawError
 from clawctl.run.names import draft_of, is_policy_name
 from clawctl.run.rows import DEFAULT_POLICY, RUN_VERSION
-from clawctl.run.storage import DISK, storage_of
+from clawctl.run.storage import ABOUT, storage_of
 
 _log = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
             _write_marker(run, marker.get("created_at"))
         _make_folders(run)  # folders that an older clawctl did not create
         _sweep(run)
-    elif storage_of(run.root) is not DISK:
+    elif storage_of(run.root).in_bucket:
         _make_folders(run)  # this host opens a run in a bucket for the first time
     storage_of(run.root).follow(shards)
     return run
@@ -191,7 +191,7 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
 
 def _is_foreign(path: Path) -> bool:
     """Whether a file shows that a folder without `run.json` does not belong to a run. The marker itself may be incomplete."""
-    return path.name not in (*FOLDERS, "recipe.yaml", ".bucket") and not path.name.startswith(".run.json.")
+    return path.name not in (*FOLDERS, "recipe.yaml", ABOUT) and not path.name.startswith(".run.json.")
 
 
 def _sweep(run: RunDir) -> None:

@@ -2,21 +2,17 @@
 
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 import orjson
 
 from clawctl.config import from_environment, state_folder
 from clawctl.errors import ClawError
-from clawctl.run.bucket import ABOUT, BucketStorage
-from clawctl.run.leases import Leases
-from clawctl.run.objects import Objects, open_store
-from clawctl.run.storage import StorageUnreachable, mount_at, storage_of, write_synced
+from clawctl.run.storage import ABOUT, STORAGES, OpenStorage, Storage, mount_at, storage_of, write_synced
 
-_URL: Final = re.compile(r"(s3|gs|az)://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/([A-Za-z0-9._/=-]*))?")
+_URL: Final = re.compile(r"([a-z][a-z0-9]{0,9})://([A-Za-z0-9][A-Za-z0-9._-]{1,62})(?:/([A-Za-z0-9._/=-]*))?")
 
 
 def run_folder(text: str | Path) -> Path:
@@ -35,6 +31,7 @@ def run_folder(text: str | Path) -> Path:
         fix = "use s3://bucket/prefix, gs://bucket/prefix or az://container/prefix; credentials come from the environment"
         raise ClawError("--run is not the URL of a bucket", fix, 2)  # the text may contain a secret
     url = text.rstrip("/")
+    _opener(match[1])  # before anything is created
     root = (
         _state_folder()
         / f"{re.sub('[^A-Za-z0-9.-]+', '-', url.partition('://')[2])}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
@@ -55,35 +52,23 @@ def _state_folder() -> Path:
     return Path(configured or state / "runs").absolute().resolve()  # type: ignore[operator]
 
 
-def mount(root: Path, open_url: Callable[[str], Any] = open_store) -> BucketStorage:
+def mount(root: Path) -> Storage:
     """Connect a local folder to its bucket. Raises ClawError (exit code 2)."""
-    known = storage_of(root)
-    if isinstance(known, BucketStorage):
-        return known
+    if is_in_bucket(root):
+        return storage_of(root)
     about = about_of(root)
-    objects = Objects(open_url(about["url"]))
-    bucket = BucketStorage(root, objects, Leases(objects, about["host"]))
-    try:
-        bucket.refresh()
-        if not (root / "run.json").exists():
-            _check_conditions(objects)
-    except StorageUnreachable as error:
-        problem = f"the bucket of this run cannot be used: {error}"
-        raise ClawError(problem, "check its name, the credentials in the environment and the network", 2) from None
-    mount_at(root, bucket)
-    return bucket
+    storage = _opener(about["url"].partition("://")[0])(root, about["url"], about["host"])
+    mount_at(root, storage)
+    return storage
 
 
-def _check_conditions(objects: Objects) -> None:
-    """Try create-if-absent and compare-and-swap once: with a store that lacks them, turns could be trained twice."""
-    name = f"leases/.probe-{uuid4().hex}"
-    try:
-        first = objects.create(name, b"1")
-        second, mismatched = objects.create(name, b"2"), objects.swap(name, b"3", '"another"')
-        if first is None or second is not None or mismatched is not None or objects.swap(name, b"4", first) is None:
-            raise ClawError("this object store ignores conditions on writes", "use one with If-None-Match and If-Match", 2)
-    finally:
-        objects.delete(name)
+def _opener(scheme: str) -> OpenStorage:
+    known = STORAGES.names()
+    if scheme in known:
+        return STORAGES.load(scheme, "--run")
+    others = f"use {' or '.join(f'{name}://' for name in known)}, or " if known else ""
+    fix = f"{others}install a package with the entry point clawctl.storages: {scheme}; clawctl's extension bucket has s3, gs and az"
+    raise ClawError(f"--run: no storage for {scheme}:// is installed", fix, 2)
 
 
 def about_of(root: Path) -> dict[str, str]:
@@ -100,7 +85,7 @@ def about_of(root: Path) -> dict[str, str]:
 
 def is_in_bucket(root: Path) -> bool:
     """Whether a run is in a bucket."""
-    return isinstance(storage_of(root.resolve()), BucketStorage)
+    return storage_of(root.resolve()).in_bucket
 
 
 def refuse_in_bucket(root: Path, what: str, fix: str) -> None:

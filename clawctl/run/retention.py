@@ -23,7 +23,6 @@ import orjson
 
 from clawctl.config import PrivacyConfig, Recipe
 from clawctl.errors import Damaged
-from clawctl.run.bucket import BucketStorage
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published, remove
 from clawctl.run.finished_shards import FinishedShards
@@ -67,8 +66,7 @@ class Retention:
         self._next_at = time.monotonic() + _INTERVAL_S
         try:
             expired = expire(self._run, self._recipe)
-            storage = storage_of(self._run.root)
-            if isinstance(storage, BucketStorage) and (deleted := storage.sweep()):
+            if deleted := storage_of(self._run.root).sweep():
                 log.info("deleted %d objects that no version or lease uses any more", deleted)
         except OSError as error:
             log.error("expired conversations could not be deleted: %s", error)
@@ -119,7 +117,7 @@ def _stored(run: RunDir) -> list[Stored]:
     for path in published(run.trajectories, ".parquet"):
         entry = _entry(path, run.verdicts / path.name)
         if entry is not None:
-            entry = replace(entry, newest=_published_at(path, entry.newest, isinstance(storage_of(path), BucketStorage)))
+            entry = replace(entry, newest=_published_at(path, entry.newest, storage_of(path).in_bucket))
             sources = [captures[capture].newest for capture in captures if first_requests[capture] <= entry.newest]
             shards.append(replace(entry, newest=max([entry.newest, *sources])))
     quarantined = [
@@ -136,7 +134,7 @@ def _stored(run: RunDir) -> list[Stored]:
 def _rating_files(run: RunDir) -> list[Path]:
     storage = storage_of(run.root)
     files = [*published(run.feedback, ".jsonl"), *published(run.episodes, ".jsonl")]
-    return [path for path in files if not isinstance(storage, BucketStorage) or storage.is_own(path)]
+    return [path for path in files if storage.is_own(path)]
 
 
 def _mark_needed(run: RunDir, recipe: Recipe, stored: Sequence[Stored]) -> list[Stored]:

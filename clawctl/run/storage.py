@@ -1,8 +1,8 @@
-"""Publishing, locking and swapping of a run's files: one interface with two implementations.
+"""Publishing, locking and swapping of a run's files: one interface.
 
-`Disk` is a file system that all workers share. `clawctl/run/bucket.py` is an object store with a local folder on each host. The
-functions of `directory.py`, `lines.py` and `policies.py` call the storage of a path. Stages use paths only and read ordinary local
-files in both cases.
+`Disk` is a file system that all workers share. `STORAGES` finds the storages of `--run SCHEME://…`, which extensions and other
+packages add: object stores (buckets) with a local folder on each host. Functions of `directory.py`, `lines.py` and `policies.py`
+call the storage of a path. Stages use paths only and read ordinary local files in all cases.
 
 A folder that belongs to a bucket is mounted by `mounts.mount`. All other paths are on `DISK`.
 """
@@ -13,9 +13,11 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from filelock import FileLock, Timeout
+
+from clawctl.registry import Registry
 
 
 class StorageUnreachable(OSError):
@@ -24,8 +26,10 @@ class StorageUnreachable(OSError):
 
 class Storage(Protocol):
     """The operations that decide between workers. Every call raises OSError if the disk or the store fails; it may then be
-    repeated.
+    repeated. A storage inherits from this class; the defaults are those of one shared file system.
     """
+
+    in_bucket: bool = False  # whether each host has a local copy of the run, and captures that no other host can reach
 
     def publish(self, draft: Path, path: Path) -> None:
         """Publish a complete file under `path`. In a bucket, a file that is published once keeps its first content, which `path`
@@ -40,6 +44,7 @@ class Storage(Protocol):
 
     def complete(self, folder: Path, suffix: str = "") -> None:
         """Fetch the missing files of a published folder, or only those whose names end with `suffix`."""
+        return
 
     def append(self, path: Path, data: bytes, locally: Callable[[], None]) -> None:
         """Append complete lines to a file that several workers may append to. `locally` appends on this host's disk."""
@@ -70,9 +75,53 @@ class Storage(Protocol):
 
     def follow(self, shards: bool) -> None:
         """Fetch what other hosts have published, now and from now on. `shards`: turns and verdicts as well."""
+        return
+
+    def refresh(self) -> None:
+        """Fetch what other hosts have published until now."""
+        return
+
+    def is_own(self, path: Path) -> bool:
+        """Whether this host wrote the file. Only for files that hosts append to."""
+        return True
+
+    def sweep(self) -> int:
+        """Delete what killed workers left in the store. Returns how many objects were deleted."""
+        return 0
+
+    def request_removal(self, name: str, request: bytes) -> None:
+        """Ask every host, including this one, to carry out a request to forget (`clawctl/privacy/elsewhere.py`)."""
+        return
+
+    def pending_removals(self) -> dict[str, bytes]:
+        """Return the requests that this host has not carried out yet, by name."""
+        return {}
+
+    def complete_removal(self, name: str) -> None:
+        """Record that this host has carried out the request."""
+        return
+
+    def rewrite_copies(self, remove_lines: Callable[[bytes], bytes]) -> None:
+        """Let `remove_lines` remove lines from the copies of all files that hosts append to: captures, ratings, outcomes."""
+        return
+
+    def collecting_elsewhere(self) -> int:
+        """Return the number of other hosts with a running collect worker."""
+        return 0
 
 
-class Disk:
+class OpenStorage(Protocol):
+    """The entry point of a scheme."""
+
+    def __call__(self, root: Path, url: str, host: str) -> Storage:
+        """The storage of the run at `url`, whose files on the host with the id `host` are in `root`. Raises ClawError."""
+
+
+STORAGES: Registry[OpenStorage] = Registry("storage", "clawctl.storages", {})
+ABOUT: Final = ".bucket"  # the folder that marks a local folder of a bucket, and holds what its storage notes
+
+
+class Disk(Storage):
     """A file system with locks and rename that all workers share."""
 
     def publish(self, draft: Path, path: Path) -> None:
@@ -86,9 +135,6 @@ class Disk:
             return False
         os.rename(draft, path)
         return True
-
-    def complete(self, folder: Path, suffix: str = "") -> None:
-        """Do nothing: a folder that was published by a rename is complete."""
 
     def append(self, path: Path, data: bytes, locally: Callable[[], None]) -> None:
         locally()
@@ -141,9 +187,6 @@ class Disk:
     def exclusive(self, lock: Path, patience_s: float) -> Iterator[None]:
         with FileLock(lock, timeout=patience_s):
             yield
-
-    def follow(self, shards: bool) -> None:
-        """Do nothing: all workers share the same files."""
 
 
 def write_synced(path: Path, data: bytes) -> None:

@@ -1,29 +1,23 @@
-"""The contract of a storage, for a filesystem and for an object store. `first` and `second` are two hosts of one run."""
+"""The contract of a storage, for a filesystem. `first` and `second` are two hosts of one run.
+
+The tests of another storage import these tests and have a fixture `hosts` of their own.
+"""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from obstore.store import MemoryStore
 
-from clawctl.errors import ClawError
-from clawctl.run.bucket import BucketStorage
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import RunDir, claimed, is_published, move, open_run, publish_bytes, publish_folder, quarantine, remove
-from clawctl.run.kinds import Kind, kind_of
-from clawctl.run.leases import Leases
 from clawctl.run.lines import LineWriter, append_lines, read_lines
-from clawctl.run.mounts import run_folder
-from clawctl.run.objects import Objects
 from clawctl.run.policies import LiveMoved, check_policy, ensure_base_policy, live_version, move_live, publish_policy, read_moves
 from clawctl.run.rows import Policy
-from clawctl.run.storage import mount_at, storage_of, unmount
+from clawctl.run.storage import storage_of
 
 
 @dataclass
@@ -32,7 +26,7 @@ class Hosts:
 
     first: RunDir
     second: RunDir
-    buckets: list[BucketStorage] = field(default_factory=list)
+    buckets: list[Any] = field(default_factory=list)  # the storages of the hosts, if the two share no disk
 
     def poll(self) -> None:
         for bucket in self.buckets:
@@ -40,41 +34,8 @@ class Hosts:
             bucket.refresh()
 
 
-def bucket_at(root: Path, store: Any, clock: Callable[[], float | None] | None = None) -> BucketStorage:
-    """A host's part of a run in `store`, without a polling thread: the test polls."""
-    (root / ".bucket").mkdir(parents=True)
-    (root / ".bucket" / "about.json").write_bytes(orjson.dumps({"url": "memory://", "host": root.name}))
-    (root / ".bucket" / "shards").touch()
-    objects = Objects(store)
-    return BucketStorage(root, objects, Leases(objects, root.name, clock=clock), poll_s=3600.0)
-
-
-@contextmanager
-def two_hosts(store: Any, folder: Path) -> Iterator[Hosts]:
-    """Two hosts of one new run in `store`."""
-    runs, buckets = [], []
-    for name in ("first", "second"):
-        root = (folder / name).resolve()
-        buckets.append(bucket_at(root, store))
-        mount_at(root, buckets[-1])
-        runs.append(open_run(root))
-    yield Hosts(runs[0], runs[1], buckets)
-    for run, bucket in zip(runs, buckets, strict=True):
-        bucket.close()
-        unmount(run.root)
-
-
 @pytest.fixture
-def in_bucket(tmp_path: Path) -> Iterator[Hosts]:
-    with two_hosts(MemoryStore(), tmp_path) as hosts:
-        yield hosts
-
-
-@pytest.fixture(params=["disk", "bucket"])
-def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Hosts:
-    if request.param == "bucket":
-        found: Hosts = request.getfixturevalue("in_bucket")
-        return found
+def hosts(tmp_path: Path) -> Hosts:
     run = open_run(tmp_path / "run")
     return Hosts(run, run)
 
@@ -194,103 +155,3 @@ def test_a_quarantined_shard_is_in_quarantine_for_both(hosts: Hosts) -> None:
     hosts.poll()
     assert not hosts.first.turn_shard("s1").exists()
     assert hosts.first.quarantined("trajectories-s1.parquet").read_bytes() == b"damaged"
-
-
-def test_files_that_another_host_removed_are_moved_without_an_error(in_bucket: Hosts) -> None:
-    publish_folder(in_bucket.first.checkpoint(1), weights(b"old"))
-    in_bucket.poll()
-    remove(in_bucket.second.checkpoint(1))
-    in_bucket.poll()
-    move(in_bucket.first.checkpoint(1), in_bucket.first.beside_checkpoints(1, "doomed"))
-    assert not in_bucket.first.checkpoint(1).exists()
-
-
-# ---- of a bucket alone ---------------------------------------------------------------------------------------------------
-
-
-def test_a_worker_whose_lease_was_taken_over_cannot_publish_a_second_time(tmp_path: Path, in_bucket: Hosts) -> None:
-    slow, quick = in_bucket.first, in_bucket.second
-    later = Leases(Objects(in_bucket.buckets[1]._objects._store), "second", clock=lambda: time.time() + 1000.0)
-    with claimed(slow, "judge-s1") as mine:
-        assert mine
-        assert later.acquire("judge-s1"), "the store's clock says that the lease is old"
-        publish_bytes(quick.verdict_shard("s1"), b"by the worker that took over")
-        publish_bytes(slow.verdict_shard("s1"), b"by the worker that was asleep")
-    in_bucket.poll()
-    assert slow.verdict_shard("s1").read_bytes() == quick.verdict_shard("s1").read_bytes() == b"by the worker that took over"
-    later.close()
-
-
-def test_a_fresh_lease_holds_however_wrong_a_hosts_clock_is(in_bucket: Hosts) -> None:
-    """Its age is taken from the store. Here the store's own time is asked, and no time of a host."""
-    objects = in_bucket.buckets[1]._objects
-    other = Leases(objects, "a host whose clock does not matter")
-    with claimed(in_bucket.first, "train") as mine:
-        assert mine
-        assert not other.acquire("train")
-    other.close()
-
-
-def test_a_killed_process_of_the_same_host_holds_nothing_up(tmp_path: Path) -> None:
-    objects = Objects(MemoryStore())
-    dead, new = Leases(objects, "host"), Leases(objects, "host")
-    assert dead.acquire("train")
-    assert new.acquire("train"), "the host's own lock was free, so the holder is dead"
-    dead.close()  # had it only been asleep
-    assert not Leases(objects, "another").acquire("train"), "nobody gives back the lease of another"
-    new.close()
-
-
-def test_captures_go_up_once_they_are_rotated_and_stay_here(in_bucket: Hosts) -> None:
-    writer = LineWriter(in_bucket.first.captures, rotate_bytes=1)
-    writer.append(b"one")
-    writer.append(b"two")
-    in_bucket.poll()
-    objects = in_bucket.buckets[0]._objects
-    assert [objects.read(stored.name) is not None for stored in objects.list("captures/")] == [True]
-    assert len(list(in_bucket.first.captures.glob("*.jsonl"))) == 2
-    assert not list(in_bucket.second.captures.glob("*.jsonl"))
-
-
-def test_a_damaged_local_copy_is_fetched_again_and_the_bucket_keeps_its_shard(in_bucket: Hosts) -> None:
-    publish_bytes(in_bucket.first.turn_shard("s1"), b"whole")
-    in_bucket.poll()
-    in_bucket.second.turn_shard("s1").write_bytes(b"whXle")
-    quarantine(in_bucket.second, in_bucket.second.turn_shard("s1"), "a flipped bit")
-    in_bucket.poll()
-    assert in_bucket.first.turn_shard("s1").read_bytes() == in_bucket.second.turn_shard("s1").read_bytes() == b"whole"
-
-
-def test_secrets_and_a_hosts_own_files_stay_on_the_host(in_bucket: Hosts) -> None:
-    run = in_bucket.first
-    own = [run.api_key, run.api_keys, run.episode_key, run.position, run.trained_marks]
-    for path in own:
-        publish_bytes(path, b"secret")
-    in_bucket.poll()
-    names = [stored.name for stored in in_bucket.buckets[0]._objects.list("")]
-    assert [name for name in names if any(path.name in name for path in own)] == []
-    assert not any((in_bucket.second.root / path.relative_to(run.root)).exists() for path in own)
-
-
-def test_every_path_of_a_run_has_its_documented_kind() -> None:
-    run = RunDir(Path("/r"))
-    kinds = {
-        Kind.LOCAL: [run.captures / "w-1.jsonl", run.api_key, run.position, run.log("serve"), run.journal("s"), run.lock("train")],
-        Kind.ONCE: [run.turn_shard("s"), run.verdict_shard("s"), run.ledger_entry(3), run.record(3), run.quarantined("x")],
-        Kind.CHANGING: [run.live, run.shared, run.moves, run.recipe, run.server, run.steps, run.eval_record(3), run.holdout],
-        Kind.GROWING: [run.feedback / "w-1.jsonl"],
-        Kind.FOLDER: [run.version_folder(3), run.checkpoint(3), run.of("anna").version_folder(3), run.of("anna").checkpoint(3)],
-    }
-    wrong = {
-        str(path): kind_of(path.relative_to(run.root).as_posix())
-        for kind, paths in kinds.items()
-        for path in paths
-        if kind_of(path.relative_to(run.root).as_posix()) is not kind
-    }
-    assert wrong == {}
-
-
-def test_a_url_with_a_secret_in_it_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(ClawError) as caught:
-        run_folder("s3://AKIAKEY:hunter2@bucket/prefix")
-    assert "hunter2" not in str(caught.value) + caught.value.fix

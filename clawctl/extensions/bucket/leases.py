@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import orjson
 
-from clawctl.run.objects import Objects
+from clawctl.extensions.bucket.objects import Objects
 from clawctl.run.storage import StorageUnreachable
 
 log = logging.getLogger(__name__)

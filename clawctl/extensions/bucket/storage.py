@@ -30,15 +30,15 @@ from uuid import uuid4
 import orjson
 from filelock import FileLock, Timeout
 
-from clawctl.run.kinds import FOLDER, Kind, is_shared_lock, kind_of, order
-from clawctl.run.leases import Leases
+from clawctl.errors import ClawError
+from clawctl.extensions.bucket.kinds import FOLDER, Kind, is_shared_lock, kind_of, order
+from clawctl.extensions.bucket.leases import Leases
+from clawctl.extensions.bucket.objects import Objects, StoredObject, open_store
 from clawctl.run.names import below, draft_of, number_of
-from clawctl.run.objects import Objects, StoredObject
-from clawctl.run.storage import DISK, StorageUnreachable, write_synced
+from clawctl.run.storage import ABOUT, DISK, Storage, StorageUnreachable, write_synced
 
 log = logging.getLogger(__name__)
 
-ABOUT: Final = ".bucket"  # the folder that marks a local folder of a bucket
 _POLL_S: Final = 1.0
 _LIST_S: Final = 30.0  # maximum delay until a change is noticed if the worker that made it was killed
 _SETTLED_S: Final = 600.0  # a capture file without writes for this long is uploaded even if it is its writer's newest
@@ -47,11 +47,39 @@ _FOREIGN: Final = "another host's"  # stands for the tag of a growing file that 
 _LEFT_OVER_S: Final = 86400.0  # age after which unlisted parts and old leases are deleted
 
 
+def open_bucket(root: Path, url: str, host: str) -> "BucketStorage":
+    """The storage of the run at `url`. Raises ClawError (exit code 2)."""
+    objects = Objects(open_store(url))
+    bucket = BucketStorage(root, objects, Leases(objects, host))
+    try:
+        bucket.refresh()
+        if not (root / "run.json").exists():
+            _check_conditions(objects)
+    except StorageUnreachable as error:
+        problem = f"the bucket of this run cannot be used: {error}"
+        raise ClawError(problem, "check its name, the credentials in the environment and the network", 2) from None
+    return bucket
+
+
+def _check_conditions(objects: Objects) -> None:
+    """Try create-if-absent and compare-and-swap once: with a store that lacks them, turns could be trained twice."""
+    name = f"leases/.probe-{uuid4().hex}"
+    try:
+        first = objects.create(name, b"1")
+        second, mismatched = objects.create(name, b"2"), objects.swap(name, b"3", '"another"')
+        if first is None or second is not None or mismatched is not None or objects.swap(name, b"4", first) is None:
+            raise ClawError("this object store ignores conditions on writes", "use one with If-None-Match and If-Match", 2)
+    finally:
+        objects.delete(name)
+
+
 # ---- the storage ---------------------------------------------------------------------------------------------------------
 
 
-class BucketStorage:
+class BucketStorage(Storage):
     """The storage of one run, for one process of one host. `root` is the host's local folder."""
+
+    in_bucket = True
 
     def __init__(self, root: Path, objects: Objects, leases: Leases, poll_s: float = _POLL_S) -> None:
         self._root, self._objects, self._poll_s = root, objects, poll_s
@@ -452,30 +480,24 @@ class BucketStorage:
     # ---- data that every host must remove from its own files -------------------------------------------------------------
 
     def request_removal(self, name: str, request: bytes) -> None:
-        """Ask every host, including this one, to forget what `wanted` describes."""
         self._objects.put(f"forgotten/{name}", request)
         self._objects.put("changed", uuid4().bytes)
         self.refresh()
 
     def pending_removals(self) -> dict[str, bytes]:
-        """Return the requests that this host has not carried out yet, by name."""
         files = sorted((self._about / "forgotten").glob("[!.]*"))
         return {path.name: data for path in files if (data := path.read_bytes())}
 
     def complete_removal(self, name: str) -> None:
-        """Record that this host has carried out the request."""
         self._write(self._about / "forgotten" / name, b"")
 
     def is_own(self, path: Path) -> bool:
-        """Whether this host wrote the file. Only for files that hosts append to."""
         return self._tag(self._name(path)[0]) != _FOREIGN
 
     def collecting_elsewhere(self) -> int:
-        """Return the number of other hosts with a running collect worker."""
         return len(self._leases.held_elsewhere("collect-"))
 
     def rewrite_copies(self, remove_lines: Callable[[bytes], bytes]) -> None:
-        """Let `without` remove lines from every object that a host uploads as it grows: captures, ratings, outcomes."""
         for prefix in ("captures/", "run/feedback/", "run/episodes/"):
             for stored in self._objects.list(prefix):
                 for _ in range(100):

@@ -115,11 +115,6 @@ class Objects:
                 for entry in chunk:
                     yield StoredObject(entry["path"], str(entry["e_tag"]), entry["size"], entry["last_modified"].timestamp())
 
-    def copy(self, source: str, target: str) -> None:
-        """Copy an object. Raises FileNotFoundError."""
-        with self._errors(source):
-            self._library.copy(self._store, source, target)
-
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
         with self._errors(name), suppress(FileNotFoundError):

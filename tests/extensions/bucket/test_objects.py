@@ -1,5 +1,8 @@
 """The calls to an object store: with the library's memory store, and over HTTP with moto in its own process."""
 
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +10,11 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
+import clawctl
 from clawctl.errors import ClawError
+from clawctl.extensions.bucket.objects import Objects, open_store
 from clawctl.run.directory import FOLDERS, open_run
 from clawctl.run.mounts import mount, run_folder
-from clawctl.run.objects import Objects, open_store
 from clawctl.run.storage import StorageUnreachable, storage_of, unmount
 from scripts.benchmarks.chaos_bucket import bucket_environment, make_bucket
 from scripts.benchmarks.chaos_store import Proxy, store
@@ -68,7 +72,7 @@ def test_eight_writers_count_to_forty_by_compare_and_swap(objects: Objects) -> N
     assert (objects.read("count") or (b"",))[0].split()[0] == b"40"
 
 
-def test_listing_copying_and_deleting(objects: Objects, tmp_path: Path) -> None:
+def test_listing_downloading_and_deleting(objects: Objects, tmp_path: Path) -> None:
     for name in ("f/2", "f/1", "g/1"):
         objects.put(name, name.encode())
     assert [(stored.name, stored.size) for stored in objects.list("f/")] == [("f/1", 3), ("f/2", 3)]
@@ -141,3 +145,11 @@ def test_a_bucket_that_is_not_there_is_refused_with_a_fix(moto: int, tmp_path: P
         monkeypatch.setenv(name, value)
     with pytest.raises(ClawError, match="the bucket of this run cannot be used"):
         run_folder("s3://nowhere/x")
+
+
+def test_the_library_of_object_stores_is_imported_in_one_module_and_late() -> None:
+    root = Path(clawctl.__file__).parent
+    files = [file for file in root.rglob("*.py") if re.search(r"^\s*(import|from) obstore\b", file.read_text(), re.MULTILINE)]
+    assert [str(file.relative_to(root)) for file in files] == ["extensions/bucket/objects.py"]
+    code = "import sys; import clawctl.extensions.bucket.storage, clawctl.run.directory; print('obstore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"

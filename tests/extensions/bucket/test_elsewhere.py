@@ -14,18 +14,18 @@ from obstore.store import MemoryStore
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.extensions.bucket.objects import open_store
 from clawctl.privacy.forget import catch_up, forget
 from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, claimed, publish_bytes, publish_folder, published, sole_worker
 from clawctl.run.lines import LineWriter
-from clawctl.run.objects import open_store
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.retention import expire
 from clawctl.run.shards import read_turn_ids, write_turns, write_verdicts
 from scripts.benchmarks.chaos_bucket import bucket_environment, make_bucket
 from scripts.benchmarks.chaos_store import store as started
+from tests.extensions.bucket.test_bucket import Hosts, two_hosts
 from tests.inspect.example_run import turn, verdict
-from tests.run.test_storage import Hosts, two_hosts
 
 SECRET, OTHER = "xyzzy plugh 7331", "somebody else entirely"
 

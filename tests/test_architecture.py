@@ -55,7 +55,8 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
 
 
 SEAMS = (  # modules and packages that an extension may import, besides its own
-    "config", "errors", "plugins", "registry", "printing", "process", "run", "environments", "launch.status",
+    "config", "errors", "plugins", "registry", "printing", "process", "http_client", "run", "environments", "launch.status",
+    "eval.intervals", "eval.suites",
     "train.sample", "train.measures", "train.agreement", "train.advantages",
     "trainers.texts", "trainers.local.branches", "trainers.local.influence", "trainers.local.loading", "trainers.local.model",
     "trainers.local.objective", "trainers.local.optimizer", "trainers.local.tops",
@@ -111,7 +112,7 @@ def test_modules_below_the_stages_import_none_of_them() -> None:
     assert wrong == []
 
 
-ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, "privacy", "cli", "launch", "extensions/cluster"})
+ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, "privacy", "cli", "launch", "extensions/cluster", "extensions/tinker", "extensions/worlds"})
 FOLDERS_OF_A_RUN = {
     "root", "captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs",
     "checkpoints", "ledger", "records",
@@ -132,7 +133,7 @@ def nodes_above_the_disk(kind: type[ast.AST]) -> Iterator[tuple[str, Any]]:
     """Every node of a kind in the parts that use `run/`, with its place."""
     for part in ABOVE_THE_DISK:
         for file in (ROOT / part).rglob("*.py"):
-            if part == "environments" and file.name in INSIDE_A_SANDBOX:
+            if part == "extensions/worlds" and file.name in INSIDE_A_SANDBOX:
                 continue
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, kind):
@@ -160,7 +161,7 @@ def test_a_stage_removes_a_published_file_through_the_storage_alone() -> None:
     files = {
         place.rpartition(":")[0]
         for place, node in nodes_above_the_disk(ast.Attribute)
-        if node.attr in ("unlink", "rmtree") and not place.startswith("environments/")
+        if node.attr in ("unlink", "rmtree") and not place.startswith(("environments/", "extensions/worlds/"))
     }
     assert files == REMOVES_WHAT_IS_NOT_SHARED
 
@@ -211,7 +212,9 @@ import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engi
 
 
 def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
-    files = (ROOT / "environments").rglob("*.py")
+    worlds = ROOT / "extensions" / "worlds"
+    files = [*(ROOT / "environments").rglob("*.py"), *worlds.rglob("*.py")]
+    files = [file for file in files if not file.is_relative_to(worlds / "ability")]
     assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from clawctl.config.model import BUILT_IN
-from clawctl.environments.agent import SYSTEM
-from clawctl.environments.swe import environment as swe
-from clawctl.environments.swe.families import draw_task
-from clawctl.environments.terminal import environment as terminal
-from clawctl.environments.terminal.families import FAMILIES
-from clawctl.environments.toolcall.questions import draw_question
+from clawctl.extensions.worlds.agent import SYSTEM
+from clawctl.extensions.worlds.swe import environment as swe
+from clawctl.extensions.worlds.swe.families import draw_task
+from clawctl.extensions.worlds.terminal import environment as terminal
+from clawctl.extensions.worlds.terminal.families import FAMILIES
+from clawctl.extensions.worlds.toolcall.questions import draw_question
 from scripts.craft_model import corpus
 from scripts.craft_model.copying import copies, kind_of
 from scripts.demo_model.train import texts_of

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from clawctl.config.model import BUILT_IN
-from clawctl.environments.gui.actions import SYSTEM, action_in
-from clawctl.environments.gui.sites import FAMILIES, draw_site
+from clawctl.extensions.worlds.gui.actions import SYSTEM, action_in
+from clawctl.extensions.worlds.gui.sites import FAMILIES, draw_site
 from scripts.craft_model import pages
 
 

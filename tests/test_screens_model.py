@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from clawctl.config.model import BUILT_IN
-from clawctl.environments.gui.actions import SYSTEM_PICTURE, Action, action_in
-from clawctl.environments.gui.browser import find_chromium
-from clawctl.environments.gui.page import open_page
-from clawctl.environments.gui.sites import SPOT_CELL, SPOT_COLUMNS, SPOT_ROWS, DrawnSite, draw_site
+from clawctl.extensions.worlds.gui.actions import SYSTEM_PICTURE, Action, action_in
+from clawctl.extensions.worlds.gui.browser import find_chromium
+from clawctl.extensions.worlds.gui.page import open_page
+from clawctl.extensions.worlds.gui.sites import SPOT_CELL, SPOT_COLUMNS, SPOT_ROWS, DrawnSite, draw_site
 from clawctl.vision.reader import image_reader
 from scripts.screens_model.corpus import CHOICES, boxes_of, documents
 from scripts.screens_model.report import found_share, load
 from scripts.screens_model.train import Pixels
-from tests.environments.test_gui import needs_browser
+from tests.extensions.worlds.test_gui import needs_browser
 
 FOLDER = Path(BUILT_IN["screens"])
 made = pytest.mark.skipif(not (FOLDER / "model.safetensors").exists(), reason="scripts/make-screens-model makes it")

@@ -1,11 +1,17 @@
 """`clawctl doctor`."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from clawctl.cli.options import DEFAULT_RUN, RunOption
+from clawctl.registry import Registry
+
+Check = Callable[[], Iterable[tuple[str, bool]]]  # a line for each thing that it checked, and whether this makes the command fail
+
+CHECKS: Registry[Check] = Registry("check", "clawctl.checks", {})
 
 
 def doctor(
@@ -14,42 +20,17 @@ def doctor(
         bool, typer.Option("--judge", help="Ask the run's judge the planted turns now, and record the result.")
     ] = False,
 ) -> None:
-    """Check the run's judge, each sandbox and the browser. Attempts to break out show whether the last two hold."""
-    import asyncio
-
-    from clawctl.environments import EpisodeFailed
-    from clawctl.environments.gui.browser import escapes
-    from clawctl.environments.sandbox.kinds import testable_kinds
-    from clawctl.environments.sandbox.plan import SandboxFailed
-    from clawctl.environments.sandbox.probe import attempt_escapes
-    from clawctl.errors import ClawError
+    """Check the run's judge, and whether each sandbox and the browser hold against attempts to break out."""
     from clawctl.printing import answers
 
     if judge or (run / "run.json").exists():
         answers().print(f"judge: {_judge_line(run, judge)}", soft_wrap=True)
-    bad = False
-    for kind in testable_kinds():
-        try:
-            kind.prepare()
-            results = asyncio.run(attempt_escapes(kind))
-        except (ClawError, SandboxFailed) as error:
-            is_default = kind.name == "bubblewrap"
-            report = f"cannot be used: {error.problem}; {error.fix}" if isinstance(error, ClawError) else f"failed: {error}"
-            bad |= is_default
-        else:
-            escaped = [name for name, got_out in results.items() if got_out]
-            report = f"DOES NOT HOLD against {', '.join(escaped)}" if escaped else f"holds against {', '.join(results)}"
-            bad |= bool(escaped)
-        answers().print(f"sandbox {kind.name}: {report}", soft_wrap=True)
-    try:
-        version, reached = asyncio.run(escapes())
-        browser = f"holds in Chromium {version}" if not reached else f"DOES NOT HOLD: a page reaches {', '.join(reached)}"
-    except ClawError as error:
-        reached, browser = [], f"not available: {error.problem}; {error.fix}"
-    except EpisodeFailed as failed:
-        reached, browser = ["nothing"], str(failed)
-    answers().print(f"browser: {browser}", soft_wrap=True)
-    if bad or reached:
+    any_bad = False
+    for name in CHECKS.names():
+        for line, is_bad in CHECKS.load(name, "doctor")():
+            answers().print(line, soft_wrap=True)
+            any_bad |= is_bad
+    if any_bad:
         raise typer.Exit(1)
 
 

@@ -5,7 +5,7 @@ endpoint. The caller can be a few lines of Python, or any agent that accepts a U
 same way as a user's calls. The environment adds the outcome.
 
 `clawctl play NAME` plays tasks for training. `eval.suites: [NAME]` measures a version on held-out tasks (`clawctl/eval/suites/`).
-NAME is a built-in environment, `file.py:name`, or the entry point `clawctl.environments` of an installed package.
+NAME is a built-in environment, `file.py:name`, or an entry point `clawctl.environments` of an extension or installed package.
 """
 
 import inspect
@@ -126,14 +126,8 @@ ENVIRONMENTS: Registry[type[Environment]] = Registry(
     "environment",
     "clawctl.environments",
     {
-        "gui": "clawctl.environments.gui.environment:Gui",
         "practice": "clawctl.environments.practice:Practice",
         "homework": "clawctl.environments.homework.environment:Homework",
-        "openenv": "clawctl.environments.adapters.openenv:OpenEnv",
-        "swe": "clawctl.environments.swe.environment:Swe",
-        "terminal": "clawctl.environments.terminal.environment:Terminal",
-        "toolcall": "clawctl.environments.toolcall.environment:ToolCall",
-        "verifiers": "clawctl.environments.adapters.verifiers:Verifiers",
         "wishes": "clawctl.environments.wishes.environment:Wishes",
     },
 )

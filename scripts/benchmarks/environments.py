@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from clawctl.environments.gui.sites import SPOT_BOXES
+from clawctl.extensions.worlds.gui.sites import SPOT_BOXES
 from scripts.benchmarks.environments_learn import KINDS, VARIANTS
 from scripts.benchmarks.table import Row, make_parser, report
 

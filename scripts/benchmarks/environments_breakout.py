@@ -4,9 +4,9 @@ import argparse
 import asyncio
 from pathlib import Path
 
-from clawctl.environments.sandbox.kinds import testable_kinds
-from clawctl.environments.sandbox.probe import attempt_escapes
 from clawctl.errors import ClawError
+from clawctl.extensions.worlds.sandbox.kinds import testable_kinds
+from clawctl.extensions.worlds.sandbox.probe import attempt_escapes
 from scripts.benchmarks.table import Row
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clawctl.environments.swe import environment as swe
-from clawctl.environments.swe.families import draw_task
-from clawctl.environments.swe.rows import SweTask
-from clawctl.environments.terminal import environment as terminal
-from clawctl.environments.terminal.harbor import HarborTask
+from clawctl.extensions.worlds.swe import environment as swe
+from clawctl.extensions.worlds.swe.families import draw_task
+from clawctl.extensions.worlds.swe.rows import SweTask
+from clawctl.extensions.worlds.terminal import environment as terminal
+from clawctl.extensions.worlds.terminal.harbor import HarborTask
 from scripts.benchmarks.environments_cheats_scripts import ATTACKS
 from scripts.benchmarks.environments_oracle import Solve
 from scripts.benchmarks.table import Row

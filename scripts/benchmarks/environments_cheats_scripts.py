@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from clawctl.environments.terminal.harbor import HarborTask
+from clawctl.extensions.worlds.terminal.harbor import HarborTask
 
 _REWARD = "echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi\n"
 _CHECKED = "bash run.sh > /tmp/out 2>&1\nif python3 /tests/check.py; then " + _REWARD

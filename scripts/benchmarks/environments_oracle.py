@@ -8,15 +8,15 @@ from statistics import fmean
 from typing import Any
 
 from clawctl.environments import Split
-from clawctl.environments.gui import environment as gui
-from clawctl.environments.gui.environment import Gui
-from clawctl.environments.gui.sites import DRAWN
-from clawctl.environments.swe import environment as swe
-from clawctl.environments.swe.environment import Swe
-from clawctl.environments.terminal import environment as terminal
-from clawctl.environments.terminal.environment import Terminal
-from clawctl.environments.toolcall.questions import Question, draw_question, is_right
-from clawctl.environments.verdicts import Graded
+from clawctl.extensions.worlds.gui import environment as gui
+from clawctl.extensions.worlds.gui.environment import Gui
+from clawctl.extensions.worlds.gui.sites import DRAWN
+from clawctl.extensions.worlds.swe import environment as swe
+from clawctl.extensions.worlds.swe.environment import Swe
+from clawctl.extensions.worlds.terminal import environment as terminal
+from clawctl.extensions.worlds.terminal.environment import Terminal
+from clawctl.extensions.worlds.toolcall.questions import Question, draw_question, is_right
+from clawctl.extensions.worlds.verdicts import Graded
 from scripts.benchmarks.table import Row
 
 

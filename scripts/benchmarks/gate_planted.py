@@ -33,10 +33,10 @@ from rich.console import Console
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe, load_recipe
 from clawctl.environments import Task
-from clawctl.environments.toolcall.environment import ToolCall
 from clawctl.eval.results import read_record
 from clawctl.eval.suites.answers import Answered
 from clawctl.eval.worker import Follower
+from clawctl.extensions.worlds.toolcall.environment import ToolCall
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
 from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy

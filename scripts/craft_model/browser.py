@@ -1,14 +1,14 @@
 """A browser without Chromium for drawn websites. It shows their pages in the words of `gui`, and computes what actions do to them.
 
-It knows only the HTML that `clawctl/environments/gui/sites.py` writes. A test compares it with Chromium.
+It knows only the HTML that `clawctl/extensions/worlds/gui/sites.py` writes. A test compares it with Chromium.
 """
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from urllib.parse import urlencode, urlsplit
 
-from clawctl.environments.gui.actions import Action
-from clawctl.environments.gui.sites import DrawnSite
+from clawctl.extensions.worlds.gui.actions import Action
+from clawctl.extensions.worlds.gui.sites import DrawnSite
 
 _BLOCKS = ("p", "h1", "form", "details", "table", "tr", "td", "body")
 _EMPTY = ("input", "br", "meta")

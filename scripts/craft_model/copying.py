@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from clawctl.environments.swe.families import FUNCTIONS
-from clawctl.environments.terminal.families import NOUNS
+from clawctl.extensions.worlds.swe.families import FUNCTIONS
+from clawctl.extensions.worlds.terminal.families import NOUNS
 from scripts.craft_model.train import CORPORA
 from scripts.demo_model.corpus import Document
 from scripts.demo_model.train import texts_of

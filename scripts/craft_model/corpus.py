@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
-from clawctl.environments.agent import SYSTEM
-from clawctl.environments.swe.families import FUNCTIONS, draw_task
-from clawctl.environments.swe.rows import SweTask
-from clawctl.environments.terminal.families import FAMILIES, NOUNS, PLACES
-from clawctl.environments.terminal.harbor import HarborTask
-from clawctl.environments.toolcall.questions import draw_question
-from clawctl.environments.toolcall.tools import CALCULATOR
+from clawctl.extensions.worlds.agent import SYSTEM
+from clawctl.extensions.worlds.swe.families import FUNCTIONS, draw_task
+from clawctl.extensions.worlds.swe.rows import SweTask
+from clawctl.extensions.worlds.terminal.families import FAMILIES, NOUNS, PLACES
+from clawctl.extensions.worlds.terminal.harbor import HarborTask
+from clawctl.extensions.worlds.toolcall.questions import draw_question
+from clawctl.extensions.worlds.toolcall.tools import CALCULATOR
 from scripts.demo_model.corpus import Document, Message
 
 SHARES = {"toolcall": 0.3, "terminal": 0.25, "swe": 0.17}  # of the documents; the others are drills

@@ -8,9 +8,9 @@ elements have the same label. The pages are computed without Chromium. Only task
 from collections.abc import Iterator, Mapping
 from random import Random
 
-from clawctl.environments.gui.actions import SYSTEM, Action
-from clawctl.environments.gui.environment import NO_ACTION, step_action
-from clawctl.environments.gui.sites import (
+from clawctl.extensions.worlds.gui.actions import SYSTEM, Action
+from clawctl.extensions.worlds.gui.environment import NO_ACTION, step_action
+from clawctl.extensions.worlds.gui.sites import (
     BUTTONS,
     CITIES,
     FAMILIES,

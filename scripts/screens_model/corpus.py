@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.environments.gui.actions import SYSTEM_PICTURE
-from clawctl.environments.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS, SiteTask, draw_site, spot_centre
+from clawctl.extensions.worlds.gui.actions import SYSTEM_PICTURE
+from clawctl.extensions.worlds.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS, SiteTask, draw_site, spot_centre
 
 CELLS = SPOT_COLUMNS * SPOT_ROWS
 SHARES = {"names": 0.35, "places": 0.35, "demonstration": 0.3}  # of the documents; the first two are drills

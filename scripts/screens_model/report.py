@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from clawctl.environments.gui.actions import SYSTEM_PICTURE
-from clawctl.environments.gui.sites import SiteTask, draw_site
+from clawctl.extensions.worlds.gui.actions import SYSTEM_PICTURE
+from clawctl.extensions.worlds.gui.sites import SiteTask, draw_site
 from clawctl.vision.reader import image_reader
 from clawctl.vision.tower import prepare
 from scripts.demo_model.tokenizer import id_of

@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from clawctl.environments.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS
+from clawctl.extensions.worlds.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS
 from clawctl.vision.reader import ImageReader, Picture, image_reader
 from clawctl.vision.tower import ImageFeatures, ImageSpan, ShownImages, mrope_positions, prepare
 from scripts.demo_model.tokenizer import id_of

@@ -1,7 +1,6 @@
 """An episode over a real server: its address, its endings, its outcome, and the workers that play it."""
 
 import asyncio
-import json
 import shutil
 import socket
 import threading
@@ -20,8 +19,6 @@ from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused, ask
 from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, graded, is_ready, make_plan
 from clawctl.errors import ClawError
-from clawctl.eval.suites.loading import load_suites
-from clawctl.eval.worker import measure
 from clawctl.inspect.why import show_why
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
@@ -360,42 +357,6 @@ def test_a_forgotten_episode_leaves_neither_its_line_nor_its_outcome(server: Ser
     lines = [path for folder in (server.run.episodes, server.run.feedback) for path in folder.glob("*.jsonl")]
     assert not [path for path in lines if spec.session_id.encode() in path.read_bytes()]
     assert rows_of(server, spec) == []
-
-
-# A command that asks the model as a careless agent does, tries to give itself an outcome, and mends the function.
-HARNESS = """python3 - <<'EOF'
-import json, os, urllib.error, urllib.request
-def post(path, body):
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode())
-    try:
-        return urllib.request.urlopen(request)
-    except urllib.error.HTTPError as error:
-        return error
-asked = {"messages": [{"role": "user", "content": os.environ["INSTRUCTION"]}], "model": "tiny", "temperature": 0}
-with post("/chat/completions", asked) as answer:
-    print(answer.headers["x-clawctl-sampling"], json.load(answer)["usage"]["completion_tokens"] <= 6)
-print(post("/outcome", {"session_id": "mine", "reward": 1}).status)
-EOF
-sed -i 's/pass/return a + b/' calc.py
-"""
-
-
-@needs_sandbox
-def test_eval_measures_a_version_with_an_agent_in_the_sandbox_and_captures_nothing(server: Server, tmp_path: Path) -> None:
-    test = "from calc import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n"
-    row = {
-        "problem_statement": "add() does nothing.", "files": {"calc.py": "def add(a, b):\n    pass\n"},
-        "test_files": {"test_calc.py": test}, "FAIL_TO_PASS": ["test_calc.py::test_add"],
-    }  # fmt: skip
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({**row, "instance_id": f"add-{number}"}) + "\n" for number in range(20)))
-    suite = {"name": "swe", "problems": 1, "temperature": 0.5, "max_tokens": 6, "options": {"path": str(rows), "harness": HARNESS}}
-    data = {"model": {"path": "model", "name": "tiny"}, "serve": {"api_key": "key"}, "eval": {"suites": [suite]}}
-    recipe, before = Recipe.model_validate(data), len(server.captured())
-    found = measure(server.run, recipe, load_suites(recipe.eval, server.run, recipe), 0, threading.Event())
-    assert found["suites"]["swe"]["reward"]["mean"] == 1
-    assert found["examples"][0]["reply"] == "temperature 0.5 instead of 0 True\n403"
-    assert len(server.captured()) == before
 
 
 def test_the_turns_of_an_episode_are_in_one_shard(server: Server) -> None:

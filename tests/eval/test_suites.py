@@ -135,7 +135,7 @@ class Full(StubHandler):
         self.answer({"error": {"message": "too long", "code": "context_length_exceeded"}}, 400)
 
 
-@pytest.mark.parametrize("name", ["homework", "toolcall", "wishes"])
+@pytest.mark.parametrize("name", ["homework", "wishes"])
 def test_an_episode_that_fills_the_context_is_measured_as_the_worst_and_is_no_trouble_of_the_suite(name: str) -> None:
     (suite,) = load_suites(EvalConfig.model_validate({"suites": [name], "problems": 2}))
     with running(StubServer(Full)) as server:

@@ -6,7 +6,7 @@ A suite takes one of three forms:
 - an environment, whose held-out tasks are played (`tasks.py`);
 - a class with `compare`, which lets two versions answer the same tasks.
 
-It is built in, `file.py:name`, or the entry point `clawctl.suites` or `clawctl.environments` of an installed package.
+It is built in, `file.py:name`, or an entry point (`clawctl.suites` or `clawctl.environments`) of an extension or installed package.
 
 To add a built-in suite, add a file and a line in SUITES. `docs/environments.md` shows a suite of ten lines.
 """
@@ -101,8 +101,6 @@ SUITES: Registry[Any] = Registry(
         "wishes": "clawctl.environments.wishes.environment:Wishes",
         "own": "clawctl.eval.suites.own:Own",
         "replay": "clawctl.eval.suites.replay:ReplaySuite",
-        "ability": "clawctl.eval.suites.ability:Ability",
-        "bfcl": "clawctl.environments.toolcall.bfcl:Bfcl",
     },
 )
 

@@ -1,0 +1,1 @@
+"""Environments whose tasks a program grades, the sandbox and browser that they run in, and the suite `ability`."""

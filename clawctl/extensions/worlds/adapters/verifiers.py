@@ -1,0 +1,128 @@
+"""`verifiers`: a taskset of the library verifiers (0.4 or newer) runs unchanged, in a separate process.
+
+Its agents call the model at the episode's address, through verifiers' own interception. The taskset's reward is the outcome.
+"""
+
+import asyncio
+import atexit
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import TimeoutError as WaitedTooLong
+from pathlib import Path
+from typing import Any
+
+from clawctl.config.environment import environment_of_program, names_in
+from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
+from clawctl.errors import ClawError
+from clawctl.extensions.worlds.adapters.processes import AnsweringProcess, ProcessEnded
+from clawctl.extensions.worlds.splits import rows_of
+from clawctl.run.endpoint import Endpoint
+
+_PROGRAM = Path(__file__).parent / "verifiers_process.py"
+_START_S = 180.0
+_CONTAINERS = ("docker", "podman", "apptainer")
+_MAX_TASKS = 4096  # taken from an endless taskset
+_ENDINGS = {"SandboxError": "sandbox", "TaskError": "verifier", "ProviderError": "server"}  # by the type of verifiers' errors
+_USED_UP = (("episode_over", "time"), ("context_length_exceeded", "context"))  # endings by clawctl's error code in an error's text
+
+
+class Verifiers:
+    """`taskset` is the id of an installed taskset, or the path of one. `python` is an interpreter that has verifiers installed.
+
+    `variables` names environment variables, separated by commas, that its process gets in addition to the usual ones. `harness` and
+    `runtime` have the meaning that verifiers gives them; an agent that runs commands needs the runtime docker, podman or apptainer.
+    All other options are passed to the taskset."""
+
+    metrics = ("reward",)
+
+    def __init__(
+        self,
+        taskset: str,
+        python: str = sys.executable,
+        harness: str | None = "null",
+        runtime: str = "subprocess",
+        max_turns: int = 20,
+        episode_s: float = EPISODE_S,
+        variables: str = "",
+        **options: Any,
+    ) -> None:
+        self.episode_s, self._max_turns, self._taskset = float(episode_s), max_turns, taskset
+        settings = {"taskset": taskset, "options": options, "harness": harness, "runtime": runtime, "max_turns": max_turns}
+        interpreter = shutil.which(str(Path(python).expanduser()))
+        if interpreter is None:
+            raise ClawError(f"the option python names {python}, which is not a program", "give the path of an interpreter", 2)
+        self._process = AnsweringProcess(interpreter, _PROGRAM, settings, _variables(interpreter, variables))
+        atexit.register(self._process.close)
+        message = self._wait(self._process.first, python)
+        if "problem" in message:
+            raise _cannot_load(taskset, python, message)
+        self.version = f"{taskset} with verifiers {message['ready']['version']}"
+        executing = message["ready"]["executes_code"]
+        if executing and runtime not in _CONTAINERS:
+            cure = f"add --option runtime={'|'.join(_CONTAINERS)}, or --option harness=null, an agent that runs no commands"
+            raise ClawError(f"the harness {', '.join(executing)} would run commands on this machine without a sandbox", cure, 2)
+        self._tasks = self._wait(self._process.ask({"do": "tasks", "limit": _MAX_TASKS}), python)["tasks"]
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        """A fifth of the taskset is held out."""
+        numbered = list(enumerate(self._tasks))
+        chosen = rows_of(numbered, lambda each: int(each[1]["key"][:8], 16), split, count, seed)
+        return [
+            Task(f"{each['name'] or 'task'}-{number}", {"number": number, "key": each["key"]}, split) for number, each in chosen
+        ]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        headers = dict(endpoint.headers) if "/e/" not in endpoint.url else {}  # an episode's address already identifies the caller
+        request = {
+            "do": "play", "number": task.spec["number"], "url": endpoint.url, "api_key": endpoint.api_key, "model": endpoint.model,
+            "sampling": dict(endpoint.sampling), "headers": headers, "seconds": self.episode_s, "max_turns": self._max_turns,
+        }  # fmt: skip
+        message = await asyncio.wrap_future(self._process.ask(request))
+        return outcome_of(message, self._max_turns)
+
+    def _wait(self, answer: Any, python: str) -> dict[str, Any]:
+        try:
+            return dict(answer.result(_START_S))
+        except WaitedTooLong as error:
+            raise ClawError(f"the taskset {self._taskset} did not load within {_START_S:.0f} s", "try it with vf-eval") from error
+        except ProcessEnded as error:
+            cure = f"run `{python} -m pip install verifiers`, or name another interpreter in the option python"
+            raise ClawError(f"verifiers cannot run: {error}", cure, 2) from error
+
+
+def outcome_of(message: Mapping[str, Any], max_turns: int) -> Outcome:
+    """Convert the process's answer into an outcome. Raises EpisodeFailed if anything but the policy ended the episode."""
+    text = "\n".join(f"{error['type']}: {error['text']}" for error in message.get("errors", ()))
+    used_up = next((ending for code, ending in _USED_UP if code in text), None)
+    if used_up is None and (message.get("timed_out") or message.get("ending") == "time"):
+        used_up = "time"
+    if message.get("errors") and used_up is None:
+        ending = next((_ENDINGS[error["type"]] for error in message["errors"] if error["type"] in _ENDINGS), "environment")
+        raise EpisodeFailed(ending, text)
+    if message.get("ending") == "environment":
+        raise EpisodeFailed("environment", str(message.get("log")))
+    reward = message.get("reward")
+    if reward is None and used_up is None:
+        raise EpisodeFailed("verifier", "the taskset returned no reward")
+    parts = {name: value for name, value in dict(message.get("parts", {})).items() if 0 <= value <= 1}
+    is_out_of_turns = "max_turns" in message.get("stopped", ())
+    worth = -1.0 if reward is None else max(-1.0, min(1.0, float(reward)))
+    return Outcome(worth, parts, ending=used_up or ("turns" if is_out_of_turns else "done"), log=text or None)
+
+
+def _cannot_load(taskset: str, python: str, message: Mapping[str, Any]) -> ClawError:
+    problem = str(message["problem"])
+    if message.get("version") is None:
+        cure = f"run `{python} -m pip install 'verifiers>=0.4'`, or name another interpreter in the option python"
+        return ClawError(f"verifiers is not installed for {python}", cure, 2)
+    if "verifiers.v1" in problem or str(message["version"]).startswith(("0.1.", "0.2.", "0.3.")):
+        cure = f"run `{python} -m pip install --upgrade 'verifiers>=0.4'`; older tasksets have to be ported"
+        return ClawError(f"verifiers {message['version']} is not a version that the adapter supports ({problem})", cure, 2)
+    return ClawError(f"the taskset {taskset} cannot be loaded: {problem}", f"install it for {python}, or give its path", 2)
+
+
+def _variables(interpreter: str, named: str) -> dict[str, str]:
+    """The process's environment variables. PATH starts with the interpreter's folder, because verifiers calls uv."""
+    variables = environment_of_program({"PRIME_DISABLE_VERSION_CHECK": "1"}, names_in(named))
+    return {**variables, "PATH": f"{Path(interpreter).parent}:{variables.get('PATH', '')}"}

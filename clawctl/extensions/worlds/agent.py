@@ -1,0 +1,122 @@
+"""A small shell agent, which `terminal` and `swe` share. The model answers with a command, then reads the command's output."""
+
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from clawctl.environments import Outcome
+from clawctl.environments.asking import Refused, complete, new_client
+from clawctl.extensions.worlds.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
+from clawctl.extensions.worlds.verdicts import Graded
+from clawctl.run.endpoint import Endpoint
+
+SYSTEM = (
+    "You solve tasks in a Linux shell. Answer with one command in a block:\n```bash\nCOMMAND\n```\n"
+    "You then see what it printed. When the task is solved, answer with the single word submit."
+)
+_BLOCK = re.compile(r"```(?:bash|sh|shell)?[ \t]*\n(.*?)(?:\n)?```", re.DOTALL)
+_SEEN = 6000  # the number of characters of a command's output that the model sees
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """The result of the agent's work in an episode."""
+
+    ending: str  # "done", "turns", "time" or "context", as in `clawctl.run.endings`
+    last: str  # the agent's last answer
+    steps: dict[str, float] = field(default_factory=dict)  # by turn id: 1 for a command that ended with code 0, else -1
+    log: str = ""  # for people
+
+
+def outcome_of(instruction: str, worked: Worked, score: Graded, steps: bool) -> Outcome:
+    """The outcome of a graded episode. `steps`: also reward its single turns."""
+    shown, log = {"prompt": instruction, "reply": worked.last}, worked.log + score.log
+    rewards = worked.steps if steps else {}
+    return Outcome(score.value, {"solved": score.value == 1}, rewards, ending=worked.ending, log=log, example=shown)
+
+
+Work = Callable[[str, float], Awaitable[Worked]]  # arguments: the instruction, and the time limit in seconds
+
+
+class ShellAgent(Protocol):
+    """Works on a task in a sandbox: the built-in agent, or a harness."""
+
+    def room(
+        self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
+    ) -> AbstractAsyncContextManager[tuple[Sandbox, Work]]:
+        """Open a sandbox for one episode. Yields it with the function that runs the agent in it.
+
+        Raises ClawError, SandboxFailed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAgent:
+    """The built-in agent. It makes its model calls outside of the sandbox."""
+
+    max_turns: int
+    command_s: float
+
+    @asynccontextmanager
+    async def room(
+        self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
+    ) -> AsyncIterator[tuple[Sandbox, Work]]:
+        async with open_sandbox(folder, limits, fixed) as sandbox:
+            yield sandbox, partial(work, endpoint, sandbox, self.max_turns, self.command_s)
+
+
+async def work(
+    endpoint: Endpoint, sandbox: Sandbox, max_turns: int, command_s: float, instruction: str, seconds: float = 600.0
+) -> Worked:
+    """Let the model work on the instruction until it submits, or until its turns, time or context run out.
+
+    Raises Refused and SandboxFailed.
+    """
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
+    reply, end, steps = "", time.monotonic() + seconds, dict[str, float]()
+    async with new_client(endpoint) as client:
+        for turn in range(max_turns):
+            left = end - time.monotonic()
+            if left <= 0:
+                return Worked("time", reply, steps)
+            try:
+                answer = await complete(endpoint, messages, client)
+            except Refused as refused:
+                if turn == 0 or refused.used_up is None:
+                    raise
+                return Worked(refused.used_up, reply, steps)
+            reply = str(answer.get("content") or "")
+            command = command_in(reply)
+            if command is None:
+                return Worked("done", reply, steps)
+            try:
+                ran = await sandbox.run(command, timeout=max(1.0, min(command_s, end - time.monotonic())))
+            except SandboxOver:
+                return Worked("time", reply, steps)
+            steps[answer["turn_id"]] = 1.0 if ran.code == 0 and not ran.timed_out and ran.stopped is None else -1.0
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation(ran, command_s)}]
+    return Worked("turns", reply, steps)
+
+
+def command_in(reply: str) -> str | None:
+    """The command in an answer. Several blocks form one script. None if the answer has no command, or is `submit`."""
+    command = "\n".join(_BLOCK.findall(reply)).strip()
+    return None if command in ("", "submit") else command
+
+
+def observation(ran: Ran, command_s: float) -> str:
+    """The text that the model reads after its command: "exit code 0" and the output."""
+    output = ran.output
+    if len(output) > _SEEN:
+        output = f"{output[: _SEEN // 2]}\n[{len(output) - _SEEN} characters left out]\n{output[-_SEEN // 2 :]}"
+    ended = f"exit code {ran.code}"
+    if ran.timed_out:
+        ended = f"ended after {command_s:.0f} s"
+    elif ran.stopped is not None:
+        ended = f"ended: too much {ran.stopped}" if ran.stopped == "memory" else "ended: too many files"
+    return f"{ended}\n{output}".rstrip()

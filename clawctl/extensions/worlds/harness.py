@@ -1,0 +1,179 @@
+"""A third-party agent that runs as a command in the sandbox. It can reach its episode's address and nothing else."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from clawctl.environments import EpisodeFailed
+from clawctl.errors import ClawError
+from clawctl.extensions.worlds.agent import Work, Worked
+from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
+from clawctl.extensions.worlds.sandbox.forward import PORT
+from clawctl.run.endpoint import Endpoint
+
+_FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
+_SANDBOX = Path(__file__).parent / "sandbox"
+_MAX_CONNECTIONS = 32
+_MEBIBYTE = 1 << 20
+_LOG = 3000  # the number of characters kept from the end of a harness's output
+# Agents need more than the commands of the built-in agent: node reserves gigabytes, and agents keep caches in their home folder.
+_MIN_LIMITS = Limits(memory=2048 * _MEBIBYTE, disk=512 * _MEBIBYTE, processes=512, open_files=8192)
+# Known agents and their command lines. `MODEL`, `INSTRUCTION` and the addresses are environment variables in the sandbox.
+KNOWN = {
+    "claude-code": (
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 "
+        'claude -p "$INSTRUCTION" --model "$MODEL" --dangerously-skip-permissions'
+    ),
+    "codex": (
+        "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c model_provider=episode -c "
+        '\'model_providers.episode={name="episode",base_url="\'"$OPENAI_BASE_URL"\'",wire_api="responses",'
+        'env_key="OPENAI_API_KEY"}\' -m "$MODEL" "$INSTRUCTION"'
+    ),
+    "mini-swe-agent": (
+        "MSWEA_CONFIGURED=true MSWEA_COST_TRACKING=ignore_errors LITELLM_LOCAL_MODEL_COST_MAP=True "
+        'mini -m "openai/$MODEL" -y --exit-immediately -t "$INSTRUCTION"'
+    ),
+    "terminus-2": f"python -P {_TERMINUS}",
+}
+
+
+@dataclass(slots=True)
+class WayOut:
+    """The unix socket that leads to the model, and the traffic through it."""
+
+    path: Path
+    connections: int = 0
+    refused: str | None = None  # why the last connection to the server failed, or None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignAgent:
+    """A command that works on a task. It can read the host folders in `see`; the programs in them are on its PATH."""
+
+    command: str
+    see: tuple[str, ...] = ()
+
+    @asynccontextmanager
+    async def room(
+        self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
+    ) -> AsyncIterator[tuple[Sandbox, Work]]:
+        """Open a sandbox that holds the agent's programs and reaches `endpoint`. Yields it with the function that runs the agent.
+
+        Raises ClawError, SandboxFailed.
+        """
+        limits = replace(
+            limits, memory=max(limits.memory, _MIN_LIMITS.memory), disk=max(limits.disk, _MIN_LIMITS.disk),
+            processes=max(limits.processes, _MIN_LIMITS.processes), open_files=_MIN_LIMITS.open_files, reserves_memory=True,
+        )  # fmt: skip
+        programs = {path: (_SANDBOX / Path(path).name).read_bytes() for path in (_FORWARD, _TERMINUS)}
+        async with (
+            _open_way_out(endpoint) as way,
+            open_sandbox(folder, limits, {**fixed, **programs}, socket=way.path, see=self.see) as sandbox,
+        ):
+            yield sandbox, partial(self._work, endpoint, sandbox, way)
+
+    async def _work(self, endpoint: Endpoint, sandbox: Sandbox, way: WayOut, instruction: str, seconds: float) -> Worked:
+        """Run the command until it ends. Environment variables hold the model's address and the instruction.
+
+        Raises SandboxFailed, EpisodeFailed if the agent made no model call or the server was unreachable, and ClawError if the
+        program is missing.
+        """
+        root = f"http://127.0.0.1:{PORT}{urlsplit(endpoint.url).path.removesuffix('/v1')}"
+        variables = {"OPENAI_BASE_URL": f"{root}/v1", "OPENAI_API_BASE": f"{root}/v1", "OPENAI_API_KEY": endpoint.api_key}
+        variables |= {"ANTHROPIC_BASE_URL": root, "ANTHROPIC_API_KEY": endpoint.api_key, "MODEL": endpoint.model}
+        variables |= {"INSTRUCTION": instruction, "PATH": ":".join([*_program_folders(self.see), sandbox.kind.search_path()])}
+        try:
+            opened = await sandbox.run([sandbox.kind.python(), "-I", "-S", _FORWARD], timeout=20)
+            if opened.code != 0:
+                raise SandboxFailed(f"the connection to the model could not be opened: {opened.output[-300:]}")
+            ran = await sandbox.run(self.command, seconds, environment=variables)
+        except SandboxOver as error:
+            return Worked("time", str(error))
+        log = ran.output[-_LOG:].strip()
+        if ran.code == 127 and not way.connections:
+            cure = "install it on this machine, and name the folder that contains it in the option see"
+            raise ClawError(f"the harness is not in the sandbox: {log[-300:]}", cure)
+        if way.refused is not None:
+            raise EpisodeFailed("server", f"the server could not be reached: {way.refused}")
+        if not way.connections:  # the agent never called the model, so the policy cannot be the cause
+            raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {log}")
+        return Worked("time" if ran.timed_out else "done", log, log=f"the harness ended with code {ran.code}:\n{log}\n")
+
+
+def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:
+    """`command` is a name in KNOWN or a shell command. `see` lists folders, separated by commas. Raises ClawError (exit code 2)."""
+    named = see.split(",") if isinstance(see, str) else see
+    folders = [Path(name.strip()).expanduser() for name in named if name.strip()]
+    for folder in folders:
+        if not folder.is_absolute() or not folder.is_dir() or folder == Path("/"):
+            raise ClawError(f"the option see names {folder}, which is not a folder below /", "give the path of a folder", 2)
+    readable = tuple(dict.fromkeys(str(path) for folder in folders for path in (folder, *_interpreters(folder))))
+    for folder in map(Path, (*readable, *_program_folders(readable))):
+        if os.geteuid() == 0 and folder.stat().st_mode & 0o005 != 0o005:  # as root, the commands run as a separate user
+            problem = f"only its owner can read {folder}, and the agent runs as another user"
+            raise ClawError(problem, f"run `chmod -R o+rX {folder}`", 2)
+    return ForeignAgent(KNOWN.get(command, command), readable)
+
+
+def _interpreters(folder: Path) -> list[Path]:
+    """The folders of the Python installations that virtual environments in `folder` are based on. Their programs need them."""
+    settings = [folder / "pyvenv.cfg", *sorted(folder.glob("*/pyvenv.cfg"))]
+    lines = [line.partition("=") for file in settings if file.is_file() for line in file.read_text().splitlines()]
+    homes = [Path(value.strip()).resolve().parent for name, _, value in lines if name.strip() == "home"]
+    return [home for home in homes if home.is_dir() and not home.is_relative_to("/usr") and home != Path("/")]
+
+
+def _program_folders(see: tuple[str, ...]) -> list[str]:
+    """The program folders of virtual environments, of npm installations, and of folders that contain several of them."""
+    inner = ("bin", "*/bin", "node_modules/node-linux-*/bin", "node_modules/@anthropic-ai/claude-code-linux-*", "node_modules/.bin")
+    return [str(path) for folder in see for pattern in inner for path in sorted(Path(folder).glob(pattern)) if path.is_dir()]
+
+
+@asynccontextmanager
+async def _open_way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
+    """Open a unix socket that leads to the server of `endpoint`. Raises ClawError if the endpoint does not belong to an episode."""
+    parts = urlsplit(endpoint.url)
+    if "/e/" not in parts.path:
+        cure = "remove eval.endpoint, so that `clawctl eval` measures at the run's own server"
+        raise ClawError("a harness needs the address of an episode, which only the run's own server has", cure)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    room = asyncio.Semaphore(_MAX_CONNECTIONS)
+
+    async def relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(1 << 16):
+                target.write(data)
+                await target.drain()
+            if target.can_write_eof():
+                target.write_eof()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with room:
+            way.connections += 1
+            try:
+                from_model, to_model = await asyncio.open_connection(parts.hostname, port, ssl=parts.scheme == "https" or None)
+            except OSError as error:
+                way.refused = str(error)
+                writer.close()
+                return
+            way.refused = None
+            try:
+                await asyncio.gather(relay(reader, to_model), relay(from_model, writer))
+            finally:
+                writer.close()
+                to_model.close()
+
+    with tempfile.TemporaryDirectory(prefix="clawctl-") as folder:
+        way = WayOut(Path(folder) / "model.sock")
+        server = await asyncio.start_unix_server(pass_on, way.path)
+        os.chmod(way.path, 0o666)  # the sandbox runs as a separate user
+        try:
+            yield way
+        finally:
+            server.close()

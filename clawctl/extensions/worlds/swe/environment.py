@@ -1,0 +1,114 @@
+"""`swe`: the agent repairs a repository in a sandbox. Tests that it has not seen decide whether it succeeded."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from clawctl.environments import EPISODE_S, Outcome, Split, Task
+from clawctl.errors import ClawError
+from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, outcome_of
+from clawctl.extensions.worlds.harness import make_harness
+from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
+from clawctl.extensions.worlds.sandbox.kinds import read_kind
+from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
+from clawctl.extensions.worlds.sandbox.tars import tar_of
+from clawctl.extensions.worlds.splits import rows_of
+from clawctl.extensions.worlds.swe.families import draw_task
+from clawctl.extensions.worlds.swe.rows import SweTask, patched, read_rows
+from clawctl.extensions.worlds.verdicts import Graded, grade_files
+from clawctl.extensions.worlds.verdicts.python_code import clean, run_calls, run_pytest
+from clawctl.run.endpoint import Endpoint
+
+_FOLDER = "/app"
+
+
+class Swe:
+    """`path` is a file of rows in the format of SWE-bench, of which a fifth is held out. Without it, clawctl draws tasks.
+
+    `repositories`: the folder of the rows' repositories. `harness`: the command of another agent, which runs in the sandbox in
+    place of the built-in agent. `see`: folders that it needs, separated by commas. `steps`: also reward single turns: 1 for a
+    command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended. `sandbox`: the kind of sandbox
+    for the commands (`docs/environments.md`)."""
+
+    metrics = ("reward", "solved")
+    version = "1"
+    worst = 0.0
+
+    def __init__(
+        self,
+        path: str | None = None,
+        repositories: str | None = None,
+        max_turns: int = 30,
+        command_s: float = 60.0,
+        harness: str | None = None,
+        see: str = "",
+        steps: bool = False,
+        sandbox: str | Mapping[str, Any] | None = None,
+    ) -> None:
+        self.kind = read_kind(sandbox)
+        self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
+        self.steps = steps
+        place = None if repositories is None else Path(repositories).expanduser()
+        self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
+        self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        if self._read:
+            rows = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
+        else:  # even numbers are for training, odd numbers are held out
+            rows = [draw_task(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
+        return [Task(task.name, task, split) for task in rows]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        spec = replace(task.spec, limits=replace(task.spec.limits, kind=self.kind))
+        await verify_sandbox(spec.limits)
+        limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
+        async with self.agent.room(endpoint, _FOLDER, limits, {}) as (sandbox, work):
+            await sandbox.put(tar_of(spec.files))
+            worked = await work(spec.statement, spec.agent_s)
+            score = await finish(sandbox, spec)
+        return outcome_of(spec.statement, worked, score, self.steps)
+
+
+async def finish(sandbox: Sandbox, task: SweTask) -> Graded:
+    """Grade the current state of the sandbox. Ends the sandbox's processes."""
+    return await grade_files(sandbox, partial(grade, task))
+
+
+async def grade(task: SweTask, snapshot: bytes) -> Graded:
+    """Grade a snapshot by its calls, if the task has any, and by its tests. Both must succeed.
+
+    Raises SandboxFailed, and ClawError if a patch does not apply.
+    """
+    tests = {**task.test_files}
+    if task.test_patch:
+        after = await patched(task.files, task.test_patch, task.limits)
+        tests |= {name: text for name, text in after.items() if task.files.get(name) != text}
+    tests |= {name: task.files[name] for test in task.tests if (name := test.split("::")[0]) in task.files and name not in tests}
+    code = clean(snapshot, task.files, tests)
+    if task.calls:
+        verdict = await run_calls(code, task.calls, _FOLDER, task.limits, task.verdict_s)
+        if verdict.value < 1:
+            return verdict
+
+    async def reference() -> bytes | None:
+        return clean(tar_of(await patched(task.files, task.patch, task.limits)), task.files, tests) if task.patch else None
+
+    return await run_pytest(code, task.tests, _FOLDER, task.limits, task.verdict_s, reference)
+
+
+async def solve(task: SweTask, commands: str | None = None) -> Graded:
+    """Grade without a model: after the task's patch, or after `commands` ("": no commands). Raises ClawError, SandboxFailed."""
+    if commands is None:
+        if not task.patch:
+            raise ClawError(f"the task {task.name} has no solution", "add its patch to the row", 2)
+        return await grade(task, tar_of(await patched(task.files, task.patch, task.limits)))
+    async with open_sandbox(_FOLDER, replace(task.limits, seconds=task.agent_s + SPARE_S)) as sandbox:
+        await sandbox.put(tar_of(task.files))
+        with suppress(SandboxOver):  # a command ended the sandbox, so there is nothing to grade
+            if commands:
+                await sandbox.run(commands, timeout=task.agent_s)
+        return await finish(sandbox, task)

@@ -1,0 +1,129 @@
+"""Small repositories, each with one wrong function, which clawctl draws from a seed."""
+
+import difflib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from clawctl.extensions.worlds.swe.rows import SweTask
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    head: str  # "area(width, height)"
+    right: str
+    wrong: tuple[str, ...]
+    draw: Callable[[random.Random], list[Any]]  # arguments
+    module: str
+
+    @property
+    def name(self) -> str:
+        return self.head.split("(")[0]
+
+    def source(self, body: str) -> str:
+        return f"def {self.head}:\n    return {body}\n"
+
+    def value(self, body: str, arguments: list[Any]) -> Any:
+        space: dict[str, Any] = {}
+        exec(self.source(body), space)  # text from this file
+        return space[self.name](*arguments)
+
+
+def _number(draw: random.Random) -> int:
+    return draw.randrange(2, 40)
+
+
+def _two(draw: random.Random) -> list[Any]:
+    return [_number(draw), _number(draw)]
+
+
+def _three(draw: random.Random) -> list[Any]:
+    return [*_two(draw), _number(draw)]
+
+
+def _list(draw: random.Random) -> list[Any]:
+    return [[draw.randrange(1, 40) for _ in range(draw.randrange(3, 6))]]
+
+
+def _list_and_limit(draw: random.Random) -> list[Any]:
+    return [*_list(draw), _number(draw)]
+
+
+def _price(draw: random.Random) -> list[Any]:
+    return [_number(draw), draw.choice((5, 10, 20, 25))]
+
+
+def _paid(draw: random.Random) -> list[Any]:
+    return [_number(draw) + 50, _number(draw)]
+
+
+def _words(draw: random.Random) -> list[Any]:
+    return [draw.sample(("red", "tall", "Fox", "sky", "Moon", "tea", "oak", "Lime"), 3)]
+
+
+def _word(draw: random.Random) -> list[Any]:
+    return [_words(draw)[0][0]]
+
+
+_MEAN, _SPREAD = "sum(values) / len(values)", "max(values) - min(values)"
+_REDUCED = "price - price * percent / 100"
+_EVENS, _ABOVE = "[v for v in values if v % 2 == 0]", "[v for v in values if v > limit]"
+FUNCTIONS = (
+    _Function("area(width, height)", "width * height", ("width + height", "width - height"), _two, "shapes"),
+    _Function("border(width, height)", "2 * (width + height)", ("2 * (width - height)", "2 * width + height"), _two, "shapes"),
+    _Function("volume(a, b, c)", "a * b * c", ("a * b + c", "a + b * c"), _three, "shapes"),
+    _Function("mean(values)", _MEAN, (_MEAN.replace("/", "*"), _MEAN.replace("/", "-")), _list, "lists"),
+    _Function("spread(values)", _SPREAD, (_SPREAD.replace("-", "+"), "min(values) - max(values)"), _list, "lists"),
+    _Function("evens(values)", _EVENS, (_EVENS.replace("== 0", "== 1"), _EVENS.replace("%", "//")), _list, "lists"),
+    _Function("above(values, limit)", _ABOVE, (_ABOVE.replace(">", "<"), _ABOVE.replace(">", ">= 9 +")), _list_and_limit, "lists"),
+    _Function("reduced(price, percent)", _REDUCED, (_REDUCED.replace("-", "+"), "price - percent"), _price, "prices"),
+    _Function("total(price, count)", "price * count", ("price + count", "price - count"), _two, "prices"),
+    _Function("change(paid, price)", "paid - price", ("paid + price", "price - paid"), _paid, "prices"),
+    _Function("joined(words)", "' '.join(words)", ("''.join(words)", "'-'.join(words)"), _words, "texts"),
+    _Function("first(words)", "words[0]", ("words[1]", "words[-1]"), _words, "texts"),
+    _Function("loud(word)", "word.upper() + '!'", ("word.lower() + '!'", "word.upper() + '?'"), _word, "texts"),
+    _Function("longest(words)", "max(words, key=len)", ("min(words, key=len)", "max(words)[:1]"), _words, "texts"),
+)  # fmt: skip
+
+
+def draw_task(number: int) -> SweTask:
+    """Draw a task. The same number always gives the same task."""
+    draw = random.Random(f"swe {number}")
+    broken = draw.choice(FUNCTIONS)
+    wrong = draw.choice(broken.wrong)
+    others = [function.module for function in FUNCTIONS if function.module != broken.module]
+    modules = sorted({broken.module, draw.choice(others)})
+    calls: list[dict[str, Any]] = []
+    files, right, tests, names = dict[str, str](), dict[str, str](), dict[str, str](), list[str]()
+    for module in modules:
+        functions = [function for function in FUNCTIONS if function.module == module]
+        right[f"{module}.py"] = "\n\n".join(function.source(function.right) for function in functions)
+        files[f"{module}.py"] = "\n\n".join(
+            function.source(wrong if function is broken else function.right) for function in functions
+        )
+        lines = [f"from {module} import {', '.join(function.name for function in functions)}"]
+        for function in functions:
+            cases = [function.draw(draw) for _ in range(4)]
+            lines.append(f"\n\ndef test_{function.name}():")
+            for case in cases:
+                value = function.value(function.right, case)
+                lines.append(f"    assert {function.name}({', '.join(map(repr, case))}) == {value!r}")
+                calls.append({"call": f"{module}.{function.name}", "args": case, "want": value})
+            names.append(f"tests/test_{module}.py::test_{function.name}")
+        tests[f"tests/test_{module}.py"] = "\n".join(lines) + "\n"
+    shown = broken.draw(draw)
+    while broken.value(wrong, shown) == broken.value(broken.right, shown):
+        shown = broken.draw(draw)
+    examples = ", ".join(map(repr, shown))
+    statement = (
+        f"The function {broken.name} in {broken.module}.py is wrong. {broken.name}({examples}) should return "
+        f"{broken.value(broken.right, shown)!r}, but it returns {broken.value(wrong, shown)!r}. Correct it."
+    )
+    changed = f"{broken.module}.py"
+    old, new = files[changed].splitlines(keepends=True), right[changed].splitlines(keepends=True)
+    patch = "".join(difflib.unified_diff(old, new, f"a/{changed}", f"b/{changed}"))
+    return SweTask(
+        f"operator-{number}", statement, {name: text.encode() for name, text in files.items()}, tuple(names),
+        {name: text.encode() for name, text in tests.items()}, patch=patch, calls=tuple(calls), agent_s=180.0, verdict_s=120.0,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Rows in the format of SWE-bench: repository, base commit, problem statement, patches, and the tests that must pass."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from clawctl.config.environment import environment_of_program
+from clawctl.errors import ClawError
+from clawctl.extensions.worlds.sandbox import Limits, open_sandbox
+from clawctl.extensions.worlds.sandbox.tars import files_of, folder_files, tar_of
+from clawctl.extensions.worlds.splits import read_each
+
+_NEEDED = ("instance_id", "problem_statement", "FAIL_TO_PASS")
+_CURE = "each row needs instance_id, repo, base_commit, problem_statement, test_patch and FAIL_TO_PASS, as in SWE-bench"
+
+
+@dataclass(frozen=True, slots=True)
+class SweTask:
+    """One task on a repository."""
+
+    name: str
+    statement: str
+    files: Mapping[str, bytes]  # the repository before the agent's changes
+    tests: tuple[str, ...]  # the tests that must pass: "tests/test_prices.py::test_total"
+    test_files: Mapping[str, bytes] = field(default_factory=dict)  # added for the verdict
+    test_patch: str = ""  # or a patch that adds them
+    patch: str = ""  # the solution
+    calls: tuple[Mapping[str, Any], ...] = ()  # calls whose results are compared outside of the sandbox
+    agent_s: float = 600.0
+    verdict_s: float = 120.0
+    limits: Limits = field(default_factory=lambda: Limits(disk=128 << 20))
+
+    @property
+    def digest(self) -> str:
+        hashed = (self.name, self.statement, self.tests, self.test_patch, self.patch, self.calls, sorted(self.files.items()))
+        return sha256(repr((hashed, sorted(self.test_files.items()))).encode()).hexdigest()[:16]
+
+
+def read_rows(path: Path, repositories: Path | None) -> list[SweTask]:
+    """The tasks of a JSON, JSON-lines or Parquet file.
+
+    The repositories are git repositories in the folder `repositories`, named `owner__name`, `owner/name` or `name`. A row may
+    contain its files instead (`files`: a mapping). Raises ClawError (exit code 2).
+    """
+    return read_each(_read(path), lambda row: _task(row, path, repositories))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet
+
+            rows = pyarrow.parquet.read_table(path).to_pylist()
+        elif path.suffix == ".json":
+            rows = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ClawError(f"{path} cannot be read as rows of tasks: {error}", _CURE, 2) from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ClawError(f"{path} is not a list of rows", _CURE, 2)
+    return rows
+
+
+def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask:
+    missing = [name for name in _NEEDED if not row.get(name)]
+    if missing:
+        what = "has no verdict" if "FAIL_TO_PASS" in missing else f"lacks {', '.join(missing)}"
+        raise ClawError(f"a row of {path} ({row.get('instance_id', 'without a name')}) {what}", _CURE, 2)
+    own = row.get("files")
+    files = _checked_out(row, path, repositories) if own is None else {name: text.encode() for name, text in own.items()}
+    tests = tuple(dict.fromkeys([*_names(row["FAIL_TO_PASS"]), *_names(row.get("PASS_TO_PASS") or [])]))
+    return SweTask(
+        str(row["instance_id"]), str(row["problem_statement"]), files, tests,
+        {name: text.encode() for name, text in (row.get("test_files") or {}).items()},
+        str(row.get("test_patch") or ""), str(row.get("patch") or ""), tuple(row.get("calls") or ()),
+    )  # fmt: skip
+
+
+def _names(names: Any) -> list[str]:
+    """The names in a list, or in a list encoded as JSON."""
+    return [str(name) for name in (json.loads(names) if isinstance(names, str) else names)]
+
+
+def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> dict[str, bytes]:
+    name = str(row.get("repo", ""))
+    places = (
+        []
+        if repositories is None
+        else [repositories / name.replace("/", "__"), repositories / name, repositories / name.split("/")[-1]]
+    )
+    place = next((place for place in places if name and place.is_dir()), None)
+    if place is None:
+        cure = "clone it into a folder, and pass that folder as the option repositories"
+        raise ClawError(f"the repository {name or '(none)'} of {path} is not on this machine", cure, 2)
+    if not (place / ".git").exists() and not (place / "HEAD").exists():
+        return folder_files(place)
+    command = ["git", "-C", str(place), "archive", "--format=tar", str(row.get("base_commit", "HEAD"))]
+    done = subprocess.run(command, capture_output=True, check=False, env=environment_of_program())
+    if done.returncode != 0:
+        raise ClawError(f"{place} has no commit {row.get('base_commit')}: {done.stderr.decode()[-200:]}", "fetch that commit", 2)
+    return files_of(done.stdout)
+
+
+async def patched(files: Mapping[str, bytes], patch: str, limits: Limits) -> dict[str, bytes]:
+    """The files after a patch, which is applied in a sandbox. Raises ClawError if the patch does not apply."""
+    if not patch.strip():
+        return dict(files)
+    async with open_sandbox(limits=limits) as sandbox:
+        await sandbox.put(tar_of(files))
+        ran = await sandbox.run(["git", "apply", "--whitespace=nowarn", "-"], given=patch.encode())
+        if ran.code != 0:
+            raise ClawError(
+                f"a patch of the task does not apply to its files: {ran.output[-300:]}", "check base_commit and the patch"
+            )
+        return files_of(await sandbox.snapshot())

@@ -1,0 +1,99 @@
+"""`toolcall`: the agent answers a question, and may call tools that run in a sandbox."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clawctl.environments import Outcome, Split, Task
+from clawctl.environments.asking import complete, new_client
+from clawctl.extensions.worlds.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
+from clawctl.extensions.worlds.sandbox.kinds import read_kind
+from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
+from clawctl.extensions.worlds.splits import rows_of
+from clawctl.extensions.worlds.toolcall.calls import is_same_call
+from clawctl.extensions.worlds.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
+from clawctl.extensions.worlds.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
+from clawctl.run.endpoint import Endpoint
+
+_LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
+
+
+class ToolCall:
+    """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, separated by commas. Without
+    both, clawctl draws arithmetic.
+
+    `tools`: a `tools.json`. Its functions are defined in the Python file `code`, which runs in the sandbox. `steps`: also reward
+    single turns: 1 if all their tool calls succeed, -1 if one returns an error. `sandbox`: the kind of sandbox for the tools
+    (`docs/environments.md`)."""
+
+    metrics = ("reward", "solved", "called")
+    version = "1"
+    worst = 0.0
+
+    def __init__(
+        self,
+        path: str | None = None,
+        gym: str | None = None,
+        tools: str | None = None,
+        code: str | None = None,
+        max_turns: int = 8,
+        command_s: float = 10.0,
+        steps: bool = False,
+        sandbox: str | Mapping[str, Any] | None = None,
+    ) -> None:
+        self._limits = replace(_LIMITS, kind=read_kind(sandbox))
+        self.max_turns, self.command_s, self.steps = max_turns, command_s, steps
+        self._read = [] if path is None else read_questions(Path(path).expanduser())
+        self._gym = [name.strip() for name in (gym or "").split(",") if name.strip()]
+        self._tools = None if tools is None else read_tools(Path(tools).expanduser())
+        self._code = None if code is None else Path(code).expanduser()
+
+    def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
+        if self._read:
+            questions = rows_of(self._read, lambda question: question.digest, split, count, seed)
+        elif self._gym:
+            questions = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
+        else:  # even numbers are for training, odd numbers are held out
+            questions = [draw_question(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
+        return [Task(question.name, question, split) for question in questions]
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        question: Question = task.spec
+        tools = self._tools or list(question.tools) or [PYTHON]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": question.text}]
+        calls_made: list[tuple[str, dict[str, Any] | None]] = []
+        reply, ending, steps = "", "turns", dict[str, float]()
+        async with AsyncExitStack() as stack:
+            client, sandbox = await stack.enter_async_context(new_client(endpoint)), None
+            for _ in range(self.max_turns):
+                message = await complete(endpoint, messages, client, tools=tools)
+                reply, calls = str(message.get("content") or ""), message.get("tool_calls") or []
+                calls_made += [name_and_arguments(call) for call in calls]
+                if not calls or question.calls is not None:
+                    ending = "done"
+                    break
+                if sandbox is None:
+                    await verify_sandbox(self._limits)
+                    sandbox = await stack.enter_async_context(open_sandbox(limits=self._limits))
+                messages.append({"role": "assistant", "content": message.get("content"), "tool_calls": calls})
+                try:
+                    answers = [await self._answer(sandbox, call) for call in calls]
+                except SandboxOver:
+                    ending = "time"
+                    break
+                messages += answers
+                failed = any(answer["content"].startswith("error: ") for answer in answers)
+                steps[message["turn_id"]] = -1.0 if failed else 1.0
+        if question.any_call:
+            right = bool(calls_made)
+        else:
+            right = is_right(reply, question) if question.calls is None else is_same_call(calls_made, question.calls, tools)
+        shown = {"prompt": question.text, "reply": reply, "calls": len(calls_made), "answer": question.answer}
+        parts = {"solved": right, "called": bool(calls_made)}
+        return Outcome(float(right), parts, steps if self.steps else {}, ending=ending, example=shown)
+
+    async def _answer(self, sandbox: Sandbox, call: dict[str, Any]) -> dict[str, Any]:
+        result = await use(sandbox, call, self.command_s, self._code)
+        return {"role": "tool", "tool_call_id": call.get("id", ""), "content": result or "(nothing was printed)"}

@@ -1,0 +1,163 @@
+"""Questions and their answers: arithmetic drawn by clawctl, reasoning-gym's families, or the rows of a file."""
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from clawctl.errors import ClawError
+from clawctl.extensions.worlds.splits import read_each
+from clawctl.extensions.worlds.toolcall.tools import CALCULATOR, PYTHON, checked
+
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
+_BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
+_CURE = "each row needs a question (question, problem or prompt) and an answer (answer, solution or reward_model.ground_truth)"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question with its answer or its expected calls."""
+
+    name: str
+    text: str
+    answer: str | None = None
+    calls: tuple[Mapping[str, Any], ...] | None = None  # BFCL: the expected calls, in place of an answer
+    any_call: bool = False  # BFCL's relevance category: at least one call, whichever it is
+    tools: tuple[dict[str, Any], ...] = ()
+    entry: Any = field(default=None, compare=False)  # reasoning-gym's entry, which its scoring function needs
+
+    @property
+    def digest(self) -> int:
+        """A number from 0 to 255, by a hash of the content."""
+        return sha256(f"{self.name}\n{self.text}".encode()).digest()[0]
+
+
+def draw_question(number: int) -> Question:
+    """Draw arithmetic with two to four numbers. The same `number` always gives the same question."""
+    draw = random.Random(f"toolcall {number}")
+    count = draw.choice((2, 2, 3, 4))
+    expression = str(draw.randrange(2, 100))
+    for _ in range(count - 1):
+        expression += f" {draw.choice('+-*')} {draw.randrange(2, 100)}"
+    if count > 2 and draw.random() < 0.3:
+        first, sign, second, rest = expression.split(" ", 3)
+        expression = f"({first} {sign} {second}) {rest}"
+    text = draw.choice(("What is {}?", "Compute {}.", "How much is {}?")).format(expression)
+    return Question(f"arithmetic-{number}", text, str(eval(expression)), tools=(CALCULATOR,))  # evaluates this function's own text
+
+
+def gym_questions(families: list[str], count: int, number: int) -> list[Question]:
+    """Questions from each family of reasoning-gym. Raises ClawError (exit code 2) if the package or a family does not exist."""
+    if find_spec("reasoning_gym") is None:
+        raise ClawError("the package reasoning-gym is not installed", "run `pip install reasoning-gym`", 2)
+    import reasoning_gym
+    from reasoning_gym.factory import DATASETS
+
+    unknown = [name for name in families if name not in DATASETS]
+    if unknown:
+        raise ClawError(f"reasoning-gym has no family {', '.join(unknown)}", f"choose from {', '.join(sorted(DATASETS))}", 2)
+    each = -(-count // len(families))
+    questions = []
+    for family in families:
+        data = reasoning_gym.create_dataset(family, size=each, seed=number)
+        for place in range(each):
+            entry = data[place]
+            questions.append(
+                Question(
+                    f"{family}-{number}-{place}", entry["question"], str(entry["answer"]), tools=(PYTHON,), entry=(family, entry)
+                )
+            )
+    return questions[:count]
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The rows of a JSON-lines, JSON or Parquet file in the formats of DAPO, AIME, GSM8K and BFCL.
+
+    For BFCL, the ground truth is in the file of the same name in the folder `possible_answer/` next to this file. Raises ClawError
+    (exit code 2).
+    """
+    try:
+        rows = _rows(path)
+        place = path.parent / "possible_answer" / path.name
+        answers = {str(row["id"]): row["ground_truth"] for row in _rows(place)} if place.exists() else {}
+    except (OSError, ValueError, KeyError) as error:
+        raise ClawError(f"{path} cannot be read as questions: {error}", _CURE, 2) from error
+    return read_each(enumerate(rows), lambda each: _question(each[1], each[0], path, answers))
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        return list(pyarrow.parquet.read_table(path).to_pylist())
+    text = path.read_text(encoding="utf-8")
+    rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("some of its rows are not mappings")
+    return list(rows)
+
+
+def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, Any]) -> Question:
+    name = str(row.get("id", row.get("ID", f"{path.stem}-{number}")))
+    text = _text_of(next((row[key] for key in ("question", "problem", "Problem", "prompt") if row.get(key)), ""))
+    if "function" in row:
+        is_relevance, is_irrelevance = "_relevance" in path.stem, "irrelevance" in path.stem
+        if name not in answers and not (is_relevance or is_irrelevance):
+            raise ClawError(f"the question {name} of {path} has no verdict", "put BFCL's possible_answer/ next to the file", 2)
+        tools = tuple(checked(tool, f"a function of the question {name}") for tool in row["function"])
+        return Question(name, text, calls=tuple(answers.get(name, ())), tools=tools, any_call=is_relevance)
+    model = row.get("reward_model")
+    answer = model.get("ground_truth") if isinstance(model, dict) else None
+    if answer is None:
+        answer = next((row[key] for key in ("answer", "Answer", "solution") if row.get(key) is not None), None)
+    if not text or answer is None:
+        raise ClawError(f"row {number + 1} of {path} has no {'verdict' if text else 'question'}", _CURE, 2)
+    boxed = _BOXED.findall(str(answer))
+    return Question(name, text, boxed[-1] if boxed else str(answer).split("####")[-1].strip(), tools=(PYTHON,))
+
+
+def _text_of(messages: Any) -> str:
+    """A text, or the last of several chat messages. The messages may be in a list of turns."""
+    while isinstance(messages, list) and messages:
+        messages = messages[-1]
+    return str(messages.get("content", "") if isinstance(messages, dict) else messages or "").strip()
+
+
+def is_right(reply: str, question: Question) -> bool:
+    """Whether a reply gives the answer in its last box; without a box, as its last number or on its last line."""
+    if question.answer is None:
+        return False
+    boxed = _BOXED.findall(reply)
+    if question.entry is not None:
+        import reasoning_gym
+
+        family, entry = question.entry
+        answer = boxed[-1] if boxed else reply.strip().splitlines()[-1].strip() if reply.strip() else ""
+        if answer and float(reasoning_gym.get_score_answer_fn(family)(answer, entry)) >= 1:
+            return True
+    wanted = number_in(question.answer)
+    if boxed:
+        answer = number_in(boxed[-1])
+        return boxed[-1].strip() == question.answer.strip() or (wanted is not None and answer == wanted)
+    if wanted is None:
+        lines = reply.strip().splitlines()
+        return bool(lines) and question.answer.strip().lower() in (
+            lines[-1].strip().lower().rstrip("."),
+            lines[-1].split(":")[-1].strip().lower(),
+        )
+    numbers = _NUMBER.findall(reply)
+    return bool(numbers) and number_in(numbers[-1]) == wanted
+
+
+def number_in(text: str) -> float | None:
+    """The number in a text that is a single number: "1,024", "3/4", "-2.50". None otherwise."""
+    match = _NUMBER.fullmatch(text.strip().strip("$").rstrip(".").strip())
+    if match is None:
+        return None
+    above, _, below = match[0].replace(",", "").partition("/")
+    return round(float(above) / float(below or 1), 9) if float(below or 1) else None

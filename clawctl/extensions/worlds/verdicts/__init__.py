@@ -1,0 +1,51 @@
+"""Verdicts on the files that an agent leaves behind.
+
+Each verdict is computed in a fresh sandbox, from a snapshot taken after all of the agent's processes have ended. The tests are
+added only then, where the graded code cannot change them. If the graded code stops, delays or floods a verdict, the verdict is 0,
+because a policy learns every way to avoid grading. Only a sandbox that does not start is not blamed on the policy.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clawctl.extensions.worlds.sandbox import Sandbox, SandboxOver
+
+_INSIDE = Path(__file__).parent
+_LOG = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """The score of a verdict, 0 to 1, and its log."""
+
+    value: float
+    log: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.value <= 1:
+            raise ValueError(f"a score of {self.value!r} is not from 0 to 1")
+
+
+def nothing(reason: str) -> Graded:
+    return Graded(0.0, reason)
+
+
+async def grade_files(sandbox: Sandbox, grade: Callable[[bytes], Awaitable[Graded]]) -> Graded:
+    """End the sandbox's processes and grade the tar of its files. 0 if the agent leaves nothing to grade."""
+    try:
+        files = await sandbox.snapshot()
+    except SandboxOver as error:
+        return nothing(f"the sandbox ended before the verdict: {error}")
+    except ValueError as error:
+        return nothing(f"no snapshot: {error}")
+    return await grade(files)
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= _LOG else f"{text[: _LOG // 2]}\n[…]\n{text[-_LOG // 2 :]}"
+
+
+def inside(name: str) -> bytes:
+    """The text of a program in this folder, which runs in the sandbox."""
+    return (_INSIDE / name).read_bytes()

@@ -1,0 +1,184 @@
+"""Verdicts on a Python repository: its tests, run by pytest, and calls whose results are compared outside of the sandbox."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Ran, Sandbox, SandboxOver, open_sandbox
+from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of, without
+from clawctl.extensions.worlds.verdicts import Graded, inside, nothing, shortened
+from clawctl.extensions.worlds.verdicts.test_script import PYTEST
+
+# Files that change how tests run. The agent's versions are replaced by the original ones.
+_OF_THE_TESTS = {
+    "conftest.py",
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "tox.ini",
+    "setup.cfg",
+    "pyproject.toml",
+}
+_OF_THE_TESTS |= {".coveragerc", "sitecustomize.py", "usercustomize.py"}
+_COMPILED = (".pyc", ".pyo", ".so", ".pth", ".egg-link")
+_TEST_FOLDERS = {"test", "tests", "testing"}
+_SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)
+
+
+def clean(snapshot: bytes, before: Mapping[str, bytes], tests: Mapping[str, bytes]) -> bytes:
+    """The code to grade, as a tar: the agent's files without those that could change the tests, plus `tests`.
+
+    Test folders are restored to their original state, because they may contain files that the tests import.
+    """
+    files, folders = files_of(snapshot), {folder for path in tests if (folder := _test_folder(path)) is not None}
+    left_out = {path for path in files if _is_of_the_tests(path, before) or path.startswith(tuple(folders))} | set(tests)
+    put_back = {
+        path: text for path, text in before.items() if os.path.basename(path) in _OF_THE_TESTS or path.startswith(tuple(folders))
+    } | dict(tests)
+    kept = files_of(without(snapshot, left_out | set(put_back)))
+    return tar_of({path: text for path, text in kept.items() if not _is_below(path, put_back)} | put_back)
+
+
+def _is_of_the_tests(path: str, before: Mapping[str, bytes]) -> bool:
+    name, folder = os.path.basename(path), path.split("/")[0]
+    inner = path.split("/")[1] if folder == "src" and "/" in path else folder
+    shadows = inner.removesuffix(".py") in _SHADOWS and not any(old == path or old.startswith(f"{folder}/") for old in before)
+    return name in _OF_THE_TESTS or "__pycache__" in path or (path not in before and (name.endswith(_COMPILED) or shadows))
+
+
+def _test_folder(path: str) -> str | None:
+    """The folder of a test: "pkg/tests/" for "pkg/tests/unit/test_a.py". None if the test is next to the code that it tests."""
+    parts = path.split("/")
+    place = next((place for place, part in enumerate(parts[:-1]) if part in _TEST_FOLDERS), None)
+    return None if place is None else "/".join(parts[: place + 1]) + "/"
+
+
+def _is_below(path: str, files: Mapping[str, bytes]) -> bool:
+    """Whether the path is a folder in another path of `files`, or is below a path that is a file there."""
+    return any(other.startswith(f"{path}/") or path.startswith(f"{other}/") for other in files)
+
+
+async def run_pytest(
+    code: bytes,
+    wanted: Sequence[str],
+    folder: str,
+    limits: Limits,
+    timeout: float,
+    reference: Callable[[], Awaitable[bytes | None]],
+) -> Graded:
+    """1 if each of these tests (`tests/test_a.py::test_b`) passes in `code`, a tar made by `clean`; otherwise 0.
+
+    `reference` returns code that is known to be right, or None. If a test also passes with other expected values, it counts only if
+    the right code behaves in the same way. Raises SandboxFailed.
+    """
+    report, log = await _tests(code, wanted, folder, limits, timeout)
+    if report is None:
+        return nothing(log)
+    names = [f"{folder}/{name}" for name in wanted]
+    odd, right = [name for name in names if name.split("[")[0] in report["odd"]], None
+    if odd and (known := await reference()) is not None:
+        right, _ = await _tests(known, wanted, folder, limits, timeout)
+    if odd and (right is None or any(name.split("[")[0] not in right["odd"] for name in odd)):
+        return nothing(f"these compare a literal with a value that is not plain: {', '.join(odd[:5])}\n{shortened(log)}")
+    if odd:  # the right code returns such values too, so the tests themselves have to compare
+        report, log = await _tests(code, wanted, folder, limits, timeout, "--shown")
+        if report is None:
+            return nothing(log)
+    missing = [name for name in names if not _among(name, report["passed"]) or _among(name, report["failed"])]
+    if missing:
+        return nothing(f"not passed: {', '.join(missing[:5])}\n{shortened(log)}")
+    turned = [name for name in names if report["turned"].get(name.split("[")[0])]
+    believed = [name for name in turned if _among(name, report["twins"]) or not _among(name, report["twins_failed"])]
+    if believed and (known := await reference()) is not None:
+        right, _ = await _tests(known, wanted, folder, limits, timeout)
+        believed = [name for name in believed if right is None or not _among(name, right["twins"])]
+    if believed:
+        return nothing(
+            f"these also pass, or report nothing, with another expected value: {', '.join(believed[:5])}\n{shortened(log)}"
+        )
+    return Graded(1.0, shortened(log))
+
+
+def _among(name: str, others: Sequence[str]) -> bool:
+    return any(other == name or other.startswith(f"{name}[") for other in others)
+
+
+async def _tests(
+    code: bytes, wanted: Sequence[str], folder: str, limits: Limits, timeout: float, *options: str
+) -> tuple[dict[str, Any] | None, str]:
+    files = sorted({name.split("::")[0] for name in wanted})
+    fixed = {f"{TOOLS}/run_tests.py": inside("run_tests.py")}
+    words = [f"{TOOLS}/run_tests.py", "--json", *options, "--root", folder, *files]
+    ran = await _in_sandbox(words, code, b"", folder, limits, timeout, fixed, PYTEST)
+    if isinstance(ran, str):
+        return None, ran
+    try:
+        report = json.loads(ran.output)
+        return report, str(report["log"])
+    except (ValueError, KeyError, TypeError):
+        return (
+            None,
+            f"the tests reported nothing readable and ended with code {ran.code}\n{shortened(ran.output + ran.errors)}",
+        )
+
+
+async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str, limits: Limits, timeout: float) -> Graded:
+    """1 if each call returns the expected value: {"call": "prices.total", "args": [[1, 2]], "want": 3}. Raises SandboxFailed.
+
+    The values are compared as JSON: a tuple is a list there, and the keys of a dict are texts.
+    """
+    request = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
+    fixed = {f"{TOOLS}/run_calls.py": inside("run_calls.py")}
+    ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, request, folder, limits, timeout, fixed, ())
+    if isinstance(ran, str):
+        return nothing(ran)
+    try:
+        returned = json.loads(ran.output)
+        wrong = [
+            f"{call['call']}{tuple(call['args'])} gave {got}, not {call['want']}"
+            for call, got in zip(calls, returned, strict=True)
+            if "value" not in got or not is_same(got["value"], call["want"])
+        ]
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # also by long numbers and deep lists
+        return nothing(f"the calls reported nothing readable and ended with code {ran.code}")
+    return Graded(1.0, f"{len(calls)} calls returned the expected values") if not wrong else nothing("; ".join(wrong[:3]))
+
+
+def is_same(got: Any, want: Any) -> bool:
+    """Whether two JSON values are the same. True differs from 1. Numbers may differ by a relative 1e-9 or an absolute 1e-12."""
+    if isinstance(want, bool) or isinstance(got, bool) or want is None:
+        return got is want
+    if isinstance(want, int | float):
+        return isinstance(got, int | float) and math.isclose(got, want, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(want, list):
+        return isinstance(got, list) and len(got) == len(want) and all(map(is_same, got, want))
+    if isinstance(want, dict):
+        return isinstance(got, dict) and got.keys() == want.keys() and all(is_same(got[key], want[key]) for key in want)
+    return bool(got == want)
+
+
+async def _in_sandbox(
+    words: list[str], code: bytes, given: bytes, folder: str, limits: Limits, timeout: float, fixed: Mapping[str, bytes],
+    packages: tuple[str, ...],
+) -> Ran | str:  # fmt: skip
+    """Run one of clawctl's programs on the code. A returned text explains why there is no result."""
+    async with open_sandbox(folder, replace(limits, seconds=timeout + 30, network=False), fixed, packages) as sandbox:
+        return await _run(sandbox, words, code, given, timeout)
+
+
+async def _run(sandbox: Sandbox, words: list[str], code: bytes, given: bytes, timeout: float) -> Ran | str:
+    try:
+        await sandbox.put(code)
+        ran = await sandbox.run(
+            [sandbox.kind.python(), *sandbox.kind.test_options(), *words], timeout, given, joined=False, output=1 << 21
+        )
+    except ValueError as error:
+        return f"the snapshot does not fit: {error}"
+    except SandboxOver as error:
+        return f"the tests ended the sandbox: {error}"
+    return f"the tests did not end within {timeout:.0f} s" if ran.timed_out else ran

@@ -1,0 +1,342 @@
+"""Repositories and questions: tasks, verdicts, and whole episodes against a scripted server."""
+
+import ast
+import asyncio
+import json
+import re
+import shutil
+from collections import OrderedDict
+from collections.abc import Callable
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.environments import Environment, Outcome, Task
+from clawctl.environments.player import play_task
+from clawctl.errors import ClawError
+from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of
+from clawctl.extensions.worlds.swe.environment import Swe, solve
+from clawctl.extensions.worlds.swe.families import draw_task
+from clawctl.extensions.worlds.swe.rows import SweTask, read_rows
+from clawctl.extensions.worlds.terminal.environment import Terminal
+from clawctl.extensions.worlds.toolcall.calls import is_same_call
+from clawctl.extensions.worlds.toolcall.environment import ToolCall
+from clawctl.extensions.worlds.toolcall.questions import Question, draw_question, is_right, number_in, read_questions
+from clawctl.extensions.worlds.toolcall.tools import problem_of, read_tools
+from clawctl.extensions.worlds.verdicts.python_code import clean, is_same
+from clawctl.extensions.worlds.verdicts.run_tests import HiddenLiteral, LiteralRemover, compare, text_of
+from clawctl.run.endpoint import Endpoint
+from tests.stub_http import StubHandler, StubServer, running
+
+needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
+
+
+def episode(environment: Environment, task: Task, says: Callable[[list[dict[str, Any]]], str | dict[str, Any]]) -> Outcome:
+    """One episode whose model's answers are `says(messages)`."""
+
+    class Model(StubHandler):
+        def do_POST(self) -> None:
+            messages = self.sent()["messages"]
+            said = says(messages)
+            message = {"role": "assistant", "content": said} if isinstance(said, str) else said
+            turn = f"chatcmpl-turn{len(messages)}"
+            self.answer({"id": turn, "choices": [{"message": message}], "usage": {"total_tokens": 1}})
+
+    with running(StubServer(Model)) as server:
+        return asyncio.run(play_task(environment, task, Endpoint(f"{server.url}/e/secret/v1", "key", "model")))
+
+
+# Whole episodes
+
+
+@needs_sandbox
+def test_an_agent_that_finds_the_file_and_moves_it_is_worth_one() -> None:
+    task = Terminal().tasks("train", 1, 0)[0]
+    commands = task.spec.solution["solve.sh"].decode()
+    outcome = episode(Terminal(), task, lambda messages: "submit" if len(messages) > 2 else f"```bash\n{commands}```")
+    assert (outcome.reward, outcome.ending) == (1, "done")
+    outcome = episode(Terminal(max_turns=2), task, lambda _: "```bash\nls\n```")
+    assert (outcome.reward, outcome.ending) == (0, "turns")
+
+
+@needs_sandbox
+def test_an_agent_that_mends_the_function_is_worth_one() -> None:
+    task = Swe().tasks("train", 1, 2)[0]
+
+    def mend(messages: list[dict[str, Any]]) -> str:
+        assert "Correct it." in messages[1]["content"]
+        return "Done." if len(messages) > 2 else f"```bash\ngit apply - <<'EOF'\n{task.spec.patch}EOF\n```"
+
+    assert episode(Swe(), task, mend).reward == 1
+
+
+@needs_sandbox
+def test_with_steps_each_command_is_worth_how_it_ended_and_the_other_turns_nothing() -> None:
+    task, commands = Terminal().tasks("train", 1, 0)[0], iter(("ls", "false"))
+
+    def work(_: Any) -> str:
+        return f"```bash\n{command}\n```" if (command := next(commands, None)) else "submit"
+
+    outcome = episode(Terminal(steps=True), task, work)
+    assert outcome.steps == {"turn2": 1, "turn4": -1}
+    assert episode(Terminal(), task, lambda messages: "submit").steps == {}
+
+
+@needs_sandbox
+def test_a_tool_call_is_answered_from_the_sandbox() -> None:
+    task = ToolCall().tasks("eval", 1, 0)[0]
+    arguments = json.dumps({"expression": task.spec.text.strip("?.").split(" ", 2 if task.spec.text.startswith("W") else 1)[-1]})
+    if task.spec.text.startswith("How"):
+        arguments = json.dumps({"expression": task.spec.text.removeprefix("How much is ").strip("?")})
+
+    def call(messages: list[dict[str, Any]]) -> str | dict[str, Any]:
+        if messages[-1]["role"] == "tool":
+            return f"It is {messages[-1]['content']}."
+        function = {"name": "calculator", "arguments": arguments}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+
+    assert episode(ToolCall(steps=True), task, call).steps == {"turn1": 1}
+    outcome = episode(ToolCall(), task, call)
+    assert (outcome.reward, outcome.parts["called"], outcome.ending) == (1, True, "done")
+
+
+HARNESS = """python3 - <<'EOF'
+import json, os, subprocess, urllib.request
+body = {"model": os.environ["MODEL"], "messages": [{"role": "user", "content": os.environ["INSTRUCTION"]}]}
+asked = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode())
+said = json.load(urllib.request.urlopen(asked))["choices"][0]["message"]["content"]
+subprocess.run(["bash", "-c", said], check=True)
+EOF
+"""
+
+
+@needs_sandbox
+def test_a_harness_in_the_sandbox_reaches_its_episode() -> None:
+    task = Terminal().tasks("train", 2, 0)[1]
+    outcome = episode(Terminal(harness=HARNESS), task, lambda _: task.spec.solution["solve.sh"].decode())
+    assert (outcome.reward, outcome.ending) == (1, "done"), outcome
+
+
+# Verdicts on code
+
+
+@needs_sandbox
+def test_a_drawn_repository_is_worth_one_with_its_patch_and_nothing_without() -> None:
+    task = draw_task(5)
+    assert asyncio.run(solve(task)).value == 1
+    assert asyncio.run(solve(task, "")).value == 0
+
+
+# A row of SWE-bench, which has tests alone: one compares with a literal, and one with a name.
+TESTS = b"""from calc import add, twice
+
+WANTED = 8
+
+
+def test_add():
+    assert add(2, 3) == 5
+
+
+def test_twice():
+    assert twice(4) == WANTED
+"""
+FILES = {"calc.py": b"def add(a, b):\n    return 0\n\n\ndef twice(a):\n    return 0\n"}
+EQUAL = "class E:\n    __eq__ = lambda a, b: True\n"
+BY_TURNS = """import json, os
+first = not os.path.exists("/tmp/mark"); open("/tmp/mark", "w").close()
+names = ["/app/tests/test_calc.py::test_" + name for name in ("add", "twice")]
+lines = [json.dumps([name, "passed" if first else "failed"]) for name in names] + [json.dumps(["end", 0]), ""]
+for number in range(3, 64):
+    try: os.write(number, chr(10).join(lines).encode())
+    except OSError: pass
+os._exit(0)
+"""
+SEARCHES = """import sys
+frame, texts = sys._getframe(), []
+while frame is not None:
+    for value in list(frame.f_locals.values()):
+        texts += [one for one in (value.values() if isinstance(value, dict) else [value]) if isinstance(one, bytes)]
+    frame = frame.f_back
+def add(a, b): return 5 if any(b"add(2, 3) == 5" in text for text in texts) else 0
+def twice(a): return 2 * a
+"""
+CHEATS = {  # the agent's files, and why their score is 0
+    "a literal is compared with a value that equals everything": (
+        f"{EQUAL}def add(a, b): return E()\ndef twice(a): return 2 * a\n", "a value that is not plain: .*test_add"
+    ),
+    "a name is compared with a value that equals everything": (
+        f"{EQUAL}def add(a, b): return a + b\ndef twice(a): return E()\n", "with another expected value: .*test_twice"
+    ),
+    "reports are written by hand, as each of the two runs wants them": (BY_TURNS, "not passed: .*test_add"),
+    "the tests' text is taken from the memory of the process that compares": (SEARCHES, "not passed: .*test_add"),
+}  # fmt: skip
+
+
+@needs_sandbox
+@pytest.mark.parametrize("name", CHEATS)
+def test_code_that_deceives_its_tests_is_worth_nothing(name: str) -> None:
+    row = SweTask("a", "", FILES, ("tests/test_calc.py::test_add", "tests/test_calc.py::test_twice"), {"tests/test_calc.py": TESTS})
+    code, why = CHEATS[name]
+    score = asyncio.run(solve(row, f"cat > calc.py <<'EOF'\n{code}EOF"))
+    assert score.value == 0
+    assert re.search(why, score.log), score.log
+
+
+class Word(StrEnum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("value", "literal", "same"),
+    [
+        (5.0, 5, True),
+        (True, 1, True),
+        ([1, 2], (1, 2), False),
+        (frozenset({1}), {1}, True),
+        (OrderedDict(a=[1]), {"a": [1]}, True),
+        ({"a": 1}.keys(), {"a"}, True),
+        (Decimal("0.1"), 0.1, False),
+        (Fraction(1, 2), 0.5, True),
+        (Word.RED, "red", True),
+        (bytearray(b"a"), b"a", True),
+        (None, 0, False),
+        ("x" * 100_000, "x" * 100, False),
+    ],
+)
+def test_a_value_that_a_test_reports_is_compared_as_python_compares_it(value: Any, literal: Any, same: bool) -> None:
+    assert (value == literal) is same
+    assert HiddenLiteral("test", literal, always=True, near=False).is_same(text_of(value)) is same
+
+
+def test_the_literals_of_a_test_are_not_in_the_file_that_runs_and_each_has_to_be_reported() -> None:
+    text = """def test_a(self):
+    assert f(1) == 777
+    with open("x") as file:
+        assert 778 == file.read()
+    if f(2):
+        assert f(3) == 779
+    self.assertEqual(f(4), [780])
+    assert f(5) == pytest.approx(781.5)
+"""
+    test = ast.parse(text).body[0]
+    hidden = LiteralRemover("test").hide(test)
+    assert [(one.literal, one.always) for one in hidden.values()] == [
+        (777, True), (778, True), (779, False), ([780], True), (781.5, True)
+    ]  # fmt: skip
+    assert not re.search("77|78", ast.unparse(ast.fix_missing_locations(test)))
+    seen = [(key, repr(one.literal)) for key, one in hidden.items()]
+    assert compare(hidden, seen) == (set(), set())
+    assert compare(hidden, [*seen[:2], *seen[3:]]) == (set(), set())
+    assert compare(hidden, seen[1:]) == ({"test"}, set())
+    assert compare(hidden, [*seen, (seen[0][0], "778")]) == ({"test"}, set())
+
+
+def test_files_that_change_how_tests_run_are_restored() -> None:
+    before = {"conftest.py": b"old", "a.py": b"", "json/__init__.py": b"theirs", "tests/helpers.py": b"strict"}
+    agents = {"conftest.py": b"new", "a.py": b"better", "tests/test_a.py": b"easy", "pytest.ini": b"", "x/conftest.py": b""}
+    agents |= {
+        "random.py": b"",
+        "json/__init__.py": b"better",
+        "b.pth": b"",
+        "__pycache__/a.cpython-311.pyc": b"",
+        "tests/new.py": b"n",
+        "tests/helpers.py": b"lax",
+    }
+    graded = files_of(clean(tar_of(agents), before, {"tests/test_a.py": b"hard"}))
+    assert graded == {
+        "conftest.py": b"old", "a.py": b"better", "tests/test_a.py": b"hard", "json/__init__.py": b"better",
+        "tests/helpers.py": b"strict",
+    }  # fmt: skip
+
+
+def test_true_is_not_one_and_the_last_digits_do_not_count() -> None:
+    assert is_same([1, {"a": 0.1 + 0.2}], [1, {"a": 0.3}])
+    assert not is_same(True, 1)
+    assert not is_same(1, True)
+    assert not is_same(None, False)
+
+
+# Files of tasks
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    whole = {"instance_id": "a-1", "problem_statement": "Mend it.", "files": {"a.py": "x = 1\n"}}
+    return whole | {"FAIL_TO_PASS": '["tests/test_a.py::test_x"]'} | changes
+
+
+def test_rows_of_swe_bench_are_read_and_bad_ones_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row()) + "\n")
+    assert read_rows(path, None)[0].tests == ("tests/test_a.py::test_x",)
+    for changes, told in (({"FAIL_TO_PASS": []}, "no verdict"), ({"files": None, "repo": "a/b"}, "not on this machine")):
+        path.write_text(json.dumps(row(**changes)))
+        with pytest.raises(ClawError, match=told):
+            read_rows(path, None)
+
+
+def test_questions_of_several_data_sets_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}},
+        {"Problem": "3+4?", "Answer": 7},
+        {"question": "2*3?", "answer": "so\n#### 6"},
+    ]
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    assert [(each.text, each.answer) for each in read_questions(path)] == [("1+1?", "2"), ("3+4?", "7"), ("2*3?", "6")]
+    path.write_text(json.dumps({"question": "2*3?"}))
+    with pytest.raises(ClawError, match="has no verdict"):
+        read_questions(path)
+
+
+def test_calls_of_bfcl_are_compared_with_the_allowed_values(tmp_path: Path) -> None:
+    path = tmp_path / "BFCL_v4_simple.json"
+    function = {"name": "area", "description": "", "parameters": {"type": "dict", "properties": {"base": {"type": "integer"}}}}
+    question = {"id": "simple_0", "question": [[{"role": "user", "content": "How large?"}]], "function": [function]}
+    path.write_text(json.dumps(question))
+    with pytest.raises(ClawError, match="has no verdict"):
+        read_questions(path)
+    allowed = [{"area": {"base": [10, 10.0], "unit": ["cm", ""]}}]
+    (tmp_path / "possible_answer").mkdir()
+    (tmp_path / "possible_answer" / path.name).write_text(json.dumps({"id": "simple_0", "ground_truth": allowed}))
+    read = read_questions(path)[0]
+    assert read.tools[0]["function"]["parameters"]["type"] == "object"
+    assert is_same_call([("area", {"base": 10})], allowed, read.tools)
+    for wrong in (
+        [],
+        [("area", {"base": 11})],
+        [("area", {"base": 10, "more": 1})],
+        [("area", {"base": 10})] * 2,
+        [("area", None)],
+    ):
+        assert not is_same_call(wrong, allowed, read.tools)  # type: ignore[arg-type]
+
+
+def test_a_tool_schema_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tools.json"
+    bad = '[{"name": "a", "parameters": [1]}]'
+    for text, told in (("{}", "is not a list of tools"), ('[{"x": 1}]', "tool 1 .*not a function"), (bad, "not a JSON schema")):
+        path.write_text(text)
+        with pytest.raises(ClawError, match=told):
+            read_tools(path)
+
+
+def test_an_answer_is_right_by_its_box_or_its_last_number() -> None:
+    question = Question("q", "?", "1024")
+    for right in (r"so \boxed{1,024}", "First 3, then 1024.", r"\boxed{3} no, \boxed{1024}"):
+        assert is_right(right, question), right
+    for wrong in ("", "1024 or 3", r"1024 \boxed{3}", "10240"):
+        assert not is_right(wrong, question), wrong
+    assert number_in("3/4") == 0.75
+    assert problem_of("__import__('os')") is not None
+    assert problem_of("2 ** (3 + 4)") is None
+    for text in ("'a' * 10 ** 9", "b'a' * 9", "True + 1", "None", "..."):
+        assert "only numbers" in str(problem_of(text))
+
+
+def test_drawn_tasks_are_the_same_for_the_same_number() -> None:
+    assert draw_task(7) == draw_task(7)
+    assert draw_question(7) == draw_question(7)

@@ -37,7 +37,7 @@ def main() -> None:
     console.print(f"{PEOPLE} simulated students and teachers will talk to a small model that learns only from what they say back.")
     with (run.logs / "demo.log").open("wb") as log:
         up = start_process([sys.executable, "-m", "clawctl", "up", str(RECIPE), "--run", str(folder)], log)
-        chat = [sys.executable, "-m", "clawctl.environments.homework.chat", "--run", str(folder)]
+        chat = [sys.executable, "-m", "clawctl.extensions.demos.homework.chat", "--run", str(folder)]
         people = start_process([*chat, "--people", str(PEOPLE), "--think-s", "0.3"], log)
         try:
             finished = _watch(run, steps, up, console)

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from random import Random
 
-from clawctl.environments.grammar import Phrasings
+from clawctl.extensions.demos.grammar import Phrasings
 from scripts.demo_model import judgements
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "docs" / "labelled-turns.jsonl"

@@ -19,14 +19,14 @@ from rich.table import Table
 
 from clawctl.config import load_recipe
 from clawctl.environments.asking import Refused, ask
-from clawctl.environments.homework.chat import wait_for_endpoint
 from clawctl.environments.player import play_task
-from clawctl.environments.wishes.axes import AXES
-from clawctl.environments.wishes.environment import Wishes, wants_in
-from clawctl.environments.wishes.judge import judge_server
-from clawctl.environments.wishes.problems import make_problems
-from clawctl.environments.wishes.reader import read
 from clawctl.errors import ClawError
+from clawctl.extensions.demos.homework.chat import wait_for_endpoint
+from clawctl.extensions.demos.wishes.axes import AXES
+from clawctl.extensions.demos.wishes.environment import Wishes, wants_in
+from clawctl.extensions.demos.wishes.judge import judge_server
+from clawctl.extensions.demos.wishes.problems import make_problems
+from clawctl.extensions.demos.wishes.reader import read
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.policies import live_version

@@ -56,7 +56,7 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
 
 SEAMS = (  # modules and packages that an extension may import, besides its own
     "config", "errors", "plugins", "registry", "printing", "process", "http_client", "run", "environments", "launch.status",
-    "eval.intervals", "eval.suites",
+    "eval.intervals", "eval.suites", "judge.protocol",
     "train.sample", "train.measures", "train.agreement", "train.advantages",
     "trainers.texts", "trainers.local.branches", "trainers.local.influence", "trainers.local.loading", "trainers.local.model",
     "trainers.local.objective", "trainers.local.optimizer", "trainers.local.tops",
@@ -112,7 +112,8 @@ def test_modules_below_the_stages_import_none_of_them() -> None:
     assert wrong == []
 
 
-ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, "privacy", "cli", "launch", "extensions/cluster", "extensions/tinker", "extensions/worlds"})
+EXTENSIONS = {"extensions/cluster", "extensions/demos", "extensions/tinker", "extensions/worlds"}  # that write no file of a run
+ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, *EXTENSIONS, "privacy", "cli", "launch"})
 FOLDERS_OF_A_RUN = {
     "root", "captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs",
     "checkpoints", "ledger", "records",
@@ -212,17 +213,17 @@ import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engi
 
 
 def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
-    worlds = ROOT / "extensions" / "worlds"
-    files = [*(ROOT / "environments").rglob("*.py"), *worlds.rglob("*.py")]
-    files = [file for file in files if not file.is_relative_to(worlds / "ability")]
+    folders = ("environments", "extensions/demos/homework", "extensions/demos/wishes", "extensions/worlds")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    files = [file for file in files if not file.is_relative_to(ROOT / "extensions/worlds/ability")]
     assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []
 
 
 def test_an_environment_is_reached_by_its_name_in_the_registry_alone() -> None:
     """No module of clawctl outside an environment imports it: `homework` is found as any other one is."""
-    own = ROOT / "environments" / "homework"
+    own = ROOT / "extensions" / "demos" / "homework"
     others = [file for file in ROOT.rglob("*.py") if not file.is_relative_to(own)]
-    imports = re.compile(r"^\s*(from|import) clawctl\.environments\.homework", re.MULTILINE)
+    imports = re.compile(r"^\s*(from|import) clawctl\.extensions\.demos\.homework", re.MULTILINE)
     assert [file for file in others if imports.search(file.read_text())] == []
 
 
@@ -245,9 +246,8 @@ def test_there_is_one_http_client() -> None:
 
 
 def test_another_stage_gets_a_judge_by_its_name_at_the_seam_alone() -> None:
-    named = [
-        file for file in ROOT.rglob("*.py") if "clawctl.judge." in file.read_text() and "judge" not in file.relative_to(ROOT).parts
-    ]
+    others = [file for file in ROOT.rglob("*.py") if not {"judge", "extensions"} & set(file.relative_to(ROOT).parts)]
+    named = [file for file in others if "clawctl.judge." in file.read_text()]
     assert {str(file.relative_to(ROOT)) for file in named} == {"judging.py", "cli/judge.py", "cli/doctor.py"}
 
 

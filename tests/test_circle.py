@@ -10,17 +10,17 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from clawctl.config import DEMO_MODEL
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import list_versions, live_version, read_policy
 from scripts.benchmarks.circle import CLAWCTL, write_recipe
 from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wait_for
+from tests.named_models import DEMO_MODEL
 
 STEPS = 2
 
 
 def talk(run: RunDir, *options: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "clawctl.environments.homework.chat", "--run", str(run.root), "--people", "8", *options]
+    command = [sys.executable, "-m", "clawctl.extensions.demos.homework.chat", "--run", str(run.root), "--people", "8", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
     found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return found

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from clawctl.config import DEMO_MODEL
 from clawctl.control_tokens import control_texts, guard, is_control, texts_of_engine
 from clawctl.run.rows import Message, Turn
 from clawctl.serve.dialects import GenerationRequest, chat
 from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.trainers.texts import teacher_prompt_ids, with_hint
+from tests.named_models import DEMO_MODEL
 
 CORPUS = ["the cat sat on the mat, and the dog ran", "system user assistant start end of text im think tool", "a<b>c|d [x] /s"] * 4
 TEMPLATE = """{{ bos_token }}{% if tools %}[TOOLS]{{ tools | tojson }}[/TOOLS]{% endif %}

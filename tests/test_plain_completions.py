@@ -11,7 +11,7 @@ import orjson
 from clawctl.collect.exports import export_file
 from clawctl.collect.imports import import_file
 from clawctl.collect.worker import collect
-from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.config import Recipe
 from clawctl.cut_calls import CUT_CALL
 from clawctl.judge.worker import judge
 from clawctl.privacy.command import parse_selection
@@ -21,6 +21,7 @@ from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns, read_verdicts
 from clawctl.train.launch import train
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import Server
 
 DEMO = "tiny@0"

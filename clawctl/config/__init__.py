@@ -30,7 +30,7 @@ from clawctl.config.environment import (
 from clawctl.config.eval import HARNESS_PREFIXES, EvalBudget, EvalConfig, GateConfig, GateLimit, SuiteConfig
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.machines import MachineConfig, MachinesConfig, TrainerConfig, WorkersConfig
-from clawctl.config.model import DEMO_MODEL, ModelConfig
+from clawctl.config.model import ModelConfig
 from clawctl.config.play import PlayConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.recipe import Recipe, dump_recipe, known_keys, load_recipe
@@ -41,7 +41,7 @@ from clawctl.config.up import UpConfig
 from clawctl.config.variables import gpu_numbers
 
 __all__ = [
-    "DEMO_MODEL", "HARNESS_PREFIXES", "CollectConfig", "EvalBudget", "EvalConfig", "GateConfig", "GateLimit", "JudgeConfig",
+    "HARNESS_PREFIXES", "CollectConfig", "EvalBudget", "EvalConfig", "GateConfig", "GateLimit", "JudgeConfig",
     "LimitsConfig", "LoraConfig", "MachineConfig", "MachinesConfig", "ModelConfig", "Nodes", "PlayConfig", "PrivacyConfig",
     "Recipe", "Section", "ServeConfig", "ServiceConfig", "SuiteConfig", "TrainConfig", "TrainerConfig", "UpConfig",
     "UpstreamConfig", "WorkersConfig", "default_log_level", "dump_recipe", "environment_with", "from_environment", "gpu_numbers",

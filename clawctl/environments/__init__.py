@@ -123,13 +123,7 @@ class Environment(Protocol):
 
 
 ENVIRONMENTS: Registry[type[Environment]] = Registry(
-    "environment",
-    "clawctl.environments",
-    {
-        "practice": "clawctl.environments.practice:Practice",
-        "homework": "clawctl.environments.homework.environment:Homework",
-        "wishes": "clawctl.environments.wishes.environment:Wishes",
-    },
+    "environment", "clawctl.environments", {"practice": "clawctl.environments.practice:Practice"}
 )
 
 

@@ -38,7 +38,7 @@ class Comparing:
         self._settings = recipe.judge
         self._client = JudgeClient(run, recipe, patience_s=recipe.judge.timeout_s)
         self._judge = make_judge(run, recipe.judge, self._client)
-        self._compares = isinstance(self._judge, LLMJudge) and not self._client.asks_demo_model
+        self._compares = isinstance(self._judge, LLMJudge) and self._client.small_judge is None
         self._chars = first_chars(self._client, recipe.judge)
         self.name = self._judge.name
 

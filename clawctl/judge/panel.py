@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from clawctl.config import JudgeConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.client import CallRefused, JudgeClient
-from clawctl.judge.demo_world import DemoWorld, is_judged_by_demo, is_known_word
 from clawctl.judge.fitness import check_fitness
 from clawctl.judge.hints import HintRules, hint_candidates, hint_rules
 from clawctl.judge.plain import plain_words
@@ -31,7 +30,7 @@ from clawctl.judge.prompts import (
 from clawctl.judge.protocol import Evidence, Judge, Opinion
 from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
 from clawctl.judge.shares import read_share
-from clawctl.judge.view import DEMO_CHARS, MIN_CHARS, VIEW_CHARS, TurnView, view_turn
+from clawctl.judge.view import MIN_CHARS, VIEW_CHARS, TurnView, view_turn
 from clawctl.judge.votes import as_votes, decided, first_round, likeliest, majority, why_none
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import Ratings, with_comment
@@ -55,7 +54,7 @@ class Panel:
         self.judge = make_judge(run, recipe.judge, self.client)
         self.ratings = Ratings(run)
         self.ratings.poll()
-        self._world = DemoWorld() if is_judged_by_demo(recipe) else None
+        self._small = self.client.small_judge if is_own_server(recipe) else None
         is_checked = recipe.judge.ask and recipe.judge.fitness == "check"
         self.checked = self.judge if is_checked and isinstance(self.judge, LLMJudge) else None
         self._checking: asyncio.Task[Fitness] | None = None
@@ -75,8 +74,8 @@ class Panel:
         if opinion is None and await self._is_unfit():
             is_asked, opinion = False, Opinion(self.judge.name, None, reason=UNFIT)
         if opinion is None:
-            if self._world is not None:
-                self._world.check(turn)
+            if self._small is not None:
+                self._small.check(turn)
             opinion = await self.judge.judge(turn)
         turn = self._with_comment(turn)
         if opinion.reward is not None and turn.next_state is not None and await self._writes_hints_apart():
@@ -137,6 +136,12 @@ class Panel:
         await self.client.close()
 
 
+def is_own_server(recipe: Recipe) -> bool:
+    """Whether the run's own server judges."""
+    settings = recipe.judge
+    return not (settings.endpoint or settings.endpoints or settings.prm or settings.custom_rm or recipe.serve.upstream)
+
+
 def make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge:
     """The judge that the recipe selects: a chat model, unless the recipe names a reward model."""
     if settings.prm is not None:
@@ -163,7 +168,8 @@ class LLMJudge:
     def __init__(self, client: JudgeClient, settings: JudgeConfig) -> None:
         self._client, self._settings = client, settings
         self._chars = first_chars(client, settings)
-        self._plain = partial(plain_words, is_known=is_known_word if client.asks_demo_model else None)
+        small = client.small_judge
+        self._plain = partial(plain_words, is_known=None if small is None else small.is_known)
         self.name = f"{client.model} prompt {PROMPT_VERSION}"
         self._has_shares = True  # False: the endpoint gives none, or the judge reasons first
 
@@ -277,7 +283,7 @@ def _lacks_hint(votes: list[Vote], reward: float, rules: HintRules) -> bool:
 
 def first_chars(client: JudgeClient, settings: JudgeConfig) -> int:
     """The number of characters of a turn that the judge sees at first."""
-    return settings.view_chars or (DEMO_CHARS if client.asks_demo_model else VIEW_CHARS)
+    return settings.view_chars or (VIEW_CHARS if client.small_judge is None else client.small_judge.chars)
 
 
 async def _separate_hint(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:

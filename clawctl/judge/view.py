@@ -17,7 +17,6 @@ from clawctl.judge.protocol import Evidence
 from clawctl.run.rows import Message
 
 VIEW_CHARS = 24_000  # for all blocks together, because a judge's context is finite
-DEMO_CHARS = 600  # for the demo model, whose model card states conversations of up to 512 training tokens
 MIN_CHARS = 240  # views are not made shorter than this
 _MAX_READ = 20_000  # the number of characters searched for evidence in a text that exceeds its share, to bound the work
 

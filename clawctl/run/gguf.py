@@ -13,18 +13,22 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import orjson
 from filelock import FileLock, Timeout
 
 from clawctl.config.environment import model_cache
-from clawctl.config.model import BUILT_IN, PACKAGED
+from clawctl.config.model import PACKAGED
 from clawctl.errors import ClawError, Damaged
+from clawctl.registry import Registry
 from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
 from clawctl.run.directory import publish_bytes, publish_folder, remove
+
+MODELS: Registry[Callable[[], Path]] = Registry("model", "clawctl.models", {})  # functions that return the model's folder
 
 _log = logging.getLogger("clawctl")
 _RECORD = "converted.json"  # in a converted folder: its files, each with size, time and CRC-32
@@ -37,10 +41,16 @@ def model_folder(model: str) -> str:
 
     Raises ClawError (exit code 2) if a GGUF file cannot be found or converted.
     """
-    if model in BUILT_IN:
-        return str(BUILT_IN[model])
+    if (folder := announced_folder(model)) is not None:
+        return str(folder)
     file = gguf_file(model)
     return model if file is None else str(convert_once(file, model_cache()))
+
+
+@cache
+def announced_folder(name: str) -> Path | None:
+    """Return the folder of the model that an extension or an installed package announces under `name`, or None if none does."""
+    return MODELS.load(name, "model.path")() if name in MODELS.names() else None
 
 
 def gguf_file(model: str) -> Path | None:

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from clawctl.config import Recipe
-from clawctl.config.model import BUILT_IN
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
 from clawctl.run.directory import RunDir
@@ -67,7 +66,7 @@ def bind(host: str, port: int) -> socket.socket:
 def check_model(recipe: Recipe) -> None:
     """Raises ClawError (exit code 2) if the recipe names a local folder without a model, or an unknown name."""
     path = recipe.model_path
-    local = recipe.model.path in BUILT_IN or Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
+    local = Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") != 1
     if local or Path(path).exists():
         if not (Path(path) / "config.json").is_file():
             raise ClawError(f"there is no model in {path}", _NAME_A_MODEL, 2)

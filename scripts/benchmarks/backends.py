@@ -40,7 +40,7 @@ from clawctl.train.ledger import read_ledger
 from scripts.benchmarks.circle import ROOT, measure, people, running, write_recipe
 from scripts.benchmarks.table import Row, make_parser, report
 
-DEMO = ROOT / "clawctl" / "demo_model"
+DEMO = ROOT / "clawctl/extensions/demos/models/demo"
 KILLS, QUICK_KILLS = 30, 4
 TURNS = 24  # of the killed run: six steps
 LORA = {"rank": 8, "alpha": 32.0}  # what scripts/tinker_server.py has room for

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
-from clawctl.environments.homework.people import Person
-from clawctl.environments.homework.problems import make_tasks
+from clawctl.extensions.demos.homework.people import Person
+from clawctl.extensions.demos.homework.problems import make_tasks
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import turn_of
 

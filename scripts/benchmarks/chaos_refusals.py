@@ -24,9 +24,9 @@ from starlette.routing import Route
 
 from clawctl.config import load_recipe
 from clawctl.engines.vllm.child import free_port
-from clawctl.environments.homework.environment import problems as held_out
-from clawctl.environments.homework.problems import Problem
 from clawctl.errors import ClawError
+from clawctl.extensions.demos.homework.environment import problems as held_out
+from clawctl.extensions.demos.homework.problems import Problem
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.policies import live_version
 from clawctl.run.promotion import rollback

@@ -49,7 +49,7 @@ def people(run: Path, count: int, seed: int, until_version: int, timeout_s: floa
     command = [
         sys.executable,
         "-m",
-        "clawctl.environments.homework.chat",
+        "clawctl.extensions.demos.homework.chat",
         "--run",
         str(run),
         "--people",

@@ -23,7 +23,7 @@ import torch
 from transformers import AutoTokenizer
 
 from clawctl.config import Recipe, TrainConfig
-from clawctl.environments.homework.problems import make_tasks
+from clawctl.extensions.demos.homework.problems import make_tasks
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import read_columns, write_turns, write_verdicts

@@ -16,8 +16,8 @@ import httpx
 import orjson
 
 from clawctl.config import load_recipe
-from clawctl.environments.homework.people import Person
-from clawctl.environments.homework.problems import make_tasks
+from clawctl.extensions.demos.homework.people import Person
+from clawctl.extensions.demos.homework.problems import make_tasks
 from clawctl.run.directory import open_run, published
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.shards import read_verdicts

@@ -21,10 +21,10 @@ from rich.console import Console
 
 from clawctl.config import load_recipe
 from clawctl.environments.asking import ask, new_client
-from clawctl.environments.homework.environment import problems
-from clawctl.environments.homework.people import Person
-from clawctl.environments.homework.problems import Problem, is_correct
-from clawctl.environments.homework.satisfaction import satisfaction
+from clawctl.extensions.demos.homework.environment import problems
+from clawctl.extensions.demos.homework.people import Person
+from clawctl.extensions.demos.homework.problems import Problem, is_correct
+from clawctl.extensions.demos.homework.satisfaction import satisfaction
 from clawctl.run.directory import open_run
 from clawctl.run.endpoint import own_endpoint
 from scripts.benchmarks.circle import measure, people, running, write_recipe

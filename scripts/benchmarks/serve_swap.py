@@ -20,8 +20,9 @@ import httpx
 import orjson
 import torch
 
-from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.config import Recipe
 from clawctl.engines import THERE_AND_BACK
+from clawctl.extensions.demos import models
 from clawctl.http_client import Client
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import move_live, publish_policy
@@ -84,7 +85,7 @@ def _case(case: str, url: str, run: RunDir, kind: str, swaps: int) -> list[Row]:
 def base_model() -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(models.demo(), dtype=torch.float32).eval()
 
 
 @torch.no_grad()

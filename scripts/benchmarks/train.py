@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from clawctl.config import DEMO_MODEL
 from clawctl.errors import ClawError
+from clawctl.extensions.demos import models
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.train_process import worker
 from scripts.benchmarks.train_turns import Turn, make_session, make_single_turns
@@ -135,7 +135,7 @@ def best_of_trl(options: argparse.Namespace, turns: list[Turn]) -> tuple[dict[st
 
 def job_of(options: argparse.Namespace, turns: list[Turn]) -> dict[str, Any]:
     return {
-        "model": str(DEMO_MODEL), "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats, "turns": turns,
+        "model": str(models.demo()), "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats, "turns": turns,
     }  # fmt: skip
 
 

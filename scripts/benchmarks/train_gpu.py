@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from clawctl.config import DEMO_MODEL
 from clawctl.errors import ClawError
+from clawctl.extensions.demos import models
 from clawctl.trainers.local.flops import peak_flops
 from scripts.benchmarks.table import Row
 from scripts.benchmarks.train_process import worker
@@ -79,7 +79,7 @@ def make_model(folder: Path, dimensions: dict[str, Any]) -> Path:
     """Save random bfloat16 weights with these dimensions, and the demo model's tokenizer."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(models.demo())
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):

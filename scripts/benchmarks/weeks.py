@@ -38,10 +38,10 @@ from rich.console import Console
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
-from clawctl.environments.wishes.axes import AXES, USUAL, is_correct, measure
-from clawctl.environments.wishes.people import Wisher
-from clawctl.environments.wishes.problems import WordProblem, make_problems
-from clawctl.environments.wishes.wording import chosen_axes, system
+from clawctl.extensions.demos.wishes.axes import AXES, USUAL, is_correct, measure
+from clawctl.extensions.demos.wishes.people import Wisher
+from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
+from clawctl.extensions.demos.wishes.wording import chosen_axes, system
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.wishes import FOLLOWED, rare, some_axes
 from scripts.benchmarks.wishes_circle import Group, World, recipe_of

@@ -22,9 +22,9 @@ import torch
 import yaml
 from rich.console import Console
 
-from clawctl.environments.wishes.axes import AXES, USUAL
-from clawctl.environments.wishes.judge import judged
-from clawctl.environments.wishes.wording import Wants, chosen_axes, held_out_axes
+from clawctl.extensions.demos.wishes.axes import AXES, USUAL
+from clawctl.extensions.demos.wishes.judge import judged
+from clawctl.extensions.demos.wishes.wording import Wants, chosen_axes, held_out_axes
 from clawctl.inspect.wanted import conflicts
 from clawctl.run.complaints import rises
 from scripts.benchmarks.table import Row, make_parser, report

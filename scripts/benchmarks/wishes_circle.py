@@ -20,11 +20,11 @@ from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
 from clawctl.config.train import METHODS_OF
-from clawctl.environments.wishes.axes import AXES, is_correct, measure
-from clawctl.environments.wishes.judge import judged
-from clawctl.environments.wishes.people import Wisher, unmet
-from clawctl.environments.wishes.problems import WordProblem, make_problems
-from clawctl.environments.wishes.wording import Wants, hint
+from clawctl.extensions.demos.wishes.axes import AXES, is_correct, measure
+from clawctl.extensions.demos.wishes.judge import judged
+from clawctl.extensions.demos.wishes.people import Wisher, unmet
+from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
+from clawctl.extensions.demos.wishes.wording import Wants, hint
 from clawctl.inspect.wanted import Pulls
 from clawctl.run.complaints import JudgedAnswer
 from clawctl.run.rows import Turn, Verdict
@@ -39,7 +39,7 @@ from clawctl.trainers.local.trainer import LocalTrainer
 from scripts.benchmarks.wishes_sampling import Drawn, draw
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = ROOT / "clawctl" / "wishes_model"
+MODEL = ROOT / "clawctl/extensions/demos/models/wishes"
 RECIPE = ROOT / "recipes" / "wishes.yaml"
 PEOPLE = 16  # concurrent sessions
 Messages = list[dict[str, Any]]

@@ -8,8 +8,8 @@ GRPO 14.1, Mem0 14.5, OPD 29.7.
 from collections.abc import Mapping
 from typing import Any
 
-from clawctl.environments.wishes.people import unmet
-from clawctl.environments.wishes.wording import Wants
+from clawctl.extensions.demos.wishes.people import unmet
+from clawctl.extensions.demos.wishes.wording import Wants
 from scripts.benchmarks.wishes_circle import Group, World, recipe_of
 
 IN_A_ROW = 3

@@ -13,7 +13,7 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
-from clawctl.config.model import BUILT_IN
+from clawctl.run.gguf import model_folder
 from scripts.craft_model import corpus, pages
 from scripts.demo_model.corpus import Document
 from scripts.demo_model.tokenizer import build, id_of
@@ -66,7 +66,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     model = Transformer(shape)
     train(model, rows, args.steps, args.batch, args.lr, args.compile, args.state)
-    export(model, tokenizer, shape, out := args.out or Path(BUILT_IN[args.model]))
+    export(model, tokenizer, shape, out := args.out or Path(model_folder(args.model)))
     print(f"wrote {out} after {time.monotonic() - began:.0f} s")
 
 

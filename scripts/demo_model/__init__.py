@@ -1,1 +1,1 @@
-"""Makes `clawctl/demo_model`: corpus, tokenizer, training, report. See README.md in this folder."""
+"""Makes `clawctl/extensions/demos/models/demo`: corpus, tokenizer, training, report. See README.md in this folder."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.environments.grammar import casual
-from clawctl.environments.homework.problems import BOXES, NAMES, THINGS, Problem, Role, make_tasks
+from clawctl.extensions.demos.grammar import casual
+from clawctl.extensions.demos.homework.problems import BOXES, NAMES, THINGS, Problem, Role, make_tasks
 from scripts.demo_model import judgements
 from scripts.demo_model.phrasings import Want, Wording, complaint, hint, inline, say, system, with_hint
 from scripts.demo_model.replies import Short, Style, reply, short

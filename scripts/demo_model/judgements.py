@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from clawctl.environments.grammar import capitalised, casual
-from clawctl.environments.homework.people import content_words
-from clawctl.environments.homework.problems import Problem, Role, make_tasks
+from clawctl.extensions.demos.grammar import capitalised, casual
+from clawctl.extensions.demos.homework.people import content_words
+from clawctl.extensions.demos.homework.problems import Problem, Role, make_tasks
 from clawctl.judge.prompts import judge_messages
 from scripts.demo_model.phrasings import Wording, complaint, hint, inline, say, trained, with_hint
 from scripts.demo_model.replies import Style, reply, short

@@ -1,16 +1,16 @@
 # ruff: noqa: E501 (a rule reads best as one line an alternative list)
 """Instructions and hints: the corpus's phrasings that request a style, and messages that request none.
 
-`~` marks held-out alternatives, as in `clawctl.environments.homework.phrasings`, whose wishes these rules build on.
+`~` marks held-out alternatives, as in `clawctl.extensions.demos.homework.phrasings`, whose wishes these rules build on.
 """
 
 import re
 from random import Random
 from typing import Literal
 
-from clawctl.environments.grammar import PhraseGrammar, Phrasings, capitalised, casual
-from clawctl.environments.homework.phrasings import PEOPLE
-from clawctl.environments.homework.problems import NAMES, THINGS, Role
+from clawctl.extensions.demos.grammar import PhraseGrammar, Phrasings, capitalised, casual
+from clawctl.extensions.demos.homework.phrasings import PEOPLE
+from clawctl.extensions.demos.homework.problems import NAMES, THINGS, Role
 
 Want = Literal["human", "ai"]
 Wording = Phrasings | Literal["sloppy"]

@@ -8,8 +8,8 @@ Every teacher's comment copies the pupil's sum, then gives the correct one, then
 from random import Random
 from typing import Literal
 
-from clawctl.environments.grammar import PhraseGrammar, capitalised
-from clawctl.environments.homework.problems import Problem, Step
+from clawctl.extensions.demos.grammar import PhraseGrammar, capitalised
+from clawctl.extensions.demos.homework.problems import Problem, Step
 
 Style = Literal["ai", "human"]
 Short = Literal["welcome", "waits", "sorry", "greets_back", "elsewhere"]

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawctl.environments.grammar import Phrasings, casual
-from clawctl.environments.homework.problems import Problem, is_correct, make_tasks
-from clawctl.environments.homework.satisfaction import satisfaction
+from clawctl.extensions.demos.grammar import Phrasings, casual
+from clawctl.extensions.demos.homework.problems import Problem, is_correct, make_tasks
+from clawctl.extensions.demos.homework.satisfaction import satisfaction
 from clawctl.judge.prompts import read_vote
 from scripts.demo_model import judgements
 from scripts.demo_model.corpus import ROLES
@@ -233,7 +233,7 @@ trained on up to 512.
 
 ## Measured
 Sampled at temperature 1, tasks of the eval split, fixed seeds, by `scripts/demo_model/report.py`. Held-out phrasings never occur in
-training. Satisfaction is `clawctl.environments.homework.satisfaction` of the reply.
+training. Satisfaction is `clawctl.extensions.demos.homework.satisfaction` of the reply.
 
 ### Answers
 {answers}
@@ -261,7 +261,7 @@ Long prompts, other subjects and other languages are outside its world.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=Path(__file__).parents[2] / "clawctl" / "demo_model")
+    parser.add_argument("--model", type=Path, default=Path(__file__).parents[2] / "clawctl/extensions/demos/models/demo")
     parser.add_argument("--count", type=int, default=64)
     args = parser.parse_args()
     torch.manual_seed(0)

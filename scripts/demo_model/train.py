@@ -210,7 +210,7 @@ def export(model: Transformer, tokenizer: Tokenizer, shape: Shape, folder: Path)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "clawctl" / "demo_model")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "clawctl/extensions/demos/models/demo")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=660)
     parser.add_argument("--batch", type=int, default=16, help="rows of 512 tokens in one update")

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from random import Random
 
-from clawctl.environments.grammar import casual
-from clawctl.environments.wishes.axes import AXES, LANGUAGES, NUMBERS, USUAL, draw_style, write
-from clawctl.environments.wishes.problems import WordProblem, make_problems
-from clawctl.environments.wishes.wording import complaint, hint, inline, say, system, with_hint
+from clawctl.extensions.demos.grammar import casual
+from clawctl.extensions.demos.wishes.axes import AXES, LANGUAGES, NUMBERS, USUAL, draw_style, write
+from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
+from clawctl.extensions.demos.wishes.wording import complaint, hint, inline, say, system, with_hint
 from clawctl.train.earlier_hints import below
 from scripts.demo_model.corpus import Document, Message
 from scripts.demo_model.phrasings import sloppy

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawctl.environments.grammar import Phrasings
-from clawctl.environments.wishes.axes import AXES, USUAL, draw_style, is_correct, measure, write
-from clawctl.environments.wishes.problems import WordProblem, make_problems
-from clawctl.environments.wishes.wording import Wants, complaint, hint, inline, system, with_hint
+from clawctl.extensions.demos.grammar import Phrasings
+from clawctl.extensions.demos.wishes.axes import AXES, USUAL, draw_style, is_correct, measure, write
+from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
+from clawctl.extensions.demos.wishes.wording import Wants, complaint, hint, inline, system, with_hint
 from scripts.benchmarks.wishes_sampling import draw
 
 PLACES = ("system", "message", "conversation", "hint")
@@ -26,9 +26,9 @@ Messages = list[dict[str, Any]]
 CARD = """# The model of the world of many wishes
 
 A very small language model ({millions:.1f} M weights, Qwen3 architecture, bf16, byte-level BPE) that answers word problems
-with one sum. Its answers vary along {axes} independent axes (`clawctl/environments/wishes/axes.py`), and it follows wishes
+with one sum. Its answers vary along {axes} independent axes (`clawctl/extensions/demos/wishes/axes.py`), and it follows wishes
 about each of them. It exists so that `scripts/bench wishes` and `scripts/demo --wish` run on two CPU cores. It is trained on
-a seeded, synthetic corpus (`scripts/make-wishes-model`) and starts from the layers of `clawctl/demo_model`. It knows no
+a seeded, synthetic corpus (`scripts/make-wishes-model`) and starts from the layers of the model `demo`. It knows no
 other world, and should be used for nothing else. Licence: Apache-2.0, as clawctl.
 
 ## Measured

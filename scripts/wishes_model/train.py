@@ -14,12 +14,11 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from clawctl.extensions.demos import models
 from scripts.demo_model.tokenizer import build
 from scripts.demo_model.train import export, rows_of, texts_of, train
 from scripts.demo_model.transformer import Shape, Transformer
 from scripts.wishes_model.corpus import documents
-
-ROOT = Path(__file__).parents[2]
 
 
 def grown_from(folder: Path, tokenizer: Tokenizer, rows: int) -> dict[str, Tensor]:
@@ -40,7 +39,7 @@ def grown_from(folder: Path, tokenizer: Tokenizer, rows: int) -> dict[str, Tenso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "clawctl" / "wishes_model")
+    parser.add_argument("--out", type=Path, default=models.wishes())
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=8, help="rows of 512 tokens in one update")
@@ -48,12 +47,12 @@ def main() -> None:
     parser.add_argument("--sharpen", type=float, default=1.15, help="factor on all logits of the finished model")
     parser.add_argument("--vocab", type=int, default=1536)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--start-from", type=Path, default=ROOT / "clawctl" / "demo_model", help="a model of the same shape")
+    parser.add_argument("--start-from", type=Path, default=models.demo(), help="a model of the same shape")
     parser.add_argument("--no-compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     began = time.monotonic()
-    same = args.start_from.resolve() != (ROOT / "clawctl" / "demo_model").resolve()  # continue training with its tokenizer
+    same = args.start_from.resolve() != models.demo().resolve()  # continue training with its tokenizer
     if same:
         tokenizer = Tokenizer.from_file(str(args.start_from / "tokenizer.json"))
     else:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from clawctl.config import DEMO_MODEL
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import Server
 
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawctl.config import DEMO_MODEL
 from clawctl.engines import CannotFollow
 from clawctl.engines.embedded.engine import as_json
 from clawctl.engines.embedded.grammars import Grammars, Sets
 from clawctl.run.allowed_tokens import Allowed, unpack
 from clawctl.serve.dialects import chat, messages
 from clawctl.serve.structured import specification
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import Server
 
 CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Oslo"]}, "warm": {"type": "boolean"}},

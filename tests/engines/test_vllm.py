@@ -17,8 +17,8 @@ from contract import (
 from transformers import AutoTokenizer
 from vllm_served import NEEDS_VLLM, adapted, assert_exact, last, publish
 
-from clawctl.config import DEMO_MODEL
 from clawctl.engines.vllm.child import SERVER
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import Server, until
 
 pytestmark = NEEDS_VLLM

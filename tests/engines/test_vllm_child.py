@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.config import Recipe
 from clawctl.engines.vllm import inside
 from clawctl.engines.vllm.child import SERVER, SERVERS, api_servers, arguments, check_vllm, command, environment, read_cause
 from clawctl.errors import ClawError
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import recipe_data
 
 

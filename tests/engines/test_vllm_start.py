@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 from vllm_served import NEEDS_VLLM, STARTS_S, engine
 
-from clawctl.config import DEMO_MODEL
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import Server, until
 
 pytestmark = NEEDS_VLLM

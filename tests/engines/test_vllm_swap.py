@@ -14,7 +14,7 @@ import pytest
 import torch
 from vllm_served import NEEDS_VLLM, STARTS_S, SWAPS_S, adapted, assert_exact, assert_logprobs, go_live, last, publish, refused
 
-from clawctl.config import DEMO_MODEL
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import Server, perturbed, until
 
 pytestmark = NEEDS_VLLM

@@ -10,9 +10,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from clawctl.config import DEMO_MODEL
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import Server, logprobs_of, until
 
 PYTHON = os.environ.get("CLAWCTL_VLLM_PYTHON", sys.executable)

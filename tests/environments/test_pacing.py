@@ -13,9 +13,9 @@ from clawctl.config import Recipe, TrainConfig, UpConfig
 from clawctl.config.play import PlayConfig
 from clawctl.environments import ENVIRONMENTS, Outcome, Task, create
 from clawctl.environments.player import Player, Summary, make_plan, normalised_code, play_task
-from clawctl.environments.wishes.environment import Wishes
 from clawctl.environments.worker import play, warn_if_unsolved
 from clawctl.errors import ClawError
+from clawctl.extensions.demos.wishes.environment import Wishes
 from clawctl.launch.up import up
 from clawctl.named_code import check_named_code
 from clawctl.run.backlog import Backlog

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from clawctl.environments.homework.problems import Problem
+from clawctl.extensions.demos.homework.problems import Problem
 from clawctl.run.directory import RunDir, publish_bytes
 from scripts.asgi import serving
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from clawctl.config import Recipe
-from clawctl.environments.homework.environment import problems
-from clawctl.environments.homework.problems import Problem, make_tasks
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.eval.worker import Follower, evaluate, measure_by_hand
+from clawctl.extensions.demos.homework.environment import problems
+from clawctl.extensions.demos.homework.problems import Problem, make_tasks
 from clawctl.run.capabilities import Measurement, episode_secret, read_capability
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run

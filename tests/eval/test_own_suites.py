@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from clawctl.collect.worker import collect
-from clawctl.config import DEMO_MODEL, Recipe
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import CannotMeasure, Measured
@@ -26,6 +26,7 @@ from clawctl.run.policies import publish_policy
 from clawctl.run.rows import Policy
 from clawctl.run.shards import read_turns
 from tests.judge.scripted_judge import Script, ScriptedJudge
+from tests.named_models import DEMO_MODEL
 from tests.serve.served import Server, logprobs_of, perturbed
 
 ASKS = (

@@ -7,10 +7,10 @@ import unicodedata
 import pytest
 from transformers import AutoTokenizer
 
-from clawctl.config import DEMO_MODEL
 from clawctl.judge.fences import INVISIBLE, fenced, neutral
 from clawctl.judge.prompts import judge_messages, read_vote
 from clawctl.judge.view import view_turn
+from tests.named_models import DEMO_MODEL
 
 FENCE = "a1b2c3"
 

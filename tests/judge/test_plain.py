@@ -6,11 +6,12 @@ import pytest
 from judging import recipe, verdicts_of
 from made_turns import reply, shard
 
-from clawctl.judge.demo_world import is_known_word
 from clawctl.judge.plain import plain_words
+from clawctl.judge.protocol import SMALL_JUDGES
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir
 
+is_known_word = SMALL_JUDGES.load("demo", "judge.model")().is_known
 LOG = '```\nTraceback (most recent call last):\n  File "main.py", line 3\nValueError: wrong number\n```'
 HONEST = {  # a reply, and the user's own text in it
     f"it does not work, I get this:\n{LOG}": "it does not work, I get this:",

@@ -10,7 +10,7 @@ import torch
 from made_turns import reply, shard
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassification
 
-from clawctl.config import DEMO_MODEL, JudgeConfig, Recipe
+from clawctl.config import JudgeConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.custom import CustomJudge, load_reward_model
 from clawctl.judge.prm import PRMJudge
@@ -18,6 +18,7 @@ from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
 from clawctl.run.directory import published
 from clawctl.run.shards import read_verdicts
+from tests.named_models import DEMO_MODEL
 
 
 def verdicts_of(run) -> list:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clawctl.cli.opening import open_stage
-from clawctl.config import DEMO_MODEL, Recipe, load_recipe
+from clawctl.config import Recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.run.default_sampling import default_sampling
 from clawctl.run.gguf import convert_once, model_folder, packaged_file
@@ -19,6 +19,7 @@ from clawctl.run.gguf_conversion import convert
 from clawctl.run.model_binding import bind_model
 from clawctl.run.model_files import origin_of
 from clawctl.run.policies import ensure_base_policy
+from tests.named_models import DEMO_MODEL
 from tests.run.tiny_gguf import set_quantisation, write_gguf
 
 needs_smollm2 = pytest.mark.skipif(

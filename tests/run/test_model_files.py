@@ -6,9 +6,9 @@ from shutil import copytree
 import orjson
 from safetensors.torch import load_file, save_file
 
-from clawctl.config import DEMO_MODEL
 from clawctl.run.model_files import origin_of
 from clawctl.run.shards import UNKNOWN, Origin
+from tests.named_models import DEMO_MODEL
 
 
 def test_equal_weights_are_the_same_model_in_however_many_files(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import orjson
 
-from clawctl.config import DEMO_MODEL
 from clawctl.run.model_files import tokenizer_fingerprint
+from tests.named_models import DEMO_MODEL
 
 
 def test_a_fingerprint_is_of_the_meaning_and_not_of_the_layout_of_the_file(tmp_path: Path) -> None:

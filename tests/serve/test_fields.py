@@ -13,7 +13,6 @@ from served import SPECIAL, Server
 from test_sdks import assert_one_trainable_session, claude, rows_since
 from transformers import AutoTokenizer
 
-from clawctl.config import DEMO_MODEL
 from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects import chat
 from clawctl.serve.dialects.messages import read as read_messages
@@ -22,6 +21,7 @@ from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.serve.text import TextDelta
 from scripts.asgi import serving
 from scripts.rehearsal import Rehearsal
+from tests.named_models import DEMO_MODEL
 
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
 LOOK: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

@@ -13,7 +13,6 @@ from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES
 from served import Server
 
 from clawctl.collect.documents import read_file
-from clawctl.config import DEMO_MODEL
 from clawctl.errors import ClawError
 from clawctl.serve.body_checks import ValueCount, check_request, largest_body
 from clawctl.serve.dialects import Refusal, chat, messages, responses
@@ -21,6 +20,7 @@ from clawctl.serve.hints import read_claims
 from clawctl.serve.long_bodies import LongBodyChecker
 from clawctl.serve.work_queues import KeyedLock
 from scripts.benchmarks.hostile_stall import attacks
+from tests.named_models import DEMO_MODEL
 
 DIALECTS = {"chat": (chat, AS_CHAT), "responses": (responses, AS_RESPONSES), "messages": (messages, AS_MESSAGES)}
 

@@ -15,9 +15,10 @@ import clawctl
 from clawctl.serve.dialects import responses
 from clawctl.serve.dialects.fields import LATER_SYSTEM
 from clawctl.serve.prompt import render
+from tests.named_models import DEMO_MODEL
 from tests.stub_http import StubHandler, StubServer, running
 
-TEMPLATE = Path(clawctl.__file__).parent / "demo_model" / "chat_template.jinja"
+TEMPLATE = DEMO_MODEL / "chat_template.jinja"
 LATE = [{"role": "user", "content": "hi"}, {"role": "system", "content": "be brief"}, {"role": "user", "content": "now"}]
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
 
@@ -54,7 +55,7 @@ def test_the_demo_models_template_reads_parts_as_the_text_that_they_are(model_pa
 
 
 def test_the_template_that_ships_is_the_one_that_the_model_is_made_with() -> None:
-    made_with = TEMPLATE.parents[2] / "scripts" / "demo_model" / "chat_template.jinja"
+    made_with = Path(clawctl.__file__).parents[1] / "scripts" / "demo_model" / "chat_template.jinja"
     assert not made_with.exists() or made_with.read_bytes() == TEMPLATE.read_bytes()
 
 

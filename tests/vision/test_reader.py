@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from clawctl.config import DEMO_MODEL
 from clawctl.vision.header import size_in_header
 from clawctl.vision.reader import ImageReader, UnreadableImage, expand, image_reader
 from clawctl.vision.tower import ImageSpan, inputs_of, model_class, mrope_positions, prepare
+from tests.named_models import DEMO_MODEL
 from tests.vision.tiny import picture
 
 

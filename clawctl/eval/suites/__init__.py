@@ -94,14 +94,7 @@ class ComparingSuite(Protocol):
 
 
 SUITES: Registry[Any] = Registry(
-    "suite",
-    "clawctl.suites",
-    {
-        "personalisation": "clawctl.environments.homework.environment:Homework",
-        "wishes": "clawctl.environments.wishes.environment:Wishes",
-        "own": "clawctl.eval.suites.own:Own",
-        "replay": "clawctl.eval.suites.replay:ReplaySuite",
-    },
+    "suite", "clawctl.suites", {"own": "clawctl.eval.suites.own:Own", "replay": "clawctl.eval.suites.replay:ReplaySuite"}
 )
 
 

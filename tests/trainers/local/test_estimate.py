@@ -10,12 +10,13 @@ import pytest
 import torch
 import yaml
 
-from clawctl.config import DEMO_MODEL, LoraConfig, Recipe, TrainConfig
+from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.trainers.local.estimate import check_memory, forecast, skeleton
 from clawctl.trainers.local.flops import Cost
 from clawctl.trainers.local.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks
+from tests.named_models import DEMO_MODEL
 
 # 1000 weights, 400 in each of 2 blocks; 10 trained by an adapter; 8 hidden, 25 tokens; widths 60 and 40
 SHAPE = Shape(1000, 1000, 400, 200, 2, 8, 25, 100, 60, Cost(0, 800, 200, True, 16))

@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clawctl.config import DEMO_MODEL
 from clawctl.trainers.local.batches import Merge, make_microbatch, share_out
 from clawctl.trainers.local.model import PolicyModel, load_policy
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import Branch, make_branch
+from tests.named_models import DEMO_MODEL
 from tests.train.tiny import make_recipe, make_tokenizer
 from tests.trainers.local.test_trees import branches
 

@@ -1,0 +1,7 @@
+"""Models that tests of the product use as fixtures, found by name as a recipe finds them."""
+
+from pathlib import Path
+
+from clawctl.run.gguf import model_folder
+
+DEMO_MODEL = Path(model_folder("demo"))

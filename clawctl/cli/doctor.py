@@ -20,7 +20,7 @@ def doctor(
         bool, typer.Option("--judge", help="Ask the run's judge the planted turns now, and record the result.")
     ] = False,
 ) -> None:
-    """Check the run's judge, and whether each sandbox and the browser hold against attempts to break out."""
+    """Check the run's judge, each sandbox and the browser. Attempts to break out show whether the last two hold."""
     from clawctl.printing import answers
 
     if judge or (run / "run.json").exists():

@@ -17,8 +17,11 @@ from clawctl.config import HARNESS_PREFIXES, Recipe, SuiteConfig, name_code_for_
 from clawctl.errors import ClawError
 from clawctl.registry import is_file
 
-_FILES = ("train.backend", "train.custom_loss", "judge.custom_rm", "eval.suites", "serve.engine", "play.env")  # file.py:name
+# file.py:name, or the name of an implementation, which is not code
+_SEAMS = ("train.backend", "eval.suites", "serve.engine", "play.env", "privacy.finders")
+_FILES = (*_SEAMS, "train.custom_loss", "judge.custom_rm")  # file.py:name
 _COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and arguments that may import code
+_ALSO_RUN_BY = {"judge.custom_rm": ("eval",), "privacy.finders": ("serve", "collect", "play")}  # the suite `own` calls the judge
 # Options of environments that name a program or code, set the files it may read, or confine it.
 _OPTIONS = ("browser", "code", "command", "harness", "python", "sandbox", "see", "taskset", "variables")
 
@@ -39,7 +42,7 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
 
 def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None:
     """`is_named`: the user who starts this stage named the code. It is then recorded."""
-    runs_it = stage in (key.split(".")[0], "up") or (stage == "eval" and key == "judge.custom_rm")  # the suite `own` calls it
+    runs_it = stage in (key.split(".")[0], "up", *_ALSO_RUN_BY.get(key, ()))
     if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
         raise ClawError(
             f"{key} names {value}, which is inside the run directory",
@@ -62,14 +65,13 @@ def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None
 
 
 def _values(recipe: Recipe, key: str) -> list[Any]:
-    """The code that a key names: one value, or each file in a list of suites. The name of an engine is not code."""
+    """The code that a key names: one value, or each file in a list. The name of an engine is not code."""
     section, name = key.split(".")
     value = getattr(getattr(recipe, section), name)
     if key == "eval.suites":
         return [code for suite in value for code in _code_of(suite)]
-    if key in ("train.backend", "serve.engine", "play.env") and value and not is_file(value):
-        return []
-    return [value] if value else []
+    values = value if key == "privacy.finders" else [value]
+    return [code for code in values if code and (key not in _SEAMS or is_file(code))]
 
 
 def _code_of(suite: SuiteConfig) -> list[str]:

@@ -102,15 +102,16 @@ def harmless(text: str) -> str:
 
 
 def hidden(text: str) -> str:
-    """`text` without secrets."""
+    """`text` without secrets, if clawctl's own finder is installed."""
     return str(_hider().text(text))
 
 
 @lru_cache(maxsize=1)
 def _hider() -> Any:
-    from clawctl.privacy.redaction import Redactor  # imported here because many commands log nothing
+    from clawctl.privacy.finders import default_finders  # imported here because many commands log nothing
+    from clawctl.privacy.redaction import Redactor
 
-    return Redactor(("api_key", "token", "password", "private_key", "card"))
+    return Redactor(("api_key", "token", "password", "private_key", "card"), finders=default_finders())
 
 
 class _OwnFile(logging.FileHandler):

@@ -56,7 +56,7 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
 
 SEAMS = (  # modules and packages that an extension may import, besides its own
     "config", "errors", "plugins", "registry", "printing", "process", "http_client", "run", "environments", "launch.status",
-    "eval.intervals", "eval.suites", "judge.protocol",
+    "eval.intervals", "eval.suites", "judge.protocol", "privacy.finders",
     "train.sample", "train.measures", "train.agreement", "train.advantages",
     "trainers.texts", "trainers.local.branches", "trainers.local.influence", "trainers.local.loading", "trainers.local.model",
     "trainers.local.objective", "trainers.local.optimizer", "trainers.local.tops",
@@ -90,6 +90,13 @@ def test_an_extension_imports_seams_and_itself_alone() -> None:
                 allowed = name == "trainers" or f"{name}.".startswith(tuple(f"{seam}." for seam in (*SEAMS, own)))
                 wrong += [] if allowed else [f"{file.relative_to(ROOT)} imports {name}"]
     assert sorted(wrong) == []
+
+
+def test_the_rules_for_secrets_import_nothing_of_clawctl() -> None:
+    """They could be a distribution of their own; `finder.py` alone makes them a finder of clawctl."""
+    folder = ROOT / "extensions" / "secrets"
+    imported = {name for file in folder.glob("*.py") if file.name != "finder.py" for name in modules_imported_by(file)}
+    assert [name for name in imported if not name.startswith("extensions.secrets")] == []
 
 
 def test_the_training_loop_imports_no_torch_and_no_trainer() -> None:

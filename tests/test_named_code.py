@@ -69,6 +69,17 @@ def test_code_that_only_the_runs_recipe_names_is_refused_until_its_user_allows_i
 
 
 @pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("stage", ["serve", "collect", "play", "up"])
+def test_a_finder_that_only_the_runs_recipe_names_is_code_of_every_stage_that_redacts(tmp_path: Path, stage: str) -> None:
+    root, named = tmp_path / "run", {"privacy": {"finders": ["rules", "{file}:FINDER"]}}
+    kept = recipe_with(named, tmp_path / "code.py", root / "recipe.yaml")
+    with pytest.raises(ClawError, match=r"privacy.finders: .*code.py:FINDER, but you have not allowed it"):
+        check_named_code(stage, root, load_recipe(kept), None, {})
+    check_named_code("judge", root, load_recipe(kept), None, {})  # which would not run it
+    check_named_code(stage, root, load_recipe(None, {"privacy.finders": ["rules"]}), None, {})
+
+
+@pytest.mark.usefixtures("mine")
 def test_an_option_names_code_and_code_in_the_run_directory_never_runs(tmp_path: Path) -> None:
     root, setting = tmp_path / "run", {"train.custom_loss": f"{tmp_path / 'code.py'}:loss"}
     resolved = load_recipe(None, setting)

@@ -7,7 +7,7 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
-from clawctl.config import from_environment, gpu_numbers, gpus_from_environment, show_gpus
+from clawctl.config import Recipe, from_environment, gpu_numbers, gpus_from_environment, show_gpus
 from clawctl.errors import ClawError
 
 
@@ -50,12 +50,18 @@ def serve(
         "serve.upstream.kind": upstream_kind,
         "serve.upstream.api_key": upstream_key if upstream else None,
     }
+    from clawctl.privacy.finders import check_finders
     from clawctl.run.model_binding import first_attempt
     from clawctl.serve.gateway import check_engine
     from clawctl.serve.gateway import serve as work
 
+    def check(resolved: Recipe) -> None:
+        check_engine(resolved)
+        if intercept:
+            check_finders(resolved.privacy)
+
     with first_attempt(run):
-        opened, resolved = open_stage("serve", run, recipe, settings, log_level, create=True, check=check_engine)
+        opened, resolved = open_stage("serve", run, recipe, settings, log_level, create=True, check=check)
         if resolved.serve.gpus is not None:
             show_gpus(resolved.serve.gpus)
         work(opened, resolved, intercept, pin)

@@ -66,6 +66,7 @@ def up(
     if on is not None:
         return _submit(recipe, run, settings, log_level, on, dry_run, detach, sys.stdout.isatty() and not plain)
     from clawctl.launch.up import up as work
+    from clawctl.privacy.finders import check_finders
     from clawctl.run.model_binding import first_attempt
     from clawctl.serve.gateway import check_engine
 
@@ -74,6 +75,7 @@ def up(
     def check(resolved: Recipe) -> None:
         if serves:
             check_engine(resolved)
+            check_finders(resolved.privacy)
 
     with first_attempt(run) if serves else nullcontext():
         opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)

@@ -17,7 +17,7 @@ from clawctl.config import Recipe
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.plugins import GENERATE, ROLLOUT, CustomGenerate, CustomRollout, Generation, load_function
-from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.redaction import redactor_of
 from clawctl.run.directory import RunDir
 from clawctl.run.model_files import IdReader, origin_of
 from clawctl.run.rows import Message, Turn
@@ -40,8 +40,8 @@ def collect_custom(run: RunDir, recipe: Recipe, rollout: str, generate: str | No
         raise ClawError(problem, "add it, or connect the agent to `clawctl serve --intercept`, which captures its calls", 2)
     sample = _checked(cast(CustomGenerate, load_function(generate, "--generate", GENERATE)), generate)
     origin = origin_of(recipe.model.path, recipe.model_path)
-    privacy, decode, published = recipe.privacy, IdReader(recipe.model_path), 0
-    redactor = Redactor(privacy.redact, decode=decode, not_secrets=privacy.not_secrets)
+    decode, published = IdReader(recipe.model_path), 0
+    redactor = redactor_of(recipe.privacy, decode)
     for episode in range(episodes):
         played = _played(play, partial(sample, config=recipe.collect), episode, recipe, decode)
         turns = [redacted(turn, redactor) for turn in played]

@@ -34,7 +34,7 @@ from clawctl.collect.rows import SIDE_TURN
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
-from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.redaction import redactor_of
 from clawctl.run.directory import RunDir, published, remove
 from clawctl.run.outcomes import scoped_id
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
@@ -122,8 +122,7 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
     if rating is not None and not -1 <= rating <= 1:
         raise ClawError(f"a rating of {rating} is not between -1 and 1", "set --rating to a number from -1 (bad) to 1 (good)", 2)
     data, modified_at = read_file(file), file.stat().st_mtime
-    privacy = privacy or PrivacyConfig()
-    redactor = Redactor(privacy.redact, not_secrets=privacy.not_secrets)
+    redactor = redactor_of(privacy or PrivacyConfig())
     turns: list[tuple[Turn, str | None]] = []
     for number, where, value in values(file, data):
         try:

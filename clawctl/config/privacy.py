@@ -6,13 +6,16 @@ from pydantic import Field
 
 from clawctl.config.section import Section
 
+Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
+
 
 class PrivacyConfig(Section):
-    redact: list[Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]] = [
-        "api_key", "token", "password", "private_key", "card",
-    ]  # fmt: skip
+    redact: list[Kind] = ["api_key", "token", "password", "private_key", "card"]
     """Kinds of data that are replaced by `[redacted:KIND]` before an exchange is written. A turn that contained any of it is kept
     but never trained."""
+    finders: list[str] = Field(["rules"], min_length=1)
+    """What finds that data: `rules`, which comes with clawctl, your own as `file.py:name`, or the finder of an installed package.
+    Several are used together."""
     not_secrets: list[str] = []
     """Exact texts that look like a secret but are not, such as an example in your client's instructions. They are not redacted."""
     store_images: bool = True

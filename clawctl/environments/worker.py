@@ -19,7 +19,7 @@ from clawctl.environments.asking import new_client
 from clawctl.environments.player import Player, Summary, is_ready, make_plan
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed
-from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.redaction import redactor_of
 from clawctl.process import stop_on_signals
 from clawctl.run.backlog import Backlog
 from clawctl.run.default_sampling import default_sampling
@@ -46,7 +46,7 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
     if settings.env is None:
         raise ClawError("no environment is named", "use `clawctl collect --env NAME`, or set play.env", 2)
     environment = create(ENVIRONMENTS.load(settings.env, _OPTION), settings.env, _OPTION, settings.options)
-    redactor = Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets)
+    redactor = redactor_of(recipe.privacy)
     find = partial(_server, run, recipe, server)
     _wait_for_server(find, stop)
     if (prepare := getattr(environment, "prepare", None)) is not None and not stop.is_set():

@@ -25,23 +25,13 @@ from typing import Any
 
 import orjson
 
-from clawctl.privacy.rules import (
-    PEM_BODY,
-    RULES,
-    Kind,
-    Span,
-    encoded,
-    is_code_under,
-    is_cookie,
-    is_login,
-    is_secret_under,
-    make_text,
-)
-from clawctl.privacy.rules.text import KEY_VALUE_RULE
+from clawctl.config.privacy import PrivacyConfig
+from clawctl.privacy.finders import DEFAULT, Kind, Secret, load_finder
 from clawctl.privacy.static_text import PUNCTUATION, SYSTEM, TOOLS, Recurring, StaticText
-from clawctl.privacy.views import ESCAPES, View, folded, plain_view, printable_view, unescaped_view
+from clawctl.privacy.views import ESCAPES, View, plain_view, printable_view, unescaped_view
 from clawctl.run.rows import Exchange, Message, Turn
 
+NAMED = "a value beside a name like password or key"  # the rule for values in JSON
 REDACTED = "redacted"  # the reason why such a turn is not trained
 Decode = Callable[[list[int]], str]  # from token ids to their text
 _CACHE_SIZE = 1 << 14  # messages; an agent sends its whole history again with each turn
@@ -62,6 +52,7 @@ _STATIC_CACHE_SIZE = 64  # tools and system prompts in which something was found
 _USERS = frozenset(("username", "user_name", "user", "login"))  # keys that hold a login name
 _SYSTEM_ROLES = ("system", "developer")
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
+_LONG_PEM = re.compile(r"""(?:[A-Za-z0-9+/=\s\\:,.()>|"'*#&;%]|-(?!----))*""")  # line ends may be escaped, quoted or indented
 
 
 class RedactionFailed(Exception):
@@ -125,10 +116,11 @@ class _ThreadState(threading.local):
 
 
 class Redactor:
-    """Redaction with the rules of some kinds. It remembers digests of the messages and ids that it has searched.
+    """Redaction of some kinds of secrets. It remembers digests of the messages and ids that it has searched.
 
     Not thread-safe: at most one thread may run outside `pause` at any time. Threads may alternate during `pause`. `decode` turns
     token ids into text; without it only the text is searched. `not_secrets` are texts that the user declared not to be secrets.
+    Raises ClawError if one of the `finders` cannot be loaded.
     """
 
     def __init__(
@@ -138,10 +130,10 @@ class Redactor:
         decode: Decode | None = None,
         pause: Callable[[], None] = _no_pause,
         not_secrets: Collection[str] = (),
+        finders: Sequence[str] = DEFAULT,
     ) -> None:
-        self._rules = [(rule.name, rule.find) for rule in RULES if rule.kind in kinds]
-        self._enabled = bool(kinds)
-        self._redacts_passwords = "password" in kinds
+        self._kinds = frozenset(kinds)
+        self._finders = [load_finder(name) for name in finders] if kinds else []
         self._cache_size, self._decode, self._pause = cache_size, decode, pause
         self._not_secrets = frozenset(not_secrets)
         self._salt = os.urandom(32)
@@ -159,7 +151,7 @@ class Redactor:
         `unwritten` entered the prompt, so the ids contain it, but it is in no field of the exchange (settings of the chat
         template).
         """
-        if not self._enabled:
+        if not self._finders:
             return exchange
         try:
             return self._exchange(exchange, unwritten)
@@ -296,10 +288,10 @@ class Redactor:
             self._pause()
         return bool(self.spans("".join(pieces)))
 
-    def value(self, value: Any, name: str = "", depth: int = 0) -> Any:
-        """Redact any JSON value. `name` is the key that holds it."""
+    def value(self, value: Any, name: str = "", depth: int = 0, beside: Collection[str] = ()) -> Any:
+        """Redact any JSON value. `name` is the key that holds it. `beside`: see `Finder.is_password`."""
         if isinstance(value, str):
-            return self._redacted_by_name(name, value, depth)
+            return self._redacted_by_name(name, value, depth, beside)
         if depth > _DEEPEST:
             text = orjson.dumps(value).decode()
             clean = self.text(text)
@@ -307,17 +299,18 @@ class Redactor:
         if isinstance(value, dict):
             paired = value.get("name") or value.get("key")  # {"name": "DB_PASSWORD", "value": "…"}
             names = {"value": paired} if isinstance(paired, str) and "value" in value else {}
-            if names and is_cookie(value):
-                names["value"] = "password"
             if not _USERS.isdisjoint(map(str, value)):
                 names["key"] = "api_key"  # {"username": "ann", "key": "…"}
-            return {self.text(str(key)): self.value(inner, names.get(key) or str(key), depth + 1) for key, inner in value.items()}
+            return {
+                self.text(str(key)): self.value(inner, names.get(key) or str(key), depth + 1, value if key in names else ())
+                for key, inner in value.items()
+            }
         if isinstance(value, list):
             inner = [self.value(each, name, depth + 1) for each in value]
             return self._joined(value, inner, name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             text = str(value)
-            clean = self._redacted_by_name(name, text, depth)
+            clean = self._redacted_by_name(name, text, depth, beside)
             return value if clean == text else clean
         return value
 
@@ -335,16 +328,16 @@ class Redactor:
         replacements = iter([whole, *[""] * len(texts)])
         return [part if _text_of(part, bare) is None else _with_text(part, next(replacements)) for part in clean]
 
-    def _redacted_by_name(self, name: str, text: str, depth: int) -> str:
+    def _redacted_by_name(self, name: str, text: str, depth: int, beside: Collection[str]) -> str:
         if (
-            self._redacts_passwords
+            "password" in self._kinds
             and len(text) >= 3
             and name
-            and (is_secret_under(name, text, quoted=True) or is_login(name, text) or is_code_under(name, text))
+            and any(finder.is_password(name, text, beside) for finder in self._finders)
         ):
             if not self._not_secrets.isdisjoint((text, text.strip(PUNCTUATION))):
                 return text
-            self._thread.rules[KEY_VALUE_RULE] += 1
+            self._thread.rules[NAMED] += 1
             return "[redacted:password]"
         if text[:1] in ("{", "[") and text[-1:] in ("}", "]", "\n", " ") and len(text) >= _SHORTEST and depth <= _DEEPEST:
             try:  # tool arguments: JSON inside a string, which must stay valid JSON
@@ -364,7 +357,7 @@ class Redactor:
             position = span.end
         return "".join([*pieces, text[position:]]) if pieces else text
 
-    def spans(self, text: str) -> list[Span]:
+    def spans(self, text: str) -> list[Secret]:
         """Return the spans of the secrets, in order; overlapping spans are merged."""
         if len(text) < _SHORTEST:
             return []
@@ -378,14 +371,14 @@ class Redactor:
         self._thread.rules.update(span.rule for span in secret)
         return _merged(sorted(secret, key=lambda span: span.start)) if secret else []
 
-    def _is_accepted(self, text: str, span: Span) -> bool:
+    def _is_accepted(self, text: str, span: Secret) -> bool:
         secret = text[span.start : span.end]
         value = secret.strip(PUNCTUATION)
         if not self._not_secrets.isdisjoint((secret, value)) or value in self._thread.accepted:
             return True
         return self._thread.static is not None and self._thread.static.accepts(text, span)
 
-    def _spans_from(self, text: str, start: int) -> Iterator[Span]:
+    def _spans_from(self, text: str, start: int) -> Iterator[Secret]:
         """Yield the secrets that start in the piece at `start`. A secret that reaches the end of the window is extended to the end
         of its run.
         """
@@ -395,11 +388,11 @@ class Redactor:
             first, last = span.start + begin, span.end + begin
             if start <= first < start + _PIECE or (first < start < last and start == 0):
                 if last == end < len(text):
-                    pattern = PEM_BODY if span.kind == "private_key" else _LONG_RUN
+                    pattern = _LONG_PEM if span.kind == "private_key" else _LONG_RUN
                     last = _end_of(pattern, text, last, self._pause)
-                yield Span(first, last, span.kind, span.rule)
+                yield Secret(first, last, span.kind, span.rule, span.by)
 
-    def _spans_in(self, text: str, depth: int = 0) -> Iterator[Span]:
+    def _spans_in(self, text: str, depth: int = 0) -> Iterator[Secret]:
         """Search one piece in three forms: as displayed, with escapes undone, and decoded from base64."""
         view = plain_view(text)
         for span in self._spans_in_views(view.text, depth):
@@ -412,16 +405,20 @@ class Redactor:
                 for span in self._spans_in_views(unescaped.text, depth):
                     yield _to_original(view, _to_original(unescaped, span, 0), start)
 
-    def _spans_in_views(self, text: str, depth: int) -> Iterator[Span]:
-        piece = make_text(text, folded(text))
-        for rule, find in self._rules:
-            for span in find(piece):
-                yield Span(span.start, span.end, span.kind, rule)
-        if depth < _DECODED_DEPTH:
-            for start, end, decoded in encoded(piece):
-                first = next(self._spans_in(decoded, depth + 1), None)
+    def _spans_in_views(self, text: str, depth: int) -> Iterator[Secret]:
+        for part in (part for finder in self._finders for part in finder.find(text, self._kinds)):
+            if isinstance(part, Secret):
+                if part.kind in self._kinds:
+                    yield part
+            elif depth < _DECODED_DEPTH:
+                first = next(self._spans_in(part.text, depth + 1), None)
                 if first is not None:
-                    yield Span(start, end, first.kind, first.rule)
+                    yield Secret(part.start, part.end, first.kind, first.rule)
+
+
+def redactor_of(privacy: PrivacyConfig, decode: Decode | None = None, pause: Callable[[], None] = _no_pause) -> Redactor:
+    """The redactor of a recipe. Raises ClawError (exit code 2) if redaction is on and a finder is missing."""
+    return Redactor(privacy.redact, decode=decode, pause=pause, not_secrets=privacy.not_secrets, finders=privacy.finders)
 
 
 def _first_rule(hits: dict[str, Counter[str]]) -> str | None:
@@ -429,9 +426,9 @@ def _first_rule(hits: dict[str, Counter[str]]) -> str | None:
     return next((f"{rules.most_common(1)[0][0]}, in {part}" for part, rules in hits.items() if rules), None)
 
 
-def _to_original(view: View, span: Span, offset: int) -> Span:
+def _to_original(view: View, span: Secret, offset: int) -> Secret:
     start, end = view.to_original(span.start + offset, span.end + offset)
-    return Span(start, end, span.kind, span.rule)
+    return Secret(start, end, span.kind, span.rule, span.by)
 
 
 def _escaped(text: str) -> list[tuple[int, int]]:
@@ -478,12 +475,12 @@ def _with_text(part: Any, text: str) -> Any:
     return {**part, name: text}
 
 
-def _merged(spans: list[Span]) -> list[Span]:
+def _merged(spans: list[Secret]) -> list[Secret]:
     merged = spans[:1]
     for span in spans[1:]:
         last = merged[-1]
         if span.start >= last.end:
             merged.append(span)
         elif span.end > last.end:
-            merged[-1] = Span(last.start, span.end, last.kind, last.rule)
+            merged[-1] = Secret(last.start, span.end, last.kind, last.rule)
     return merged

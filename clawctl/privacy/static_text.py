@@ -12,6 +12,7 @@ A key counts once, however many sessions it has. On a server with fewer keys, re
 shares its own instructions in the system prompt, so a value beside a name like `password` is always treated as a secret there.
 """
 
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -19,15 +20,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from clawctl.privacy.rules import RULES, Span, is_plain_words
-from clawctl.privacy.rules.text import KEY_VALUE_RULE
+from clawctl.privacy.finders import Secret
 
 KEYS = 3  # API keys that must have sent the same place
 TOOLS, SYSTEM = "the tool descriptions", "the system prompt"
 PUNCTUATION = "\"'`“”«»„()[]{}<>.,;:!?* "
 _AROUND = 24  # characters before and after a finding that must recur with it
 _REMEMBERED = 4096  # findings, about 1 MB
-_BY_WORDS = frozenset(rule.name for rule in RULES if rule.by_words)
+_PLAIN_WORDS = re.compile(r"[A-Za-z]{1,16}(?:[_. -][A-Za-z]{1,16}){0,4}")
 
 
 class Recurring:
@@ -66,14 +66,14 @@ class StaticText:
     accepted: set[str] = field(default_factory=set)
     _names: frozenset[str] | None = None
 
-    def accepts(self, text: str, span: Span) -> bool:
+    def accepts(self, text: str, span: Secret) -> bool:
         value = text[span.start : span.end].strip(PUNCTUATION)
-        if span.rule not in _BY_WORDS or not is_plain_words(value):
+        if span.by == "form" or _PLAIN_WORDS.fullmatch(value) is None:
             return False
         if self._names is None:
             self._names = frozenset(names_of_tools(self.tools))
         if value not in self._names:
-            if self.part == SYSTEM and span.rule == KEY_VALUE_RULE:
+            if self.part == SYSTEM and span.by == "name":
                 return False
             around = text[max(0, span.start - _AROUND) : span.end + _AROUND]
             if not self.recurring.recurs(self.key, f"{span.rule}\n{around}"):

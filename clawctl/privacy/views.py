@@ -103,13 +103,6 @@ def _uncoloured(view: View) -> View:
     return replaced(view, _TERMINAL, lambda _: "")
 
 
-def folded(text: str) -> str:
-    """Return `text` in lower case with every character at its position. Only İ has a longer lower-case form; a test tries all of
-    Unicode.
-    """
-    return text.replace("İ", "i").lower()
-
-
 ESCAPES = re.compile(
     r"""\\(?:e(?=\[) | u\{[0-9A-Fa-f]{1,6}\} | u[0-9A-Fa-f]{4} | x[0-9A-Fa-f]{2} | [0-3][0-7]{2} | ["'`\\/bfnrt])
     | &(?:\#\d{1,7} | \#[xX][0-9A-Fa-f]{1,6} | [a-zA-Z]{2,8});

@@ -20,7 +20,7 @@ import orjson
 
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
-from clawctl.privacy.redaction import Decode, FifoLock, Redactor
+from clawctl.privacy.redaction import Decode, FifoLock, Redactor, redactor_of
 from clawctl.run.checksums import sealed
 from clawctl.run.images import NOT_STORED, has_images, without_bytes
 from clawctl.run.lines import LineWriter
@@ -46,7 +46,7 @@ class Capture:
         self._images = images if privacy.store_images else None
         self._privacy = privacy
         self._lock, self._decode = FifoLock(), decode
-        self._redactor = Redactor(privacy.redact, decode=decode, pause=self._lock.yield_to_waiting, not_secrets=privacy.not_secrets)
+        self._redactor = Redactor(()) if folder is None else redactor_of(privacy, decode, self._lock.yield_to_waiting)
         self._lines = None if folder is None else LineWriter(folder, _ROTATE_BYTES)
         self._threads = ThreadPoolExecutor(_THREADS, "capture")
         self._file = threading.Lock()

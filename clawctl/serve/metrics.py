@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from clawctl.privacy.finders import KINDS, default_finders
 from clawctl.privacy.redaction import Redactor
-from clawctl.privacy.rules import KINDS
 from clawctl.serve.sampling import Enforced
 
 _log = logging.getLogger("clawctl.serve")
@@ -43,7 +43,7 @@ class UnknownFields:
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
-        self._redactor = Redactor(KINDS)  # readers of /health and of the log need not have a key
+        self._redactor = Redactor(KINDS, finders=default_finders())  # readers of /health and of the log need not have a key
 
     def count(self, api: str, names: Iterable[str]) -> None:
         for name in names:

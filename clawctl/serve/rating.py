@@ -21,7 +21,7 @@ import orjson
 
 from clawctl.config import Recipe
 from clawctl.privacy.consent import may_capture
-from clawctl.privacy.redaction import Redactor
+from clawctl.privacy.redaction import Redactor, redactor_of
 from clawctl.run.directory import RunDir, published
 from clawctl.run.feedback import FeedbackFile, rating_in_header, read_rating
 from clawctl.run.lines import Lines, Rewritten
@@ -63,11 +63,8 @@ class Rating:
         self._known = None if run is None else KnownTurns(run)
         self._limiter = RatingLimiter()
         self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # how often recent turns were rated
-        self._recipe, self._redactor, self._counts = (
-            recipe,
-            Redactor(recipe.privacy.redact, not_secrets=recipe.privacy.not_secrets),
-            counts,
-        )
+        self._recipe, self._counts = recipe, counts
+        self._redactor = Redactor(()) if run is None else redactor_of(recipe.privacy)
         self._outcomes: OrderedDict[tuple[str, str], SessionOutcome] = OrderedDict()  # recent outcomes, by session
         self._writing = asyncio.Lock()  # lines are written one at a time
 

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 
 from clawctl.config import PrivacyConfig
+from clawctl.privacy.finders import KINDS
 from clawctl.privacy.redaction import Redactor
-from clawctl.privacy.rules import KINDS
 from clawctl.run.rows import Exchange
 from clawctl.serve.capture import Capture
 from scripts.benchmarks.table import Row

@@ -22,8 +22,8 @@ from typing import Any
 import orjson
 
 from clawctl.config import PrivacyConfig
+from clawctl.privacy.finders import KINDS, Kind
 from clawctl.privacy.redaction import Redactor
-from clawctl.privacy.rules import KINDS, Kind
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
 from scripts.benchmarks.labelled_templates import FRESH, HALVES, SEEN, SEEN_SECOND, lines_of
 from scripts.benchmarks.table import Row, arguments, report

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from clawctl.config import PrivacyConfig
+from clawctl.privacy.finders import DEFAULT, KINDS, Finder, Kind, Secret
 from clawctl.privacy.redaction import FifoLock, Redactor
-from clawctl.privacy.rules import KINDS, Span, Text
 from clawctl.serve.capture import Capture
 from scripts.benchmarks.hostile_redaction import (
     BLOCKS,
@@ -53,19 +53,19 @@ def test_four_times_the_text_takes_about_four_times_the_time(name: str) -> None:
 def test_the_measure_of_growth_catches_a_rule_that_is_quadratic() -> None:
     """Pieces bound the cost of a slow rule in a long text, so only a single piece shows it."""
 
-    def planted() -> Redactor:
-        redactor = Redactor(KINDS)
-        redactor._rules.append(("quadratic", _quadratic))
-        return redactor
-
+    planted = partial(Redactor, KINDS, finders=(*DEFAULT, f"{__file__}:QUADRATIC"))
     assert any(slope(of_block("a "), WITHIN, 2, planted)[0] > 1.4 for _ in range(TRIES))
     assert any(slope(of_block("a "), WITHIN, 5, partial(Redactor, KINDS))[0] < 1.35 for _ in range(TRIES))
 
 
-def _quadratic(piece: Text) -> Iterator[Span]:
-    for start in range(len(piece.text)):
-        if piece.text.count("a", start) > len(piece.text):
-            yield Span(start, start + 1, "password")
+class _Quadratic(Finder):
+    def find(self, text: str, kinds: frozenset[Kind]) -> Iterator[Secret]:
+        for start in range(len(text)):
+            if text.count("a", start) > len(text):
+                yield Secret(start, start + 1, "password")
+
+
+QUADRATIC = _Quadratic()
 
 
 def test_every_building_block_is_quick() -> None:

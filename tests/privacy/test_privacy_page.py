@@ -11,7 +11,7 @@ import pytest
 
 from clawctl.config import Recipe, dump_recipe
 from clawctl.config.variables import SAME
-from clawctl.privacy.rules import KINDS
+from clawctl.privacy.finders import KINDS
 from clawctl.run.directory import RunDir
 from tests.inspect.example_run import run as example
 
@@ -66,7 +66,7 @@ def test_redaction_makes_no_network_calls() -> None:
         "    if event in ('socket.connect', 'socket.getaddrinfo', 'socket.sendto'): raise SystemExit('asked the network')\n"
         "sys.addaudithook(hook)\n"
         "from clawctl.privacy.redaction import Redactor\n"
-        "from clawctl.privacy.rules import KINDS\n"
+        "from clawctl.extensions.secrets import KINDS\n"
         "from scripts.benchmarks.labelled_lines import labelled_lines\n"
         "redactor = Redactor(KINDS)\n"
         "print(sum(redactor.text(line.text) != line.text for line in labelled_lines(200)))\n"

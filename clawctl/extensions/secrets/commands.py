@@ -1,0 +1,209 @@
+# ruff: noqa: E501 - expressions and templates stay lines
+"""Finds secrets in addresses, and secrets passed to commands and calls."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.values import (
+    DIGIT,
+    TECHNICAL,
+    has_dense_run,
+    is_passphrase,
+    is_placeholder,
+    is_stand_in,
+    is_strong_password,
+    is_wordy,
+)
+
+_ADDRESS = re.compile(
+    r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::(?:x-oauth-basic)?)?@)"""
+)
+# Address to which a browser reports errors; its key is public
+_PUBLIC_DSN = re.compile(r"[0-9a-f]{32}@(?:[\w-]{1,40}\.){0,4}sentry\.")
+_ORACLES = Anchors("thin:", "oci:", "sqlplus ")
+_ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
+
+
+def in_addresses(piece: Text) -> Iterator[Span]:
+    text = piece.text
+    at = text.find("://")
+    while at >= 0:
+        match = _ADDRESS.match(text, at)
+        if match and match["token"] and has_dense_run(match["token"]) and not _PUBLIC_DSN.match(text, match.start("token")):
+            yield Span(*match.span("token"), "password")
+        elif match and match["value"]:
+            value, user = match["value"], text[at + 3 : match.start("value") - 1]
+            if user.startswith("["):  # an IPv6 address
+                at = text.find("://", at + 3)
+                continue
+            port = re.match(r"\d{1,5}(?:[/?#]|$)", value) and "/" in value
+            if not port and not is_placeholder(value) and (value.lower() != user.lower()) and not value.startswith("//"):
+                yield Span(*match.span("value"), "password")
+        at = text.find("://", at + 3)
+    if "@" in text:
+        for at in _ORACLES.positions(piece):
+            if (match := _ORACLE.match(text, at)) and not is_placeholder(match["value"]):
+                yield Span(*match.span("value"), "password")
+
+
+_PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
+_GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an IPv6 address
+
+
+def in_lines(piece: Text) -> Iterator[Span]:
+    """Find passwords in lines of `.pgpass`."""
+    text = piece.text
+    for line in _PGPASS.finditer(text):
+        if (
+            not is_placeholder(line["value"])
+            and not line["value"].isdigit()
+            and line["value"][0] != "/"
+            and not _GROUPS.search(text, max(0, line.start() - 40), line.end())
+        ):
+            yield Span(*line.span("value"), "password")
+
+
+# A value that looks like an option is not a secret
+_SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"
+# A flag and its value, tried only if the command occurs earlier in the line.
+_FLAGS = re.compile(r" -(?:[paPwUuNAXktT]|-user|-auth|-proxy-user|-pass)")
+_FLAGGED = tuple(
+    (re.compile(rf"(?:^|[^\w-])(?:{command})"), re.compile(flag))
+    for command, flag in (
+        (
+            r"curl|wget|https?|xh",
+            r" -(?:u|-user|a|-auth|-proxy-user|U)[ =]{0,2}[\"']?(?!\$\{[^\s:}]{0,60}:)[^\s:\"'/-][^\s:\"'/]{0,63}:(?P<value>[^\s\"']{3,128})",
+        ),
+        (r"mysql\w{0,12}|mariadb\w{0,12}", r" -p[\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})"),
+        (r"redis-cli", rf" (?:-a|--pass)[ =]{_SECRET}"),
+        (
+            r"(?:docker|podman|az|oc|nerdctl|cf|eb)(?: [a-z]{2,12})? login|twine|helm|skopeo|mongo\w{0,8}|expo|ssh-keygen|keytool|rsync|lftp",
+            rf" -[pPN][ =]?{_SECRET}",
+        ),
+        (
+            r"security (?!find-identity|find-cert)[a-z-]{3,40}|ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
+            rf" -[wPp][ =]?{_SECRET}",
+        ),
+        (r"lftp", r" -u[ ][\"']?[^\s,\"']{1,64},(?P<value>[^\s\"']{3,128})"),
+        (r"curl", r" -u[ ][\"']?(?P<value>[A-Za-z0-9_-]{20,80}):[\"']?(?=\s|$)"),
+        (r"snmp\w{2,8}", r" -[AX][ ](?:[\"'](?=[^\s\"']{4})|(?=[^\s\"'-][^\s\"']{7}))(?P<value>[^\s\"']{4,128})"),
+        (r"unrar|altool|notarytool|psexec\w{0,3}|evil-winrm|crackmapexec|netexec|sshuttle|vncviewer", rf" -p[ ]?{_SECRET}"),
+        (
+            r"cloudsmith|codecov|snyk|sentry-cli|heroku|netlify|vercel|wrangler|flyctl|railway|doctl|linode-cli|hcloud|scw|ngrok|pulumi|doppler|gh|glab|bash",
+            r" -[ktT][ =][\"']?(?P<value>[A-Za-z0-9_-]{20,80})(?![\w./:])",
+        ),
+        (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
+    )
+)
+_COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
+    (words in ("--", "echo ,printf ") or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*words.split(",")), re.compile(pattern))
+    for words, pattern in (
+        ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
+        ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
+        ("net use", r"(?i)net use\b[^\n]{0,120}?/user:\S{1,64} (?P<value>[^\s\"'/]{4,128})"),
+        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>(?:[^\s\"'|$]|\$(?![A-Za-z_({])){4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit|mkpasswd|htpasswd|argon2|gopass|pass insert|docker secret|wrangler secret|vercel env|(?:gh|glab|fly|flyctl|wrangler|az|gcloud|aws|heroku|netlify|op|bw|vault|kubeseal)[ ][^\n|]{0,60}?(?:secrets?|login|auth|unlock|password)\b)"""),
+        ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
+        ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
+        ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|(?:api|access|secret|account|private|admin|storage|master|license|encryption)-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
+        ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
+        ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
+        ("cred,login,account,zugang,anmeldung,identifiant,acces,acesso,inloggegevens",
+         r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
+    )
+)  # fmt: skip
+_MAX_FLAGS = 24  # per line
+SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
+
+
+def in_commands(piece: Text) -> Iterator[Span]:
+    text = piece.text
+    for loose, anchors, pattern in _COMMANDS:
+        for at in () if anchors.absent(piece) else anchors.positions(piece):
+            if (match := pattern.match(text, at)) and is_given(match["value"], loose):
+                yield Span(*match.span("value"), "password")
+    tried: Counter[int] = Counter()
+    for at in [each.start() for each in _FLAGS.finditer(text)] if " -" in text else ():
+        line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
+        tried[line >> 8] += 1
+        if tried[line >> 8] > _MAX_FLAGS:
+            continue
+        for command, flag in _FLAGGED:
+            match = flag.match(text, at)
+            if match and is_given(match["value"], loose=False) and command.search(text, line, at):
+                yield Span(*match.span("value"), "password")
+
+
+_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{1,40}=(?:\w*,?$|[\w.]+\)+[:,;]?$)")
+_NUMBER = re.compile(r"\d{6,12}")
+_BASE64 = re.compile(r"(?=[^\n]*[A-Z0-9]{2})(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{40,512}={0,2}")
+
+
+def is_given(value: str, loose: bool) -> bool:
+    """Whether the argument of a command is a password. `loose`: the flag may also take other values."""
+    good = (
+        (
+            (is_strong_password(value) or _NUMBER.fullmatch(value))
+            and not value.isalpha()
+            and (value.count("/") < 2 or _BASE64.fullmatch(value))
+            and not _SETTING.match(value)
+        )
+        if loose
+        else not (value[0].isdigit() and TECHNICAL.match(value)) or _NUMBER.fullmatch(value)
+    )
+    return bool(good) and not is_stand_in(value) and not SAFE_FLAG.match(value)
+
+
+_CALL = re.compile(
+    r"""\w{0,24}[ ]{0,2}=?[ ]{0,2}(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[{]{1,2}(?=(?P<arguments>(?:[^()\n"']|"[^"\n]{0,128}"|'[^'\n]{0,128}'|["']){0,240}+(?:\n[^()\n]{0,120}){0,3}))""",
+    re.IGNORECASE,
+)
+_ARGUMENT = re.compile(r"""\\{0,2}["'](?P<value>[^"'\n\\]{0,128})\\{0,2}["']""")
+_CALLS = Anchors("auth", "login", "cred", "connect", "bind", "logon", "signin", "sign_in")
+_SURE_CALL = re.compile(
+    r"""(?ix) (?:basic_?auth|_?login|log_?on|sign_?in|\bauth|credentials?|ldap\w{0,8}_?bind|simple_bind\w{0,2}|(?:mysqli?|pg|oci|odbc|mssql|sqlsrv|ssh2|ftp|imap)_\w{0,6}(?:connect|auth\w{0,10}|login)|getconnection|createconnection|(?:ssh\w{0,6}|client|conn\w{0,8}|db|mysql\w{0,6}|ftp|imap|smtp|session)\.connect) [ ]{0,2}(?:=[ ]{0,2})?(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[]$"""
+)
+
+
+def in_calls(piece: Text) -> Iterator[Span]:
+    """Find string literals after the first argument of a call that logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
+    text = piece.text
+    yield from in_characters(piece)
+    for at in _CALLS.positions(piece):
+        match = _CALL.match(text, at)
+        if match is None:
+            continue
+        start = match.start("arguments")
+        sure = _SURE_CALL.search(text, max(0, at - 16), start) is not None
+        first, comma = True, match["arguments"].find(",")
+        for argument in _ARGUMENT.finditer(text, start, match.end("arguments")):
+            if comma < 0 or argument.start() < start + comma:
+                continue
+            value = argument["value"]
+            before = text[max(start, argument.start() - 4) : argument.start()].rstrip()
+            if first and before[-1:] in (",", "(", "[") and _is_argument(value, sure):
+                yield Span(*argument.span("value"), "password")
+                first = False
+
+
+_LITERAL = re.compile(r"\"(?P<value>[^\"\n]{4,128})\"$")
+_CHARACTERS = Anchors(".tochararray(")
+
+
+def in_characters(piece: Text) -> Iterator[Span]:
+    """Find `"…".toCharArray()`, which is how Java code passes a password."""
+    for at in () if _CHARACTERS.absent(piece) else _CHARACTERS.positions(piece):
+        match = _LITERAL.search(piece.text, max(0, at - 130), at)
+        if match and is_strong_password(match["value"], 5):
+            yield Span(*match.span("value"), "password")
+
+
+def _is_argument(value: str, sure: bool) -> bool:
+    if is_passphrase(value):
+        return sure or value[4:5] != " " or len(value) == 19
+    if " " in value or not 4 <= len(value) <= 128 or is_stand_in(value):
+        return False
+    if sure:
+        return DIGIT.search(value) is not None and is_strong_password(value, 5) and value.count("/") < 2
+    return is_strong_password(value, 6) and not is_wordy(value.rstrip("!?"))

@@ -1,0 +1,35 @@
+"""The rules as a finder of clawctl. The other modules of this extension import nothing of clawctl."""
+
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+
+from clawctl.extensions.secrets import RULES, Rule, encoded, is_code_under, is_cookie, is_login, is_secret_under, make_text
+from clawctl.extensions.secrets.text import Kind
+from clawctl.extensions.secrets.values import is_letters_drawn
+from clawctl.privacy.finders import Encoded, Finder, Secret
+
+
+class RuleFinder(Finder):
+    """Finds secrets with all rules of the kinds."""
+
+    def find(self, text: str, kinds: frozenset[Kind]) -> Iterator[Secret | Encoded]:
+        piece = make_text(text)
+        for rule in _rules_of(kinds):
+            for span in rule.find(piece):
+                by = rule.by if rule.by == "form" or not is_letters_drawn(text[span.start : span.end]) else "form"
+                yield Secret(span.start, span.end, span.kind, rule.name, by)
+        for start, end, decoded in encoded(piece):
+            yield Encoded(start, end, decoded)
+
+    def is_password(self, name: str, value: str, beside: Collection[str]) -> bool:
+        if "name" in beside and is_cookie(name, value, beside):
+            name = "password"
+        return is_secret_under(name, value, quoted=True) or is_login(name, value) or is_code_under(name, value)
+
+
+@lru_cache
+def _rules_of(kinds: frozenset[Kind]) -> list[Rule]:
+    return [rule for rule in RULES if rule.kind in kinds]
+
+
+RULE_FINDER = RuleFinder()

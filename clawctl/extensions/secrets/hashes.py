@@ -1,0 +1,30 @@
+"""Finds stored password hashes: a password can be guessed offline from its hash."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.extensions.secrets.text import Anchors, Span, Text, positions_of
+
+_CRYPT = re.compile(
+    r"\$(?:(?:1|5|6|7|y|gy|apr1|md5|sha1)\$(?:rounds=\d{1,9}\$)?[\w./,=+-]{1,64}(?:\$[\w./+=-]{1,64})?\$[\w./+=]{20,128}|2[abxy]\$\d\d\$[A-Za-z0-9./]{53}|(?:argon2(?:id|i|d)|scrypt|pbkdf2(?:-\w{2,8})?)\$[\w./+=,-]{1,64}(?:\$[\w./+=,-]{1,160}){1,3})"
+)
+_NAMED = re.compile(
+    r"(?i)(?:pbkdf2_\w{3,8}\$\d{2,8}\$|(?:scrypt|pbkdf2):[\w:]{1,24}\$|bcrypt_sha256\$|argon2\$argon2\w{1,2}\$|\{(?:ssha\d{0,3}|smd5|sha\d{0,3}|md5|crypt|pbkdf2[\w-]{0,8}|x-pbkdf2)\})[\w./+=$,-]{20,300}|scram-sha-\d{1,3}\$\d{2,8}:[\w+/=]{8,64}\$[\w+/=]{20,80}:[\w+/=]{20,80}"
+)
+_NAMES = Anchors(
+    "pbkdf2", "scrypt:", "bcrypt_sha256$", "argon2$", "{ssha", "{smd5", "{sha", "{md5", "{crypt", "{x-pbkdf2", "scram-sha-"
+)
+
+
+def hashed_passwords(piece: Text) -> Iterator[Span]:
+    """Find `$6$…` of a shadow file, `$2b$12$…`, `$argon2id$…`, `{SSHA}…`, and the hashes of web frameworks."""
+    text = piece.text
+    if text.count("$") >= 2:
+        done = 0
+        for at in positions_of(text, "$"):
+            if at >= done and (match := _CRYPT.match(text, at)):
+                done = match.end()
+                yield Span(*match.span(), "password")
+    for at in () if _NAMES.absent(piece) else _NAMES.positions(piece):
+        if match := _NAMED.match(text, at):
+            yield Span(*match.span(), "password")

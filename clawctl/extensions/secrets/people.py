@@ -1,0 +1,65 @@
+# ruff: noqa: E501 - expressions stay lines
+"""Finds card numbers, email addresses and phone numbers."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.extensions.secrets.text import Span, Text, positions_of
+
+_CARD = re.compile(
+    r"(?:4\d{3}|5[1-5]\d{2}|2[2-7]\d{2}|6011|64[4-9]\d|65\d{2}|62\d{2}|35\d{2})\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
+)  # by issuer: Visa, Mastercard, Discover, UnionPay, JCB; American Express; Diners
+_CARDS = re.compile(r"[2-6](?<![\w.-].)\d{3}([ .-]?)\d{4,6}\1\d{4,5}(?:\1\d{3,4})?(?![\w-]|\.\d)")
+_CARD_BEFORE = re.compile(
+    r"(?:card|karte|kreditkarte|carte|tarjeta|carta|cartão|kaart|karta|kart|карты|карта|カード|卡|카드|कार्ड|بطاق\w{1,4}|כרטיס|บัตร\w{0,8}|th?ẻ|kártya\w{0,4}|kortti\w{0,3}|kort)(?![a-z])[^\d\n]{0,24}$"
+)  # after such a word, numbers of other issuers (Maestro) count as well
+# Test numbers from Stripe. They are harmless only if the text mentions testing, because people also use them as placeholders for
+# real ones.
+_TEST_CARDS = frozenset(
+    ["4242424242424242", "4000056655665556", "4000002500003155", "4000000000003220", "5555555555554444", "378282246310005"]
+)
+_TESTED = re.compile(r"stripe|\btest (?:mode|cards?|numbers?)|sandbox")
+# The verification code of a card, whatever it is called: it follows the number and the expiry month.
+_BEHIND_CARD = re.compile(
+    r"[^\d\n]{1,40}(?:0[1-9]|1[0-2])[ ]?[/.-][ ]?(?:20)?[2-4]\d(?![\d/.-])(?P<between>[^\d\n]{1,40}(?:\d (?!\d)[^\d\n]{1,40})?)(?<![$€£¥₹₽+#.,/:-])(?<![$€£¥₹₽] )(?P<value>\d{3,4})(?![\w%$€£¥₹₽]|[.,:/-]\d| ?[$€£¥₹₽%])"
+)
+_EMAIL = re.compile(r"(?<![\w.%+-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
+_PHONE_PLUS = re.compile(r"\+(?<![\w+.-].)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?![\w-]|\.\d)")
+_PHONE = re.compile(r"[(\d](?<![\w+.-].)(?:\d{3}\) ?\d{3}[ .-]|\d{2}[-.]\d{3}[-.])\d{4}(?![\w-]|\.\d)")
+
+
+def passes_luhn(digits: str) -> bool:
+    """Verify the checksum of a card number (Luhn, ISO/IEC 7812-1)."""
+    doubled = [int(digit) * (2 if place % 2 else 1) for place, digit in enumerate(reversed(digits))]
+    return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0
+
+
+def cards(piece: Text) -> Iterator[Span]:
+    for match in _CARDS.finditer(piece.text):
+        digits = re.sub(r"\D", "", match[0])
+        if not digits.isascii() or len(set(digits)) == 1 or not passes_luhn(digits):
+            continue
+        if digits in _TEST_CARDS and _TESTED.search(piece.lower, max(0, match.start() - 90), match.end() + 90):
+            continue
+        if _CARD.fullmatch(digits) or _CARD_BEFORE.search(piece.lower, max(0, match.start() - 32), match.start()):
+            yield Span(*match.span(), "card")
+            if code := _BEHIND_CARD.match(piece.text, match.end()):
+                yield Span(*code.span("value"), "card")
+
+
+def emails(piece: Text) -> Iterator[Span]:
+    text, done = piece.text, 0
+    for at in positions_of(text, "@"):
+        start = at
+        while start > done and at - start < 64 and (text[start - 1].isalnum() or text[start - 1] in "_.%+-"):
+            start -= 1
+        if start < at and (match := _EMAIL.match(text, start)):
+            yield Span(*match.span(), "email")
+            done = match.end()
+
+
+def phones(piece: Text) -> Iterator[Span]:
+    for pattern in (_PHONE_PLUS, _PHONE):
+        for match in pattern.finditer(piece.text):
+            if 8 <= sum(letter.isdigit() for letter in match[0]) <= 15:
+                yield Span(*match.span(), "phone")

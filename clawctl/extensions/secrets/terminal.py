@@ -1,0 +1,125 @@
+# ruff: noqa: E501 - expressions stay lines
+"""Finds secrets in terminal output: command output on the next line, input at a prompt, and rows of Markdown tables."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.extensions.secrets.names import kind_of_name
+from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.values import (
+    is_passphrase,
+    is_stand_in,
+    is_strong_key,
+    is_strong_password,
+    is_stronger_password,
+    reads_as_prose,
+)
+
+# Commands whose output is always a secret. Commands in `_ASKS` print a named value, and the name shows whether it is a secret.
+_PRINTS = re.compile(
+    r"(?:pass|gopass|passage|lpass|rbw|bw|op|secret-tool|keyring|chamber|berglas|akeyless|credhub)[ ](?:[\w-]{1,24}[ ]){0,2}?(?:show|get|read|lookup|print|access)[ ]"
+    r"|(?:vault|bao)[ ](?:(?:read|kv[ ]get|token[ ]create|write)[ ][^\n]{0,120}?-field|print[ ]token)"
+    r"|(?:keepassxc-cli[ ]show|doppler[ ]secrets[ ]get|infisical[ ]secrets[ ]get|conjur[ ]variable[ ])"
+    r"|security[ ]find-(?:generic|internet)-password[ ][^\n]{0,160}?-\w{0,3}w"
+    r"|aws[ ][^\n]{0,80}?(?:get-login-password|get-authorization-token|generate-db-auth-token|get-secret-value[ ][^\n]{0,160}?SecretString|get-parameters?[ ][^\n]{0,160}?--with-decryption)"
+    r"|gcloud[ ][^\n]{0,60}?(?:print-(?:access|identity)-token|secrets[ ]versions[ ]access|generate-login-token)"
+    r"|az[ ](?:account[ ]get-access-token|keyvault[ ]secret[ ]show|acr[ ]credential[ ]show|acr[ ]login[ ][^\n]{0,80}?--expose-token|storage[ ]account[ ]keys)[ ]"
+    r"|(?:gh|fly|flyctl|databricks|supabase|heroku|hcloud|doctl)[ ]auth[ :]token|oc[ ]whoami[ ](?:-t|--show-token)|argocd[ ]admin[ ]initial-password"
+    r"|(?:kubectl|oc|k|k3s[ ]kubectl)[ ](?:[^\n]{0,60}?[ ])?(?:create[ ]token[ ]|get[ ]secrets?[ /][^\n]{0,200}?base64[ ](?:-d|-D|--decode))"
+    r"|pwgen(?=[ \n])|openssl[ ]rand[ ]|wg[ ]gen(?:key|psk)"
+)
+_ASKS = re.compile(
+    r"(?:printenv|echo|cat|jq|yq|grep|head|tail|more|type|docker[ ](?:compose[ ])?exec|terraform[ ]output|tofu[ ]output|pulumi[ ](?:config|stack)|heroku[ ]config:get|git[ ]config|aws[ ]configure[ ]get"
+    r"|npm[ ]config[ ]get|glab[ ]config[ ]get|consul[ ]kv[ ]get|etcdctl[ ]get|redis-cli[ ]get|gcloud[ ]config[ ]get(?:-value)?|defaults[ ]read|dotenv[ ]get|kubectl[ ]exec|ssh|aws|az|nmcli|[\w.-]{2,24}[ ]config[ ]get)[ ](?P<asked>[^\n]{2,240})"
+)
+_VERBS = Anchors(
+    "pass ", "passage ", "bw ", "op ", "secret-tool ", "keyring ", "chamber ", "berglas ", "akeyless ", "credhub ", "vault ", "bao ", "keepassxc-cli ",
+    "doppler ", "infisical ", "conjur ", "security find-", "aws ", "gcloud ", "az ", "gh auth ", "fly auth ", "flyctl auth ", "databricks auth ", "supabase auth ", "hcloud auth ", "doctl auth ", "oc ", "argocd ", "kubectl ", "pwgen", "openssl rand ", "wg gen",
+    "printenv ", "echo ", "cat ", "jq ", "yq ", "grep ", "head ", "tail ", "terraform output ", "tofu output ", "pulumi ", "heroku ", "git config ", "npm config ", "glab ", "consul kv ",
+    "etcdctl ", "redis-cli get ", "defaults read ", "dotenv get ", "docker ", "nmcli ", "config get ",
+)  # fmt: skip
+# What may precede a command: nothing, a prompt, or other commands on the same line.
+_BEFORE = re.compile(
+    r"(?:^|[|;&(`])[ \t]{0,8}(?:(?:\([\w.-]{1,24}\)[ ])?(?:PS )?[^\s$#%>❯➜]{0,48}[ ]{0,2}[$#%>❯➜][ ]{1,2}(?:~[ ])?)?(?:(?:sudo|command|exec|time)[ ]|[A-Z_]{1,32}=[^\s]{0,80}[ ]){0,2}$"
+)
+_NEXT = re.compile(r"[^\n]{0,300}\n[ \t]{0,4}(?P<value>[^\s\"'`]{6,4096})[ \t]*(?=\r?\n|$)")
+_ASKED = re.compile(r"[A-Za-z][\w-]{2,60}(?=(?:\.(?:txt|key|secret|token|pass))?[\"'})%\]]{0,4}(?:[ \t\r]|$))")
+
+
+def in_outputs(piece: Text) -> Iterator[Span]:
+    """Find a secret alone on the line below its command: `pass show mail`, `printenv DB_PASSWORD`, `gh auth token`."""
+    text = piece.text
+    if "\n" not in text or _VERBS.absent(piece):
+        return
+    read: set[int] = set()  # ends of command lines; one value each
+    for at in _VERBS.positions(piece):
+        line_end = text.find("\n", at, at + 300)
+        if line_end < 0 or line_end in read:
+            continue
+        value = _NEXT.match(text, at)
+        if value is None or is_stand_in(value["value"]):
+            continue
+        line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
+        begin = at
+        while begin > line and (text[begin - 1].isalnum() or text[begin - 1] == "-"):
+            begin -= 1
+        if not _BEFORE.search(text[line:begin]):
+            continue
+        good = _is_printed(value["value"])
+        if (_PRINTS.match(text, begin) and (good or is_strong_password(value["value"], 6))) or (
+            good and _names_secret(_ASKS.match(text, begin))
+        ):
+            read.add(line_end)
+            yield Span(*value.span("value"), "password")
+
+
+def _is_printed(value: str) -> bool:
+    return is_stronger_password(value) or is_strong_key(value) or is_passphrase(value)
+
+
+def _names_secret(prompt: re.Match[str] | None) -> bool:
+    return prompt is not None and any(kind_of_name(name) in ("password", "key") for name in _ASKED.findall(prompt["asked"]))
+
+
+_PROMPTS = Anchors("passphrase", "password", "passwort", "passcode")
+_PROMPT = re.compile(
+    r"(?i)pass(?:phrase|word|wort|code)(?P<of>[ ](?:for|of|to|für)[ ][^\n]{1,100}?)?[ ]?:[ ]{1,3}(?P<value>[^\s\"'`]{6,128})[ \t]*(?=\r?\n|$)"
+)
+_ENTER = re.compile(r"(?i)(?:enter|type|repeat|confirm|verify|retype|new|current|old)[ ](?:[\w.'-]{1,20}[ ]){0,3}$")
+
+
+def at_prompts(piece: Text) -> Iterator[Span]:
+    """Find what was typed at a prompt, up to the end of the line: `Enter passphrase for key '…': four-words-with-hyphens`."""
+    text = piece.text
+    for at in _PROMPTS.positions(piece):
+        match = _PROMPT.match(text, at)
+        if match is None or not (match["of"] or _ENTER.search(text, max(0, at - 64), at)):
+            continue
+        if is_passphrase(match["value"]) or (is_stronger_password(match["value"]) and not reads_as_prose(match["value"])):
+            yield Span(*match.span("value"), "password")
+
+
+_ROW_OF = re.compile(r"[^\n]{0,300}")
+_SIGNED = re.compile(r"[!@#$%^&*?~+=]")
+
+
+def in_row(text: str, begin: int) -> Iterator[Span]:
+    """Find cells that look generated in a row of a Markdown table that mentions a password."""
+    line = text.rfind("\n", max(0, begin - 300), begin) + 1
+    if not text.startswith("|", line) or begin - line >= 300:
+        return
+    row = _ROW_OF.match(text, line)
+    at = line
+    for cell in row[0].split("|") if row else ():
+        value = cell.strip(" `*")
+        both = any(map(str.isupper, value)) and any(map(str.islower, value))
+        if (
+            len(value) >= 10
+            and both
+            and " " not in value
+            and is_stronger_password(value)
+            and (_SIGNED.search(value) or is_strong_key(value))
+        ):
+            start = text.find(value, at)
+            yield Span(start, start + len(value), "password")
+        at += len(cell) + 1

@@ -1,0 +1,81 @@
+# ruff: noqa: E501 - expressions stay lines
+"""Finds the secrets of cryptocurrency wallets: seed phrases, and private keys, which look like any hash."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.values import is_random, mixed
+
+_WALLETS = Anchors(
+    "phrase",
+    "mnemonic",
+    "seed",
+    "words",
+    "wallet",
+    "ledger",
+    "trezor",
+    "frase",
+    "semilla",
+    "w?rter",
+    "palabras",
+    "palavras",
+    "mots ",
+    "parole",
+)
+_ELEVEN = re.compile(
+    r"[:\n\"'`(=>«][ ]{0,2}(?P<value>[a-z]{3,8}(?:[ ,]{1,2}[a-z]{3,8}){11,23}+|1[.):][ ]{0,2}[a-z]{3,8}(?:[\s,]{1,4}\d{1,2}[.):][ ]{0,2}[a-z]{3,8}){11,23}+)(?=[\"'`.)]|[ \t]*(?:\n|$))"
+)
+_NO_WORDS_OF_WALLETS = frozenset(
+    ["the", "and", "for", "with", "are", "was", "from", "not", "but", "has", "were", "def", "var", "int"]
+)
+_SEED = re.compile(
+    r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ][a-z]{1,12}){0,5}?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
+)
+_B58 = "[1-9A-HJ-NP-Za-km-z]"
+_WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
+_HEX = re.compile(r"(?<![A-Za-z0-9])(?:0x)?[0-9a-fA-F]{64}(?![A-Za-z0-9])")
+_NAMED = Anchors("key", "account", "wallet", "signer", "pair", "transaction", "seed", "deployer", "funder", "private")
+# Patterns that must precede 64 hex digits: the hash of a block or a transaction has the same form.
+_KEYS = re.compile(
+    r"""(?ix)(?: \baccounts["']?\s{0,4}[:=]\s{0,4}\[\s{0,12}["'`]?
+    | \b(?:wallet|signer|account|keypair|ecpair|signingkey)(?:\.\w{2,20})?\(\s{0,8}(?:bytes\.fromhex\(|Buffer\.from\(|hexto\w{2,8}\()?["'`]
+    | (?:from_?key|from_?(?:secret|private)_?key|private_?key_?to_?\w{2,12}|import_?raw_?key|from_?seed)\(\s{0,8}(?:bytes\.fromhex\()?["'`]
+    | sign_?transaction\([^()\n]{1,60},\s{0,4}(?:private_key=)?["'`]
+    | private_?keys["']?\s{0,4}[:=]\s{0,4}[\[(]\s{0,8}["'`]?
+    | private[ _-]?keys?\b[ ]?(?:\n[=~-]{3,40})?\n[ ]{0,4}\(?\d{1,2}[).:][ ]{1,3}["'`]?
+    | --(?:private-key|mnemonic-seed|signer-key)[ =]["'`]?
+    | \b(?:deployer|funder|relayer|operator|validator|miner|treasury|burner|hot[ ]wallet|wallet|metamask|minter|keeper|owner|faucet|testnet|mainnet)(?:'s)?[ _-]?(?:private[ _-]?)?(?:key|pk|secret|sk)\b["']?[ ]{0,2}(?:is|:|=|->)?[ ]{0,2}["'`]?
+    | private[ ]key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n]){0,40}?(?<![\w])
+    )$"""
+)
+
+
+def in_wallets(piece: Text) -> Iterator[Span]:
+    """Find seed phrases (`phrase: twelve words`), WIF keys, `accounts: ["0x…"]`, `new Wallet("…")`."""
+    text = piece.text
+    done = -1
+    for at in sorted(_WALLETS.positions(piece)):
+        if match := _SEED.match(text, at):
+            yield Span(*match.span("value"), "password")
+        elif at >= done:
+            done = at + 100
+            if (match := _ELEVEN.search(text, at, at + 400)) and match.start() < at + 160:
+                words = re.findall("[a-z]+", match["value"])
+                if len(words) % 3 == 0 and len(set(words)) > 9 and _NO_WORDS_OF_WALLETS.isdisjoint(words):
+                    yield Span(*match.span("value"), "password")
+    last, unnamed = -1, _NAMED.absent(piece)
+    for start, end in piece.blobs:
+        if end - start < 51:
+            continue
+        for match in _WALLET.finditer(text, start, end):
+            if is_random(match[0]):
+                yield Span(*match.span(), "password")
+        for match in () if unnamed else _HEX.finditer(text, start, end):
+            listed = last >= 0 and _NEXT_OF_LIST.fullmatch(text, last, match.start()) is not None
+            if mixed(match[0][2:]) and (listed or _KEYS.search(text, max(0, match.start() - 130), match.start())):
+                last = match.end()
+                yield Span(*match.span(), "password")
+
+
+_NEXT_OF_LIST = re.compile(r"""["'`]?,?\s{0,12}(?:\(?\d{1,2}[).:][ ]{1,3})?["'`]?""")

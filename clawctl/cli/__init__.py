@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from clawctl.cli import collect, data, doctor, inspect, judge, keys, openclaw, play, policies, privacy, recipe, serve, train, up
 from clawctl.cli import eval as evaluation
-from clawctl.cli.foreign_options import Command
+from clawctl.cli.commands import Command, Group
 from clawctl.errors import ClawError
 from clawctl.run.disk import MAKE_ROOM, is_full
 from clawctl.run.storage import StorageUnreachable
@@ -20,6 +20,7 @@ from clawctl.run.storage import StorageUnreachable
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

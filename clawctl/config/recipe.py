@@ -1,5 +1,7 @@
 """The recipe: its sections, and how it is read, overridden and written."""
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from clawctl.config.collect import CollectConfig
 from clawctl.config.eval import EvalConfig, GateConfig
-from clawctl.config.foreign_keys import is_from_elsewhere, suggest
+from clawctl.config.explaining import equivalent, explainers
 from clawctl.config.judge import JudgeConfig
 from clawctl.config.machines import MachinesConfig
 from clawctl.config.model import ModelConfig
@@ -72,10 +74,7 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
     Raises ClawError (exit code 2), which names the first wrong key.
     """
     data = {} if path is None else read_yaml(path)
-    if is_from_elsewhere(data, list(Recipe.model_fields)):
-        strange = ", ".join(str(key) for key in data if key not in Recipe.model_fields)
-        problem = f"recipe {path} is written for another system ({strange})"
-        raise ClawError(problem, f"convert it: clawctl recipe convert {path} --out NEW.yaml", 2)
+    _check_system(path, data)
     for key, value in (overrides or {}).items():
         if value is not None:
             set_nested(data, key.split("."), value)
@@ -86,6 +85,13 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
         raise _wrong_key(error, path, overrides or {}) from error
     _check_gate(recipe)
     return recipe
+
+
+def _check_system(path: Path | None, data: dict[Any, Any]) -> None:
+    """Raises ClawError (exit code 2) if the recipe is written for another system that an explainer knows."""
+    strange = [str(key) for key in data if key not in Recipe.model_fields]
+    if strange and (cure := next(filter(None, (each.cure(path, data, strange) for each in explainers())), None)):
+        raise ClawError(f"recipe {path} is written for another system ({', '.join(strange)})", cure, 2)
 
 
 def _check_gate(recipe: Recipe) -> None:
@@ -181,6 +187,26 @@ def set_nested(data: dict[str, Any], path: list[str], value: Any) -> None:
 def _near(key: str) -> str:
     suggestion = suggest(key, known_keys(Recipe))
     return f"; did you mean {suggestion}?" if suggestion else ""
+
+
+def suggest(key: str, known: Sequence[str]) -> str | None:
+    """Return the key that a wrong key most likely means, or None.
+
+    Tried in this order: an explainer's name, spelling in the same section, spelling of an explainer's name, spelling anywhere.
+    """
+    parts = key.split(".")
+    section, last = key.rpartition(".")[0], parts[-1]
+    if (here := equivalent(parts)) and here.suggestion in known and here.suggestion != key:
+        return here.suggestion
+    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
+    if section and (matches := get_close_matches(last, siblings, n=1)):
+        return siblings[matches[0]]
+    if (here := equivalent([last], similar=True)) and here.suggestion in known:
+        return here.suggestion
+    ends = {name.rpartition(".")[2]: name for name in reversed(known)}
+    if matches := get_close_matches(last, ends, n=1, cutoff=0.75):
+        return ends[matches[0]]
+    return next(iter(get_close_matches(key, known, n=1)), None)
 
 
 def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import PydanticCustomError
 
-from clawctl.config.foreign_keys import find_elsewhere
+from clawctl.config.explaining import equivalent
 
 
 class Section(BaseModel):
@@ -20,7 +20,7 @@ class Section(BaseModel):
         own = type(self).model_fields
         if name in own:
             return getattr(self, name)
-        here = find_elsewhere([name])
+        here = equivalent([name])
         key = (here.key if here is not None else None) or ""
         section, _, field = key.partition(".")
         if type(self).__name__.lower() == f"{section}config" and (value := self._below(field.split("."))) is not None:

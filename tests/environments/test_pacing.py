@@ -8,7 +8,6 @@ from pathlib import Path
 import orjson
 import pytest
 
-from clawctl.cli.foreign_options import understand
 from clawctl.config import Recipe, TrainConfig, UpConfig
 from clawctl.config.play import PlayConfig
 from clawctl.environments import ENVIRONMENTS, Outcome, Task, create
@@ -114,22 +113,6 @@ def test_reinforcement_that_has_too_little_to_select_from_is_warned_of(caplog: p
     assert caplog.text == ""
     running = Summary(by_task={number: [0.0] for number in range(8)}, settled=Counter(dict.fromkeys(range(8), 7)))
     assert not warn_if_unsolved(running, 8), "an attempt at each task is running"
-
-
-def test_names_of_the_described_system_are_understood_or_named() -> None:
-    def said(*words: str) -> list[str]:
-        return understand("collect", words, {"--env", "--parallel", "--option"}, {"--env", "--parallel", "--option"})
-
-    assert said("--env", "swe", "--parallel-envs", "8", "--max-steps", "30") == [
-        "--env", "swe", "--parallel", "8", "--option", "max_turns=30",
-    ]  # fmt: skip
-    assert said("--swe-bench-path", "/data/swe", "--tools-config=tools.json") == [
-        "--option", "path=/data/swe", "--option", "tools=tools.json",
-    ]  # fmt: skip
-    with pytest.raises(ClawError, match="screenshot-backend") as caught:
-        said("--screenshot-backend", "selenium")
-    assert "Playwright" in caught.value.fix
-    assert said("--use-screenshots", "--screenshot-backend", "playwright") == ["--option", "screenshots=true"] * 2
 
 
 def test_a_recipe_that_plays_names_an_environment_and_code_only_if_its_user_did(run: RunDir, tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from clawctl.config.foreign_keys import OurKey, Settings, find_elsewhere
 from clawctl.config.recipe import Recipe, known_keys, read_yaml, set_nested
 from clawctl.config.section import key_at
 from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
+from clawctl.extensions.migrate.keys import OurKey, Settings, find_elsewhere
 
 _FIX = "remove it from the file, or write the recipe yourself: docs/recipes.md"
 _COMBINED_KEYS = ("train.batch_turns", "train.betas")  # keys that combine several keys of other systems

@@ -9,22 +9,17 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from clawctl.config.explaining import Equivalent
+
 Settings = dict[str, Any]  # dotted keys of clawctl and their values
 
 
 @dataclass(frozen=True, slots=True)
-class OurKey:
-    """The equivalent of a foreign key. Exactly one of `key` and `dropped` is set; `near` is the suggestion for a dropped key."""
+class OurKey(Equivalent):
+    """The equivalent of a foreign key."""
 
-    key: str | None = None
-    dropped: str | None = None
-    near: str | None = None
     # Converts the value; may return other settings or another key; None: the value has no equivalent
     change: Callable[[Any], "Settings | OurKey | None"] | None = None
-
-    @property
-    def suggestion(self) -> str | None:
-        return self.key or self.near
 
 
 def _chosen(key: str, values: Mapping[str, Any]) -> OurKey:
@@ -278,30 +273,13 @@ def find_elsewhere(parts: Sequence[str]) -> OurKey | None:
     return KEYS.get(".".join(names[-2:])) or KEYS.get(names[-1])
 
 
-def is_from_elsewhere(data: Mapping[Any, Any], ours: Sequence[str]) -> bool:
+def find_similar(name: str) -> OurKey | None:
+    """Return the equivalent of the foreign key that is spelled like `name`."""
+    names = get_close_matches(name, [name for name in KEYS if len(name) > 4], n=1, cutoff=0.85)
+    return KEYS[names[0]] if names else None
+
+
+def is_from_elsewhere(data: Mapping[Any, Any], strange: Sequence[str]) -> bool:
     """Whether a recipe is written for another system: it has a foreign section, or foreign settings at the top level."""
-    strange = [str(key) for key in data if key not in ours]
-    flat = [key for key in strange if not isinstance(data[key], dict) and find_elsewhere([key])]
-    return any(key.lower() in SECTIONS and isinstance(data[key], dict) for key in strange) or len(flat) > 1
-
-
-def suggest(key: str, known: Sequence[str]) -> str | None:
-    """Return the key that a wrong key most likely means, or None.
-
-    Tried in this order: another system's name, spelling in the same section, spelling anywhere.
-    """
-    parts = key.split(".")
-    section, last = key.rpartition(".")[0], parts[-1]
-    if (here := find_elsewhere(parts)) and here.suggestion in known and here.suggestion != key:
-        return here.suggestion
-    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
-    if section and (matches := get_close_matches(last, siblings, n=1)):
-        return siblings[matches[0]]
-    if (matches := get_close_matches(last, [name for name in KEYS if len(name) > 4], n=1, cutoff=0.85)) and (
-        KEYS[matches[0]].suggestion in known
-    ):
-        return KEYS[matches[0]].suggestion
-    ends = {name.rpartition(".")[2]: name for name in reversed(known)}
-    if matches := get_close_matches(last, ends, n=1, cutoff=0.75):
-        return ends[matches[0]]
-    return next(iter(get_close_matches(key, known, n=1)), None)
+    flat = [key for key in strange if not isinstance(data.get(key), dict) and find_elsewhere([key])]
+    return any(key.lower() in SECTIONS and isinstance(data.get(key), dict) for key in strange) or len(flat) > 1

@@ -1,30 +1,9 @@
 """Options of other systems, which are translated, or refused with a hint at clawctl's equivalent."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any
+from collections.abc import Sequence
 
-from rich.console import Console
-from rich.markup import escape
-from typer.core import TyperCommand
-
-from clawctl.config import Recipe, known_keys, warning_of_variables
-from clawctl.config.foreign_keys import find_elsewhere
-from clawctl.errors import ClawError
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of another system.
-
-    `is_now` returns the equivalent command-line words for its value. If it returns None, the option is refused, and `instead` is
-    the fix.
-    """
-
-    is_now: Callable[[str], Sequence[str] | None]
-    instead: str
-    takes_value: bool = True
+from clawctl.config import LoraConfig
+from clawctl.config.explaining import Option
 
 
 def _name(own: str) -> Option:
@@ -128,7 +107,12 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--env": _ENVIRONMENT,
     },
     "train": {
-        "--lora": _flag("--lora-rank N sets the rank", "--lora"),
+        "--lora": Option(
+            lambda value: ("--lora-rank", str(LoraConfig().rank)),
+            "--lora-rank N sets the rank",
+            takes_value=False,
+            unless=("--lora-rank", "--lora-r"),
+        ),
         "--lora-r": _name("--lora-rank"),
         "--gpu-ids": _name("--gpus"),
         "--train-gpus": _name("--gpus"),
@@ -156,96 +140,3 @@ OPTIONS: dict[str, dict[str, Option]] = {
 }
 for _command in ("serve", "collect", "judge", "train", "eval", "up"):
     OPTIONS[_command] = {**_FOLDERS, **OPTIONS[_command]}
-
-
-class Command(TyperCommand):
-    """A command that translates options of other systems, and checks the environment before it starts."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        command = _called(ctx)
-        own = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        own |= set(self.get_help_option_names(ctx))
-        takes_value = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", False)}
-        left = super().parse_args(ctx, understand(command, args, own, takes_value, _homes(ctx)))
-        if warning := warning_of_variables(command):
-            Console(stderr=True, soft_wrap=True).print(f"[yellow]clawctl:[/yellow] {escape(warning)}")
-        return left
-
-
-def _homes(ctx: Any) -> dict[str, list[str]]:
-    """The commands that have each option, by the option's name."""
-    homes: dict[str, list[str]] = {}
-    for name, command in getattr(ctx.find_root().command, "commands", {}).items():
-        for option in {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}:
-            homes.setdefault(option, []).append(name)
-    return homes
-
-
-def _called(ctx: Any) -> str:
-    """The command without the program's name: "serve", "inspect sessions"."""
-    names = []
-    while ctx.parent is not None:
-        names.append(ctx.info_name)
-        ctx = ctx.parent
-    return " ".join(reversed(names))
-
-
-def understand(
-    command: str, words: Sequence[str], own: set[str], takes_value: set[str], homes: Mapping[str, Sequence[str]] | None = None
-) -> list[str]:
-    """`words` with foreign options translated. `homes` maps options to the commands that have them.
-
-    Raises ClawError (exit code 2) for a refused or unknown option.
-    """
-    known, rest = list[str](), list(words)
-    while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        if word == "--":
-            return [*known, word, *rest]
-        if name in own or not name.startswith("--"):
-            known.append(word)
-            if name in takes_value and not equals and rest:
-                known.append(rest.pop(0))
-            continue
-        option = OPTIONS.get(command, {}).get(name.replace("_", "-"))
-        if option is None:
-            raise _unknown(command, name, own, homes)
-        if option.takes_value and not equals and rest and not rest[0].startswith("-"):
-            value = rest.pop(0)
-        now = option.is_now(value)
-        if now is None:
-            raise ClawError(f"clawctl {command} has no option {name}", option.instead, 2)
-        if now == ("--lora",):
-            now = () if any(one.partition("=")[0] in ("--lora-rank", "--lora-r") for one in words) else ("--lora-rank", _rank())
-        known += now
-    return known
-
-
-def _rank() -> str:
-    from clawctl.config import LoraConfig
-
-    return str(LoraConfig().rank)
-
-
-def _unknown(command: str, name: str, own: set[str], homes: Mapping[str, Sequence[str]] | None) -> ClawError:
-    """The error for an unknown option. It suggests a similar option, the recipe key, or the command that has the option."""
-    problem, known = f"clawctl {command} has no option {name}", [option for option in own if option.startswith("--")]
-    foreign = OPTIONS.get(command, {})
-    home = next(iter((homes or {}).get(name, ())), None)  # if a command has exactly this option, no similar one is suggested
-    if home is None and (near := get_close_matches(name, [*known, *foreign], n=1, cutoff=0.75)):
-        return ClawError(problem, f"did you mean {near[0]}?", 2)
-    key = name.removeprefix("--").replace("-", "_")
-    here = find_elsewhere([key])
-    if here is not None and here.dropped is not None:
-        return ClawError(problem, here.dropped.replace("`", ""), 2)
-    if here is not None and here.key is not None:
-        return ClawError(problem, f"set {here.key} in the recipe: docs/recipes.md", 2)
-    if keys := [one for one in known_keys(Recipe) if one.rpartition(".")[2] == key]:
-        of_command = [one for one in keys if one.startswith(f"{command}.")]
-        return ClawError(problem, f"set {(of_command or keys)[0]} in the recipe: docs/recipes.md", 2)
-    if home is not None:
-        return ClawError(problem, f"clawctl {home} has it: clawctl {home} --help", 2)
-    if near := get_close_matches(name, known, n=1):
-        return ClawError(problem, f"did you mean {near[0]}?", 2)
-    return ClawError(problem, f"clawctl {command} --help lists all options", 2)

@@ -88,13 +88,19 @@ class Circle:
         with urllib.request.urlopen(request, timeout=300) as response:
             return dict(orjson.loads(response.read()))
 
-    def answers(self, version: int, conversations: Sequence[list[Message]], max_tokens: int, **sampling: Any) -> list[str]:
-        """The version's answers, requested together."""
-        endpoint = self.endpoint(version)
+    def answers(
+        self, version: int, conversations: Sequence[list[Message]], max_tokens: int, seed: int = 0, temperature: float | None = None
+    ) -> list[str]:
+        """The version's answers, requested together. Each has a seed of its own: with one seed for all, the first tokens of all
+        answers would be drawn with the same random number."""
+        endpoint, sampling = self.endpoint(version), {} if temperature is None else {"temperature": temperature}
 
         async def all_of_them() -> list[str]:
             async with new_client(endpoint) as client:
-                asked = (ask(endpoint, messages, client=client, max_tokens=max_tokens, **sampling) for messages in conversations)
+                asked = (
+                    ask(endpoint, messages, client=client, max_tokens=max_tokens, seed=1000 * seed + number, **sampling)
+                    for number, messages in enumerate(conversations)
+                )
                 return await asyncio.gather(*asked)
 
         return asyncio.run(all_of_them())

@@ -6,7 +6,7 @@ installed package can replace it. An extension whose folder is removed takes its
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, distributions, entry_points
 from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Generic, TypeVar, cast
@@ -66,14 +66,17 @@ class Registry(Generic[T]):
 
 
 def points(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group by name. Those of clawctl's extensions take precedence."""
-    found = list(entry_points(group=group))
-    extensions = [point for point in found if is_extension(point)]
-    others = [point for point in found if point.dist is None or point.dist.name != "clawctl"]
-    return {point.name: point for point in (*others, *extensions)}
+    """The entry points of a group by name. Those of clawctl's extensions take precedence. Every copy of clawctl's metadata is read,
+    because a checkout may contain an outdated one (`clawctl.egg-info`) that hides the others."""
+    own = [point for copy in distributions(name="clawctl") for point in copy.entry_points.select(group=group)]
+    others = [point for point in entry_points(group=group) if not is_extension(point)]
+    return {point.name: point for point in (*others, *own) if not is_extension(point) or _has_folder(point)}
 
 
 def is_extension(point: EntryPoint) -> bool:
-    """Whether an entry point is that of an extension of this clawctl whose folder is there."""
-    folder = ".".join(point.module.split(".")[:3])
-    return point.dist is not None and point.dist.name == "clawctl" and find_spec(folder) is not None
+    """Whether an entry point is that of an extension of clawctl."""
+    return point.dist is not None and point.dist.name == "clawctl"
+
+
+def _has_folder(point: EntryPoint) -> bool:
+    return find_spec(".".join(point.module.split(".")[:3])) is not None

@@ -56,7 +56,8 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
 
 SEAMS = (  # modules and packages that an extension may import, besides its own
     "config", "errors", "plugins", "registry", "printing", "process", "http_client", "run", "environments", "launch.status",
-    "eval.intervals", "eval.suites", "judge.protocol", "privacy.finders",
+    "cli.judge", "cli.opening", "cli.options",
+    "eval.intervals", "eval.suites", "judge.panel", "judge.protocol", "judge.votes", "privacy.finders",
     "train.sample", "train.measures", "train.agreement", "train.advantages",
     "trainers.texts", "trainers.local.branches", "trainers.local.influence", "trainers.local.loading", "trainers.local.model",
     "trainers.local.objective", "trainers.local.optimizer", "trainers.local.tops",
@@ -240,11 +241,6 @@ def test_no_dialect_imports_another() -> None:
         text = (ROOT / "serve" / "dialects" / f"{name}.py").read_text()
         others = "|".join(dialects - {name})
         assert re.search(rf"dialects\.({others})\b|dialects import .*\b({others})\b", text) is None, name
-
-
-def test_the_judge_does_not_import_its_laboratory() -> None:
-    for file in (ROOT / "judge").glob("*.py"):
-        assert "clawctl.judge.laboratory" not in file.read_text(), file
 
 
 def test_there_is_one_http_client() -> None:

@@ -43,7 +43,3 @@ Once = Annotated[bool, typer.Option("--once", help="Process the available data, 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 NumSamples = Annotated[int, typer.Option(min=0, help="With --dry-run: number of turns to show.")]
 DEFAULT_RUN = Path("run")
-
-
-def warn_of_old_spelling(old: str, new: str) -> None:
-    typer.echo(f"clawctl: `clawctl {old}` is now `clawctl {new}`; the old spelling works until 0.2", err=True)

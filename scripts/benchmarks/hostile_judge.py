@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawctl.config import JudgeConfig, Recipe, load_recipe
-from clawctl.judge.laboratory.calibrate import reward_now
+from clawctl.extensions.judge_lab.calibrate import reward_now
 from clawctl.judge.panel import Panel, gather_all
 from clawctl.run.directory import RunDir, open_run
 from scripts.benchmarks.circle import running, wait_until, write_recipe

@@ -13,7 +13,7 @@ from random import Random
 from typing import Literal
 from urllib.parse import quote
 
-from clawctl.judge.laboratory.cases import Case, make_turn
+from clawctl.extensions.judge_lab.cases import Case, make_turn
 from clawctl.run.rows import Message
 
 Place = Literal["answer", "came back", "request", "earlier", "tool", "arguments"]

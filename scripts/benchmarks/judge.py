@@ -27,9 +27,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clawctl.config import Recipe, load_recipe
-from clawctl.judge.laboratory.attacks import ATTACKS
-from clawctl.judge.laboratory.calibrate import flips, measure
-from clawctl.judge.laboratory.cases import Case, make_turn
+from clawctl.extensions.judge_lab.attacks import ATTACKS
+from clawctl.extensions.judge_lab.calibrate import flips, measure
+from clawctl.extensions.judge_lab.cases import Case, make_turn
 from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.judge.view import view_turn

@@ -1,7 +1,7 @@
-"""Attacks on the judge in forms that are not in the suite (`clawctl.judge.laboratory.attacks`). They reveal defences that work only
+"""Attacks on the judge in forms that are not in the suite (`judge_lab.attacks`). They reveal defences that work on
 for the suite."""
 
-from clawctl.judge.laboratory.attacks import Attack
+from clawctl.extensions.judge_lab.attacks import Attack
 
 _FILLER = "The weather is fine today. " * 1200  # longer than the maximum of a block
 

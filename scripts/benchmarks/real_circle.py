@@ -93,7 +93,8 @@ class Circle:
     ) -> list[str]:
         """The version's answers, requested together. Each has a seed of its own: with one seed for all, the first tokens of all
         answers would be drawn with the same random number."""
-        endpoint, sampling = self.endpoint(version), {} if temperature is None else {"temperature": temperature}
+        endpoint = self.endpoint(version)
+        sampling: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
 
         async def all_of_them() -> list[str]:
             async with new_client(endpoint) as client:

@@ -1,7 +1,5 @@
 """Episodes of user code become trajectories like any other."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -126,11 +124,3 @@ def test_a_failing_episode_is_logged_with_its_traceback(run: RunDir, tmp_path: P
     with pytest.raises(ClawError, match="no task left"):
         collect_custom(run, Recipe(), spec(tmp_path, "broken"), spec(tmp_path, "generate"), 1)
     assert [record.exc_info is not None for record in caplog.records] == [True]
-
-
-def test_generating_for_no_rollout_is_refused_and_not_passed_over(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawctl", "collect", "--run", str(tmp_path / "run"), "--custom-generate", "mine.py:generate"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "clawctl play ROLLOUT --generate file.py:name" in done.stderr
-    assert not (tmp_path / "run").exists()

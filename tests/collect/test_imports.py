@@ -259,9 +259,7 @@ def test_on_the_command_line_a_second_import_changes_nothing_and_an_export_makes
     looked = subprocess.run([*took, "--dry-run", "--json"], capture_output=True, text=True, check=True)
     assert (json.loads(looked.stdout)["turns"], (tmp_path / "run").exists()) == (9, False)
     once = subprocess.run(took, capture_output=True, text=True, check=True)
-    old = [*command, "collect", "--import", str(file), *run]
-    twice = subprocess.run(old, capture_output=True, text=True, check=True)
-    assert f"`clawctl collect --import` is now `clawctl import {file}`" in twice.stderr
+    twice = subprocess.run(took, capture_output=True, text=True, check=True)
     assert once.stdout == f"9 turns imported from {file}: 9 no next state\n"
     assert twice.stdout == f"9 turns of {file} were already imported, nothing was changed: 9 no next state\n"
     assert len(rows_of(open_run(tmp_path / "run"))) == 9
@@ -311,13 +309,6 @@ def test_an_export_is_not_imported_where_it_came_from(run, tmp_path) -> None:
     with pytest.raises(ClawError, match=r"2 turns of .*out\.jsonl are already in .*, from which the file was exported"):
         import_file(run, tmp_path / "out.jsonl", None)
     assert len(rows_of(run)) == 2
-
-
-def test_a_rating_without_a_file_is_refused(tmp_path) -> None:
-    command = [sys.executable, "-m", "clawctl", "collect", "--run", str(tmp_path / "run"), "--rating", "1"]
-    told = subprocess.run(command, capture_output=True, text=True)
-    assert (told.returncode, (tmp_path / "run").exists()) == (2, False)
-    assert "--import" in told.stderr
 
 
 def test_a_dry_run_shows_what_would_be_trained_and_writes_nothing(run, tmp_path) -> None:

@@ -1,9 +1,9 @@
 from collections.abc import Iterator
 
 import pytest
-from scripted_judge import ScriptedJudge
 
 from clawctl.run.directory import RunDir, open_run
+from tests.judge.scripted_judge import ScriptedJudge
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from judging import by_words, verdicts_of
 from made_turns import reply, shard
-from scripted_judge import ScriptedJudge
 
 from clawctl.run.directory import published
 from clawctl.run.endpoint import announce
+from tests.judge.scripted_judge import ScriptedJudge
 from tests.waiting import until
 
 

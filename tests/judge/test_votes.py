@@ -6,8 +6,8 @@ import pytest
 
 from clawctl.config import JudgeConfig
 from clawctl.judge.hints import HintRules, hint_candidates, hint_rules, why_not
-from clawctl.judge.laboratory.cases import make_turn
 from clawctl.judge.prompts import SYSTEM, Vote, judge_messages, read_hint, read_vote
+from clawctl.judge.protocol import Evidence
 from clawctl.judge.votes import agreement, decided, first_round, majority, why_none
 
 
@@ -184,6 +184,7 @@ def test_only_the_user_and_a_failure_write_a_hint(hint: str, reason: str | None)
 
 def test_the_rules_of_a_hint_separate_the_authors_of_a_text() -> None:
     messages = [{"role": "user", "content": "look"}, {"role": "assistant", "content": "ok"}, {"role": "tool", "content": "a page"}]
-    turn = make_turn("t", messages, {"role": "assistant", "content": "done"}, [{"role": "user", "content": "shorter"}])
+    answer, next_state = {"role": "assistant", "content": "done"}, [{"role": "user", "content": "shorter"}]
+    turn = Evidence("t", "test", "", messages, answer, next_state, None, None, False, "test")
     rules = hint_rules(JudgeConfig(), turn)
     assert (rules.own_words, rules.returned, rules.answer) == ("look\nshorter", "a page", "done")

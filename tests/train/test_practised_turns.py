@@ -10,7 +10,6 @@ from clawctl.config import Recipe, TrainConfig
 from clawctl.inspect.better import rates
 from clawctl.inspect.rows import read_rows
 from clawctl.inspect.wanted import reactions
-from clawctl.judge.laboratory.cases import rated_turns
 from clawctl.run.directory import RunDir
 from clawctl.run.finished_shards import FinishedShards
 from clawctl.run.hint_places import PLACES, with_hint
@@ -178,11 +177,11 @@ def test_a_practised_hint_is_no_earlier_hint_of_the_person(run: RunDir, sampler:
 
 
 def test_practice_is_no_reaction_of_a_person(run: RunDir, sampler: Sampler) -> None:
-    """Neither a complaint nor praise, for `inspect`, for the detection of changes and for `calibrate`."""
+    """Neither a complaint nor praise, for `inspect` and for the detection of changes."""
     publish(run, "a", [practised(sampler, kind, kind) for kind in ("told", "alone", "elsewhere")])
     joined = read_rows(run)
     assert [row.worth.value for row in joined.rows] == [None] * 3
-    assert (reactions(joined), rates(joined.rows), rated_turns(run)) == ([], {}, [])
+    assert (reactions(joined), rates(joined.rows)) == ([], {})
     feed = make_feed(run, sampler, **METHOD)
     feed.next_batch(0)
     assert feed._changes.since("default") == float("-inf")

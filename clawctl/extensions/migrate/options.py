@@ -45,6 +45,8 @@ _SCREENSHOTS = Option(
     lambda value: ("--option", "screenshots=true") if value == "playwright" else None,
     "screenshots are made by Playwright: use --option screenshots=true",
 )
+_ROLLOUT = _refused("a rollout of your own is played by `clawctl play ROLLOUT --generate file.py:name`")
+_CALIBRATE = _refused("use `clawctl calibrate`")
 _NO_ENDPOINT = _refused("collect reads the captures of clawctl serve --intercept: --run FOLDER")
 _ALWAYS = _flag("it is always on")
 _ENGINES = "--engine vllm starts vLLM; for SGLang, start it yourself and pass --upstream URL --upstream-kind sglang"
@@ -88,6 +90,11 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--max-concurrent-sessions": _refused("the number of sessions is not limited; serve.limits in the recipe limits requests"),
         "--session-timeout": _recipe("collect.session_timeout_s"),
         "--task-type": _name("--env"),
+        "--import": _refused("use `clawctl import FILE`"),
+        "--export": _refused("use `clawctl export FILE`"),
+        "--rating": _refused("import with `clawctl import FILE --rating N`; rate served turns over HTTP"),
+        **dict.fromkeys(("--custom-rollout", "--rollout-function-path"), _ROLLOUT),
+        **dict.fromkeys(("--custom-generate", "--custom-generate-function-path"), _ROLLOUT),
         **_PLAYING,
     },
     "play": {**_PLAYING},
@@ -101,6 +108,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--prm-path": _name("--prm"),
         "--prm-model-path": _name("--prm"),
         "--hint-extraction-model": _recipe("judge.hint_model"),
+        **dict.fromkeys(("--calibrate", "--calibrate-ratings", "--attacks"), _CALIBRATE),
         "--prm-temperature": _recipe("judge.temperature"),
         "--prm-max-tokens": _recipe("judge.max_tokens"),
         "--api-key": _refused("other users can see a key on the command line: set judge.api_key in the recipe"),

@@ -9,7 +9,7 @@ import base64
 from dataclasses import dataclass
 from typing import Literal
 
-from clawctl.judge.laboratory.cases import Case, make_turn
+from clawctl.extensions.judge_lab.cases import Case, make_turn
 from clawctl.run.rows import Message
 
 Place = Literal["answer", "came back", "request", "earlier", "tool"]

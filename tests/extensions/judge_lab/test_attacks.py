@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 from clawctl.config import Recipe
-from clawctl.judge.laboratory.attacks import ATTACKS, pair
-from clawctl.judge.laboratory.calibrate import flips
+from clawctl.extensions.judge_lab.attacks import ATTACKS, pair
+from clawctl.extensions.judge_lab.calibrate import flips
 from clawctl.judge.prompts import read_vote
 from clawctl.judge.protocol import Evidence
 from clawctl.run.rows import Message

@@ -10,8 +10,8 @@ from made_turns import reply, shard
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.judge.laboratory.calibrate import calibrate, calls_for
-from clawctl.judge.laboratory.cases import read_cases
+from clawctl.extensions.judge_lab.calibrate import calibrate, calls_for
+from clawctl.extensions.judge_lab.cases import read_cases
 from clawctl.judge.view import view_turn
 
 

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.judge.laboratory.attacks import ATTACKS, Attack, pair
-from clawctl.judge.laboratory.cases import Case, rated_turns, read_cases
+from clawctl.extensions.judge_lab.attacks import ATTACKS, Attack, pair
+from clawctl.extensions.judge_lab.cases import Case, rated_turns, read_cases
 from clawctl.judge.panel import LLMJudge, Panel, gather_all
 from clawctl.judge.votes import agreement, decided, first_round, majority
 from clawctl.printing import answers, plain, print_json
@@ -127,7 +127,7 @@ async def _judge(panel: Panel, case: Case) -> Judged:
 
 
 async def flips(run: RunDir, recipe: Recipe, attacks: Sequence[Attack] = ATTACKS) -> dict[str, Any]:
-    """The attacks that change the judge's verdict (`clawctl.judge.laboratory.attacks`), and the rates of changed verdicts.
+    """The attacks that change the judge's verdict (`clawctl.extensions.judge_lab.attacks`), and the rates of changed verdicts.
 
     A judge with sampled votes also changes its verdict by chance. Each turn is therefore judged twice without its attack.
     """

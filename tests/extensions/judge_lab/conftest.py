@@ -1,0 +1,3 @@
+from tests.judge.conftest import run, serving
+
+__all__ = ["run", "serving"]

@@ -79,4 +79,7 @@ def is_extension(point: EntryPoint) -> bool:
 
 
 def _has_folder(point: EntryPoint) -> bool:
-    return find_spec(".".join(point.module.split(".")[:3])) is not None
+    try:
+        return find_spec(".".join(point.module.split(".")[:3])) is not None
+    except ModuleNotFoundError:  # all extensions were removed
+        return False

@@ -37,8 +37,8 @@ class Module:
     @cached_property
     def room(self) -> str:
         """`serve`, `extensions/worlds`, …; `clawctl` for modules outside a folder."""
-        parts = self.path.relative_to(PACKAGE).parts
-        return "/".join(parts[: 2 if parts[0] == "extensions" else 1]) if len(parts) > 1 else "clawctl"
+        parts = self.path.relative_to(PACKAGE).parts[:-1]
+        return "/".join(parts[: 2 if parts[:1] == ("extensions",) else 1]) or "clawctl"
 
     @property
     def is_product(self) -> bool:
@@ -138,9 +138,6 @@ class House:
     def wide_functions(self) -> list[str]:
         return [line for module in self.modules if module.room != "cli" for line in module.wide_functions()]
 
-    def largest_settings(self) -> tuple[str, int]:
-        return max((found for module in self.modules for found in module.settings_classes()), key=lambda found: found[1])
-
 
 def words_of_guide() -> int:
     """Words of README.md and docs/guide."""
@@ -163,7 +160,7 @@ def measure(house: House) -> dict[str, int]:
         "lines of clawctl": sum(module.lines for module in house.modules),
         "imports from product into extensions": len(house.into_extensions()),
         "import circles": len(house.circles()),
-        f"settings in one class ({house.largest_settings()[0]})": house.largest_settings()[1],
+        "settings in one class": max(number for module in house.modules for _, number in module.settings_classes()),
         f"files over {LONG_FILE} lines": len(house.long_files()),
         f"functions with more than {MANY_PARAMETERS} parameters": len(house.wide_functions()),
         "words of README and guide": words_of_guide(),

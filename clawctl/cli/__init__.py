@@ -10,7 +10,23 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from clawctl.cli import collect, data, doctor, inspect, judge, keys, openclaw, play, policies, privacy, recipe, serve, train, up
+from clawctl.cli import (
+    collect,
+    data,
+    docs,
+    doctor,
+    inspect,
+    judge,
+    keys,
+    openclaw,
+    play,
+    policies,
+    privacy,
+    recipe,
+    serve,
+    train,
+    up,
+)
 from clawctl.cli import eval as evaluation
 from clawctl.cli.commands import Command, Group
 from clawctl.errors import ClawError
@@ -54,6 +70,7 @@ app.command()(train.train)
 app.command(name="eval")(evaluation.evaluate)
 app.command()(up.up)
 app.command()(doctor.doctor)
+app.command()(docs.docs)
 app.command()(privacy.forget)
 app.command()(privacy.retention)
 app.command(name="openclaw-setup")(openclaw.openclaw_setup)

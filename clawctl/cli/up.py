@@ -19,11 +19,13 @@ from clawctl.config import (
 )
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
+from clawctl.shipped import find_recipe
 
 
 def up(
     recipe: Annotated[
-        Path | None, typer.Argument(help="Recipe (YAML) whose `up.stages` are started. Not needed with --stop and --status.")
+        Path | None,
+        typer.Argument(help="Recipe whose stages are started: a file, or a shipped name. Not needed with --stop and --status."),
     ] = None,
     run: RunOption = DEFAULT_RUN,
     log_level: LogLevel = "info",
@@ -51,7 +53,8 @@ def up(
         launcher = launcher_of(opened)
         return launcher.stop(opened) if stop else launcher.show(opened)
     if recipe is None:
-        raise ClawError("clawctl up needs a recipe", "run `clawctl up RECIPE`; recipes/ has examples", 2)
+        raise ClawError("clawctl up needs a recipe", "run `clawctl up RECIPE`, with a file, or with a name such as `default`", 2)
+    recipe = find_recipe(recipe)
     if only is not None:
         return _run_one(recipe, run, only, log_level)
     if on is None and (dry_run or detach):

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import sysconfig
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from clawctl.printing import print_json
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.endpoint import own_endpoint
 from clawctl.run.keys import KeyRing, add_key, remove_key
+from clawctl.shipped import shipped
 
 Way = Literal["plugin", "responses", "plain"]
 Version = tuple[int, ...]
@@ -126,11 +126,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def plugin_folder() -> Path:
     """Folder of the provider plugin, in a checkout or in an installation. Raises ClawError."""
-    in_clone = Path(__file__).parents[2] / "integrations" / "openclaw"
-    installed = Path(sysconfig.get_path("data")) / "share" / "clawctl" / "openclaw"
-    for folder in (in_clone, installed):
-        if (folder / "openclaw.plugin.json").is_file():
-            return folder.resolve()
+    folder = shipped("integrations") / "openclaw"
+    if (folder / "openclaw.plugin.json").is_file():
+        return folder
     raise ClawError("the OpenClaw plugin is not installed", "use --way plain, or reinstall clawctl")
 
 

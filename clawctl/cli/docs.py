@@ -1,0 +1,28 @@
+"""`clawctl docs`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from clawctl.errors import ClawError
+from clawctl.shipped import shipped, shipped_names
+
+
+def docs(topic: Annotated[str | None, typer.Argument(help="A page, such as engines. Unset: list the pages.")] = None) -> None:
+    """Print a page of the documentation."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    pages = shipped_names("docs", ".md")
+    if topic is None:
+        typer.echo("\n".join(pages))
+        return
+    name = topic.removeprefix("docs/").removesuffix(".md")
+    if name not in pages:
+        raise ClawError(f"there is no page {topic}", f"clawctl docs PAGE, with one of {', '.join(pages)}", 2)
+    text = (shipped("docs") / f"{name}.md").read_text()
+    if sys.stdout.isatty():
+        Console(width=min(100, Console().width)).print(Markdown(text))
+    else:
+        typer.echo(text)

@@ -1,0 +1,31 @@
+"""Files that come with clawctl beside its code: docs, recipes, and the plugin for OpenClaw."""
+
+import sysconfig
+from pathlib import Path
+
+from clawctl.errors import ClawError
+
+
+def shipped(name: str) -> Path:
+    """A folder such as `docs`, in a checkout or in an installation. Raises ClawError."""
+    checkout, installed = Path(__file__).parents[1], Path(sysconfig.get_path("data")) / "share" / "clawctl"
+    folder = (checkout if (checkout / "pyproject.toml").is_file() else installed) / name
+    if folder.is_dir():
+        return folder.resolve()
+    raise ClawError(f"{name} is missing in this installation of clawctl", "reinstall clawctl")
+
+
+def shipped_names(name: str, suffix: str) -> list[str]:
+    """Names of the files of a shipped folder, without their suffix."""
+    return sorted(file.stem for file in shipped(name).glob(f"*{suffix}"))
+
+
+def find_recipe(named: Path) -> Path:
+    """`named`, or the shipped recipe of that name: `default`, `smollm2`. Raises ClawError."""
+    if named.exists() or named.suffix or len(named.parts) > 1:
+        return named
+    found = shipped("recipes") / f"{named}.yaml"
+    if not found.is_file():
+        names = ", ".join(shipped_names("recipes", ".yaml"))
+        raise ClawError(f"there is no recipe {named}", f"name a file, or one of {names}", 2)
+    return found

@@ -1,0 +1,52 @@
+"""Docs and recipes that come with clawctl, in a checkout and in an installation."""
+
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from clawctl import shipped as module
+from clawctl.errors import ClawError
+from clawctl.shipped import find_recipe, shipped
+
+ROOT = Path(__file__).parent.parent
+CLAWCTL = [sys.executable, "-m", "clawctl"]
+
+
+def test_a_page_is_printed_by_its_name_or_by_the_path_that_messages_name() -> None:
+    page = (ROOT / "docs" / "gate.md").read_text()
+    for topic in ("gate", "docs/gate.md"):
+        done = subprocess.run([*CLAWCTL, "docs", topic], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == page.strip()
+    unknown = subprocess.run([*CLAWCTL, "docs", "nothing"], capture_output=True, text=True, check=False)
+    assert (unknown.returncode, "there is no page nothing" in unknown.stderr) == (2, True)
+
+
+def test_a_recipe_is_found_by_name_and_a_file_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_recipe(Path("default")) == ROOT / "recipes" / "default.yaml"
+    (tmp_path / "default").write_text("name: mine\n")
+    assert find_recipe(Path("default")) == Path("default")
+    assert find_recipe(Path("missing.yaml")) == Path("missing.yaml")  # reported by the reader of recipes
+    with pytest.raises(ClawError, match="there is no recipe nothing") as refused:
+        find_recipe(Path("nothing"))
+    assert "smollm2" in str(refused.value.fix)
+
+
+def test_an_installation_has_what_a_checkout_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel's data files, laid out as an installer lays them out."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    for folder, patterns in data.items():
+        for file in (file for pattern in patterns for file in ROOT.glob(pattern)):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / file.name).write_bytes(file.read_bytes())
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "lib" / "clawctl" / "shipped.py"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    for name in ("docs", "recipes"):
+        files = {file.name for file in shipped(name).iterdir()}
+        wanted = {file.name for file in (ROOT / name).iterdir() if file.suffix in (".md", ".yaml") and file.name != "README.md"}
+        assert wanted <= files
+    assert (shipped("integrations") / "openclaw" / "openclaw.plugin.json").is_file()

@@ -12,10 +12,10 @@ from rich.table import Table
 from clawctl.config import Recipe, SuiteConfig
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
-from clawctl.eval.intervals import proportion
 from clawctl.eval.suites import CannotMeasure
 from clawctl.eval.suites.loading import LoadedSuite, load_suites
 from clawctl.eval.worker import Stopped, as_tables, measure, run_until
+from clawctl.intervals import proportion
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir

@@ -12,10 +12,10 @@ from typing import Any
 from clawctl.config import EvalBudget, GateConfig, GateLimit
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.gate import BEST, Anchor, Tested
-from clawctl.eval.intervals import estimate
 from clawctl.eval.sequential import examine, interleave
 from clawctl.eval.suites import Measured
 from clawctl.eval.suites.loading import LoadedSuite
+from clawctl.intervals import estimate
 
 ROUND = 48  # comparisons in one round
 Record = dict[str, Any]

@@ -12,11 +12,11 @@ from rich.text import Text
 from clawctl.inspect.policies import describe_policies, gate_of, measured_by, read_eval, read_live
 from clawctl.inspect.rows import Row, read_rows
 from clawctl.inspect.tables import problem_lines, since
+from clawctl.intervals import wilson
 from clawctl.printing import answers, counted, plain, print_json
 from clawctl.run.directory import RunDir
 from clawctl.run.reward import signs
 
-_Z = 1.959963984540054  # 97.5 % point of the normal distribution
 _MAX_SHOWN = 4  # the number of measurements in the five lines
 _FEWEST = 10  # rates are compared only if both have at least this many judged turns
 
@@ -37,18 +37,12 @@ class Rate:
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval for the share (Wilson 1927), per 100 turns."""
-        low, high = wilson(self.bad, self.of)
+        low, high = self.share_interval
         return 100 * low, 100 * high
 
-
-def wilson(count: int, of: int) -> tuple[float, float]:
-    """The 95 % interval of a share, or (0, 1) if there is no data."""
-    if of == 0:
-        return 0.0, 1.0
-    share, shrink = count / of, 1 + _Z**2 / of
-    centre = (share + _Z**2 / (2 * of)) / shrink
-    half = _Z / shrink * math.sqrt(share * (1 - share) / of + _Z**2 / (4 * of**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    @property
+    def share_interval(self) -> tuple[float, float]:
+        return wilson(self.bad / max(self.of, 1), self.of)
 
 
 def lower(now: Rate, before: Rate) -> Change:
@@ -58,7 +52,7 @@ def lower(now: Rate, before: Rate) -> Change:
     hybrid score interval (Newcombe 1998, method 10).
     """
     a, b = now.bad / now.of, before.bad / before.of
-    (low_a, high_a), (low_b, high_b) = wilson(now.bad, now.of), wilson(before.bad, before.of)
+    (low_a, high_a), (low_b, high_b) = now.share_interval, before.share_interval
     low = a - b - math.hypot(a - low_a, high_b - b)
     high = a - b + math.hypot(high_a - a, b - low_b)
     return "better" if high < 0 else "worse" if low > 0 else "no difference"
@@ -164,7 +158,7 @@ def compare_measurements(
 def _paired(row: dict[str, Any]) -> dict[str, Any]:
     """One row of comparisons, with the 95 % interval of the share of wins among those that are not ties."""
     wins, ties, losses, against = (row[name] for name in ("wins", "ties", "losses", "against"))
-    low, high = wilson(wins, wins + losses)
+    low, high = wilson(wins / max(wins + losses, 1), wins + losses)
     change: Change = "better" if low > 0.5 else "worse" if high < 0.5 else "no difference"
     words = f"{row['suite']} {row['metric']}: {wins} won, {losses} lost, {ties} tied against version {against}"
     share = {"win_rate": wins / (wins + losses) if wins + losses else None, "ci95": [low, high]}

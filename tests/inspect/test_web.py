@@ -9,7 +9,7 @@ import orjson
 import pytest
 from starlette.testclient import TestClient
 
-from clawctl.inspect.better import Rate, lower, wilson
+from clawctl.inspect.better import Rate, lower
 from clawctl.inspect.rows import TurnReader, read_rows
 from clawctl.inspect.web.derived_data import prepare
 from clawctl.inspect.web.filters import Filter, fate, matching, uncertainty
@@ -287,7 +287,7 @@ def test_a_reader_that_stays_reads_only_new_files(run: RunDir) -> None:
 
 
 def test_intervals_are_those_of_the_literature() -> None:
-    assert wilson(10, 100) == pytest.approx((0.0552, 0.1744), abs=1e-4)  # Brown, Cai and DasGupta 2001
+    assert Rate(10, 100).share_interval == pytest.approx((0.0552, 0.1744), abs=1e-4)  # Brown, Cai and DasGupta 2001
     # Newcombe 1998, table II, method 10: 56/70 - 48/80 has the interval 0.0524 to 0.3339, so zero is outside
     assert lower(Rate(48, 80), Rate(56, 70)) == "better"
     assert lower(Rate(56, 70), Rate(48, 80)) == "worse"

@@ -22,7 +22,7 @@ from clawctl.config import Recipe
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
-from clawctl.eval.intervals import Estimate
+from clawctl.intervals import Estimate
 from clawctl.registry import Registry
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint

@@ -19,8 +19,8 @@ from typing import Any
 from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments.asking import count_call
 from clawctl.errors import ClawError
-from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
+from clawctl.intervals import estimate
 from clawctl.process import kill_group
 from clawctl.run.endpoint import Endpoint
 

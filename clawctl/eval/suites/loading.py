@@ -12,10 +12,10 @@ from clawctl.environments import ENVIRONMENTS, Environment, create, is_environme
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
-from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import SUITES, CannotMeasure, ComparingSuite, Measured, Suite, SuiteSettings, unanswered
 from clawctl.eval.suites.installed import harness_suite
 from clawctl.eval.suites.tasks import measure_tasks
+from clawctl.intervals import estimate
 from clawctl.plugins import takes
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint

@@ -14,11 +14,11 @@ from typing import Any
 from clawctl.environments.asking import Refused, count_call
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
-from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.eval.suites.answers import Answered, answer, calls_in, client_of, is_refusal, is_valid_call, language_of
 from clawctl.eval.suites.held_out import HeldOut, asked_before, hashed, held_out_turns, key_name, whole_turns
 from clawctl.http_client import Client
+from clawctl.intervals import estimate
 from clawctl.judging import ANSWER_JUDGES, AnswerJudge, Preference
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from clawctl.environments.asking import Refused
 from clawctl.eval.comparisons import Comparison
-from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import Measured, SuiteSettings
 from clawctl.eval.suites.answers import client_of, score
 from clawctl.eval.suites.held_out import HeldOut, asked_before, held_out_turns, key_name, whole_turns
 from clawctl.eval.suites.own import NO_TURNS, asked_in, run_of
 from clawctl.http_client import Client
+from clawctl.intervals import estimate
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.rows import Turn
 

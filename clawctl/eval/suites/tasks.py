@@ -16,8 +16,8 @@ from clawctl.environments import Environment, EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused
 from clawctl.environments.player import play_task
 from clawctl.errors import ClawError
-from clawctl.eval.intervals import Estimate, estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings, unanswered
+from clawctl.intervals import Estimate, estimate
 from clawctl.run.capabilities import Capability, Measurement, episode_secret, sign
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.keys import OWN

@@ -16,7 +16,6 @@ from typing import Any
 
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
-from clawctl.eval.intervals import estimate
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.eval.suites.answers import ChatReply, client_of, is_refusal, reply
 from clawctl.extensions.worlds.ability.checks import code_in, follows, is_number, is_said_in, makes_call
@@ -24,6 +23,7 @@ from clawctl.extensions.worlds.sandbox import Limits, SandboxFailed, open_sandbo
 from clawctl.extensions.worlds.sandbox.tars import tar_of
 from clawctl.extensions.worlds.verdicts.python_code import run_calls
 from clawctl.http_client import Client
+from clawctl.intervals import estimate
 from clawctl.run.endpoint import Endpoint
 
 log = logging.getLogger("eval")

@@ -28,7 +28,7 @@ def proportion(outcomes: Sequence[bool]) -> Estimate:
     if n == 0:
         raise ValueError("no outcomes")
     share = sum(outcomes) / n
-    low, high = _wilson(share, n)
+    low, high = wilson(share, n)
     return Estimate(share, low, high, n)
 
 
@@ -44,7 +44,7 @@ def mean(values: Sequence[float]) -> Estimate:
     average = math.fsum(values) / n
     variance = math.fsum((value - average) ** 2 for value in values) / (n - 1) if n > 1 else 0.0
     if variance == 0.0:
-        low, high = _wilson(average, n)
+        low, high = wilson(average, n)
         return Estimate(average, low, high, n)
     half = _t(n - 1) * math.sqrt(variance / n)
     return Estimate(average, max(0.0, average - half), min(1.0, average + half), n)
@@ -62,7 +62,10 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(low + width * scaled.mean, low + width * scaled.low, low + width * scaled.high, scaled.n)
 
 
-def _wilson(share: float, n: int) -> tuple[float, float]:
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a share of `n` (Wilson 1927), or (0, 1) if there is no data."""
+    if n == 0:
+        return 0.0, 1.0
     shrink = 1 + _Z**2 / n
     centre = (share + _Z**2 / (2 * n)) / shrink
     half = _Z / shrink * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.eval.intervals import mean, proportion
+from clawctl.intervals import mean, proportion
 
 
 def test_wilson_interval_of_eight_right_answers_of_ten() -> None:

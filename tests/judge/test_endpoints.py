@@ -4,7 +4,6 @@ import asyncio
 import time
 
 import pytest
-from made_turns import reply, shard
 from starlette.responses import Response
 
 from clawctl.config import Recipe
@@ -15,6 +14,7 @@ from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir, published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.shards import read_verdicts
+from tests.judge.made_turns import reply, shard
 
 
 def recipe(*urls: str, **settings: object) -> Recipe:

@@ -5,8 +5,6 @@ from collections import Counter
 
 import orjson
 import pytest
-from judging import by_words, recipe, verdicts_of
-from made_turns import reply, shard
 from starlette.responses import Response
 
 from clawctl.config import Recipe
@@ -16,6 +14,8 @@ from clawctl.judge.fitness import planted_turns
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir
 from clawctl.run.fitness import UNFIT, Fitness, read_fitness
+from tests.judge.judging import by_words, recipe, verdicts_of
+from tests.judge.made_turns import reply, shard
 from tests.judge.test_judge_worker import rate
 from tests.waiting import until
 

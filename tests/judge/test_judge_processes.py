@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from judging import by_words, verdicts_of
-from made_turns import reply, shard
 
 from clawctl.run.directory import published
 from clawctl.run.endpoint import announce
+from tests.judge.judging import by_words, verdicts_of
+from tests.judge.made_turns import reply, shard
 from tests.judge.scripted_judge import ScriptedJudge
 from tests.waiting import until
 

@@ -4,8 +4,6 @@ import logging
 
 import orjson
 import pytest
-from judging import by_words, recipe, verdicts_of
-from made_turns import reply, shard, turn
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from clawctl.config import Recipe
@@ -15,6 +13,8 @@ from clawctl.judge.worker import judge
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import publish_bytes
 from clawctl.run.shards import write_turns
+from tests.judge.judging import by_words, recipe, verdicts_of
+from tests.judge.made_turns import reply, shard, turn
 
 
 def test_invalid_answers_of_a_judge_are_logged_once_and_the_stage_continues(run, serving, caplog) -> None:

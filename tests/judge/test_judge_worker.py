@@ -2,14 +2,13 @@
 
 import time
 
-from judging import by_words, recipe, verdicts_of
-from made_turns import reply, shard, turn
-
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir, claimed, published
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.rows import TEXT_ONLY, Feedback, Turn
 from clawctl.run.shards import read_verdicts
+from tests.judge.judging import by_words, recipe, verdicts_of
+from tests.judge.made_turns import reply, shard, turn
 
 
 def test_every_row_gets_its_verdict_in_the_shard_of_the_same_stem(run, serving) -> None:

@@ -3,13 +3,13 @@
 import time
 
 import pytest
-from judging import recipe, verdicts_of
-from made_turns import reply, shard
 
 from clawctl.judge.plain import plain_words
 from clawctl.judge.protocol import SMALL_JUDGES
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir
+from tests.judge.judging import recipe, verdicts_of
+from tests.judge.made_turns import reply, shard
 
 is_known_word = SMALL_JUDGES.load("demo", "judge.model")().is_known
 LOG = '```\nTraceback (most recent call last):\n  File "main.py", line 3\nValueError: wrong number\n```'

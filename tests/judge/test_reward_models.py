@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_turns import reply, shard
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassification
 
 from clawctl.config import JudgeConfig, Recipe
@@ -18,6 +17,7 @@ from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
 from clawctl.run.directory import published
 from clawctl.run.shards import read_verdicts
+from tests.judge.made_turns import reply, shard
 from tests.named_models import DEMO_MODEL
 
 

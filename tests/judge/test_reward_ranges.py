@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_turns import reply, shard
 from test_reward_models import make_prm, verdicts_of
 from transformers import Qwen3ForSequenceClassification
 
@@ -16,6 +15,7 @@ from clawctl.judge.prm import PRMJudge, in_range
 from clawctl.judge.reward_range import FILE, RewardRange
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
+from tests.judge.made_turns import reply, shard
 
 READS = "def score(prompt, response, next_state):\n    return float(next_state)\n"
 

@@ -4,12 +4,12 @@ import json
 from typing import Any
 
 import pytest
-from made_turns import reply, turn
 
 from clawctl.config import JudgeConfig
 from clawctl.judge.executions import plain_run
 from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
 from clawctl.serve.dialects import messages as anthropic
+from tests.judge.made_turns import reply, turn
 
 CODEX = "Chunk ID: 383a6b\nWall time: 0.0000 seconds\nProcess exited with code {code}\nOriginal token count: 4\nOutput:\n{output}\n"
 CODEX_EARLIER = "Exit code: {code}\nWall time: 0.1 seconds\nOutput:\n{output}\n"

@@ -4,14 +4,14 @@ import math
 from typing import Any
 
 import pytest
-from judging import recipe, verdicts_of
-from made_turns import reply, shard
 from starlette.responses import JSONResponse, Response
 
 from clawctl.judge.prompts import Vote, read_vote_in_form
 from clawctl.judge.shares import ScoreShare, read_share
 from clawctl.judge.votes import as_votes, likeliest
 from clawctl.judge.worker import judge
+from tests.judge.judging import recipe, verdicts_of
+from tests.judge.made_turns import reply, shard
 
 
 def token(text: str, **likeliest: float) -> dict[str, Any]:

@@ -4,9 +4,9 @@ import time
 from random import Random
 
 import pytest
-from made_turns import turn
 
 from clawctl.judge.view import VIEW_CHARS, shares, view_turn
+from tests.judge.made_turns import turn
 
 CALLS = [{"id": "c1", "type": "function", "function": {"name": "ls", "arguments": '{"path": "/"}'}}]
 

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_turns import reply, shard
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.extensions.judge_lab.calibrate import calibrate, calls_for
 from clawctl.extensions.judge_lab.cases import read_cases
 from clawctl.judge.view import view_turn
+from tests.judge.made_turns import reply, shard
 
 
 def line(next_state: object, label: object, **more: object) -> str:

@@ -16,8 +16,8 @@ def shipped(name: str) -> Path:
 
 
 def shipped_names(name: str, suffix: str) -> list[str]:
-    """Names of the files of a shipped folder, without their suffix."""
-    return sorted(file.stem for file in shipped(name).glob(f"*{suffix}"))
+    """Names of the files in a shipped folder, without their suffix: `gate`, `guide/one-turn`."""
+    return sorted(file.relative_to(shipped(name)).with_suffix("").as_posix() for file in shipped(name).rglob(f"*{suffix}"))
 
 
 def find_recipe(named: Path) -> Path:

@@ -14,7 +14,7 @@ from scripts.reference import PAGES
 
 ROOT = Path(__file__).parent.parent
 COMMAND = re.compile(r"^\s*(?:\S+/)?clawctl (.+?)(?:\s+#.*)?$", re.MULTILINE)
-PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def commands_in(page: Path) -> list[str]:

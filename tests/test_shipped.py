@@ -10,7 +10,7 @@ import pytest
 
 from clawctl import shipped as module
 from clawctl.errors import ClawError
-from clawctl.shipped import find_recipe, shipped
+from clawctl.shipped import find_recipe, shipped, shipped_names
 
 ROOT = Path(__file__).parent.parent
 CLAWCTL = [sys.executable, "-m", "clawctl"]
@@ -45,8 +45,7 @@ def test_an_installation_has_what_a_checkout_has(tmp_path: Path, monkeypatch: py
             (tmp_path / folder / file.name).write_bytes(file.read_bytes())
     monkeypatch.setattr(module, "__file__", str(tmp_path / "lib" / "clawctl" / "shipped.py"))
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    for name in ("docs", "recipes"):
-        files = {file.name for file in shipped(name).iterdir()}
-        wanted = {file.name for file in (ROOT / name).iterdir() if file.suffix in (".md", ".yaml") and file.name != "README.md"}
-        assert wanted <= files
+    for name, suffix in (("docs", ".md"), ("recipes", ".yaml")):
+        wanted = {file.relative_to(ROOT / name).with_suffix("").as_posix() for file in (ROOT / name).rglob(f"*{suffix}")}
+        assert set(shipped_names(name, suffix)) == wanted
     assert (shipped("integrations") / "openclaw" / "openclaw.plugin.json").is_file()

@@ -61,7 +61,7 @@ def test_the_measure_of_growth_catches_a_rule_that_is_quadratic() -> None:
 class _Quadratic(Finder):
     def find(self, text: str, kinds: frozenset[Kind]) -> Iterator[Secret]:
         for start in range(len(text)):
-            if text.count("a", start) > len(text):
+            if sum(text.count(letter, start) for letter in "abcd") > len(text):  # four times, to stand out on a busy machine
                 yield Secret(start, start + 1, "password")
 
 

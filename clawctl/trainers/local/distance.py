@@ -69,24 +69,27 @@ def move(training: Training, probe: Probe, movement: float) -> tuple[float, floa
     """Make the optimizer's step, scaled so that KL(policy after ‖ policy before) is near `movement` nats a token. Returns the
     learning rate that the scaled step had, and the KL divergence; None if it cannot be measured.
 
-    A small step's KL divergence grows with the square of its length, so one or two scalings are usually enough.
+    A small step's KL divergence grows with the square of its length, and that of a long step of an adapter, whose two matrices are
+    multiplied, with up to the fourth power. The power is taken from the last two lengths, so one or two scalings are often enough.
     """
     before_PV = _logprobs(training, probe.microbatch)
     parameters = [parameter for _, parameter in training.policy.trained()]
     old = [parameter.detach().clone() for parameter in parameters]
     training.optimizer.step()
     probe.now_PV = _logprobs(training, probe.microbatch)
-    scale, moved = 1.0, _divergence(training, probe.now_PV, before_PV)
+    scale, moved, power = 1.0, _divergence(training, probe.now_PV, before_PV), 2.0
     for _ in range(_SCALINGS):
         if moved is not None and movement / _NEAR <= moved <= movement * _NEAR:
             break
-        ratio = 1 / _LARGEST_SCALING if moved is None else math.sqrt(movement / max(moved, 1e-12))
+        ratio = 1 / _LARGEST_SCALING if moved is None else (movement / max(moved, 1e-12)) ** (1 / power)
         ratio = min(max(ratio, 1 / _LARGEST_SCALING), _LARGEST_SCALING)
         for parameter, start in zip(parameters, old, strict=True):
             parameter.sub_(start).mul_(ratio).add_(start)
         scale *= ratio
-        probe.now_PV = _logprobs(training, probe.microbatch)
+        probe.now_PV, earlier = _logprobs(training, probe.microbatch), moved
         moved = _divergence(training, probe.now_PV, before_PV)
+        if moved is not None and earlier is not None and min(moved, earlier) > 0:
+            power = min(max(math.log(moved / earlier) / math.log(ratio), 1.0), 4.0)
     return scale * training.optimizer.param_groups[0]["lr"], moved
 
 

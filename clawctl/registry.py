@@ -69,13 +69,13 @@ def points(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group by name. Those of clawctl's extensions take precedence. Every copy of clawctl's metadata is read,
     because a checkout may contain an outdated one (`clawctl.egg-info`) that hides the others."""
     own = [point for copy in distributions(name="clawctl") for point in copy.entry_points.select(group=group)]
-    others = [point for point in entry_points(group=group) if not is_extension(point)]
-    return {point.name: point for point in (*others, *own) if not is_extension(point) or _has_folder(point)}
+    found = [*(point for point in entry_points(group=group) if not is_extension(point)), *filter(is_extension, own)]
+    return {point.name: point for point in found if not is_extension(point) or _has_folder(point)}
 
 
 def is_extension(point: EntryPoint) -> bool:
-    """Whether an entry point is that of an extension of clawctl."""
-    return point.dist is not None and point.dist.name == "clawctl"
+    """Whether an entry point is that of an extension: clawctl announces it, and it names code of clawctl."""
+    return point.dist is not None and point.dist.name == "clawctl" and point.module.startswith("clawctl.extensions.")
 
 
 def _has_folder(point: EntryPoint) -> bool:

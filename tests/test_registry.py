@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.registry import Registry
+from clawctl.registry import Registry, points
 
 SUITES: Registry[object] = Registry("suite", "clawctl.test_suites", {"ours": "os.path:join"})
 
@@ -58,3 +58,14 @@ def test_a_seam_without_any_implementation_says_so() -> None:
     with pytest.raises(ClawError, match="--on: no launcher is installed, so there is no 'slurm'") as refused:
         Registry[object]("launcher", "clawctl.test_launchers", {}).load("slurm", "--on")
     assert refused.value.fix == "use a file.py:name, or install a package with the entry point clawctl.test_launchers: slurm"
+
+
+def test_a_package_that_calls_itself_clawctl_replaces_no_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "clawctl-99.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: clawctl\nVersion: 99.0\n")
+    (info / "entry_points.txt").write_text("[clawctl.trainers]\ntinker = os.path:join\ngone = clawctl.extensions.gone:X\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = points("clawctl.trainers")
+    assert found["tinker"].module == "clawctl.extensions.tinker.backend"
+    assert "gone" not in found  # its folder is not there

@@ -22,7 +22,7 @@ def shipped_names(name: str, suffix: str) -> list[str]:
 
 def find_recipe(named: Path) -> Path:
     """`named`, or the shipped recipe of that name: `default`, `smollm2`. Raises ClawError."""
-    if named.exists() or named.suffix or len(named.parts) > 1:
+    if named.is_file() or named.suffix or len(named.parts) > 1:
         return named
     found = shipped("recipes") / f"{named}.yaml"
     if not found.is_file():

@@ -28,6 +28,8 @@ def test_a_page_is_printed_by_its_name_or_by_the_path_that_messages_name() -> No
 def test_a_recipe_is_found_by_name_and_a_file_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_recipe(Path("default")) == ROOT / "recipes" / "default.yaml"
+    (tmp_path / "smollm2").mkdir()
+    assert find_recipe(Path("smollm2")) == ROOT / "recipes" / "smollm2.yaml"
     (tmp_path / "default").write_text("name: mine\n")
     assert find_recipe(Path("default")) == Path("default")
     assert find_recipe(Path("missing.yaml")) == Path("missing.yaml")  # reported by the reader of recipes

@@ -322,6 +322,8 @@ class TrainConfig(Section):
             raise PydanticCustomError("train", "teach_praised has no effect without earlier_hints", {})
         if self.lr != "auto" and self.movement != type(self).model_fields["movement"].default:
             raise PydanticCustomError("train", "movement has no effect unless lr is auto", {})
+        if self.guidance != 1 and self.method == "combine" and self.topk is None:
+            raise PydanticCustomError("train", "guidance has no effect with method combine unless topk is set", {})
         return self
 
     def uses(self, name: str) -> bool:

@@ -54,6 +54,23 @@ def test_a_finding_of_an_unwanted_kind_stays(badges: str) -> None:
     assert redactor_of(PrivacyConfig(redact=["card"], finders=[badges])).text(TEXT) == TEXT
 
 
+def test_a_finders_span_beyond_the_text_hides_nothing_that_another_finder_found(tmp_path: Path, badges: str) -> None:
+    (tmp_path / "wide.py").write_text(
+        "from clawctl.privacy.finders import Finder, Secret\n"
+        "class Wide(Finder):\n"
+        "    def find(self, text, kinds):\n"
+        "        yield Secret(5, 2, 'token')\n"
+        "        yield Secret(-3, 3, 'token')\n"
+        "        yield Secret(len(text) - 1, 10**9, 'token')\n"
+        "WIDE = Wide()\n"
+    )
+    text = f"xxxx {TEXT} yyyy"
+    alone = redactor_of(PrivacyConfig(finders=[badges])).text(text)
+    both = redactor_of(PrivacyConfig(finders=[badges, f"{tmp_path / 'wide.py'}:WIDE"])).text(text)
+    assert alone.startswith("xxxx ")
+    assert both == f"[redacted:token]{alone[3:-1]}[redacted:token]"
+
+
 def test_a_finder_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ClawError, match=r"privacy\.finders: there is no finder 'rulez'"):
         redactor_of(PrivacyConfig(finders=["rulez"]))

@@ -1,4 +1,4 @@
-"""Generates docs/cli.md, docs/recipes.md and docs/api.md from the code: `.venv/bin/python -m scripts.reference`.
+"""Generates docs/reference from the code: `.venv/bin/python -m scripts.reference`.
 
 `tests/test_docs.py` fails if they are stale.
 """
@@ -22,7 +22,7 @@ from clawctl.config.train import METHODS_OF
 from clawctl.serve.dialects.tables import APIS, MEANING, TABLES, Engine, FieldRow
 from clawctl.serve.images import MAX_BYTES, MAX_IMAGES, MAX_PIXELS, MAX_PIXELS_TOGETHER
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+REFERENCE = Path(__file__).resolve().parent.parent / "docs" / "reference"
 
 
 def cli_page() -> str:
@@ -143,8 +143,8 @@ Messages.
 - A model without vision refuses them with 400. The embedded engine reads images with Qwen3-VL alone, and vLLM with any model whose
   configuration names vision. Other upstreams decide themselves.
 - A captured image is stored once, in `RUN/images`. Messages refer to it by its hash, so turns with different images are different.
-  Images are [not redacted](privacy.md).
-- A turn with images is trained if the embedded engine answered it: [vision models](vision.md). Turns of other engines are captured
+  Images are [not redacted](../privacy.md).
+- A turn with images is trained if the embedded engine answered it: [vision models](../vision.md). Turns of other engines are captured
   and not trained (`images`), because these engines do not say where an image is in the token ids."""
 
 
@@ -203,4 +203,4 @@ PAGES = {"cli.md": cli_page, "recipes.md": recipes_page, "api.md": api_page}
 
 if __name__ == "__main__":
     for page, make in PAGES.items():
-        (DOCS / page).write_text(make())
+        (REFERENCE / page).write_text(make())

@@ -26,7 +26,7 @@ def commands_in(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_generated_pages_are_fresh(page: str) -> None:
-    assert (ROOT / "docs" / page).read_text() == PAGES[page](), "run: .venv/bin/python -m scripts.reference"
+    assert (ROOT / "docs" / "reference" / page).read_text() == PAGES[page](), "run: .venv/bin/python -m scripts.reference"
 
 
 def test_every_command_in_the_documents_parses() -> None:

@@ -118,7 +118,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
         (["collect", "--port", "1"], "set serve.port in the recipe"),
         (
             ["recipe", "check", "key.yaml"],
-            "docs/recipes.md lists the keys; did you mean train.method?",
+            "docs/reference/recipes.md lists the keys; did you mean train.method?",
         ),
         (["recipe", "check", "other.yaml"], "there is no key training"),
         (["recipe", "convert", "other.yaml"], "No such command 'convert'"),

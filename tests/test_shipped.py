@@ -17,8 +17,8 @@ CLAWCTL = [sys.executable, "-m", "clawctl"]
 
 
 def test_a_page_is_printed_by_its_name_or_by_the_path_that_messages_name() -> None:
-    page = (ROOT / "docs" / "gate.md").read_text()
-    for topic in ("gate", "docs/gate.md"):
+    for topic, file in (("docs/gate.md", "gate.md"), ("gate", "gate.md"), ("recipes", "reference/recipes.md")):
+        page = (ROOT / "docs" / file).read_text()
         done = subprocess.run([*CLAWCTL, "docs", topic], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == page.strip()
     unknown = subprocess.run([*CLAWCTL, "docs", "nothing"], capture_output=True, text=True, check=False)

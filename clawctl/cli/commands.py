@@ -126,10 +126,10 @@ def _unknown(
     if here is not None and here.dropped is not None:
         return ClawError(problem, here.dropped.replace("`", ""), 2)
     if here is not None and here.key is not None:
-        return ClawError(problem, f"set {here.key} in the recipe: docs/recipes.md", 2)
+        return ClawError(problem, f"set {here.key} in the recipe: docs/reference/recipes.md", 2)
     if keys := [one for one in known_keys(Recipe) if one.rpartition(".")[2] == key]:
         of_command = [one for one in keys if one.startswith(f"{command}.")]
-        return ClawError(problem, f"set {(of_command or keys)[0]} in the recipe: docs/recipes.md", 2)
+        return ClawError(problem, f"set {(of_command or keys)[0]} in the recipe: docs/reference/recipes.md", 2)
     if home is not None:
         return ClawError(problem, f"clawctl {home} has it: clawctl {home} --help", 2)
     if near := get_close_matches(name, known, n=1):

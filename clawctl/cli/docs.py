@@ -18,8 +18,9 @@ def docs(topic: Annotated[str | None, typer.Argument(help="A page, such as engin
     if topic is None:
         typer.echo("\n".join(pages))
         return
-    name = topic.removeprefix("docs/").removesuffix(".md")
-    if name not in pages:
+    by_name = {page.rpartition("/")[2]: page for page in pages} | {page: page for page in pages}
+    name = by_name.get(topic.removeprefix("docs/").removesuffix(".md"))
+    if name is None:
         raise ClawError(f"there is no page {topic}", f"clawctl docs PAGE, with one of {', '.join(pages)}", 2)
     text = (shipped("docs") / f"{name}.md").read_text()
     if sys.stdout.isatty():

@@ -168,12 +168,12 @@ def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, A
     is_override = overrides.get(key) is not None
     where = "the command line or environment" if is_override or path is None else f"recipe {path}"
     if first["type"] == "extra_forbidden":
-        return ClawError(f"{where}: there is no key {key}", f"docs/recipes.md lists the keys{_near(key)}", 2)
+        return ClawError(f"{where}: there is no key {key}", f"docs/reference/recipes.md lists the keys{_near(key)}", 2)
     given = first["input"]
     secret = key.endswith("api_key") or not isinstance(given, str | int | float) or len(str(given)) > 60
     shown_value = "" if secret else f", not {given!r}"
     problem = first["msg"][:1].lower() + first["msg"][1:]
-    return ClawError(f"{where}: {key}: {problem}{shown_value}", "set a valid value, see docs/recipes.md", 2)
+    return ClawError(f"{where}: {key}: {problem}{shown_value}", "set a valid value, see docs/reference/recipes.md", 2)
 
 
 def set_nested(data: dict[str, Any], path: list[str], value: Any) -> None:

@@ -14,7 +14,7 @@ from clawctl.config.train import METHODS_OF, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.extensions.migrate.keys import OurKey, Settings, find_elsewhere
 
-_FIX = "remove it from the file, or write the recipe yourself: docs/recipes.md"
+_FIX = "remove it from the file, or write the recipe yourself: docs/reference/recipes.md"
 _COMBINED_KEYS = ("train.batch_turns", "train.betas")  # keys that combine several keys of other systems
 _A_LORA = ("use_lora", "use_peft", "enabled", "enable")
 

@@ -144,8 +144,8 @@ Messages.
   configuration names vision. Other upstreams decide themselves.
 - A captured image is stored once, in `RUN/images`. Messages refer to it by its hash, so turns with different images are different.
   Images are [not redacted](../privacy.md).
-- A turn with images is trained if the embedded engine answered it: [vision models](../vision.md). Turns of other engines are captured
-  and not trained (`images`), because these engines do not say where an image is in the token ids."""
+- A turn with images is trained if the embedded engine answered it: [vision models](../vision.md). Turns of other engines are
+  captured and not trained (`images`), because these engines do not say where an image is in the token ids."""
 
 
 def api_page() -> str:

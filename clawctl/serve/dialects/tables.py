@@ -1,7 +1,7 @@
 """Tables of all request fields and their treatment, per API. The data is in `fields.txt`; the readers see only the fields in it.
 
-A table named after an API covers the request body; its rows name the tables of nested objects. `docs/reference/api.md` is generated from
-these tables, and `tests/serve/test_api_table.py` compares them with the request types of the official SDKs.
+A table named after an API covers the request body; its rows name the tables of nested objects. `docs/reference/api.md` is generated
+from these tables, and `tests/serve/test_api_table.py` compares them with the request types of the official SDKs.
 """
 
 import re
@@ -138,4 +138,4 @@ def _counting(messages: Table) -> Table:
 
 TABLES: Final = read_tables((Path(__file__).parent / "fields.txt").read_text(encoding="utf-8"))
 TABLES["count_tokens"] = _counting(TABLES["messages"])
-APIS: Final = ("chat", "responses", "messages", "count_tokens", "completions")  # the served APIs, in the order of docs/reference/api.md
+APIS: Final = ("chat", "responses", "messages", "count_tokens", "completions")  # the served APIs, in the order of the page
